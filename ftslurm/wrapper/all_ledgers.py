@@ -1,4 +1,4 @@
-"""The ledgers of all users, for root, who reads each user's by a program that runs as that user (as_user.py)."""
+"""The ledgers of all users, for root: a program with each user's rights reads them (as_user.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.system.owner import Owner
 from ftslurm.wrapper.as_user import LEDGERS, LEDGERS_BYTES, asked_of_all
 
-# Of one user.
+# Limits for one user.
 TIMEOUT_S, PATIENCE_S = 120.0, 60.0
 _HEAD = re.compile(rb"(\d{1,9}) ([a-z]{1,20}) ([01])\n")
 
@@ -22,7 +22,7 @@ _HEAD = re.compile(rb"(\d{1,9}) ([a-z]{1,20}) ([01])\n")
 def accounts_of_all(
     began: float, now: float, patterns: Sequence[str], first_user_id: int, passed_over: Callable[[StateError], None]
 ) -> list[JobAccount]:
-    """Of every job of any user that was not over at that moment (Unix seconds), each from then on."""
+    """The accounts of all users' jobs that were not over at that moment (Unix seconds), each from then on."""
     found: list[JobAccount] = []
     for owner, said in asked_of_all(first_user_id, patterns, LEDGERS, (f"{began:.3f}",), TIMEOUT_S, LEDGERS_BYTES):
         if isinstance(said, StateError):
@@ -49,12 +49,12 @@ def _accounts(
         passed_over(StateError(f"the ledgers of {owner.name}: nothing of them can be understood"))
 
 
-# What Slurm may have said besides.
+# The states that Slurm may add.
 _TOLD = OVER | {"pending", "held", "suspended", "starting"}
 
 
 def ledgers(printed: bytes) -> Iterator[tuple[bytes, str, bool]]:
-    """(ledger, state, over) of what the program has printed, up to what is none."""
+    """(ledger, state, over) from the program's output, up to the first entry with a wrong format."""
     at = 0
     while found := _HEAD.match(printed, at):
         size, at = int(found[1]), found.end()

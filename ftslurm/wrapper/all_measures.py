@@ -1,4 +1,4 @@
-"""Jobs in numbers, of one user or of all: each user's ledgers are read by a process with that user's rights."""
+"""Figures about the jobs of one user or of all: a process with each user's rights reads that user's ledgers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ftslurm.wrapper.as_user import MEASURES, PassedOver, asked_of_all, measures
 from ftslurm.wrapper.jobs import with_slurms_word
 from ftslurm.wrapper.measuring.live import user_name
 
-# Of one user: for all ledgers to be read, and of what is told of them (1 KB a job).
+# For one user: seconds to read all ledgers, and bytes of the answer (1 KB per job).
 LIMIT_S, LIMIT_BYTES = 30.0, 16 << 20
 
 
 def jobs_of_me(job: str | None, oldest: float, limit: int, passed_over: PassedOver) -> list[JobOf]:
-    """oldest: of jobs that are over, Unix seconds. Raises: UnknownJob, StateError."""
+    """The user's own jobs. oldest: of finished jobs, Unix seconds. Raises: UnknownJob, StateError."""
     folder, user = state_folder(os.environ), user_name(os.getuid())
     if job is None:
         return [JobOf(user, each) for each in measures_in(folder, oldest, limit, passed_over)]
@@ -34,7 +34,7 @@ def jobs_of_me(job: str | None, oldest: float, limit: int, passed_over: PassedOv
 def jobs_of_all(
     oldest: float, limit: int, passed_over: PassedOver, ledgers: Sequence[str] = ("{home}/.ftslurm",), first_user_id: int = 1000
 ) -> list[JobOf]:
-    """limit: of each user. Raises: UsageError for whoever is not root."""
+    """The jobs of all users. limit: for each user. Raises: UsageError if the caller is not root."""
     if os.geteuid() != 0:
         raise UsageError("only root may read what other users' jobs wrote", hint="leave --all-users out, or use sudo")
     found: list[JobOf] = []

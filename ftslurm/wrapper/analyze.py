@@ -1,4 +1,4 @@
-"""The judgement of ftrun on any job's log: read, classified by the same rules, told."""
+"""Applies ftrun's classification to the log of any job: reads it, classifies it by the same rules, reports."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from ftslurm.wrapper.output.large_files import LogFile, read_logs
 
 
 def analyze(paths: Sequence[str], settings: Settings, status: int | None = None) -> Analysis:
-    """status: the job's exit status, if known. Raises: LogUnreadable, UsageError, PolicyError for a site's catalogue."""
+    """Analyse the logs. status: the job's exit status, if known. Raises: LogUnreadable, UsageError, PolicyError for a site's
+    catalogue.
+    """
     files = read_logs(paths)
     parts: list[Part] = [part for file in files for part in file.parts]
     log = read_log(parts, status)
     book = JobLogBook(load_pattern_book(settings.catalogs).of_job_logs().with_keywords(settings.keywords))
     verdict = _verdict(log, book)
     if verdict.lead.rank != NO_RANK and any(end.rank == NO_RANK for end in log.ends):
-        log = without_the_rest(log)  # how many ranks there are is known then
+        log = without_the_rest(log)  # the number of ranks is known by then
         verdict = _verdict(log, book)
     nothing = log.assumed and verdict.confidence is Confidence.NONE
     if log.assumed and _by_status(verdict):
@@ -45,7 +47,7 @@ def _verdict(log: JobLog, book: JobLogBook) -> Verdict:
 
 
 def _by_status(verdict: Verdict) -> bool:
-    """Does it go by how a rank ended, and not by a pattern or an error that a runtime told?"""
+    """Is the verdict based on how a rank ended, and not on a pattern or a runtime's error?"""
     weak = verdict.confidence in (Confidence.NONE, Confidence.WEAK)
     return weak and (verdict.signature.startswith(("exit ", "SIG")) or verdict.retriable is Retriable.UNKNOWN)
 
@@ -57,7 +59,7 @@ def _name(paths: Sequence[str], files: Sequence[LogFile]) -> str:
 
 
 def _place(files: Sequence[LogFile], verdict: Verdict) -> str:
-    """Where the decisive words stand: file and line."""
+    """The place of the decisive text: file and line."""
     words = verdict.lead.said.split(" ... ")[0].removeprefix("... ")[:80].strip()
     mine = [file for file in files if len(files) == 1 or file.rank == verdict.lead.rank]
     for file in mine:

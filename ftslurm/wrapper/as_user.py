@@ -1,9 +1,8 @@
-"""What the jobs of a user have written, read or changed by a program that runs as that user: the one way in which root looks into
-what belongs to others.
+"""Reads or changes what a user's jobs have written, by a program that runs as that user: root's only access to users' files.
 
-The program has the user's rights and no more, also where the file system trusts no root. It begins with a memory of its own, and
-with no descriptor, terminal or environment of root's, so that a user who looks into it or steers it (ptrace(2)) gains nothing.
-What it prints is taken for what it is: words of that user's.
+The program has the user's rights and no more, even if the file system does not trust root. It starts with fresh memory and
+without root's descriptors, terminal or environment, so that a user who inspects or controls it (ptrace(2)) gains nothing. Its
+output is treated as that user's words.
 
 Its arguments: a verb, the verb's words, and the state folders.
 """
@@ -33,12 +32,12 @@ from ftslurm.wrapper.jobs import with_slurms_word
 from ftslurm.wrapper.reports import ledgers_since
 
 MEASURES, MEMORY, FORGET, LEDGERS = "measures", "memory", "forget", "ledgers"
-# Of one user's memory of nodes.
+# Bytes of one user's memory of nodes.
 MEMORY_BYTES = 5 << 20
 CLEARED = b"cleared"
-# Of one user's ledgers; what comes after is left out.
+# Bytes of one user's ledgers; more is left out.
 LEDGERS_BYTES = 256 << 20
-# Every answer ends so: else it is cut off, or none.
+# Every answer ends with this: otherwise it is cut off, or no answer.
 WHOLE = b"\nwhole\n"
 
 PassedOver = Callable[[str], None]
@@ -48,7 +47,9 @@ def asked_of_all(
     first_user_id: int, ledgers: Sequence[str], verb: str, words: Sequence[object], limit_s: float, limit_bytes: int,
     also: Iterable[int] = (),
 ) -> Iterator[tuple[Owner, bytes | StateError]]:  # fmt: skip
-    """What the program says of each user who may have a state folder. ledgers: as in hooks.yaml. Only root can ask for others."""
+    """The program's answer for each user who may have a state folder. ledgers: as in hooks.yaml.
+    Only root can ask about others.
+    """
     for owner in people(first_user_id, also):
         if places := [str(place) for place in folders_of(owner, ledgers) if _may_be(place)]:
             try:
@@ -58,7 +59,7 @@ def asked_of_all(
 
 
 def _asked(owner: Owner, words: Sequence[str], limit_s: float, limit_bytes: int) -> bytes:
-    """Raises: StateError, CommandMissing."""
+    """The answer of the program for one user. Raises: StateError, CommandMissing."""
     argv = [sys.executable, "-I", "-m", "ftslurm.wrapper.as_user", *words]
     printed = read_as(owner, argv, limit_s, limit_bytes)
     if len(printed) >= limit_bytes:
@@ -69,12 +70,12 @@ def _asked(owner: Owner, words: Sequence[str], limit_s: float, limit_bytes: int)
 
 
 def folders_of(owner: Owner, ledgers: Sequence[str]) -> list[Path]:
-    """ledgers: as in hooks.yaml."""
+    """The user's state folders. ledgers: as in hooks.yaml."""
     return [Path(each.replace("{home}", str(owner.home)).replace("{user}", owner.name)) for each in ledgers]
 
 
 def _may_be(place: Path) -> bool:
-    """One that root cannot see may be there, too."""
+    """Could there be such a folder? Yes also if root cannot see it."""
     try:
         place.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -84,11 +85,11 @@ def _may_be(place: Path) -> bool:
     return True
 
 
-# --- the program, as the user
+# --- the program, run as the user
 
 
 def measures_in(folder: Path, oldest: float, limit: int, passed_over: PassedOver) -> list[Measures]:
-    """The latest of the jobs there. Raises: StateError."""
+    """The measures of the latest jobs in the folder. Raises: StateError."""
     jobs = Index(folder).all(lambda error: passed_over(str(error)))
     if jobs:
         jobs, _ = with_slurms_word(jobs, folder.stat().st_uid, os.environ)
@@ -137,7 +138,7 @@ def _forget(now: str, wanted: str, *places: str) -> Iterator[bytes]:
 
 
 def _ledgers(began: str, *places: str) -> Iterator[bytes]:
-    """Of each ledger that counts, one line (its size in bytes, its job's state, is it over) and the ledger itself."""
+    """For each ledger that counts: one line (size in bytes, state of the job, is it over) and the ledger itself."""
     room = LEDGERS_BYTES - MAX_BYTES
     for place in map(Path, places):
         if not (place / "jobs").is_dir():
@@ -150,7 +151,7 @@ def _ledgers(began: str, *places: str) -> Iterator[bytes]:
 
 
 def _ledger(path: Path) -> bytes:
-    """The end of one that is huge."""
+    """The ledger, of a huge one the end."""
     try:
         return read_private(path, MAX_BYTES)
     except OSError:

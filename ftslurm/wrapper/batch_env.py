@@ -1,4 +1,4 @@
-"""The counters for the batch script itself, as shell lines."""
+"""The counters for the batch script, as shell lines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ftslurm.slurm.env import read_allocation
 
 
 def export_lines(store: Store, env: Mapping[str, str]) -> str:
-    """`export NAME='value'` a line. Raises: FtslurmError."""
+    """One `export NAME='value'` per line. Raises: FtslurmError."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables(store, env).items())
 
 
 def variables(store: Store, env: Mapping[str, str]) -> dict[str, str]:
-    """Needs no slurmctld: the ledger and SLURM_RESTART_COUNT tell. Raises: FtslurmError."""
+    """The variables, from the ledger and SLURM_RESTART_COUNT; slurmctld is not needed. Raises: FtslurmError."""
     allocation = read_allocation(env)
     if allocation is None:
         raise UsageError("not in a Slurm job", hint='write eval "$(ftslurm env)" into the script for sbatch')
@@ -29,7 +29,7 @@ def variables(store: Store, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def batch_variables(allocation: Allocation, past: History, node: str = "") -> dict[str, str]:
-    """The values a task on `node` would get now; before the first start in a scheduling MA_PROC_START_CNT is 1 as well."""
+    """The values that a task on `node` would get now; before the first start of a scheduling, MA_PROC_START_CNT is 1 too."""
     same = past.last_run is not None and past.last_run.schedule == allocation.restarts
     places = (past.places if same else ()) or allocation.nodes
     counters = counters_of_node(past, allocation.restarts, places.index(node) if node in places else None)

@@ -1,7 +1,7 @@
-"""Carries a request of the owner's to the ftrun of a job, and waits for its answer. See ledger/requests.py for the way it takes.
+"""Delivers a request of the job's owner to the job's ftrun, and waits for its answer. The way it takes: ledger/requests.py.
 
-root may ask for any job, as with scancel: what root asks for is written by a process of the job's owner, with that user's rights,
-so that nothing which a user has made of a ledger can harm root.
+root may make requests to any job, as with scancel: a process with the owner's rights then writes the request, so that nothing a
+user has put into a ledger can harm root.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.owner import PATH, owner_of, run_as
 from ftslurm.wrapper.jobs import with_slurms_word
 
-# Who asked, where root asks through a process of the owner's. Whoever sets it himself lies to his own ledger.
+# Who asked, if root asks through a process of the owner. A user who sets it fakes only their own ledger.
 BY_VARIABLE = "FTSLURM_CONTROL_BY"
 LOOK_S = 0.2
 SLURM_S = 5.0
-# For root: the process of the owner's has its own wait within it.
+# For root: added to the wait of the owner's process.
 AS_OWNER_S = 660.0
 _NO_FTRUN = frozenset({"pending", "held", "requeued", "completing"})
 
@@ -50,7 +50,7 @@ def who(env: Mapping[str, str]) -> str:
 
 
 def order(store: Store, job: str, wanted: Requested, env: Mapping[str, str], wait_s: float) -> str:
-    """Write it down and wait for the answer; what ftrun says of it. at, number, by, host, schedule of `wanted` are filled in.
+    """Record the request and wait for the answer; gives ftrun's words. Fills in at, number, by, host, schedule of `wanted`.
 
     Raises: RequestRefused, NotTaken, UnknownJob, UsageError, StateError.
     """
@@ -99,7 +99,7 @@ def _await(journal: Journal, number: int, wait_s: float) -> RequestAnswered | No
 
 
 def _target(history: History, number: int) -> int:
-    """Raises: RequestRefused."""
+    """The request that `cancel` names, the last one for 0. Raises: RequestRefused."""
     control = history.control
     target = control.get(number) if number else control.undoable()
     if target is None:
@@ -110,7 +110,7 @@ def _target(history: History, number: int) -> int:
 
 
 def _check_nodes(wanted: Requested, records: Sequence[Record], job: JobSummary, env: Mapping[str, str]) -> None:
-    """A name that Slurm does not know would make it refuse the next requeue. Raises: UsageError."""
+    """Check the node names: an unknown name would make Slurm refuse the next requeue. Raises: UsageError."""
     if not wanted.nodes:
         return
     if len(wanted.nodes) > NODES_MAX:
@@ -130,7 +130,7 @@ def _nodes_of_slurm(env: Mapping[str, str]) -> set[str]:
 
 
 def as_owner(job: str, words: Sequence[str], env: Mapping[str, str], say: Callable[[str], object]) -> int:
-    """root asks for a job of somebody else's. Gives the exit status. Raises: UnknownJob, CommandMissing."""
+    """root makes a request to another user's job. Gives the exit status. Raises: UnknownJob, CommandMissing."""
     number = whole(job.partition("_")[0])
     try:
         user_id = CliSlurmClient(timeout_s=SLURM_S, env=env).job(number).user_id if number is not None else None

@@ -1,7 +1,7 @@
-"""Carries the order for a drill to the ftrun of a running job, from a step of that job.
+"""Delivers the order for a drill to the ftrun of a running job, from a step of that job.
 
-The way in is the job's own channel: its secret stands in the environment of the job's shims and agents, which only the
-user who owns the job (and root) can read.
+It uses the job's own endpoint: the secret is in the environment of the job's shims and agents, which only the job's owner (and
+root) can read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STEP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The step that runs, as the ledger names it. step: `123.0`."""
+    """The running step, as the ledger names it. step: `123.0`."""
 
     local: bool
     number: int
@@ -46,7 +46,7 @@ class Target:
 
 
 def target_of(store: Store, job: str) -> Target:
-    """Raises: UnknownJob; SlurmRefused when nothing of the job runs."""
+    """The target of a drill. Raises: UnknownJob; SlurmRefused if nothing of the job runs."""
     records = store.find(job)[1].records
     began = [record for record in records if isinstance(record, rec.AttemptBegan)]
     run = next((record for record in reversed(records) if isinstance(record, rec.RunBegan)), None)
@@ -60,7 +60,7 @@ def target_of(store: Store, job: str) -> Target:
 
 
 def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> str:
-    """What became of it, in words. Raises: FtslurmError."""
+    """Order the drill. Gives the result, in words. Raises: FtslurmError."""
     if target.local:
         return ask(order, target.step)
     python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
@@ -86,8 +86,9 @@ def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> st
 
 
 def ask(order: DrillAsked, step: str, conf: str = "") -> str:
-    """Tell the controller of `step`, whose shims run on this machine. conf: SLURM_CONF of its cluster, empty if there is none.
-    Raises: FtslurmError."""
+    """Send the order to the controller of `step`, whose shims run on this machine. conf: SLURM_CONF of its cluster, empty if
+    none. Raises: FtslurmError.
+    """
     for channel, env in _channels(step, conf):
         try:
             sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
@@ -112,8 +113,9 @@ def ask(order: DrillAsked, step: str, conf: str = "") -> str:
 
 
 def _channels(step: str, conf: str) -> list[tuple[Channel, dict[str, str]]]:
-    """Of every shim of `step` that we may read. Steps of several clusters may meet on a machine, and have one number: then
-    those of ours."""
+    """The endpoints of every shim of `step` that we may read. Steps of several clusters on one machine may have one number: then
+    only those of our cluster.
+    """
     found = list(_shims(step))
     return [each for each in found if each[1].get("SLURM_CONF", "") == conf] or found
 
@@ -127,7 +129,7 @@ def _shims(step: str) -> Iterator[tuple[Channel, dict[str, str]]]:
                 continue
             words = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         env = dict(word.split("=", 1) for word in words if "=" in word)
         if CHANNEL_VARIABLE in env and f"{env.get('SLURM_JOB_ID')}.{env.get('SLURM_STEP_ID')}" == step:
             try:
@@ -137,7 +139,7 @@ def _shims(step: str) -> Iterator[tuple[Channel, dict[str, str]]]:
 
 
 def main() -> None:
-    """Arguments: step, order as JSON."""
+    """Runs in a step. Arguments: step, order as JSON."""
     step, text = sys.argv[1:]
     try:
         order = hello(json.loads(text))

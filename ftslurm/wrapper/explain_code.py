@@ -1,4 +1,4 @@
-"""Looks up, in the catalogues in force, what people ask `ftslurm explain` for."""
+"""Looks up the words that people give to `ftslurm explain` in the catalogues in use."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ftslurm.policies.diagnose.traces import Raised, outline, plain
 from ftslurm.policies.node.advice import Known
 from ftslurm.report.explain_code import Background, Explained, of_device, of_exit, of_line, unknown
 
-# More different lines than this explain nothing, and of a longer text the end is not read.
+# More different lines explain nothing, and the end of a longer text is not read.
 MAX_LINES = 20
 MAX_TEXT_BYTES = 1 << 20
-# Characters of a line that are shown again.
+# Characters of a line that the answer repeats.
 MAX_SHOWN = 500
 
 
-# What an exception's line stands below; not right below, where anything with a colon would be taken for one.
+# The line above an exception: not directly above, where any line with a colon would count as an exception.
 _ABOVE = b'Traceback (most recent call last):\n  File "-", line 1, in -\n-\n'
 
 
 def _raised(line: str) -> Raised | None:
-    """The exception that a pasted line ends a trace with; ftrun knows it by its type, as it has seen the trace."""
+    """The exception at the end of a trace, as a pasted line: ftrun, which sees the trace, knows it by its type."""
     found = outline(_ABOVE + plain(line)).raised
     return replace(found[-1], place="", own=False) if found else None
 
 
 class Explainer:
-    """The catalogues with a site's own laid over them. Raises: PolicyError when made, for one that is wrong."""
+    """The catalogues, with the site's own on top. Raises: PolicyError when made, if one is wrong."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class Explainer:
         return [found for each in asked(words, self.named) for found in self._one(each, " ".join(words))]
 
     def text(self, data: bytes) -> list[Explained]:
-        """Some lines of output: what is known among them, each kind once, in order."""
+        """Lines of output: what is known about them, each kind once, in order."""
         hints = [Finding(hit.offset, hit.line, hit.pattern) for hit in self._patterns.hints(data)]
         first: dict[str, Finding] = {}
         for hit in sorted([*findings(data, self._patterns), *hints], key=lambda hit: hit.offset):
@@ -65,7 +65,7 @@ class Explainer:
         return [each for hit in list(first.values())[:MAX_LINES] for each in self._found(hit)]
 
     def known(self, code: Asked) -> Known | None:
-        """What the catalogues have a person do about a code; None for one that is not in them."""
+        """What the catalogues tell a person to do about a code; None if it is unknown."""
         found = self._device(code.kind, code.words)
         meaning = self._codes.meaning(code.kind, code.words, Severity.UNKNOWN)
         return Known(found.code, meaning.remedy, found.note) if found.known else None

@@ -1,4 +1,4 @@
-"""All jobs of a user as they stand: what the ledgers say, and what Slurm knows of those that are not over."""
+"""The state of all jobs of a user: from the ledgers, and from Slurm for jobs that are not over."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ftslurm.slurm.parse import parse_config, parse_jobs
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.processes import pid_space
 
-# People wait for it, and a slurmctld that is away shall not hide what the ledgers say.
+# A person waits for this, and a slurmctld that is away must not hide what the ledgers say.
 ASK_S = 5.0
 
 
 def all_jobs(
     root: Path, env: Mapping[str, str], run: Runner = run, passed_over: Callable[[StateError], None] = lambda error: None
 ) -> tuple[list[JobSummary], str]:
-    """Every job there is a ledger of below `root`, and why Slurm could not be asked of some; empty if it could.
+    """Every job with a ledger below `root`, and why Slurm could not be asked about some; empty if it could.
 
-    passed_over: hears of each ledger that cannot be read. Raises: StateError.
+    passed_over: is called with each unreadable ledger. Raises: StateError.
     """
     jobs = Index(root).all(passed_over)
     if not jobs:
@@ -38,7 +38,7 @@ def all_jobs(
 def with_slurms_word(
     jobs: Sequence[JobSummary], user_id: int, env: Mapping[str, str], run: Runner = run
 ) -> tuple[list[JobSummary], str]:  # fmt: skip
-    """Slurm is asked once, and only where a ledger cannot know how its job stands."""
+    """The jobs with Slurm's state: one request, and only for jobs whose state the ledger cannot know."""
     seen = [_if_it_lives(job) for job in jobs]
     open_ = {job.cluster for job in seen if not (job.over or job.local)}
     if not open_:
@@ -52,7 +52,7 @@ def with_slurms_word(
 
 
 def not_begun(job: str, user_id: int, env: Mapping[str, str], run: Runner = run) -> SlurmWord | None:
-    """Of a job that has no ledger yet, while it waits or runs; None where Slurm knows no such job, or does not tell."""
+    """The state of a pending or running job that has no ledger yet; None if Slurm knows no such job, or does not tell."""
     if (number := whole(job)) is None:
         return None
     try:
@@ -66,7 +66,7 @@ _TO_COME = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"})
 
 
 def _if_it_lives(job: JobSummary) -> JobSummary:
-    """Of a job that runs locally nobody but its ftrun could say that it has ended; that one may have been killed."""
+    """A local job: only its ftrun could report the end, and it may have been killed."""
     if job.over or not job.local or (job.host, job.pid_space) != (socket.gethostname(), pid_space()):
         return job
     started = start_ticks(job.pid)
@@ -76,7 +76,7 @@ def _if_it_lives(job: JobSummary) -> JobSummary:
 
 
 def _cluster(env: Mapping[str, str], run: Runner) -> str:
-    """That the commands of Slurm speak to. Raises: FtslurmError."""
+    """The cluster that the Slurm commands talk to. Raises: FtslurmError."""
     return env.get("SLURM_CLUSTER_NAME") or parse_config(_ask(show_config_argv(), env, run)).get("ClusterName", "")
 
 

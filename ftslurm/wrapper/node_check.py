@@ -1,6 +1,6 @@
-"""Looks at a node before ranks go there: its devices and the job's health command. One task of a step of its own.
+"""Checks a node before ranks start there: its devices and the job's health command. Runs as one task in a step of its own.
 
-Prints `{"good": true | false | null, "why": "...", "there": {kind: devices}}`; null where nothing can be said.
+Prints `{"good": true | false | null, "why": "...", "there": {kind: devices}}`; null if unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORD = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """limit_s: for all of it. command: of the job's settings. catalogs: a site's own."""
+    """limit_s: for the whole check. command: from the job's settings. catalogs: the site's own."""
 
     limit_s: float
     command: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Question:
         return Question(float(limit_s), tuple(command), tuple(catalogs))
 
 
-Answer = tuple[bool | None, str, Mapping[str, int]]  # good, why, kind -> how many devices
+Answer = tuple[bool | None, str, Mapping[str, int]]  # good, why, kind -> number of devices
 
 
 def answer_text(good: bool | None, why: str, there: Mapping[str, int]) -> str:
@@ -47,7 +47,7 @@ def answer_text(good: bool | None, why: str, there: Mapping[str, int]) -> str:
 
 
 def read_answer(text: str) -> Answer:
-    """That of the last line. Raises: ValueError for anything else."""
+    """The answer in the last line. Raises: ValueError for anything else."""
     lines = [line for line in text.splitlines() if line.startswith("{")]
     found = json.loads(lines[-1]) if lines else None
     if not isinstance(found, dict) or found.get("good", "") not in (True, False, None) or not isinstance(found.get("why"), str):
@@ -59,7 +59,7 @@ def read_answer(text: str) -> Answer:
 
 
 def check(question: Question, env: Mapping[str, str]) -> Answer:
-    """The cheap things first. How many devices there should be is for others to know."""
+    """Check, cheap tests first. The caller knows how many devices there should be."""
     deadline, there = time.monotonic() + question.limit_s, dict[str, int]()
     verdict = judge([*_command(question, env), *_devices(question, env, deadline, there)])
     return _WORD[verdict.health], verdict.reason, there
@@ -76,7 +76,7 @@ def _command(question: Question, env: Mapping[str, str]) -> Iterable[Finding]:
 
 
 def _devices(question: Question, env: Mapping[str, str], deadline: float, there: dict[str, int]) -> Sequence[Finding]:
-    """there: gets kind -> how many."""
+    """The findings on devices. there: is filled with kind -> number of devices."""
     meaning, found = fault_lookup((), question.catalogs), list[Finding]()
     for probe in choose_probes(env, run):
         left_s = deadline - time.monotonic()
@@ -87,7 +87,7 @@ def _devices(question: Question, env: Mapping[str, str], deadline: float, there:
 
 
 def _unwell(seen: ProbeAnswer, meaning: Meaning) -> Iterable[Finding]:
-    """A fault that may heal says nothing against the node, but ranks do not go there with it."""
+    """The faults. One that may heal does not make the node bad, but ranks do not start there with it."""
     for report in seen.reports:
         if report.health is DeviceHealth.FAULTY:
             names = [meaning(report.kind, code, report.severity).name for code in report.codes]
@@ -95,5 +95,5 @@ def _unwell(seen: ProbeAnswer, meaning: Meaning) -> Iterable[Finding]:
 
 
 def main() -> None:
-    """Argument: a Question."""
+    """Runs on the node. Argument: a Question."""
     print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))

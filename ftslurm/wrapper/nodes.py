@@ -1,4 +1,4 @@
-"""Nodes that jobs left for a fault, or that were drained for one: what each user's memory says, and what Slurm does."""
+"""Nodes that jobs excluded after a fault, or that were drained for one: from each user's memory, and from Slurm."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from ftslurm.slurm.parse import seconds
 from ftslurm.wrapper.as_user import CLEARED, FORGET, MEMORY, MEMORY_BYTES, asked_of_all
 from ftslurm.wrapper.explain_code import Explainer
 
-# People wait for it.
+# A person waits for this.
 ASK_S = 10.0
 LIMIT_S = 30.0
 DRAINED = re.compile(r"DRAIN|DOWN|FAIL")
 
 
 def of_me(root: Path, settings: Settings, now: float) -> tuple[Remembered, ...]:
-    """Raises: StateError."""
+    """The nodes that this user's jobs remember. Raises: StateError."""
     return remembered(NodeMemory(root).read(), now, settings.memory_s, settings.memory_jobs)
 
 
 def of_all(
     ledgers: Sequence[str], first_user_id: int, settings: Settings, now: float, passed_over: Callable[[str], None]
 ) -> dict[str, tuple[Remembered, ...]]:
-    """user -> what is remembered. ledgers: as in hooks.yaml. Root alone can read others' memory."""
+    """user -> the remembered nodes. ledgers: as in hooks.yaml. Only root can read others' memory."""
     found = {}
     for owner, said in asked_of_all(first_user_id, ledgers, MEMORY, (), LIMIT_S, MEMORY_BYTES, also=(os.geteuid(),)):
         if isinstance(said, StateError):
@@ -48,7 +48,7 @@ def of_all(
 
 
 def clear(root: Path, known: Iterable[Remembered], wanted: str, now: float) -> str:
-    """Forget all of the set `wanted`. Gives what came of it. Raises: UsageError for no node set, UnknownJob, StateError."""
+    """Forget all nodes of the set `wanted`. Gives what was done. Raises: UsageError for no node set, UnknownJob, StateError."""
     nodes = frozenset(expand(wanted))
     found = [node for node in known if node.node in nodes]
     if not found:
@@ -61,7 +61,9 @@ def clear(root: Path, known: Iterable[Remembered], wanted: str, now: float) -> s
 
 
 def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: float) -> list[str]:
-    """As root: in each user's memory, with that user's rights. Gives whose was changed. Raises: UsageError."""
+    """As root: forget them in each user's memory, with that user's rights. Gives the users whose memory changed. Raises:
+    UsageError.
+    """
     if os.geteuid() != 0:
         raise UsageError("only root may change what other users' jobs remember", hint="omit --all-users, or use sudo")
     expand(wanted)
@@ -69,12 +71,12 @@ def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: 
     return [owner.name for owner, said in asked if said == CLEARED]
 
 
-# --- what Slurm says
+# --- Slurm's word
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmSays:
-    """config: as SlurmClient.config. silent: why it says nothing, empty if it does."""
+    """config: as SlurmClient.config. silent: why Slurm does not answer, empty if it does."""
 
     cluster: str = ""
     nodes: tuple[NodeView, ...] = ()
@@ -92,7 +94,7 @@ def ask_slurm(env: Mapping[str, str], client: SlurmClient | None = None) -> Slur
 
 
 def reports(told: Mapping[str, Sequence[Remembered]], slurm: SlurmSays, advise: Callable[[str], str]) -> list[NodeReport]:
-    """told: user -> what is remembered. One for each node that is remembered, or that is drained by ftslurm."""
+    """One report for each node that is remembered, or that ftslurm drained. told: user -> remembered nodes."""
     left: dict[tuple[str, str], list[LeftBy]] = {}
     for user, nodes in told.items():
         for node in nodes:
@@ -131,7 +133,7 @@ def _comes_back(node: str, reason: str, config: Mapping[str, str]) -> str:
 
 
 def adviser(settings: Settings) -> Callable[[str], str]:
-    """Raises: PolicyError for a site's catalogue that is wrong."""
+    """Gives the function that explains a drain reason. Raises: PolicyError if a site's catalogue is wrong."""
     explainer = Explainer(settings)
 
     def advise(reason: str) -> str:

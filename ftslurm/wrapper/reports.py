@@ -1,4 +1,4 @@
-"""Reads ledgers for a report, and asks Slurm how their jobs stand, where it is there."""
+"""Reads ledgers for a report, and asks Slurm about the state of their jobs, if there is Slurm."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ftslurm.report.account.job import JobAccount, account, since, with_story
 from ftslurm.system.files import read_private
 from ftslurm.wrapper.jobs import with_slurms_word
 
-# Of the stacks of one job in one page.
+# Bytes of the stacks of one job in one page.
 EVIDENCE_BYTES, EVIDENCE_FILES = 64 << 10, 40
 
 PassedOver = Callable[[StateError], None]
 
 
 def one_job(store: Store, job: str, env: Mapping[str, str], now: float) -> tuple[JobAccount, dict[str, str]]:
-    """With what hung ranks were doing, by the name of the file. Raises: UnknownJob, StateError, UsageError."""
+    """The account of one job, with the evidence on hung ranks by file name. Raises: UnknownJob, StateError, UsageError."""
     journal, contents = store.find(job)
     (known,) = _with_slurm(store.root, [_begun(job, contents)], env)
     return with_story(account(contents.records, known, now, contents.damaged), contents.records), _evidence(journal)
 
 
 def jobs_named(store: Store, jobs: Iterable[str], env: Mapping[str, str], now: float) -> list[JobAccount]:
-    """Each once. Raises: UnknownJob, StateError, UsageError."""
+    """The account of each named job, once. Raises: UnknownJob, StateError, UsageError."""
     found = {}
     for job in jobs:
         journal, contents = store.find(job)
@@ -44,7 +44,7 @@ def jobs_named(store: Store, jobs: Iterable[str], env: Mapping[str, str], now: f
 
 
 def jobs_since(root: Path, began: float, env: Mapping[str, str], now: float, passed_over: PassedOver) -> list[JobAccount]:
-    """Of every job that was not over at that moment (Unix seconds), each from then on. Raises: StateError."""
+    """The account of every job that was not over at that moment (Unix seconds), each from then on. Raises: StateError."""
     found = []
     for path, known in ledgers_since(root, began, env, passed_over).items():
         try:
@@ -58,7 +58,7 @@ def jobs_since(root: Path, began: float, env: Mapping[str, str], now: float, pas
 
 
 def ledgers_since(root: Path, began: float, env: Mapping[str, str], passed_over: PassedOver) -> dict[Path, JobSummary]:
-    """Of every job that was not over at that moment (Unix seconds), with Slurm's word. Raises: StateError."""
+    """Every job that was not over at that moment (Unix seconds), with Slurm's state. Raises: StateError."""
     named = Index(root).named(passed_over)
     told = _with_slurm(root, list(named.values()), env) if named else []
     return {root / "jobs" / name: known for name, known in zip(named, told, strict=True) if not (known.over and known.at < began)}
@@ -72,7 +72,7 @@ def _begun(job: str, contents: Contents) -> JobSummary:
 
 
 def _with_slurm(root: Path, jobs: Sequence[JobSummary], env: Mapping[str, str]) -> list[JobSummary]:
-    """What the ledger cannot know, where Slurm is there to ask."""
+    """The jobs with Slurm's state where the ledger cannot know it."""
     return with_slurms_word(jobs, root.stat().st_uid, env)[0]
 
 
@@ -87,7 +87,7 @@ def _evidence(journal: Journal) -> dict[str, str]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing: who looks meanwhile sees the report before. Raises: StateError."""
+    """Write all or nothing: a reader meanwhile sees the previous report. Raises: StateError."""
     try:
         fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -104,7 +104,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _usual_mode() -> int:
-    """As any new file gets it; mkstemp's are for nobody else."""
+    """The mode of any new file; mkstemp's is private."""
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask

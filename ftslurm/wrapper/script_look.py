@@ -1,4 +1,4 @@
-"""Does the batch script, or something that it has called, live on its node? One task of a step of its own there.
+"""Does the batch script, or a process that it started, live on its node? Runs as one task in a step of its own there.
 
 Prints an answer as node_check.py does: `good` is whether it lives.
 """
@@ -14,12 +14,12 @@ from ftslurm.system.processes import PROC
 from ftslurm.wrapper.node_check import answer_text
 from ftslurm.wrapper.shim.processes import environ_of
 
-# What Slurm gives the script and every step of its job alike; a machine may be several nodes, of several clusters.
+# Variables that Slurm sets alike for the script and every step of its job; a machine may be several nodes, of several clusters.
 SAME = ("SLURM_CLUSTER_NAME", "SLURM_CONF", "SLURMD_NODENAME")
 
 
 def look(script: int, env: Mapping[str, str]) -> tuple[bool | None, str]:
-    """script: its pid. env: of a task on that node."""
+    """Does the script live, and why? script: its pid. env: of a task on that node."""
     if not script:
         return None, "nobody knows which process is the script"
     for pid, theirs in _environments():
@@ -29,15 +29,17 @@ def look(script: int, env: Mapping[str, str]) -> tuple[bool | None, str]:
 
 
 def _is_of(script: int, theirs: Mapping[str, str], ours: Mapping[str, str]) -> bool:
-    """Each task of a step has its own SLURM_TASK_PID, and hands it on, as the script does (sbatch(1), srun(1)). The number of a
-    step would not tell: a job that was submitted from within a step has that in the environment of its script."""
+    """Is it a process of the script? Each task of a step has its own SLURM_TASK_PID and passes it on, as the script does
+    (sbatch(1), srun(1)). The step number does not tell: a job that was submitted from within a step has it in its script's
+    environment.
+    """
     if (theirs.get("SLURM_TASK_PID"), theirs.get("SLURM_JOB_ID", "")) != (str(script), ours["SLURM_JOB_ID"]):
         return False
     return all(theirs[name] == ours[name] for name in SAME if name in theirs and name in ours)
 
 
 def _environments() -> Iterator[tuple[int, dict[str, str]]]:
-    """Of our own processes: nobody else's may be read. Source: proc(5), /proc/pid/environ."""
+    """The environments of our own processes; others' are unreadable. Source: proc(5), /proc/pid/environ."""
     for place in PROC.iterdir():
         with suppress(OSError):
             if place.name.isdecimal() and place.stat().st_uid == os.geteuid():
@@ -46,5 +48,5 @@ def _environments() -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def main() -> None:
-    """Argument: pid of the script."""
+    """Runs on the node. Argument: pid of the script."""
     print(answer_text(*look(int(sys.argv[1]), os.environ), {}))

@@ -1,4 +1,6 @@
-"""Asks Slurm and this machine what `ftslurm doctor` judges. Changes nothing, but for one file that is made and removed."""
+"""Collects what `ftslurm doctor` judges, from Slurm and this machine. Changes nothing, except one file that it creates and
+removes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from ftslurm.slurm.presence import no_configuration
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.programs import find_program, with_folder
 
-# People wait for it.
+# A person waits for this.
 ASK_S = 10.0
 _SCRIPTS = re.compile(r"(Prolog|Epilog|TaskProlog|EpilogSlurmctld|HealthCheckProgram)(\[\d+\])?")
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -34,9 +36,10 @@ _MOUNTS = Path("/proc/self/mountinfo")
 def look(
     env: Mapping[str, str], slurm_bin: str, hook_settings: Callable[[], str], client: SlurmClient | None = None, run: Runner = run
 ) -> Site:
-    """env: of whoever asks. slurm_bin: the setting slurm.bin. hook_settings: what is wrong with hooks.yaml, empty if nothing.
+    """The facts. env: of the caller. slurm_bin: the setting slurm.bin. hook_settings: what is wrong with hooks.yaml, empty if
+    nothing.
 
-    Never raises for a Slurm that is away: `silent` says why.
+    Never raises if Slurm is away: `silent` says why.
     """
     env = with_folder(env, slurm_bin)
     asked = client or CliSlurmClient(run, ASK_S, env)
@@ -54,7 +57,7 @@ def look(
 
 
 def _no_configuration(env: Mapping[str, str], run: Runner) -> str:
-    """Why there is no Slurm to ask, in words; the client would ask again until its time is over."""
+    """Why there is no Slurm to ask, in words; otherwise the client would repeat the request until its time limit."""
     try:
         return no_configuration(run(("scontrol", "ping"), ASK_S, env=env))
     except FtslurmError:
@@ -62,7 +65,7 @@ def _no_configuration(env: Mapping[str, str], run: Runner) -> str:
 
 
 def _slurm_user(config: Mapping[str, str]) -> int:
-    """-1 where it is not told."""
+    """The user id of SlurmUser, -1 if unknown."""
     found = re.search(r"\((\d{1,10})\)$", config.get("SlurmUser", ""))
     return int(found[1]) if found else -1
 
@@ -99,7 +102,7 @@ def _own_job(client: SlurmClient, env: Mapping[str, str]) -> OwnJob | None:
 def machine(
     env: Mapping[str, str], slurm_bin: str, config: Mapping[str, str], run: Runner = run, hook_settings: str = ""
 ) -> Machine:
-    """config: Slurm's, for the scripts that it names."""
+    """The facts of this machine. config: Slurm's, for the scripts that it names."""
     probes = choose_probes(env, run)
     named = {value for key, value in config.items() if _SCRIPTS.fullmatch(key) and value.startswith("/") and "*" not in value}
     first = shutil.which("srun", path=env.get("PATH")) or ""
@@ -123,7 +126,7 @@ def machine(
 
 
 def _srun(env: Mapping[str, str], first: str) -> tuple[Program, bool]:
-    """Slurm's own; and is what PATH calls srun another one, so ftrun?"""
+    """Slurm's own srun; and whether the srun on PATH is another program, namely ftrun."""
     try:
         path = find_program("srun", env)
     except CalledItself as error:
@@ -140,7 +143,7 @@ def _srun(env: Mapping[str, str], first: str) -> tuple[Program, bool]:
 
 
 def folder_of(path: Path) -> Folder:
-    """The file system of `path`, by the longest mount point above it; the latest where one is mounted over another.
+    """The file system of `path`: the longest mount point above it, the latest if several are mounted there.
 
     Source: proc(5), mountinfo; a blank in a mount point is \\040.
     """
@@ -182,7 +185,7 @@ def _is_mine(folder: Path) -> bool:
 
 
 def _lock(fd: int) -> str:
-    """As the ledger's own lock. What is wrong, in words."""
+    """Try a lock as the ledger uses it. Gives what is wrong, in words."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -191,7 +194,7 @@ def _lock(fd: int) -> str:
 
 
 def _sync(fd: int) -> float:
-    """Seconds. Raises: OSError."""
+    """Seconds that one fsync takes. Raises: OSError."""
     began = time.monotonic()
     os.write(fd, b"ftslurm doctor\n")
     os.fsync(fd)

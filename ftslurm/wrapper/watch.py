@@ -1,4 +1,4 @@
-"""Reads what people watch: a job's ledger, what its ftrun tells while we ask it to, and, where neither knows, Slurm's word."""
+"""Reads what people watch: a job's ledger, live data of its ftrun, and Slurm's state if neither tells."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from ftslurm.wrapper.jobs import all_jobs, with_slurms_word
 from ftslurm.wrapper.output import logs
 from ftslurm.wrapper.output.logs import Source
 
-# Between two times that ftrun is told of us, and that Slurm is asked where the ledger does not know.
+# Seconds between two signs to ftrun that someone watches, and between two requests to Slurm.
 ASK_S, SLURM_S = 3.0, 10.0
 LOG_BYTES, EVIDENCE_BYTES = 256 << 10, 256 << 10
-# Jobs that are over stay in a list for so long.
+# How long finished jobs stay in a list, seconds.
 OVER_S = 86400.0
 
 
 class JobWatch:
-    """One job. `look` may take long, where a file system or slurmctld does."""
+    """One job. `look` may be slow if a file system or slurmctld is."""
 
     def __init__(self, store: Store, job: str, env: Mapping[str, str]) -> None:
         """Raises: UnknownJob, StateError."""
@@ -44,7 +44,7 @@ class JobWatch:
         self._known: JobSummary | None = None
         self._said: tuple[JobSummary, str] | None = None
         self._slurm_at = self._ask_at = 0.0
-        # What lies there already may be of an ftrun that was killed: only what is told from now on counts.
+        # A file that exists already may be of a killed ftrun: only new content counts.
         self._live: Live | None = None
         self._number = _number(files.read_live(self.journal.path))
         self._told_at = self._began = time.monotonic()
@@ -54,7 +54,7 @@ class JobWatch:
         self._read(self._contents)
 
     def look(self) -> Seen | None:
-        """None while nothing has begun. Raises: StateError."""
+        """The present state, None if nothing has begun. Raises: StateError."""
         now = time.monotonic()
         if self._changed():
             self._read(self.journal.read())
@@ -72,18 +72,18 @@ class JobWatch:
             return seen
         summary, silent = self._slurms_word(self._known, now)
         if summary.over and self.store.root.stat().st_uid == os.geteuid():
-            files.remove(self.journal.path, request=True)  # what an ftrun that was killed has left
+            files.remove(self.journal.path, request=True)  # a killed ftrun may have left them
         return Seen(seen.now, summary, seen.status, seen.records, seen.live, seen.told_s, seen.watched_s, seen.told_to, silent)
 
     def want_stacks(self, node: str) -> str:
-        """Of the ranks of `node`; gives the name under which they come (Live.stacks)."""
+        """Ask for the stacks of the ranks on `node`; gives the name under which they arrive (Live.stacks)."""
         asked = os.urandom(6).hex()
         self._request = {"stacks": [asked, node]}
         self._ask_at = 0.0
         return asked
 
     def sources(self, rank: int | None) -> tuple[list[Source], int | None]:
-        """Files of that rank, or of the whole job, and the rank by whose label lines are to be chosen. Raises: UsageError."""
+        """The files of that rank, or of the whole job, and the rank whose label selects lines. Raises: UsageError."""
         outputs = outputs_of(self._contents.records)
         if rank is not None and (own := logs.rank_sources(outputs, rank, None)):
             return own[-1:], None
@@ -91,7 +91,7 @@ class JobWatch:
         return [one for one in found if one.schedule is None] or found, rank if outputs.label else None
 
     def evidence(self) -> list[tuple[Path, str]]:
-        """What was kept of hung ranks before they were stopped, the latest last."""
+        """The evidence on hung ranks that was kept before they were stopped, the latest last."""
         found = []
         for path in evidence.kept_evidence(self.journal.path):
             with suppress(OSError):
@@ -99,7 +99,9 @@ class JobWatch:
         return found
 
     def _changed(self) -> bool:
-        """The ledger is opened for it: what NFS remembers of a file that somebody else writes may be a minute old."""
+        """Has the ledger changed? It is opened for that: NFS may cache the state of a file that another machine writes for a
+        minute.
+        """
         try:
             fd = os.open(self.journal.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
@@ -137,7 +139,7 @@ def _number(live: Live | None) -> tuple[str, int]:
 
 
 def name_of(job: JobSummary) -> str:
-    """By which its ledger is found, and no other."""
+    """The name that finds this job's ledger and no other."""
     name = ledger_parts(job.cluster, job.job)[1].removesuffix(".jsonl")
     return f"{LOCAL_CLUSTER}.{job.job}" if job.local else name
 
@@ -155,7 +157,7 @@ class JobsWatch:
     """All jobs of the user."""
 
     def __init__(self, store: Store, env: Mapping[str, str], every: bool = False) -> None:
-        """every: also those that are over, of the last day."""
+        """every: also jobs that ended during the last day."""
         self.every = every
         self._store = store
         self._env = env
@@ -169,7 +171,7 @@ class JobsWatch:
 
 
 def log_lines(pieces: Iterator[bytes]) -> Iterator[list[str]]:
-    """Whole lines as a terminal would show them, made safe; what a progress bar has overwritten is left out."""
+    """Whole lines as a terminal would show them, made safe, without what a progress bar has overwritten."""
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -182,7 +184,7 @@ def log_lines(pieces: Iterator[bytes]) -> Iterator[list[str]]:
 def follow_log(
     watch: JobWatch, rank: int | None, stop: Callable[[], bool], wait: Callable[[float], object]
 ) -> Iterator[list[str]]:
-    """The end of what the job, or the rank, has printed, and what comes. Raises: UsageError where there is no such file."""
+    """The end of the output of the job, or the rank, and what follows. Raises: UsageError if there is no such file."""
     found, by_label = watch.sources(rank)
     yield [f"==> {visible(source.title)} <==" for source in found]
     pieces = logs.follow([source.path for source in found], stop, by_label, wait, LOG_BYTES)

@@ -1,5 +1,5 @@
-"""Measures as Prometheus reads them. Names follow https://prometheus.io/docs/practices/naming/: base units, `_total` for what
-only grows. No rank, node, code or message is a label: one job gives some dozens of series, whatever happens to it.
+"""Metrics as Prometheus reads them. Names follow https://prometheus.io/docs/practices/naming/: base units, `_total` for counters.
+No rank, node, code or message is a label: one job gives some dozens of series, whatever happens to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from ftslurm.report.measures import JobOf, Measures, Pulse
 
-# Not `job`: Prometheus gives every series a label of that name itself.
+# Not `job`: Prometheus itself gives every series a label of that name.
 JOB = ("cluster", "user", "job_id")
 
 
@@ -24,7 +24,7 @@ _NAMES: tuple[tuple[str, type[CounterMetricFamily] | type[GaugeMetricFamily], st
     ("ftslurm_job_attempts", CounterMetricFamily, "Starts of all ranks.", ()),
     ("ftslurm_job_schedulings", CounterMetricFamily, "How often Slurm has started the job (MA_SCHEDULE_CNT).", ()),
     ("ftslurm_job_restarts", CounterMetricFamily, "Remedies, by rung of the ladder and cause.", ("rung", "cause")),
-    # A gauge: of what is redone the ledger may learn later that it was.
+    # A gauge: the ledger may learn later that work was repeated.
     ("ftslurm_job_phase_seconds", GaugeMetricFamily, "Where the job's time went, from its first ftrun on.", ("phase",)),
     ("ftslurm_job_device_faults", CounterMetricFamily, "Fault codes of devices seen, by what they ask for.", ("fault_class",)),
     ("ftslurm_job_hangs", CounterMetricFamily, "Hangs seen, by what they were noticed.", ("sign",)),
@@ -42,15 +42,16 @@ JOBS = "ftslurm_jobs"
 
 
 def text(jobs: Sequence[JobOf], with_totals: bool = True) -> str:
-    """In Prometheus' text format. with_totals: how many jobs are in which state, too."""
+    """The metrics in Prometheus' text format. with_totals: also the number of jobs in each state."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families(jobs, with_totals)))
     return generate_latest(registry).decode()
 
 
 def families(jobs: Sequence[JobOf], with_totals: bool = True) -> list[Metric]:
-    """Those of which there is something to say. Each job once: whoever reads them drops a whole file in which a series stands
-    twice, and so one user who tells of a job twice would take everybody's away."""
+    """The metrics that have values. Each job appears once: Prometheus rejects a whole file in which a series appears twice, so
+    one user who reports a job twice would suppress everybody's metrics.
+    """
     jobs = list({(job.user, job.measures.cluster, job.measures.job): job for job in jobs}.values())
     found: dict[str, Metric] = {name: kind(name, doc, labels=(*JOB, *more)) for name, kind, doc, more in _NAMES}
     for job in jobs:
@@ -62,7 +63,7 @@ def families(jobs: Sequence[JobOf], with_totals: bool = True) -> list[Metric]:
 
 
 def names() -> dict[str, tuple[str, ...]]:
-    """Each metric as it is asked for, with its labels."""
+    """Each metric's name in a query, with its labels."""
     own = {f"{name}_total" if kind is CounterMetricFamily else name: (*JOB, *more) for name, kind, _, more in _NAMES}
     return {**own, JOBS: ("cluster", "user", "state")}
 

@@ -1,5 +1,6 @@
-"""What an ftrun does for monitoring while it runs and when it ends: its file for node_exporter, and its trace. Nothing of it
-holds the job up, or breaks it."""
+"""ftrun's output for monitoring, while it runs and when it ends: its file for node_exporter, and its trace. A problem here
+neither delays nor breaks the job.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from ftslurm.model.record import Record
 from ftslurm.model.settings.tree import Settings
 from ftslurm.system.commands import run_group
 
-# For the trace to be sent, when the job is over.
+# Seconds to send the trace, when the job is over.
 TRACE_LIMIT_S = 15.0
-# beats, when the last of them came (Unix seconds), ranks in touch, training step
+# beats, time of the last one (Unix seconds), connected ranks, training step
 Numbers = tuple[int, float, int, int]
 End = Callable[[bool], None]
 
@@ -37,7 +38,7 @@ def measured(
     settings: Settings, job: str, cluster: str, ledger: Path, records: Callable[[], Sequence[Record]],
     numbers: Callable[[], Numbers], say: Callable[[str], None],
 ) -> End:  # fmt: skip
-    """Begins, and gives what is to be called at the end, with whether the job goes on elsewhere."""
+    """Begin to report. Gives the function to call at the end, with whether the job continues elsewhere."""
     ends: list[End] = []
     if settings.metrics_dir:
         ends += _text_file(settings, job, cluster, records, numbers, say)
@@ -76,7 +77,7 @@ def _text_file(
 
 
 def _trace(ledger: Path, endpoint: str, say: Callable[[str], None]) -> None:
-    """By a process of its own, which is ended when it takes too long."""
+    """Send the trace from a process of its own, which is stopped if it takes too long."""
     python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
     try:
         done = run_group(python.module_argv("ftslurm.wrapper.measuring.traces", str(ledger), endpoint), TRACE_LIMIT_S, os.environ)

@@ -1,5 +1,5 @@
-"""A file of metrics for each job in the folder that node_exporter's textfile collector reads, written anew every few seconds by
-the job's ftrun. The folder is often one that everybody may write to (mode 1777), so nothing in it is opened by its name.
+"""One file of metrics per job in the folder that node_exporter's textfile collector reads, rewritten every few seconds by the
+job's ftrun. Often everyone may write to that folder (mode 1777), so no file in it is opened by its name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ftslurm.model.text import visible
 
 MODE = 0o644
 PREFIX, SUFFIX = "ftslurm", ".prom"
-# For the last state to be written, at the end.
+# Seconds to write the last state, at the end.
 END_WAIT_S = 2.0
 
 
@@ -26,8 +26,8 @@ def file_of(folder: Path, user_id: int, cluster: str, job: str) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """All or nothing: who reads meanwhile reads what stood there before. Raises: OSError."""
-    fd, new = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".new", dir=path.parent)  # O_EXCL, a name nobody can guess
+    """Write all or nothing: a reader meanwhile sees the previous content. Raises: OSError."""
+    fd, new = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".new", dir=path.parent)  # O_EXCL, an unpredictable name
     try:
         with os.fdopen(fd, "w") as file:
             file.write(text)
@@ -40,7 +40,7 @@ def write(path: Path, text: str) -> None:
 
 
 def sweep(folder: Path, user_id: int, keep_s: float, now: float) -> None:
-    """Files of the user's jobs that nobody has written for so long: the job is over, or goes on elsewhere. Never raises."""
+    """Remove files of the user's jobs that were not written for `keep_s`: the job is over, or runs elsewhere. Never raises."""
     with suppress(OSError):
         for path in folder.glob(f"{PREFIX}-{user_id}-*{SUFFIX}"):
             with suppress(OSError):
@@ -50,7 +50,9 @@ def sweep(folder: Path, user_id: int, keep_s: float, now: float) -> None:
 
 
 class TextFile:
-    """text: of the job as it stands; may take its time. say: for people, once. every_s: between two writes."""
+    """Writes the file in a thread. text: gives the job's present metrics; may be slow. say: prints for people, once. every_s:
+    seconds between two writes.
+    """
 
     def __init__(self, path: Path, text: Callable[[], str], say: Callable[[str], None], every_s: float, keep_s: float) -> None:
         self._path, self._text, self._say, self._every_s, self._keep_s = path, text, say, every_s, keep_s
@@ -60,7 +62,7 @@ class TextFile:
         self._worker.start()
 
     def end(self, remove: bool) -> None:
-        """remove: the job goes on elsewhere; else its last state stays for a while."""
+        """remove: the job continues elsewhere; otherwise its last state stays for a while."""
         self._remove = remove
         self._end.set()
         self._worker.join(END_WAIT_S)
@@ -71,7 +73,7 @@ class TextFile:
         while not (ending and self._remove):
             try:
                 write(self._path, self._text())
-            except Exception as error:  # whatever it is, the job goes on
+            except Exception as error:  # the job continues whatever happens here
                 self._complain(error)
             if ending:
                 return

@@ -1,5 +1,6 @@
-"""Sends a job's spans where OpenTelemetry takes them (OTLP by HTTP). Headers, certificates and the like are set as OpenTelemetry
-has it, by OTEL_EXPORTER_OTLP_*."""
+"""Sends a job's spans to an OpenTelemetry collector (OTLP by HTTP). OTEL_EXPORTER_OTLP_* set headers, certificates and so on, as
+OpenTelemetry defines them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _NS = 1_000_000_000
 
 
 def readable(found: Sequence[Span]) -> list[ReadableSpan]:
-    """As the SDK's exporters take them."""
+    """The spans as the SDK's exporters take them."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
@@ -49,17 +50,17 @@ def readable(found: Sequence[Span]) -> list[ReadableSpan]:
 
 
 def otlp_exporter(endpoint: str) -> SpanExporter:
-    """endpoint: empty for that of OTEL_EXPORTER_OTLP_ENDPOINT. Raises: UsageError."""
+    """endpoint: empty for OTEL_EXPORTER_OTLP_ENDPOINT. Raises: UsageError."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
         raise UsageError("traces need OpenTelemetry, which is not installed", hint="pip install 'ftslurm[otel]'") from None
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # what failed is said by us, in one sentence
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # ftrun reports a failure itself, in one sentence
     return OTLPSpanExporter(endpoint=endpoint or None, timeout=SEND_LIMIT_S)
 
 
 def send(found: Sequence[Span], exporter: SpanExporter) -> None:
-    """Raises: StateError where nobody took them."""
+    """Send the spans. Raises: StateError if the collector does not accept them."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     try:
@@ -71,14 +72,14 @@ def send(found: Sequence[Span], exporter: SpanExporter) -> None:
 
 
 def spans_of(ledger: Path) -> list[Span]:
-    """Raises: StateError."""
+    """The spans of a job. Raises: StateError."""
     records = Journal(ledger).read().records
     job = summarise(records)
     return spans(records, time.time(), job is not None and job.over)
 
 
 def main() -> None:
-    """Arguments: ledger, endpoint. A line on standard output: what went wrong."""
+    """Sends a trace. Arguments: ledger, endpoint. Prints one line if it fails."""
     try:
         send(spans_of(Path(sys.argv[1])), otlp_exporter(sys.argv[2]))
     except FtslurmError as error:

@@ -1,8 +1,9 @@
-"""ft_launcher's record of each cycle (cycle_info_dir), for tools that read them: a JSON file a cycle, and a link to the last one.
+"""ft_launcher's record of each cycle (cycle_info_dir), for tools that read it: one JSON file per cycle, and a link to the last
+one.
 
     cycle_info.JOB.REQUEUES.CYCLE      cycle_info.JOB.current
 
-Written beside the loop: a file system that hangs holds nobody up. Source: cycle_info_writer.py of nvidia_resiliency_ext.
+A thread writes them: a hanging file system does not delay the loop. Source: cycle_info_writer.py of nvidia_resiliency_ext.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.nodes import expand
 from ftslurm.model.nodes import fold as fold_nodes
 
-END_WAIT_S = 5.0  # for the last file, when the job is over
+END_WAIT_S = 5.0  # seconds for the last file, when the job is over
 
 
 class Cycles:
-    """granted: nodes of the allocation. log: logs.cycle_files, empty for none. say: what went wrong, once."""
+    """granted: nodes of the allocation. log: logs.cycle_files, empty for none. say: prints a problem, once."""
 
     def __init__(self, folder: Path, job: str, granted: Sequence[str], log: str, say: Callable[[str], object]) -> None:
         self._folder, self._job, self._granted, self._log, self._say = folder, job, granted, log, say
@@ -36,7 +37,7 @@ class Cycles:
         self._writer.start()
 
     def record(self, told: rec.Record, past: Sequence[rec.Record]) -> None:
-        """past: up to it, and with it."""
+        """Write what `told` changes. past: all records, with it as the last."""
         if isinstance(told, rec.AttemptBegan):
             nodes = expand(told.nodes)
             cycle = restarts(fold(past), told.step_key)
@@ -66,7 +67,7 @@ class Cycles:
                 failed = True
 
     def _write(self, cycle: dict[str, object]) -> None:
-        """Whole or not at all. Raises: OSError."""
+        """Write the whole file or nothing. Raises: OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"cycle_info.{self._job}.{cycle['attempt_index']}.{cycle['cycle_number']}"
         fresh = path.with_name(f"{path.name}.tmp")
@@ -80,5 +81,5 @@ class Cycles:
 
 
 def iso(at: float) -> str:
-    """at: Unix seconds."""
+    """The time in ISO 8601. at: Unix seconds."""
     return datetime.fromtimestamp(at, timezone.utc).isoformat().replace("+00:00", "Z")

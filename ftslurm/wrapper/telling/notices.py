@@ -1,4 +1,4 @@
-"""Does anyone get notices of a job, and where do the addresses stand? Loads teller.py only if so."""
+"""Does anyone get notices of a job, and which file has the addresses? Loads teller.py only if someone does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Silent:
 
 
 def place_of(settings: Settings, root: Path) -> Path | None:
-    """The file with the addresses, None where nobody is told. root: the state folder."""
+    """The file with the addresses, None if nobody gets notices. root: the state folder."""
     if settings.notify_file in ("", "none"):
         return None
     if settings.notify_file != "auto":
@@ -39,7 +39,9 @@ def place_of(settings: Settings, root: Path) -> Path | None:
 
 
 def notices_for(settings: Settings, root: Path, job: str, about: str, say: Callable[[str], None]) -> Silent:
-    """Of one ftrun. A file that is not as it should be is said, and the job runs without. root: the state folder."""
+    """The notices of one ftrun. If the file has a mistake, ftrun prints it, and the job runs without notices. root: the state
+    folder.
+    """
     file = place_of(settings, root)
     if file is None:
         return Silent()

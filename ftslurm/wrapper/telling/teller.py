@@ -1,5 +1,6 @@
-"""What of a job's life people are told, and the process that sends it (notify/sender.py). Nothing here holds the loop up: the
-notices go through a bounded queue to a thread, which lays them into the outbox and wakes the sender."""
+"""Which events of a job people are told, and the process that sends them (notify/sender.py). Nothing delays the loop: notices go
+through a bounded queue to a thread, which writes them to the outbox and wakes the sender.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ from ftslurm.notify.outbox import Outbox
 from ftslurm.report.card import Card, last_card, lines
 from ftslurm.wrapper.telling.notices import Silent
 
-# Notices that the thread has not taken yet: it waits for a file system, and so does the ledger.
+# Notices that wait for the thread: if its file system hangs, so does the ledger's.
 MAX_QUEUED = 200
-# A sender that ends by itself is started anew so many times.
+# How often a sender that ends by itself is started again.
 MAX_STARTS = 3
 
 
@@ -39,8 +40,8 @@ MAX_STARTS = 3
 
 
 def of_card(card: Card, job: str, about: str) -> Notice:
-    """about: one line on where the job runs."""
-    text = "\n".join([*lines(card)[1:], about])  # its first line is the title
+    """The notice of a failure card. about: one line on where the job runs."""
+    text = "\n".join([*lines(card)[1:], about])  # the first line is the title
     return Notice(f"{job}.{card.at:.6f}.{card.rung}", card.at, job, _kind(card.rung), card.title, text)
 
 
@@ -53,7 +54,7 @@ def _kind(rung: str) -> str:
 
 
 def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: str) -> Notice | None:
-    """What is told when `record` has just been written; past: all records, with it as the last. None: nothing."""
+    """The notice of the new record `record`; past: all records, with it as the last. None: nobody is told."""
     match record:
         case rec.Decided():
             card = last_card(past)
@@ -73,7 +74,7 @@ def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: s
 
 
 def _unseen(began: rec.RunBegan, past: Sequence[rec.Record]) -> bool:
-    """Has the scheduling before ended without a word of its ftrun's: with its node, say?"""
+    """Did the previous scheduling end without a record of its ftrun, for example because its node died?"""
     before = next((each for each in reversed(past[:-1]) if isinstance(each, (rec.RunBegan, rec.Decided, rec.Finished))), None)
     if isinstance(before, rec.Decided):
         return before.rung not in REQUEUES
@@ -81,7 +82,7 @@ def _unseen(began: rec.RunBegan, past: Sequence[rec.Record]) -> bool:
 
 
 def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: str) -> Notice | None:
-    """A failure or a requeue that the ladder decided has been told already."""
+    """The notice of the end, None if people know it: a failure or a requeue that the ladder decided has been told already."""
     if record.what == "requeued":
         return None
     id = f"{job}.{record.at:.6f}.end"
@@ -101,7 +102,7 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
 
 
 def routes(settings: Settings, known: Sequence[str], complain: Callable[[str], None]) -> Mapping[str, tuple[str, ...]]:
-    """kind -> names of those who are told. complain: hears of names that nobody has."""
+    """kind -> names of those who are told. complain: is called with unknown names."""
     found = {}
     for kind in KINDS:
         words: tuple[str, ...] = getattr(settings, f"notify_{kind}", ("all",))
@@ -113,8 +114,11 @@ def routes(settings: Settings, known: Sequence[str], complain: Callable[[str], N
 
 
 class Notices(Silent):
-    """say: for people who read ftrun's own output. argv: of the sender. put: one notice for one of the addresses, into the
-    outbox; False where it is full. pending: something waits there from before."""
+    """Sends the notices of a job.
+
+    say: prints for people who read ftrun's output. argv: of the sender. put: writes one notice for one address to the outbox;
+    False if that is full. pending: do earlier notices wait there?
+    """
 
     def __init__(
         self, job: str, about: str, routes: Mapping[str, tuple[str, ...]], argv: Sequence[str],
@@ -152,7 +156,9 @@ class Notices(Silent):
             self._worker.start()
 
     def end(self, wait_s: float) -> None:
-        """Nothing more comes. wait_s: for what waits to be sent; then the sender is ended. 0: it goes on by itself."""
+        """No more notices follow. wait_s: how long to wait until they are sent; then the sender is stopped. 0: it continues on
+        its own.
+        """
         if self._worker is None:
             return
         deadline = time.monotonic() + wait_s
@@ -185,7 +191,7 @@ class Notices(Silent):
                 self._wake()
         except StateError as error:
             self._complain(f"{error}; no more notices are sent")
-        except Exception as error:  # whatever it is, the job goes on
+        except Exception as error:  # the job continues whatever happens here
             self._complain(f"no more notices are sent: {type(error).__name__}: {error}")
         finally:
             if self._sender is not None and self._sender.stdin is not None:
@@ -236,7 +242,7 @@ def sender_argv(root: Path, file: Path, settings: Settings) -> tuple[str, ...]:
 
 
 def make(settings: Settings, root: Path, file: Path, job: str, about: str, say: Callable[[str], None]) -> Silent:
-    """See notices_for."""
+    """The notices of a job; see notices_for."""
     try:
         known = read_destinations(file)
     except FtslurmError as error:
