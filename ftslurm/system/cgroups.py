@@ -1,9 +1,9 @@
-"""Cgroups of Slurm's jobs: all in one stand still at one stroke, in which nothing can fork, and end so.
+"""Cgroups of Slurm's jobs: freeze all processes of a group at once, so that none can fork, and kill them.
 
-cgroups v1: the freezer, which holds even SIGKILL back until it lets go. v2: cgroup.freeze, and cgroup.kill from Linux 5.14 on.
-Only groups of a job are touched, as Slurm names them: below a part with `slurm` in its name a part `job_N`. So no service, no
-login and nothing of the machine's own is ever held.
-Source: the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/freezer-subsystem.rst; src/plugins/cgroup of Slurm.
+cgroups v1: the freezer, under which even SIGKILL waits until it thaws. v2: cgroup.freeze, and cgroup.kill since Linux 5.14.
+Touches only groups of a job, by Slurm's names: below a part with `slurm` in its name, a part `job_N`. So no service, no login and
+nothing else of the machine is ever frozen. Source: the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/freezer-subsystem.rst;
+src/plugins/cgroup of Slurm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _JOB = re.compile(r"job_\d+")
 
 
 def job_groups(pid: int, mount: Path = MOUNT, proc: Path = PROC) -> tuple[Path, ...]:
-    """The groups of a job in which the process is, the outermost (the job's own) first; empty outside of any."""
+    """The job's cgroups that contain the process, the outermost (the job's own) first; empty outside any job."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
     except OSError:
@@ -44,14 +44,14 @@ def job_groups(pid: int, mount: Path = MOUNT, proc: Path = PROC) -> tuple[Path, 
 
 
 def _hierarchy(controllers: str, mount: Path) -> Path | None:
-    """Where the one is mounted that can hold processes. Beside v1's, v2 is mounted at `unified` (systemd's hybrid mode)."""
+    """The mount point that can hold processes. Beside v1, v2 is mounted at `unified` (systemd's hybrid mode)."""
     if controllers == "":
         return next((base for base in (mount, mount / "unified") if (base / "cgroup.controllers").exists()), None)
     return mount / "freezer" if "freezer" in controllers.split(",") else None
 
 
 def members(group: Path) -> frozenset[int]:
-    """All processes in it and below; 0 stands for one of another process namespace. Raises: OSError."""
+    """All processes in the group and below; 0 stands for one of another pid namespace. Raises: OSError."""
     found: set[int] = set()
     for folder, _, _ in os.walk(group):
         with suppress(FileNotFoundError):
@@ -61,7 +61,7 @@ def members(group: Path) -> frozenset[int]:
 
 @contextmanager
 def standing_still(group: Path) -> Iterator[bool]:
-    """Holds all in it; gives whether they stand still. At the end they go on, whoever had held them before."""
+    """Freeze the group; gives whether it is frozen. Thaws it at the end, whoever had frozen it before."""
     state = _state_file(group)
     if state is None:
         yield False
@@ -74,7 +74,7 @@ def standing_still(group: Path) -> Iterator[bool]:
 
 
 def kill_all(group: Path) -> bool:
-    """SIGKILL to all in it and below, at one stroke; False where the kernel has no such thing."""
+    """SIGKILL all processes in the group and below at once; False if the kernel does not support it."""
     return (group / "cgroup.kill").exists() and _write(group / "cgroup.kill", "1")
 
 
@@ -101,7 +101,7 @@ def _state_file(group: Path) -> Path | None:
 
 
 def _write(file: Path, word: str) -> bool:
-    """Into a file of the kernel's that is there."""
+    """Write into a kernel file that exists."""
     try:
         fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""The two clocks."""
+"""The two clocks: Unix time and monotonic time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ftslurm.model.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Reads both clocks at once; tests hand in their own object with the same two methods."""
+    """Reads both clocks at once; tests pass their own object with the same two methods."""
 
     def now(self) -> Now:
         return Now(mono=time.monotonic(), unix=time.time())

@@ -1,4 +1,4 @@
-"""Run an argv with a time limit."""
+"""Runs an argv with a time limit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ KILL_WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """status: as Popen.returncode (-n for signal n), None when the time limit ended it. stdout, stderr: text. raw: stdout as it
-    came, where that was kept."""
+    """status: as Popen.returncode (-n for signal n), None if the time limit ended the command. stdout, stderr: text. raw: stdout
+    as bytes, if kept.
+    """
 
     argv: tuple[str, ...]
     status: int | None
@@ -39,9 +40,9 @@ Runner = Callable[..., CommandResult]
 def run(
     argv: Sequence[str], timeout_s: float, stdin: str = "", env: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> CommandResult:
-    """Run `argv` without a shell, kill it after `timeout_s`. A command of Slurm is Slurm's own, whatever PATH begins with.
+    """Run `argv` without a shell, and kill it after `timeout_s`. Slurm's commands are Slurm's own, whatever comes first on PATH.
 
-    Raises: CommandMissing if the program is not there or may not be executed; CalledItself.
+    Raises: CommandMissing if the program does not exist or is not executable; CalledItself.
     """
     program, its_env = real_program(argv, os.environ if env is None else env)
     try:
@@ -66,15 +67,14 @@ def run_group(
     limit: int = MAX_OUTPUT_BYTES,
     **who: Any,
 ) -> CommandResult:
-    """As `run`, for a program of somebody else's: at the time limit all that it has started ends with it.
+    """As `run`, for another party's program: at the time limit everything that it started is killed too.
 
-    given: its standard input. Of its output the last `limit` bytes are kept. who: user, group, extra_groups, as subprocess
-    takes them.
-    Raises: CommandMissing.
+    given: its standard input. The last `limit` bytes of its output are kept. who: user, group, extra_groups, as subprocess takes
+    them. Raises: CommandMissing.
     """
     import tempfile
 
-    # Pipes would be held open by whatever it leaves behind, and one that it does not read would hold us up.
+    # Files, because processes that it leaves behind would hold pipes open, and an unread pipe would block us.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as input_:
         input_.write(given.encode(errors="replace"))
         input_.seek(0)
@@ -89,10 +89,10 @@ def run_group(
             status: int | None = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             status = None
-        with suppress(ProcessLookupError, PermissionError):  # by sudo it is another user's
+        with suppress(ProcessLookupError, PermissionError):  # with sudo it belongs to another user
             os.killpg(process.pid, signal.SIGKILL)
         if status is None:
-            with suppress(subprocess.TimeoutExpired):  # in uninterruptible sleep it outlives even that
+            with suppress(subprocess.TimeoutExpired):  # uninterruptible sleep outlives even that
                 process.wait(KILL_WAIT_S)
         output.seek(max(output.seek(0, os.SEEK_END) - limit, 0))
         raw = output.read(limit)

@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open: one for each rank and node of a job."""
+"""How many files and connections this process may open: one for each rank and node of a job."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Of a hard limit that is none programs make tables, or close every number below it.
+# With an unlimited hard limit, programs allocate tables for it, or close every number below it.
 ENOUGH = 1 << 17
-# This process has no descriptor left, or the whole machine has none.
+# This process, or the whole machine, has no descriptor left.
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _AS_STARTED = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def raise_limit() -> None:
-    """As far as the hard limit allows, as srun does for itself. A login shell's usual 1024 are too few for 1,000 ranks."""
+    """Raise the soft limit to the hard limit, as srun does for itself. A login shell's usual 1024 are too few for 1,000 ranks."""
     soft, hard = _AS_STARTED
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # then it stays, and of a large job ranks say that they cannot reach ftrun
+        with suppress(OSError, ValueError):  # the limit stays; in a large job, ranks report that they cannot reach ftrun
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def restore_limit() -> None:
-    """In a child, for what hands its limits on to the ranks."""
+    """Restore the limit in a child that passes its limits on to the ranks."""
     resource.setrlimit(resource.RLIMIT_NOFILE, _AS_STARTED)
 
 
 def room() -> int:
-    """How many more this process may open, now; a limit that is none counts as ENOUGH."""
+    """How many more descriptors this process may open now; ENOUGH if unlimited."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = ENOUGH if limit == resource.RLIM_INFINITY else min(limit, ENOUGH)
     try:
@@ -41,7 +41,7 @@ def room() -> int:
 
 
 class Spares:
-    """Descriptors held back for what must not fail when all others are taken."""
+    """Descriptors in reserve, for what must not fail when all others are used."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -50,7 +50,7 @@ class Spares:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Meanwhile as many can be opened."""
+        """Meanwhile this many descriptors are free."""
         self.close()
         try:
             yield
@@ -58,12 +58,12 @@ class Spares:
             self._take()
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close all; may be called twice."""
         while self._held:
             os.close(self._held.pop())
 
     def _take(self) -> None:
-        """As many as there are: what another thread has taken meanwhile comes back another time."""
+        """Open as many as possible; those that another thread has used meanwhile are opened another time."""
         with suppress(OSError):
             while len(self._held) < self.count:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,4 +1,4 @@
-"""Files that must not be lost and folders nobody else may touch."""
+"""Files that must not be lost, and folders that nobody else may write to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ftslurm.errors import StateError
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """`path` with `mode`, and what is missing above it with 0755: whatever the umask, nobody else may write there.
+    """Create `path` with `mode`, and missing parents with 0755: whatever the umask, nobody else may write there.
 
     Raises: OSError.
     """
@@ -21,14 +21,14 @@ def make_folder(path: Path, mode: int) -> None:
         make_folder(path.parent, 0o755)
     try:
         path.mkdir(mode)
-        path.chmod(mode)  # a umask takes rights away, too
+        path.chmod(mode)  # a umask also removes rights
     except FileExistsError:
         if not path.is_dir():
             raise
 
 
 def private_folder(path: Path) -> Path:
-    """`path`, made if need be, mode 0700, owned by us and no link. Raises: StateError."""
+    """Create or check `path`: mode 0700, owned by us and no link. Raises: StateError."""
     try:
         make_folder(path, 0o700)
         info = path.lstat()
@@ -50,9 +50,9 @@ def private_folder(path: Path) -> Path:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append `data` in one write and sync it. A torn last line of an earlier write is closed first.
+    """Append `data` in one write and sync it. First ends an incomplete last line of an earlier write.
 
-    The caller holds a lock against other writers. Raises: OSError; then nothing of `data` stands in the file.
+    The caller holds a lock against other writers. Raises: OSError; then nothing of `data` is in the file.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
@@ -64,7 +64,7 @@ def append(path: Path, data: bytes) -> None:
             data = b"\n" + data
         try:
             if os.write(fd, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # what a short write to a file means
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the meaning of a short write to a file
             os.fsync(fd)
         except OSError:
             os.ftruncate(fd, size)
@@ -84,8 +84,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_private(path: Path, limit: int) -> bytes:
-    """The file's bytes, `limit` at most, from its end. A link is not followed, a FIFO not waited for. Raises: OSError, for
-    whatever is not a plain file too."""
+    """The file's last bytes, at most `limit`. Does not follow a link or wait for a FIFO. Raises: OSError, also for anything but a
+    plain file.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(fd, "rb") as file:
         info = os.fstat(fd)

@@ -1,7 +1,7 @@
-"""Doing something as the user whom it concerns, and with no more rights than that user has.
+"""Does something as the user whom it concerns, with that user's rights only.
 
-What a user has written is then read, and acted on, with that user's own rights: whatever it says, it can do nothing that
-the user could not do without it. It also works where the file system trusts no root (root_squash).
+What a user has written is read, and acted on, with that user's rights: whatever it says, it can do nothing that the user could
+not do anyway. It also works if the file system does not trust root (root_squash).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ftslurm.system.commands import CommandResult, run_group
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-# Of root's environment, what programs of Slurm's need: a process can be looked into by the user as whom it runs.
+# The part of root's environment that Slurm's programs need: the user can inspect a process that runs as that user.
 HANDED_ON = ("PATH", "SLURM_CONF", "SLURM_CLUSTER_NAME", "FTRUN_SLURM_BIN")
-# CPU seconds; bytes of a file, of what it prints too; processes and threads of the user, who may have others on this node.
+# CPU seconds; bytes of a file, also of its output; processes and threads of the user, who may have others on this node.
 LIMITS = ((resource.RLIMIT_CPU, 30), (resource.RLIMIT_FSIZE, 16 << 20), (resource.RLIMIT_NPROC, 4096), (resource.RLIMIT_CORE, 0))
 NICE = 5
 
@@ -38,7 +38,7 @@ class Owner:
 
 
 def owner_of(user_id: int) -> Owner:
-    """By the password database. Raises: UnknownJob."""
+    """The user, from the password database. Raises: UnknownJob."""
     try:
         entry = pwd.getpwuid(user_id)
     except (KeyError, OverflowError):
@@ -47,7 +47,7 @@ def owner_of(user_id: int) -> Owner:
 
 
 def _modest(limits: Sequence[tuple[int, int]] = LIMITS) -> None:
-    """In the child, before its program begins: it acts on what a user has written, so it gets no more than it needs."""
+    """Limit the child before its program starts: it acts on what a user has written, so it gets no more than it needs."""
     for kind, wanted in limits:
         _, hard = resource.getrlimit(kind)
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -56,8 +56,9 @@ def _modest(limits: Sequence[tuple[int, int]] = LIMITS) -> None:
 
 
 def people(first_user_id: int, also: Iterable[int] = ()) -> list[Owner]:
-    """Everybody with a home folder whose number is not below that: all that the password database lists, and those whose home
-    lies beside one of these, since a directory service may list nobody. also: these numbers, whatever they are."""
+    """All users with a home folder whose number is at least `first_user_id`: those that the password database lists, and those
+    whose home is beside one of these, since a directory service may list nobody. also: these numbers in any case.
+    """
     wanted = {*also}
     entries = {entry.pw_uid: entry for entry in pwd.getpwall() if entry.pw_uid >= first_user_id or entry.pw_uid in wanted}
     beside = {Path(entry.pw_dir).parent for entry in entries.values() if entry.pw_uid >= first_user_id} - {Path("/")}
@@ -79,10 +80,10 @@ def _owners_in(folder: Path) -> set[int]:
 
 
 def read_as(owner: Owner, argv: Sequence[str], timeout_s: float, limit: int) -> bytes:
-    """What a program prints that root runs as `owner`, `limit` bytes at most, of more the last. Its errors come last.
+    """The output of a program that root runs as `owner`; of more than `limit` bytes the last. Its errors come last.
 
-    In a session of its own, without a terminal: the owner may steer it, and whoever has a terminal can type there. Raises:
-    CommandMissing; StateError if it took too long, or for whoever may not become the owner.
+    It runs in a session of its own without a terminal: the owner may control it, and could otherwise type there. Raises:
+    CommandMissing; StateError if it took too long, or if the caller may not become the owner.
     """
     if os.geteuid() not in (0, owner.user_id):
         raise StateError("only root may read what another user wrote")
@@ -96,7 +97,7 @@ def read_as(owner: Owner, argv: Sequence[str], timeout_s: float, limit: int) -> 
 
 
 def _becoming(owner: Owner) -> dict[str, Any]:
-    """As subprocess takes it."""
+    """The arguments for subprocess."""
     if os.geteuid() != 0:
         return {}
     groups = os.getgrouplist(owner.name, owner.group_id)
@@ -104,7 +105,7 @@ def _becoming(owner: Owner) -> dict[str, Any]:
 
 
 def run_as(owner: Owner, argv: Sequence[str], timeout_s: float, env: Mapping[str, str]) -> CommandResult:
-    """Run `argv` as `owner`: as root by becoming that user, else by sudo, which must allow it and hands no environment on.
+    """Run `argv` as `owner`: root becomes that user; others use sudo, which must allow it and passes no environment on.
 
     Raises: CommandMissing.
     """

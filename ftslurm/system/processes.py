@@ -1,4 +1,4 @@
-"""What processes there are and what they have done, and their end."""
+"""Which processes exist, what they have done, and how to end them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ TICKS = os.sysconf("SC_CLK_TCK")
 POLL_S = 0.05
 MAX_COMMAND_CHARS = 200
 COMMANDS_LIMIT_S = 5.0
-# Of a program's own; those of the kernel's threads are longer in newer kernels.
+# Length of a program's own name; names of kernel threads are longer in newer kernels.
 MAX_NAME_CHARS = 15
 _STATES = {"R": "running", "S": "sleeping", "D": "disk-sleep", "T": "stopped", "t": "tracing-stop", "I": "idle"}
 NO_SESSION = str(2**32 - 1)
-GHOST = 2**32 - 3  # no user has it: the two above mean none (setresuid(2)) and overflow
+GHOST = 2**32 - 3  # no user has it: the two numbers above mean none (setresuid(2)) and overflow
 STUCK_LOOKS = 20
 
 
 def usage(pids: Iterable[int]) -> tuple[dict[tuple[int, float], int], float]:
-    """((pid, start time) -> bytes of IO so far, CPU seconds so far) of all of `pids`.
+    """((pid, start time) -> bytes of I/O so far, CPU seconds so far) of all of `pids`.
 
-    Bytes by calls (sockets and files alike) and those of the storage (mapped files show only there). CPU of children that
-    have ended counts with their parent. Processes that end meanwhile or may not be looked at are passed over.
-    Source: proc(5), /proc/pid/io.
+    Bytes by system calls (sockets and files alike) and those of the storage (mapped files appear only there). CPU of ended
+    children counts with their parent. Processes that end meanwhile or are unreadable are skipped. Source: proc(5), /proc/pid/io.
     """
     import psutil
 
@@ -50,13 +49,13 @@ def usage(pids: Iterable[int]) -> tuple[dict[tuple[int, float], int], float]:
 
 
 def all_processes() -> Mapping[int, Process]:
-    """Every process of this node by its pid; only those that end meanwhile are passed over."""
+    """Every process of this node by its pid, except those that end meanwhile."""
     pids = (int(place.name) for place in PROC.iterdir() if place.name.isdecimal())
     return {pid: process for pid in pids if (process := _read(pid)) is not None}
 
 
 def pid_space() -> str:
-    """As the kernel names that of this process: in another one the same number is another process. Empty: no telling."""
+    """The kernel's name of our pid namespace: in another one the same number is another process. Empty: unknown."""
     try:
         return str((PROC / "self/ns/pid").readlink())
     except OSError:
@@ -64,7 +63,7 @@ def pid_space() -> str:
 
 
 def _read(pid: int) -> Process | None:
-    """None if there is none. Source: proc(5), /proc/pid/stat: what stands in brackets may hold anything."""
+    """The process, None if there is none. Source: proc(5), /proc/pid/stat: the part in brackets may contain anything."""
     place = PROC / str(pid)
     try:
         head, _, tail = (place / "stat").read_bytes().rpartition(b")")
@@ -81,7 +80,7 @@ def _read(pid: int) -> Process | None:
 
 
 def _state(place: Path, letter: str) -> str:
-    """A main thread may end while others go on: it is shown as a zombie then, the process is none."""
+    """The state. A main thread may end while others run: it appears as a zombie, but the process is none."""
     if letter not in ("Z", "X"):
         return _STATES.get(letter, letter)
     try:
@@ -91,10 +90,11 @@ def _state(place: Path, letter: str) -> str:
 
 
 def _is_of_login(place: Path) -> bool:
-    """PAM gives each login an audit session, which all that it starts inherits; Slurm's tasks are in none.
+    """Does the process belong to a login? PAM gives each login an audit session, which all its processes inherit; Slurm's tasks
+    have none.
 
-    A user may give that to a process of his own, but not put it below systemd's user.slice.
-    Source: proc(5), /proc/pid/sessionid; pam_loginuid(8); systemd.special(7). A kernel without audit tells nothing.
+    A user may start a session for a process, but cannot move it below systemd's user.slice. Source: proc(5), /proc/pid/sessionid;
+    pam_loginuid(8); systemd.special(7). A kernel without audit tells nothing.
     """
     try:
         if (place / "sessionid").read_text().strip() == NO_SESSION:
@@ -106,8 +106,8 @@ def _is_of_login(place: Path) -> bool:
 
 
 def _is_of_service(place: Path) -> bool:
-    """Below system.slice, but in another unit than ours: we are slurmd's, where its jobs may be as well (proctrack/linuxproc),
-    or in a scope of slurmstepd's. Source: systemd.special(7).
+    """Is it below system.slice, but in another unit than ours? We are in slurmd's unit, where jobs may be too
+    (proctrack/linuxproc), or in a scope of slurmstepd's. Source: systemd.special(7).
     """
     try:
         unit = _unit((place / "cgroup").read_text(errors="replace"))
@@ -118,7 +118,7 @@ def _is_of_service(place: Path) -> bool:
 
 
 def _unit(groups: str) -> str:
-    """`x.service` of `0::/system.slice/x.service/below`, empty outside of system.slice."""
+    """`x.service` of `0::/system.slice/x.service/below`, empty outside system.slice."""
     for line in groups.splitlines():
         group = line.split(":", 2)
         if len(group) == 3 and group[1] in ("", "name=systemd") and group[2].startswith("/system.slice/"):
@@ -127,9 +127,9 @@ def _unit(groups: str) -> str:
 
 
 def commands_of(pids: Iterable[int]) -> Mapping[int, str]:
-    """Their command lines, cut off, as far as they can be read: by a child with a time limit.
+    """Their command lines, shortened, as far as they can be read: by a child with a time limit.
 
-    They lie in the process's own memory, of which a user can make that whoever reads it waits.
+    A command line is in the process's own memory, and a user can make a reader wait there.
     """
     argv = ["ps", "-o", "pid=", "-o", "args=", "-p", ",".join(map(str, pids))]
     try:
@@ -141,9 +141,9 @@ def commands_of(pids: Iterable[int]) -> Mapping[int, str]:
 
 
 def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float) -> tuple[Process, ...]:
-    """SIGTERM, after `grace_s` SIGKILL; gives those that are there `kill_wait_s` later still.
+    """SIGTERM, after `grace_s` SIGKILL; gives those that still exist `kill_wait_s` later.
 
-    A pid that another process has got meanwhile is not touched: who is signalled is held by a descriptor first (pidfd_open(2)).
+    It never signals another process that got the same pid: a descriptor first holds the process (pidfd_open(2)).
     """
     left = tuple(doomed)
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, kill_wait_s)):
@@ -156,10 +156,10 @@ def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float)
 
 
 def signal_all_of(user_id: int, number: int) -> bool:
-    """To every process of the user's at one stroke, in which none can fork: kill(2) of all whom a process may signal, by one
-    that may signal that user's alone. False if it could not be done.
+    """Signal every process of the user at once, so that none can fork: a process that may signal only this user's calls kill(2)
+    for all. False if it could not be done.
 
-    Its real and saved user is one that nobody is, so that none of the user's processes may signal it in turn.
+    That process has a real and saved user that nobody has, so that none of the user's processes may signal it.
     """
     child = os.fork()
     if child == 0:
@@ -168,7 +168,7 @@ def signal_all_of(user_id: int, number: int) -> bool:
             os.setgroups([])
             try:
                 os.setresuid(GHOST, user_id, GHOST)
-            except OSError:  # a user namespace that has no such number
+            except OSError:  # a user namespace without such a number
                 os.setresuid(user_id, user_id, user_id)
             if user_id and 0 not in os.getresuid():
                 with suppress(ProcessLookupError, PermissionError):
@@ -180,7 +180,7 @@ def signal_all_of(user_id: int, number: int) -> bool:
 
 
 def is_stuck(process: Process) -> bool:
-    """In uninterruptible sleep, one thread at least, and not awake for a moment in a second: what SIGKILL does not end."""
+    """Is at least one thread in uninterruptible sleep, without waking up within a second? SIGKILL does not end such a process."""
     asleep = _asleep(process.pid)
     for _ in range(STUCK_LOOKS):
         time.sleep(POLL_S)
@@ -191,7 +191,7 @@ def is_stuck(process: Process) -> bool:
 
 
 def _asleep(pid: int) -> set[tuple[str, bytes]]:
-    """Threads in uninterruptible sleep, each with how often it has been put to sleep so far. Source: proc(5)."""
+    """Threads in uninterruptible sleep, each with the number of times it has fallen asleep. Source: proc(5)."""
     found = set()
     with suppress(OSError):
         for thread in (PROC / str(pid) / "task").iterdir():
@@ -203,7 +203,7 @@ def _asleep(pid: int) -> set[tuple[str, bytes]]:
 
 
 def send_signal(process: Process, number: int) -> None:
-    """To that very process, if it has not ended."""
+    """Signal exactly this process, if it has not ended."""
     try:
         held = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -214,7 +214,7 @@ def send_signal(process: Process, number: int) -> None:
                 os.kill(process.pid, number)
         return
     try:
-        if _is_there(process):  # and stays what it is, for us
+        if _is_there(process):  # it remains the same process as far as we can tell
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(held, number)
     finally:
@@ -222,7 +222,7 @@ def send_signal(process: Process, number: int) -> None:
 
 
 def still_there(processes: Iterable[Process]) -> tuple[Process, ...]:
-    """Those of them that have not ended; a zombie has."""
+    """The processes that have not ended; a zombie has."""
     return tuple(process for process in processes if _is_there(process))
 
 

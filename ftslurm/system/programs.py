@@ -1,10 +1,9 @@
-"""Where Slurm's own commands are: in the folder that `slurm.bin` names, else on PATH, and never ftrun itself.
+"""Where Slurm's commands are: in the folder that `slurm.bin` names, else on PATH, and never ftrun itself.
 
-ftrun may be linked, copied or wrapped under the name `srun`, first on PATH, so that a launcher which knows nothing of it
-(submitit, snakemake, Hydra) starts it. An ftrun that then asked PATH for `srun` would start itself, and that one again.
-Two things prevent it. A file that is seen to be ftrun is passed over. And whatever is started in Slurm's stead carries a
-mark in its environment: an ftrun that finds the mark stands behind a wrapper nobody could look into, and gives way to the
-next program of that name.
+ftrun may be linked, copied or wrapped under the name `srun`, first on PATH, so that a launcher without support for it (submitit,
+snakemake, Hydra) starts it. If that ftrun searched PATH for `srun`, it would start itself, again and again. Two rules prevent it.
+A file that is recognised as ftrun is skipped. And every command that is started as Slurm's carries a mark in its environment: an
+ftrun that finds the mark is behind an opaque wrapper, and runs the next program of that name.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ from pathlib import Path
 
 from ftslurm.errors import CalledItself, CommandMissing
 
-# Of the setting slurm.bin; ftrun sets it for all that it starts, where a policy has named the folder.
+# Holds the setting slurm.bin; ftrun sets it for its children if a policy has named the folder.
 FOLDER_VARIABLE = "FTRUN_SLURM_BIN"
-# "PLACE PATH:PATH...": who was started as a command of Slurm, by an ftrun at which place; the last one is the latest.
+# "PLACE PATH:PATH...": the commands that were started as Slurm's, and the place of the ftrun that did; the last one is the
+# latest.
 MARK = "FTSLURM_CALLED"
 SLURM_PROGRAMS = frozenset({"sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
-# Of a script, its head: the line that imports ftrun is one of the first in what pip and setuptools write.
+# Bytes of a script's head: the import of ftrun is one of the first lines that pip and setuptools write.
 _HEAD_BYTES = 4096
 _OUR_DOOR = b"ftslurm.cli.ftrun"
 
 
 def real_program(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The file to execute for `argv`, and the environment to do it in. Only commands of Slurm are looked for.
+    """The file to execute for `argv`, and the environment for it. Searches only Slurm's commands.
 
     Raises: CommandMissing, CalledItself.
     """
@@ -60,22 +60,22 @@ def find_program(name: str, env: Mapping[str, str]) -> str:
 
 
 def mistaken_for(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Of an ftrun that another ftrun has started for a command of Slurm: the programs tried so far, the last one this.
+    """If another ftrun has started this one as a command of Slurm: the programs tried so far, the last one this.
 
-    Empty for every other process. A rank, or what salloc has started, has the mark from another place than its own.
+    Empty for every other process. A rank, or a child of salloc, has the mark of another place than its own.
     """
     place, _, tried = env.get(MARK, "").partition(" ")
     return tuple(tried.split(":")) if tried and place == _place(env) else ()
 
 
 def with_folder(env: Mapping[str, str], folder: str) -> dict[str, str]:
-    """folder: of Slurm's commands, as the settings in force have it; empty where PATH is to be searched."""
+    """folder: of Slurm's commands, from the settings; empty: search PATH."""
     others = {name: value for name, value in env.items() if name != FOLDER_VARIABLE}
     return {**others, FOLDER_VARIABLE: folder} if folder else others
 
 
 def _place(env: Mapping[str, str]) -> str:
-    """Job and step that a process is in. What Slurm starts is in another than its starter; a wrapper is in the same."""
+    """Job and step of a process. A process that Slurm starts is in another one than its starter; a wrapper is in the same."""
     return f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
 
 
@@ -88,7 +88,7 @@ def _candidates(name: str, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _is_ftrun(path: str) -> bool:
-    """Does the file tell by itself? By its inode, or as the short script that an installer writes."""
+    """Is the file ftrun? By its inode, or by the short script that an installer writes."""
     if _same_file(path, sys.argv[0]):
         return True
     try:

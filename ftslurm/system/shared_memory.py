@@ -19,19 +19,19 @@ SHM = Path("/dev/shm")  # noqa: S108  it is what is meant
 SYSV = Path("/proc/sysvipc/shm")
 IPCRM_TIMEOUT_S = 30.0
 MIN_RM_S = 0.1
-MAX_FILES = 100_000  # of one look
+MAX_FILES = 100_000  # per look
 AT_ONCE = 1000  # segments on one command line
 
 
 class File(NamedTuple):
-    """A name in /dev/shm, of a file, a folder or a link, and what stood behind it."""
+    """A name in /dev/shm, of a file, a folder or a link, and what it referred to."""
 
     name: str
     inode: int
 
 
 def files_of(user_id: int, folder: Path = SHM) -> tuple[File, ...]:
-    """What belongs to the user there, MAX_FILES at most; links are not followed."""
+    """The user's entries, at most MAX_FILES; links are not followed."""
     with suppress(OSError), os.scandir(folder) as entries:
         his = (File(entry.name, entry.inode()) for entry in entries if _owner(entry) == user_id)
         return tuple(sorted(islice(his, MAX_FILES)))
@@ -39,7 +39,7 @@ def files_of(user_id: int, folder: Path = SHM) -> tuple[File, ...]:
 
 
 def remove_files(files: Sequence[File], user_id: int, deadline: float, folder: Path = SHM) -> int:
-    """Remove those that are still what they were, until time.monotonic() is `deadline`; gives how many are gone."""
+    """Remove the entries that have not changed, until time.monotonic() is `deadline`; gives how many were removed."""
     gone = 0
     for file in files:
         if time.monotonic() >= deadline:
@@ -54,25 +54,25 @@ def remove_files(files: Sequence[File], user_id: int, deadline: float, folder: P
 
 
 def _remove(path: Path, inode: int, user_id: int, deadline: float) -> None:
-    """A tree of any depth too. Raises: OSError if it stays."""
+    """Remove a tree of any depth. Raises: OSError if it remains."""
     info = path.lstat()
     if (info.st_ino, info.st_uid) != (inode, user_id):
         raise FileExistsError(path)
     if not stat.S_ISDIR(info.st_mode):
         path.unlink()
         return
-    # By descriptors, so that a link set meanwhile leads nowhere, and without a limit of its own to the depth. As the user:
-    # what others have put into the folder goes only where the user could remove it too.
+    # By descriptors, so that a link set meanwhile leads nowhere, and with unlimited depth. As the user: others' files in the
+    # folder are removed only if the user could remove them too.
     argv = ["rm", "-rf", "--one-file-system", "--", str(path)]
     if not _as_user(argv, user_id, deadline):
-        # Folders that the user has closed to himself, too.
+        # Also folders that the user has closed for themselves.
         _as_user(["chmod", "-R", "u+rwx", "--", str(path)], user_id, deadline)
         if not _as_user(argv, user_id, deadline):
             raise OSError(f"{path} could not be removed")
 
 
 def _as_user(argv: Sequence[str], user_id: int, deadline: float) -> bool:
-    """Did it do all that it was to do?"""
+    """Did the command do all its work?"""
     try:
         done = run_as(owner_of(user_id), argv, max(deadline - time.monotonic(), MIN_RM_S), {"PATH": PATH})
     except FtslurmError:
@@ -106,9 +106,9 @@ def remove_segments(
     numbers: Sequence[int], user_id: int, deadline: float, segments_of: Callable[[int], tuple[int, ...]] = segments_of,
     run_as: Callable[..., CommandResult] = run_as,
 ) -> int:  # fmt: skip
-    """Remove those that nobody has attached still, until time.monotonic() is `deadline`; gives how many are gone.
+    """Remove the segments that are still unattached, until time.monotonic() is `deadline`; gives how many were removed.
 
-    As the user: a number may have become another's meanwhile, whose segment that user cannot remove.
+    It works as the user: a number may have become another user's segment meanwhile, which that user cannot remove.
     """
     there = set(segments_of(user_id))
     doomed = [number for number in numbers if number in there]

@@ -1,5 +1,5 @@
-"""How much has gone over the TCP connections of this network namespace, as the kernel counts it: /proc/pid/io does not count
-recv(2) and send(2), which most programs use.
+"""Traffic of the TCP connections in this network namespace, from the kernel: /proc/pid/io does not count recv(2) and send(2),
+which most programs use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PIECE = 1 << 16
 def tcp_bytes() -> dict[int, tuple[int, int]]:
     """Inode of the socket -> (bytes sent and acknowledged, bytes received) so far, of established connections.
 
-    Empty where the kernel does not tell.
+    Empty if the kernel does not tell.
     """
     try:
         return {inode: count for family in (socket.AF_INET, socket.AF_INET6) for inode, count in _asked(family)}
@@ -54,7 +54,7 @@ def _asked(family: int) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def parse_diag(message: bytes) -> tuple[int, tuple[int, int]] | None:
-    """A struct inet_diag_msg with its attributes: (inode, (sent, received)); None if the counts are not in it."""
+    """A struct inet_diag_msg with its attributes: (inode, (sent, received)); None if it lacks the counts."""
     if len(message) < MESSAGE_SIZE:
         return None
     (inode,) = struct.unpack_from("=I", message, INODE_AT)
@@ -83,7 +83,7 @@ def network_bytes(pid: int) -> tuple[int, int] | None:
 
 
 def inodes_of(pids: Iterable[int]) -> set[int]:
-    """Of all sockets of these processes; of processes that have gone, or may not be looked at, none."""
+    """Inodes of all sockets of these processes; none for processes that have ended or are unreadable."""
     found = set()
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""Where on its node ftrun listens, where more than one network leads there. Pure, but for `of_this_node`."""
+"""The address on which ftrun listens, if several networks lead to its node. Pure, except `of_this_node`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ftslurm.errors import LaunchFailed
 
 
 def chosen(wanted: str, interfaces: Mapping[str, Sequence[str]]) -> str:
-    """The address that `nodes.address` means on a node: an interface's, the one in a network, or what stands there.
+    """The address that `nodes.address` means on a node: an interface's, the one in a network, or the given one.
 
-    interfaces: name -> addresses. A name that is no interface's is a host's, and the resolver's to know. Raises: LaunchFailed.
+    interfaces: name -> addresses. A name that is not an interface is a host name for the resolver. Raises: LaunchFailed.
     """
     if wanted in interfaces:
         if not (own := [address for address in interfaces[wanted] if not _of_the_link(address)]):

@@ -1,4 +1,4 @@
-"""One shim or agent as the controller knows it: its conversation, over whatever connections that takes."""
+"""One shim or agent as the controller knows it: its session, over one connection after the other."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ftslurm.wrapper.shim.protocol.signed import LinkError
 from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 from ftslurm.wrapper.wire.channel import Peer
 
-# Messages that wait for somebody who is away; who misses so many is not coming back.
+# Messages kept for an absent caller; one that misses more does not come back.
 MAX_KEPT = 10_000
 
 Message = Mapping[str, Any]
 
 
 class Caller:
-    """owner: rank or node name. let_go: nothing it says is heard any more, and its lease is not renewed. paused: it is going
-    to be stopped with the whole job, and was promised that its lease does not run out before it is heard of again.
-    place: of a rank, its slot and local rank."""
+    """owner: rank or node name. let_go: its messages are ignored, and its lease is not renewed. paused: it will be suspended with
+    the whole job, and its lease is guaranteed until it is heard again. place: of a rank, its slot and local rank.
+    """
 
     def __init__(self, owner: int | str, node: str, talk: str, lease_s: float, silence_s: float, grace_s: float) -> None:
         self.owner = owner
@@ -42,7 +42,7 @@ class Caller:
         return talk == self._name
 
     def use(self, peer: Peer, heard: Any, cut_off: bool = False) -> Peer | None:
-        """Go on over `peer`; gives the connection before, if that is not known to be broken. cut_off: no lease is renewed.
+        """Continue over `peer`; gives the previous connection, if it is not known to be broken. cut_off: no lease is renewed.
 
         Raises: WireError.
         """
@@ -55,7 +55,7 @@ class Caller:
         return before
 
     def left(self, peer: Peer) -> bool:
-        """The connection broke. False for one that had been replaced."""
+        """The connection broke. False if it had been replaced."""
         if peer is not self._peer:
             return False
         self._peer = None
@@ -70,7 +70,7 @@ class Caller:
             self._peer.send(numbered)
 
     def hear(self, message: Message, cut_off: bool = False) -> bool:
-        """Is it a message to be understood, and a new one? A beat is answered, which renews the lease unless we are cut off.
+        """Is it a valid, new message? A beat is answered, which renews the lease unless we are cut off.
 
         Raises: WireError.
         """

@@ -1,4 +1,4 @@
-"""The controller's side of the connections: accepts them, proves them, and hands messages over. Never blocks."""
+"""The controller's side of the connections: accepts them, verifies them, and passes messages on. Never blocks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ftslurm.model.events import Hangup
 from ftslurm.system.descriptors import OUT_OF_DESCRIPTORS, Spares, room
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
 
-# A peer that does not read for so long that this much waits for it is treated as gone.
+# A peer that lets this many bytes wait is treated as lost.
 MAX_UNSENT = 16 << 20
-# Connections that have not proved themselves yet. Of more, or with as many peers as there may be, the oldest goes: ours prove
-# themselves within a moment, and call again.
+# Connections that have not identified themselves yet. If there are more, or as many peers as possible, the oldest is closed: ours
+# identify themselves within a moment, and call again.
 MAX_STRANGERS = 4096
 STRANGER_S = 10.0
-# Kept for all else that needs one: the ledger, a launcher, Slurm's commands. Peers are counted: the number of a descriptor says
-# nothing, since the kernel gives the lowest that is free.
+# Descriptors reserved for everything else: the ledger, a launcher, Slurm's commands. Peers are counted, because the kernel always
+# gives the lowest free descriptor number.
 DESCRIPTORS_KEPT = 128
 
 Message = Mapping[str, Any]
 
 
 class Peer:
-    """One connection. `name` is the rank or node once it has said hello; until then it is a stranger."""
+    """One connection. `name` is the rank or node after its hello; until then it is a stranger."""
 
     def __init__(self, server: Server, sock: socket.socket, secret: bytes) -> None:
         self._server = server
@@ -46,12 +46,12 @@ class Peer:
         return self._owner
 
     def belong_to(self, owner: Any) -> None:
-        """It has said who it is; None: nobody's any more."""
+        """It has identified itself; None: it belongs to nobody any more."""
         self._owner = owner
         self._server.proven(self)
 
     def send(self, message: Message) -> None:
-        """Queue `message` and send what can be sent at once; the rest goes when the socket takes it."""
+        """Queue `message` and send what the socket takes now; the rest follows when it takes more."""
         self._unsent += self.link.pack(dict(message))
         if len(self._unsent) > MAX_UNSENT:
             self._server.drop(self, "it does not read what is sent to it")
@@ -96,10 +96,10 @@ class Peer:
 
 
 class Server:
-    """Listens on every address of this node or on one, on a port of the kernel's choice or on one of `ports` (both ends
+    """Listens on every address of this node or on one, on a port that the kernel chooses or on one of `ports` (both ends
     included).
 
-    on_message(peer, message), on_lost(peer, why, hangup): called from within `ready`; `peer.owner` is the caller's to use.
+    on_message(peer, message), on_lost(peer, why, hangup): called from within `ready`; `peer.owner` is free for the caller.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Server:
         self.on_message = on_message
         self._on_lost = on_lost
         self._peers: set[Peer] = set()
-        self._strangers: dict[Peer, None] = {}  # in the order of their coming
+        self._strangers: dict[Peer, None] = {}  # in the order of arrival
         free = room()
         self._most = max(free - DESCRIPTORS_KEPT, free // 2)
         self._spares = Spares(1)
@@ -124,8 +124,9 @@ class Server:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def channel_text(self, addresses: list[str], only: bool = False, word: str = "") -> str:
-        """For the shims and agents, by environment only. Format: Channel in shim/channel.py. only: no other address will do.
-        word: hands the secret over, which else stands there itself."""
+        """The text for the environment of shims and agents. Format: Channel in shim/channel.py. only: no other address works.
+        word: hands the secret over; without it the text contains the secret.
+        """
         return f"1:{self.port}:{word or self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
 
     def _accept(self, _: int) -> None:
@@ -134,7 +135,7 @@ class Server:
         except OSError as error:
             if error.errno in OUT_OF_DESCRIPTORS and not self._drop_oldest_stranger():
                 self._turn_away()
-            return  # or it went away
+            return  # or it has ended
         if (len(self._strangers) >= MAX_STRANGERS or len(self._peers) >= self._most) and not self._drop_oldest_stranger():
             sock.close()
             return
@@ -148,14 +149,14 @@ class Server:
         peer.flush()
 
     def _drop_oldest_stranger(self) -> bool:
-        """False if there is none."""
+        """Drop the oldest stranger. False if there is none."""
         if not self._strangers:
             return False
         self.drop(next(iter(self._strangers)), "too many others call")
         return True
 
     def _turn_away(self) -> None:
-        """Refuse a waiting connection when no descriptor is left: it would keep the loop awake for ever."""
+        """Refuse a waiting connection when no descriptor is left: it would keep the loop awake forever."""
         with self._spares.lent(), suppress(OSError):
             self._listener.accept()[0].close()
 
@@ -186,7 +187,7 @@ class Server:
             self.drop(peer, "it says nothing")
 
     def drop(self, peer: Peer, why: str, hangup: Hangup = Hangup.NONE) -> None:
-        """Close a connection, and say so if anybody knew the peer. hangup: how the other side did."""
+        """Close a connection, and report it if the peer was known. hangup: how the other side closed it."""
         if peer not in self._peers:
             return
         self._peers.discard(peer)
@@ -197,7 +198,7 @@ class Server:
             self._on_lost(peer, why, hangup)
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close all; may be called twice."""
         for peer in list(self._peers):
             peer.belong_to(None)
             self.drop(peer, "the controller ends")
@@ -218,7 +219,7 @@ def _end_by(error: OSError) -> Hangup:
 
 
 def _listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
-    """Raises: LaunchFailed."""
+    """Open a listening socket. Raises: LaunchFailed."""
     taken: OSError | None = None
     for port in _in_any_order(ports):
         try:
@@ -237,7 +238,7 @@ def _listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
 
 
 def _in_any_order(ports: tuple[int, int] | None) -> Sequence[int]:
-    """Several programs look for one in the same range, srun among them. 0: the kernel's choice."""
+    """The ports in random order: several programs, srun among them, search the same range. 0: the kernel chooses."""
     if ports is None:
         return (0,)
     low, high = ports
@@ -253,7 +254,7 @@ def _listen_on(address: str, port: int) -> socket.socket:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise
-            # IPv6 is compiled in and switched off
+            # IPv6 is compiled in but off
     return socket.create_server(("", port), backlog=4096)
 
 

@@ -1,9 +1,9 @@
-"""How shims and agents come to know the secret of a run.
+"""How shims and agents receive the secret of a run.
 
-srun sends a step's whole environment to its nodes, and where Slurm has no TLS everybody on the way can read it there. So what
-stands in it is a credential of munge's, which munge decodes for processes of our own user alone. A step that begins in a
-container, where there is no munge, finds it in a file of our user's, if the container mounts the state folder. Else (the local
-launcher, auth/slurm) it is the secret itself.
+srun sends a step's whole environment to its nodes, and without TLS in Slurm anyone on the way can read it. So the environment
+holds a munge credential, which munge decodes only for processes of our own user. A step that starts in a container without munge
+reads a file of our user, if the container mounts the state folder. Otherwise (the local launcher, auth/slurm) the environment
+holds the secret itself.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ftslurm.system.files import private_folder
 from ftslurm.wrapper.shim.protocol.munge import munge_word
 
 MUNGE, FILE, ENVIRONMENT, AUTO = "munge", "file", "environment", "auto"
-# With these the task itself, and so its shim, begins where there is no munge: pyxis, and Slurm's own.
+# With these options the task, and so its shim, starts where there is no munge: pyxis, and Slurm's own containers.
 _CONTAINERS = ("container", "container-image", "container-name")
 _VARIABLES = ("SLURM_CONTAINER",)
 
 
 def munge_socket(config: Mapping[str, str]) -> str | None:
-    """munged's, as slurm.conf has it: empty for munge's own default, None where Slurm does not use munge.
+    """munged's socket, from slurm.conf: empty for munge's default, None if Slurm does not use munge.
 
-    config: of `scontrol show config`; empty where nobody answers, which says nothing against munge.
+    config: of `scontrol show config`; empty if nobody answers, which does not rule munge out.
     """
     if config.get("AuthType", "auth/munge") != "auth/munge":
         return None
@@ -40,9 +40,9 @@ def begins_in_a_container(components: Sequence[Component], env: Mapping[str, str
 
 
 def is_seen_in_containers(folder: Path, components: Sequence[Component], env: Mapping[str, str]) -> bool:
-    """Do the containers in which steps begin mount the folder where it is here, as far as srun's options tell (pyxis)?
+    """Do the containers of the steps mount the folder at the same path, as far as srun's options tell (pyxis)?
 
-    What an OCI bundle mounts (--container) they do not tell.
+    The options do not tell what an OCI bundle (--container) mounts.
     """
     if any(env.get(name) for name in _VARIABLES):
         return False
@@ -62,18 +62,19 @@ def _mounts(folder: Path, options: Sequence[tuple[str, str | None]], env: Mappin
 
 
 class SecretFile:
-    """In a folder of our own, in the state folder; a run's has a name of its own, as a file system may show an old one for
-    some time. name: of the job's."""
+    """A file in our own folder inside the state folder; each run has its own name, since a file system may show an old file for
+    some time. name: of the job's.
+    """
 
     def __init__(self, state: Path, name: str) -> None:
         self._folder, self._name = state / "secrets", name
         self._path: Path | None = None
 
     def word(self, secret: bytes) -> str:
-        """Raises: StateError, OSError."""
+        """Write the file; gives the word that names it. Raises: StateError, OSError."""
         if self._path is None:
             private_folder(self._folder)
-            self.remove()  # of a run that was killed
+            self.remove()  # of a killed run
             path = self._folder / f"{self._name}.{os.urandom(8).hex()}"
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 os.fchmod(file.fileno(), 0o600)
@@ -94,10 +95,10 @@ def secret_word(
     secret: bytes, wanted: str, socket: str | None, contained: bool, say: Callable[[str], None] = lambda text: None,
     file: SecretFile | None = None,
 ) -> str:  # fmt: skip
-    """What hands `secret` over in a channel's text. wanted: `nodes.secret`. say: hears why it is the environment's after all.
-    file: for a step in a container, which sees it there; None where it does not.
+    """The word that hands `secret` over in a channel's text. wanted: `nodes.secret`. say: is told why the environment is used
+    after all. file: for a step in a container that can read it; None if it cannot.
 
-    Raises: LaunchFailed where munge is wanted and cannot be had; StateError, OSError where a file cannot be written.
+    Raises: LaunchFailed if munge is wanted and unavailable; StateError, OSError if a file cannot be written.
     """
     if file is not None and (wanted == FILE or (wanted == AUTO and contained)):
         return file.word(secret)
