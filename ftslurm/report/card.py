@@ -1,7 +1,7 @@
-"""The failure card: what a person reads when a job fails, is moved or hangs, in at most eight lines. Pure: records in, lines out.
+"""The failure card: what a person reads when a job fails, is moved or hangs. Pure: records in, lines out.
 
-The same card goes to the log of ftrun, to `ftslurm status` and `ftslurm history`, and to whoever else is told (`lines` makes its
-text).
+It has at most eight lines, in a narrow terminal sixteen. The same card goes to ftrun's log, to `ftslurm status`, to
+`ftslurm history` and into notices (`lines` makes its text).
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from ftslurm.model.verdict import Confidence, ErrorClass
 from ftslurm.report.words import FAULT, span
 
 MAX_LINES = 8
-# Of one fact in a pipe, where lines are not wrapped. An exception's message may be as long as a page.
+# Below this width eight lines would cut every fact short, so a card may take twice as many. ftrun on 80 columns has 73.
+NARROW = 72
+# Length of one fact in a pipe, where lines are not wrapped. An exception's message may be as long as a page.
 MAX_CHARS = 300
-# In a terminal, who gets another row first while there are rows left, and how many at the most. A message can give way to its
-# meaning, the others have no shorter form.
+# In a terminal: the facts in the order in which they get another row while rows are left, and the most rows of one fact. A
+# message has its meaning as a shorter form, the others have none.
 _WANTS_ROOM = ("why", "again", "done", "what", "", "hint", "next", "where", "log")
 _MAX_ROWS = 3
 # Narrower than this nothing can be read.
@@ -35,11 +37,11 @@ _INDENT, _LABEL = 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One failure and what was done about it. at: Unix seconds. rung: that answered; empty for a hang that is left alone.
+    """One failure and what was done about it. at: Unix seconds. rung: the one that handled it; empty for a hang left alone.
 
-    title: what becomes of the job, and who failed (rank, node). what: exception or code; meaning: of it. where: file:line or
-    device. why: what speaks for it. done: with what it cost. hint: what a person can do. log: of that rank. next: to type.
-    again: of a log, is another try worth it?
+    title: what becomes of the job, and who failed (rank, node). what: exception or code; meaning: what that means. where:
+    file:line or device. why: the evidence. done: what ftrun did, and its cost. hint: what a person can do. log: the rank's log
+    file. next: a command to type. again: for a log, is another try worth it?
     """
 
     at: float
@@ -56,8 +58,8 @@ class Card:
     again: str = ""
 
     def rows(self, most: int = MAX_CHARS) -> tuple[tuple[str, str], ...]:
-        """(label, value) of what is known, the title's label empty. most: characters of a value; a message that is longer gives
-        way to its meaning."""
+        """(label, value) of the known facts; the title's label is empty. most: characters of a value; a longer message is
+        replaced by its meaning."""
         means = f" ({self.meaning})" if self.meaning else ""
         what = f"{cut(self.what, max(most // 2, most - len(means)))}{means}"
         facts = (
@@ -68,14 +70,17 @@ class Card:
 
 
 def lines(card: Card, width: int | None = None) -> list[str]:
-    """At most MAX_LINES. width: of a terminal, columns: long values go on below themselves as long as there are lines left, and
-    the hint gives way to them. None for a pipe or a message: one fact a line, which is cut at MAX_CHARS."""
+    """The card as text, at most `max_lines(width)` lines.
+
+    width: columns of a terminal: a long value continues on the next line while lines are left, and the hint gives way to the
+    other facts. None for a pipe or a message: one line per fact, cut at MAX_CHARS.
+    """
     if width is None:
         return [_first(label) + _short(label, value, MAX_CHARS) for label, value in card.rows()]
     wants = {label: len(_wrapped(value, _room(label, width))) for label, value in card.rows()}
-    if sum(wants.values()) > MAX_LINES:
+    if sum(wants.values()) > max_lines(width):
         wants.pop("hint", None)
-    share, spare = dict.fromkeys(wants, 1), MAX_LINES - len(wants)
+    share, spare = dict.fromkeys(wants, 1), max_lines(width) - len(wants)
     for label in (name for name in _WANTS_ROOM if name in wants):
         more = min(spare, _MAX_ROWS - 1, wants[label] - 1)
         share[label], spare = share[label] + more, spare - more
@@ -88,8 +93,13 @@ def lines(card: Card, width: int | None = None) -> list[str]:
     ]
 
 
+def max_lines(width: int) -> int:
+    """The most lines of a card in a terminal with this many columns."""
+    return MAX_LINES if width >= NARROW else 2 * MAX_LINES
+
+
 def _room(label: str, width: int) -> int:
-    """For a value, columns."""
+    """Columns for a value."""
     return max(MIN_WIDTH, width) - _INDENT - (_LABEL + 2 if label else 0)
 
 
@@ -106,7 +116,7 @@ def _short(label: str, value: str, most: int) -> str:
 
 
 def _fitted(label: str, value: str, width: int, rows: int) -> list[str]:
-    """So much of it that it takes no more rows."""
+    """The value in at most `rows` rows, shortened if need be."""
     most = rows * width
     while len(told := _wrapped(_short(label, value, most), width)) > rows:
         most -= 4
@@ -114,20 +124,20 @@ def _fitted(label: str, value: str, width: int, rows: int) -> list[str]:
 
 
 def last_card(records: Sequence[rec.Record]) -> Card | None:
-    """Of the last failure that the records tell of."""
+    """The card of the last failure in the records."""
     found = cards(records)
     return found[-1] if found else None
 
 
 class LastCard:
-    """The same of a ledger that grows: each record is looked at once, however many failures there were before."""
+    """The last card of a growing ledger: it reads each record once, however many failures there were before."""
 
     def __init__(self) -> None:
         self._walk = _Walk()
         self._seen = 0  # records
 
     def of(self, records: Sequence[rec.Record]) -> Card | None:
-        """records: as last time, and what has been written since."""
+        """records: those of the last call, and the new ones after them."""
         for record in records[self._seen :]:
             self._walk.see(record)
         self._seen = len(records)
@@ -135,12 +145,12 @@ class LastCard:
 
 
 def cards(records: Iterable[rec.Record]) -> list[Card]:
-    """One for each decision of the ladder, and for each hang that is left alone, in order."""
+    """A card for each decision of the ladder, and for each hang left alone, in order."""
     return [card for _, card in numbered(records)]
 
 
 def numbered(records: Iterable[rec.Record]) -> list[tuple[int, Card]]:
-    """The same, each with the attempt that it ended."""
+    """As `cards`, each with the attempt that it ended."""
     walk = _Walk()
     for record in records:
         walk.see(record)
@@ -171,7 +181,7 @@ class _Walk:
         self._know_nothing()
 
     def _know_nothing(self) -> None:
-        """Of what is behind a failure: what was behind the one before is another matter, also where no attempt lies between."""
+        """Forget the cause of the previous failure, also if no attempt lies between."""
         self.verdict: rec.Diagnosed | None = None
         self.hang: rec.HangSeen | None = None
         self.culprit: rec.CulpritSeen | None = None
@@ -243,7 +253,7 @@ class _Walk:
             self._amend(f"went on by itself after {span(max(0.0, after_s))}")
 
     def _advised(self, advised: rec.Advised) -> None:
-        """Of a hang that is left alone a common reason says more than the setting that would have it answered."""
+        """Show a common reason for a hang left alone: it helps more than the setting that would restart the job."""
         if self.found and not self.found[-1][1] and self.found[-1][0] == advised.attempt and advised is self.advice:
             number, id, card = self.found[-1]
             self.found[-1] = number, id, replace(card, hint=f"{advised.what}: {advised.advice}")

@@ -15,7 +15,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Piece
-from ftslurm.report.card import MAX_LINES, Card, cards, expand, last_card, lines
+from ftslurm.report.card import MAX_LINES, Card, cards, expand, last_card, lines, max_lines
 from tests.stories.replay import Job, fault
 from tests.stories.test_blame import ECC, Campaign
 
@@ -143,6 +143,18 @@ def test_the_meaning_is_seen_however_long_the_message() -> None:
     assert lines(card)[1].endswith("... (out of memory)") and lines(card, 80)[-1].endswith("... (out of memory)")
 
 
+def test_a_narrow_terminal_has_twice_the_lines_so_that_facts_are_wrapped_and_not_cut() -> None:
+    card = Card(
+        1.0, "fail", "rank 3 on node gpu0013 failed; the job is requeued (attempt 2 of 20)", "ValueError: no such file", "",
+        "/home/someone/projects/llm/training/src/models/attention.py:231", "an error of the program; 3 of 64 ranks show it",
+        "requeued without node gpu0013; costs one restart (2 of 20)", "lower the batch size, or shard the optimizer", "/log",
+    )  # fmt: skip
+    told = lines(card, 60)
+    assert len(told) > MAX_LINES and max(map(len, told)) <= 60 and not any("..." in line for line in told)
+    assert any(line.split() == ["hint", *card.hint.split()[: len(line.split()) - 1]] for line in told)
+    assert all(len(lines(card, width)) <= MAX_LINES for width in (73, 80, 120))
+
+
 ANY = st.text(max_size=400)
 
 
@@ -151,7 +163,7 @@ ANY = st.text(max_size=400)
 def test_no_text_of_a_user_reaches_the_terminal_as_anything_but_text(card: Card, width: int) -> None:
     piped, wrapped = lines(card), lines(card, width)
     assert len(piped) <= MAX_LINES and all(len(line) <= 320 for line in piped)
-    assert len(wrapped) <= MAX_LINES and all(len(line) <= max(40, width) for line in wrapped)
+    assert len(wrapped) <= max_lines(width) and all(len(line) <= max(40, width) for line in wrapped)
     assert all(line.isprintable() for line in (*piped, *wrapped))
 
 
