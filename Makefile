@@ -12,23 +12,40 @@
 # make bench    the numbers of the README, measured here
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Tests beside each other: they wait far more than they compute. Two are the other releases of Slurm.
-WORKERS ?= 5
+# Tests on clusters beside each other: they wait far more than they compute. Four for each core, if each has 2 GB of memory.
+WORKERS ?= $(shell awk -v most=$$((4 * $$(nproc))) '/^MemTotal/ { fit = int($$2 / 2e6); print fit < 1 ? 1 : fit < most ? fit : most }' /proc/meminfo)
+PYTEST = env -u MAKEFLAGS -u MFLAGS $(VENV)/bin/python -m pytest
+BESIDE = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 CHAOS_ARGS ?=
 QUICK = tests/policies tests/catalogs tests/model tests/stories tests/ledger tests/report tests/slurm tests/config
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check shim test test-long test-attacks dist docs man lint cluster cluster-down score bench chaos clean
+.PHONY: demo check shim test test-live test-core test-long test-attacks dist docs man lint cluster cluster-down score bench chaos clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
 
+ifneq ($(filter tests/%,$(PYTEST_ARGS)),)
 test: $(VENV)/.ready-test lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not long" $(PYTEST_ARGS)
+	$(PYTEST) $(BESIDE) -m "not long" $(PYTEST_ARGS)
+else
+# In two lanes: what waits on clusters; and what computes, which gives way to it and is shown once it has ended.
+test: $(VENV)/.ready-test
+	+$(MAKE) --no-print-directory --keep-going --jobs=2 test-live test-core
+endif
 
+test-live: $(VENV)/.ready-test
+	$(PYTEST) $(BESIDE) -m "not long" $(PYTEST_ARGS) tests/live
+
+test-core: $(VENV)/.ready-test lint
+	@mkdir -p build
+	nice -n 5 $(PYTEST) -n $$(($$(nproc) + 1)) --dist loadfile -m "not long" --ignore=tests/live $(PYTEST_ARGS) >build/test-core.log 2>&1; \
+	    status=$$?; cat build/test-core.log; exit $$status
+
+# The other releases run one test at a time, for twenty minutes; there is room beside them.
 test-long: $(VENV)/.ready-test
-	FTSLURM_TEST_ATTACKS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m long $(PYTEST_ARGS)
-	FTSLURM_TEST_ATTACKS=1 FTSLURM_TEST_FORKS=1 $(VENV)/bin/python -m pytest tests/attacks/test_forks_on_slurm.py $(PYTEST_ARGS)
+	FTSLURM_TEST_ATTACKS=1 $(PYTEST) -n 4 --dist loadgroup --no-loadscope-reorder -m long $(PYTEST_ARGS)
+	FTSLURM_TEST_ATTACKS=1 FTSLURM_TEST_FORKS=1 $(PYTEST) tests/attacks/test_forks_on_slurm.py $(PYTEST_ARGS)
 
 check: $(VENV)/.ready-test lint
 	$(VENV)/bin/python -m pytest -q -n auto $(QUICK) $(PYTEST_ARGS)

@@ -18,10 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.live.stories import Stage, Story, stories_of
 
@@ -34,10 +36,17 @@ COMMAND_TIMEOUT_S = 30.0
 TOOL_TIMEOUT_S = 90.0  # slurm-cluster gives up a boot after 60 s
 POLL_S = 0.05
 
-# Modules whose tests boot a cluster each, so that they need not wait for each other; and those that take longest, and
-# therefore begin first, where tests run beside each other (make test).
-APART = frozenset({"test_batch_node", "test_chaos", "test_node_loss", "test_other_slurms", "test_slurm_away"})
-FIRST = ("test_other_slurms", "test_batch_node", "test_replacing_twice_live", "test_replacing_live", "test_slurm_acts")
+# Modules whose tests boot a cluster each, so that they need not wait for each other (make test).
+APART = frozenset({
+    "test_batch_node", "test_chaos", "test_cluster_tool", "test_drill", "test_node_loss", "test_other_slurms", "test_sites",
+    "test_slurm_away",
+})  # fmt: skip
+# Those that take longest begin first; the order of others matters little. What is APART fills gaps, so it comes behind.
+FIRST = (
+    "test_other_slurms", "test_hooks_live", "test_slurm_acts", "test_counted_live", "test_drop_in", "test_replacing_live",
+    "test_outside", "test_replacing_twice_live", "test_batch_node", "test_drill", "test_sites", "test_slurm_away",
+    "test_node_loss", "test_chaos", "test_cluster_tool", "test_accounting", "test_requeue_starts",
+)  # fmt: skip
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -284,9 +293,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("live") and not item.get_closest_marker("flaky"):
             item.add_marker(pytest.mark.flaky(reruns=1))
-        apart = item.path.stem in APART and not item.get_closest_marker("story")
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if apart else str(item.path)))
-    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items.sort(key=lambda item: (not begins_early(item), FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST)))
+
+
+def group_of(item: pytest.Item) -> str:
+    """Tests of one group go to one worker: they share their module's cluster or jobs. A test may add a group of its own by the mark."""
+    if begins_early(item):
+        return "early"
+    apart = item.path.stem in APART and not item.get_closest_marker("story")
+    return item.nodeid if apart else str(item.path)
+
+
+def begins_early(item: pytest.Item) -> bool:
+    story = item.get_closest_marker("story")
+    return story is not None and story.args[0].early
 
 
 @pytest.fixture(scope="session")
@@ -321,10 +342,10 @@ def answers(cluster: Cluster, folder: Path) -> bool:
         return False
 
 
-def copied_commands(tools: Path, leave_out: Sequence[str] = ()) -> Path:
-    """ftrun and ftslurm with everything they import, copied below `tools`; gives the folder of the two.
+def copied_commands(tools: Path, *, core_only: bool = False) -> Path:
+    """ftrun and ftslurm with what they import, copied below `tools`; gives the folder of the two.
 
-    leave_out: packages that the tests there have no use for, as patterns.
+    core_only: without the packages that only extras or tests ask for, which are most of them.
     """
     import click
 
@@ -334,15 +355,35 @@ def copied_commands(tools: Path, leave_out: Sequence[str] = ()) -> Path:
     # --system-site-packages: pyslurm may be there
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", venv], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
-    shutil.copytree(Path(click.__file__).parents[1], site, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*leave_out))
-    for link in site.glob("__editable__*"):
-        link.unlink()
+    installed = Path(click.__file__).parents[1]
+    for name in sorted(core_packages()) if core_only else [path.name for path in installed.iterdir()]:
+        if (installed / name).is_dir():
+            shutil.copytree(installed / name, site / name, dirs_exist_ok=True)
+        elif not name.startswith("__editable__"):
+            shutil.copy2(installed / name, site)
     shutil.copytree(Path(ftslurm.__file__).parent, site / "ftslurm", dirs_exist_ok=True)
     for name in ("ftrun", "ftslurm"):
         script = venv / "bin" / name
         script.write_text(f"#!{venv}/bin/python\nfrom ftslurm.cli.{name} import main\nmain()\n")
         script.chmod(0o755)
     return venv / "bin"
+
+
+def core_packages() -> set[str]:
+    """Names in site-packages of all that ftslurm needs without its extras."""
+    names: set[str] = set()
+    wanted, seen = ["ftslurm"], set()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        found = metadata.distribution(name)
+        if name != "ftslurm":
+            names |= {file.parts[0] for file in found.files or () if file.parts[0] != ".."}
+        requirements = [Requirement(text) for text in found.requires or ()]
+        wanted += [each.name for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return names - {"__pycache__"}
 
 
 @contextmanager
@@ -356,8 +397,10 @@ def new_stage(cluster: Cluster, path: tuple[Path, ...]) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="module")
-def stage(cluster: Cluster, job_path: tuple[Path, ...], early_told: dict[str, Story]) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, cluster: Cluster, job_path: tuple[Path, ...]) -> Iterator[Stage]:
     """Where a module's stories are told; what still runs at its end is cancelled."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # one of many workers has them, before all else
+        request.getfixturevalue("early_told")
     with new_stage(cluster, job_path) as stage:
         yield stage
 
@@ -382,8 +425,9 @@ def all_told(request: pytest.FixtureRequest, stage: Stage) -> dict[str, Story]:
 
 
 @pytest.fixture
-def told(request: pytest.FixtureRequest, stage: Stage, all_told: dict[str, Story], early_told: dict[str, Story]) -> Story:
+def told(request: pytest.FixtureRequest) -> Story:
     """The job of this test; a fresh one if the test is run again."""
+    plan = request.node.get_closest_marker("story").args[0]
     if getattr(request.node, "execution_count", 1) > 1:
-        return stage.tell(request.node.get_closest_marker("story").args[0], f"again-{request.node.name}")
-    return (early_told | all_told)[request.node.nodeid]
+        return request.getfixturevalue("stage").tell(plan, f"again-{request.node.name}")
+    return request.getfixturevalue("early_told" if plan.early else "all_told")[request.node.nodeid]

@@ -195,7 +195,7 @@ def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
         (folder / "npu").mkdir()
         (folder / "npu").chmod(0o777)
         subprocess.run(["cp", "-r", REPO / "tests/fakes", folder / "fakes"], check=True)
-        commands = copied_commands(folder, leave_out=("torch*", "functorch", "sympy*", "networkx*"))
+        commands = copied_commands(folder, core_only=True)
         where = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir=SHARED_DISK))
         lines = installed_lines(commands, folder, where / "slurm.conf")
         cluster = Cluster(where / "slurm.conf", names, home)

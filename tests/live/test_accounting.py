@@ -19,6 +19,7 @@ MISSING = [name for name in ("mariadbd", "slurmdbd") if not shutil.which(name, p
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.long,  # the rungs are tried without accounting by all other tests
     pytest.mark.timeout(400),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot slurmdbd with its database"),
     # Where they are required, booting says what is missing.

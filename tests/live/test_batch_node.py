@@ -142,7 +142,7 @@ def test_a_spare_takes_over_where_all_ranks_are_on_the_batch_node(job_path: tupl
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("sbatch", [("--no-kill",), ()])
+@pytest.mark.parametrize("sbatch", [("--no-kill",), pytest.param((), marks=pytest.mark.long)], ids=["no-kill", "plain"])
 def test_a_batch_node_that_is_back_soon_without_its_script_is_as_good_as_dead(
     sbatch: tuple[str, ...], job_path: tuple[Path, ...]
 ) -> None:
@@ -169,6 +169,7 @@ WAITS_FIRST = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_batch_node_that_dies_while_the_step_waits_is_noticed_too(job_path: tuple[Path, ...]) -> None:
     with booted(nodes=4) as own, new_stage(own, job_path) as stage:
@@ -188,6 +189,7 @@ def test_a_batch_node_that_dies_while_the_step_waits_is_noticed_too(job_path: tu
         own.cancel(told.id)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_when_the_first_of_the_others_is_dead_as_well_the_next_one_does_it(job_path: tuple[Path, ...]) -> None:
     with told_on(5, job_path, "two-dead", sbatch=("--no-kill",)) as (own, told):
@@ -277,6 +279,7 @@ def test_without_no_kill_slurm_requeues_and_the_next_scheduling_says_why(job_pat
         assert set(told.json("status", str(told.id))["left"]["max_restarts"]) == {8}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_where_slurm_was_faster_and_has_cut_the_node_out_the_job_is_requeued_as_well(job_path: tuple[Path, ...]) -> None:
     with told_on(4, job_path, "cut-out", sbatch=("--no-kill",)) as (own, told):
@@ -293,7 +296,9 @@ def test_where_slurm_was_faster_and_has_cut_the_node_out_the_job_is_requeued_as_
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make nodes that are apart")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("nodes", "ft"), [(3, ""), (2, SPARE)], ids=["ranks-elsewhere", "spare-alone"])
+@pytest.mark.parametrize(
+    ("nodes", "ft"), [(3, ""), pytest.param(2, SPARE, marks=pytest.mark.long)], ids=["ranks-elsewhere", "spare-alone"]
+)
 def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(
     nodes: int, ft: str, job_path: tuple[Path, ...]
 ) -> None:

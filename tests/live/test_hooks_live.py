@@ -454,6 +454,7 @@ def test_a_job_on_its_way_starts_when_its_nodes_are_clean_whatever_start_was_gue
     assert second - first < 120.0
 
 
+@pytest.mark.xdist_group("hooks-by-sudo")  # its cluster is its own
 def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
     """By the one rule that install-hooks prints; without it the hook says what is missing."""
     with hooked_cluster(len(NODES), []) as own:

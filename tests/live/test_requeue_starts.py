@@ -11,7 +11,7 @@ from ftslurm.ledger.clean_ups import CleanUps
 from tests.live.conftest import booted, new_stage
 from tests.live.stories import Plan, Stage, Story
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 EPILOG_S = 8.0
 SLURMS_OWN_S = 121.0
