@@ -383,8 +383,12 @@ exec sleep 100
 )
 
 
+HALF_START_IN = "15s"  # where the clean-up takes longer, Slurm adds two minutes, and the tests last as long
+
+
 def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_bad_node(hooked: Hooked) -> None:
     """ftrun and its keeper are killed between the hold and the exclusion; nobody but Slurm does anything after that."""
+    hooked.settings(start_in=HALF_START_IN)
     told = story(hooked, HALF).submit()
     job = told.ended("COMPLETED", WAIT_S)
     (sick,) = {words.split()[1] for *_, words in told.said()}
@@ -480,6 +484,7 @@ def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
         )
         assert "password is required" in refused.stderr, refused
         own.allow_by_sudo(rule)
+        own.settings(start_in=HALF_START_IN)
         told = story(own, HALF).submit()
         job = told.ended("COMPLETED", WAIT_S)
         (sick,) = {words.split()[1] for *_, words in told.said()}
