@@ -58,3 +58,11 @@ _NAMES = (
 def signal_name(number: int) -> str:
     """`SIGTERM` for 15; `signal 77` for one without a name."""
     return f"SIG{_NAMES[number]}" if 0 < number < len(_NAMES) else f"signal {number}"
+
+
+def signal_number(name: str) -> int:
+    """15 for `SIGTERM`; 77 for `signal 77`; 9 for a name that is not known: something killed it."""
+    if name.startswith("signal ") and name[7:].isdigit():
+        return min(64, int(name[7:])) or 9
+    short = name.removeprefix("SIG")
+    return _NAMES.index(short) if short in _NAMES[1:] else 9

@@ -21,7 +21,8 @@ class RunBegan:
     pid_space: of `pid`, as the kernel names it: in a container the same number is another process. started: of that process, in
     clock ticks since the machine did: the number may be another's later; 0 if not told. log: where the ranks' errors go, a
     pattern of which `%t` (rank) and `%N` (node) are left; empty where it is no file. labels: does srun write the rank before
-    each line? size: nodes of the job as
+    each line? settings: the policy in force, name -> value, of all that is not the default (model/settings/told.py); empty in
+    ledgers of before. size: nodes of the job as
     Slurm has scheduled it, those with which it is scheduled again; 0 if not told. submit_time: of the job, after a requeue
     the end of the clean-up, by slurmctld's clock; 0 if not told.
     """
@@ -50,6 +51,7 @@ class RunBegan:
     submit_time: int = 0
     log: str = ""
     labels: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

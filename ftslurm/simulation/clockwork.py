@@ -27,13 +27,14 @@ class Part(Enum):
     STARTING = "starting the step and the program"
     QUEUE = "in Slurm's queue"
     ENDED = "after the job has failed"
+    UNSURE = "new or redone work, or not known"  # of a real job only
 
     @property
     def group(self) -> str:
         return _GROUPS.get(self, "lost")
 
 
-_GROUPS = {Part.USEFUL: "useful", Part.QUEUE: "waiting", Part.ENDED: "ended"}
+_GROUPS = {Part.USEFUL: "useful", Part.QUEUE: "waiting", Part.ENDED: "ended", Part.UNSURE: "unsure"}
 
 
 class Agenda:

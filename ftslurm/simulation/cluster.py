@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ftslurm.model.devices import Fault as DeviceFault
@@ -42,10 +42,14 @@ class Machine:
 class Cluster:
     """machines: by name, in their order. taken: those of the job's own allocation. lent: node -> donor job."""
 
-    def __init__(self, size: int, slurmd_timeout_s: float) -> None:
+    def __init__(self, size: int, slurmd_timeout_s: float, names: Sequence[str] = (), ftrun_apart: bool = False) -> None:
+        """names: of the first nodes. ftrun_apart: it runs on none of them."""
         digits = len(str(size))
-        self.machines = {name: Machine(name) for name in (f"n{number:0{digits}d}" for number in range(1, size + 1))}
+        others = (f"{'free' if names else 'n'}{number:0{digits}d}" for number in range(1, size + 1 - len(names)))
+        self.machines = {name: Machine(name) for name in (*names[:size], *others)}
         self.names = tuple(self.machines)
+        self._places = {name: place for place, name in enumerate(self.names)}
+        self._ftrun_apart = ftrun_apart
         self._slurmd_timeout_s = slurmd_timeout_s
         self.lent: dict[str, int] = {}
         self._loans = 0
@@ -58,6 +62,10 @@ class Cluster:
     def kill(self, node: str, now: float, for_s: float) -> None:
         self.machines[node].died_at, self.machines[node].back_at = now, now + for_s
         self._died.add(node)
+
+    def batch_node(self, nodes: Sequence[str]) -> str:
+        """Of an allocation, the one that ftrun runs on; empty if it runs elsewhere."""
+        return "" if self._ftrun_apart else nodes[0]
 
     def known_down(self, node: str, now: float) -> bool:
         """Has slurmctld noticed?"""
@@ -73,7 +81,7 @@ class Cluster:
         free = [node for node in self.names if node not in exclude and self.machines[node].lives(now)]
         found = [node for node in free if node in set(before)]
         found += [node for node in free if node not in set(before)]
-        return tuple(sorted(found[:count]))
+        return tuple(sorted(found[:count], key=self._places.__getitem__))
 
     def lend(self, taken: Collection[str], exclude: Collection[str], now: float) -> tuple[str, int]:
         """A free node that is fit, and its donor job; empty and 0 if there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +13,25 @@ from ftslurm.config.text_files import read_text
 from ftslurm.errors import PolicyError, UsageError
 from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
 from ftslurm.model.devices import Fault as DeviceFault
+from ftslurm.model.nodes import fold
+from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
+from ftslurm.policies.diagnose.classify import Book
+from ftslurm.policies.judge.judge import budgets
+from ftslurm.simulation.past import Past, pairs
 from ftslurm.simulation.play import Outcome, play
-from ftslurm.simulation.policies import policies, why_not
+from ftslurm.simulation.policies import IN_FORCE, policies, why_not
 from ftslurm.simulation.rates import random_trace, rate_of
 from ftslurm.simulation.reading import plan_with, read_trace
-from ftslurm.simulation.trace import Fault, Trace
+from ftslurm.simulation.trace import Fault, Kind, Trace
 
 VENDORS = ("ascend", "nvidia", "amd")
 USUAL_DAYS = 30.0
+
+
+# The policy that a real job had.
+ITS = "its policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,100 @@ def simulate(asked: Asked, env: Mapping[str, str]) -> tuple[Trace, list[Outcome]
     for name, settings in compared.items():
         if reason := why_not(name, settings):
             raise UsageError(reason, hint="leave `mode` out")
-    return trace, [_played(trace, settings, name) for name, settings in compared.items()]
+    books = _Books()
+    return trace, [_played(trace, settings, name, books) for name, settings in compared.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A real job, and what each policy would have made of it. notes: what of it is not known, or taken for something."""
+
+    past: Past
+    trace: Trace
+    outcomes: tuple[Outcome, ...]
+    notes: tuple[str, ...]
+
+
+def replay(asked: Asked, pasts: Sequence[Past], env: Mapping[str, str]) -> list[Replayed]:
+    """Each job against every policy. Raises: UsageError, PolicyError."""
+    if asked.trace or asked.rates:
+        raise UsageError("--from-job goes without TRACE and --random", hint="name either jobs or a trace")
+    compared = policies(asked.base, asked.others, asked.files, env)
+    for name, settings in compared.items():
+        if reason := why_not(name, settings):
+            raise UsageError(reason, hint="leave `mode` out")
+    books, changed = _Books(), dict(_pair(text) for text in asked.job)
+    own = [past.settings is not None and not why_not("", past.settings) for past in pasts]
+    same = all(past.settings is not None and _deciding(past.settings) == _deciding(compared[IN_FORCE]) for past in pasts)
+    found = []
+    for past in pasts:
+        played = compared
+        if all(own) and not same and past.settings is not None:
+            played = {ITS: past.settings, **compared}
+        trace = _changed(past.trace, changed)
+        outcomes = tuple(_played(trace, settings, name, books) for name, settings in played.items())
+        notes = (*past.notes, *_assumed(past, changed), *_of_policies(past, compared), *_kept(past, outcomes))
+        found.append(Replayed(past, trace, outcomes, notes))
+    return found
+
+
+def _deciding(settings: Settings) -> dict[str, str]:
+    """What of a policy may change what a simulation says."""
+    return {name: value for name, value in told(settings).items() if name not in ("launcher", "local_nodes", "python")}
+
+
+def _changed(trace: Trace, changed: Mapping[str, Any]) -> Trace:
+    """With --job; a rank is then the one at the same place of the job. Raises: PolicyError."""
+    plan = plan_with(changed, "--job", trace.plan)
+    most = plan.cluster
+    if beyond := next((fault for fault in trace.faults if fault.node > most), None):
+        raise PolicyError(f"--job: with {most} nodes there is no {trace.names[beyond.node - 1]}, which failed",
+                          hint="leave nodes and other_nodes out, or make them larger")  # fmt: skip
+    before, after = (one.nodes * one.tasks_per_node for one in (trace.plan, plan))
+    if before == after:
+        return replace(trace, plan=plan)
+    return replace(trace, plan=plan, faults=tuple(replace(fault, rank=fault.rank * after // before) for fault in trace.faults))
+
+
+# What a simulation of a real job cannot do without. Where the ledger does not tell it, a reader has to know what was taken.
+_MATTERS = ("checkpoint_s", "program_start_s", "requeue_s", "heal_s", "borrow_s", "stop_s", "diagnosis_s", "launch_s")
+
+
+def _assumed(past: Past, changed: Mapping[str, Any]) -> list[str]:
+    names = [name.removesuffix("_s") for name in _MATTERS if name not in past.known]
+    if not past.tells_steps and "program_start" in names:
+        names.remove("program_start")  # a part of the training then
+    if "heal" in names and all(fault.kind is not Kind.DEVICE for fault in past.trace.faults):
+        names.remove("heal")
+    if assumed := [f"{name} {getattr(past.trace.plan, name + '_s'):g}s" for name in names if name not in changed]:
+        return [f"Not in the ledger, so assumed (--job NAME=VALUE): {', '.join(assumed)}."]
+    return []
+
+
+def _of_policies(past: Past, compared: Mapping[str, Settings]) -> list[str]:
+    """An older ledger has the limits of the job's budgets, and no more of its policy."""
+    if past.settings is not None:
+        return []
+    here = budgets(compared[IN_FORCE])
+    other = [f"{name} {limit}, not {here[name]}" for name, limit in past.budgets.items() if here.get(name, limit) != limit]
+    had = f" It had {', '.join(other)}." if other else ""
+    return [f"The ledger does not hold the job's policy.{had}"]
+
+
+def _kept(past: Past, outcomes: Sequence[Outcome]) -> list[str]:
+    """A fault that cost its node, and that a policy answers with the node still in the job: would it have come again?"""
+    by_nodes: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        kept = [
+            node for was, now in pairs(past.truth, outcome) if now.hit and was.fault.kind is not Kind.DEVICE
+            for node in was.left if node not in outcome.excluded
+        ]  # fmt: skip
+        if kept:
+            by_nodes.setdefault(fold(dict.fromkeys(kept)), []).append(outcome.name)
+    return [
+        f"Kept by {', '.join(names)}, though the job left it: {nodes}. Whether it would have failed again is not known."
+        for nodes, names in by_nodes.items()
+    ]
 
 
 def _trace(asked: Asked) -> Trace:
@@ -81,8 +183,20 @@ def _pair(text: str) -> tuple[str, Any]:
     return name, value
 
 
-def _played(trace: Trace, settings: Settings, name: str) -> Outcome:
-    book = load_code_book(settings.catalogs)
+class _Books:
+    """The catalogues, each read once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, ...], tuple[CodeBook, Book]] = {}
+
+    def of(self, catalogs: tuple[str, ...]) -> tuple[CodeBook, Book]:
+        if catalogs not in self._found:
+            self._found[catalogs] = load_code_book(catalogs), load_pattern_book(catalogs).of_ranks()
+        return self._found[catalogs]
+
+
+def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> Outcome:
+    book, patterns = books.of(settings.catalogs)
     grades = {fault.code: _meaning(book, fault, trace.place) for fault in trace.faults if fault.code}
 
     def grade(fault: Fault, node: str) -> DeviceFault:
@@ -91,7 +205,7 @@ def _played(trace: Trace, settings: Settings, name: str) -> Outcome:
 
     # Ranks that are slower than the others are not simulated, so nobody need look for them.
     calm = replace(settings, hang_compare_s=0.0)
-    return play(trace, calm, grade, load_pattern_book(settings.catalogs).of_ranks(), name)
+    return play(trace, calm, grade, patterns, name)
 
 
 def _meaning(book: CodeBook, fault: Fault, place: str) -> CodeMeaning:
@@ -100,5 +214,8 @@ def _meaning(book: CodeBook, fault: Fault, place: str) -> CodeMeaning:
         found = book.meaning(vendor, fault.code, Severity.UNKNOWN)
         if found.fault_class is not FaultClass.UNKNOWN:
             return found
+    if fault.real is not None and fault.real.graded is not None:
+        shown = fault.real.graded
+        return CodeMeaning(shown.code, shown.name, shown.fault_class, user_induced=shown.user_induced)
     raise PolicyError(f"{place}, line {fault.line}: no catalogue knows the code {fault.code}",
                       hint="`ftslurm explain CODE` looks one up; vendor: ascend, nvidia or amd")  # fmt: skip

@@ -5,7 +5,7 @@ or the trace is over.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from ftslurm.model import record as rec
@@ -22,6 +22,7 @@ from ftslurm.simulation.cluster import Cluster
 from ftslurm.simulation.scheduling import Scheduling
 from ftslurm.simulation.trace import Fault, Kind, Trace
 from ftslurm.simulation.training import Training
+from ftslurm.simulation.turns import Turns
 
 # Regular looks of the judge (at idle nodes, at slow ranks) that find nothing come together, so often.
 QUIET_S = 3600.0
@@ -32,13 +33,16 @@ Grade = Callable[[Fault, str], DeviceFault]
 @dataclass(frozen=True, slots=True)
 class Answered:
     """What became of one fault. answers: the rungs, in order, each with its reason. hit: did it meet the job at all? lost_s: time
-    that was not useful until the job trained again, without work done anew."""
+    that was not useful until the job trained again, without work done anew. passed: rung -> why it was not the one. left: nodes
+    that were excluded."""
 
     fault: Fault
     at: float
     node: str
     hit: bool
     answers: tuple[tuple[str, str], ...] = ()
+    passed: Mapping[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class Play:
         self._trace, self._settings, self._grade, self._book = trace, settings, grade, book
         plan = trace.plan
         self._agenda, self._time = Agenda(), TimeBook()
-        self._cluster = Cluster(plan.cluster + settings.spares, plan.slurmd_timeout_s)
+        self._cluster = Cluster(plan.cluster + settings.spares, plan.slurmd_timeout_s, trace.names, trace.ftrun_apart)
         self._training = Training(plan, self._time)
         self._ledger: list[rec.Record] = []
         self._number = 0
@@ -97,16 +101,20 @@ class Play:
         self._node_s = 0.0
         self._end: tuple[str, str] | None = None
         self._pending = False
+        self._turns = Turns(self._agenda, self._happens)
 
     def run(self, name: str) -> Outcome:
         until = self._trace.until
         for fault in self._trace.faults:
             if fault.at < until:
-                self._agenda.after(fault.at, lambda fault=fault: self._happens(fault))  # type: ignore[misc]
+                self._agenda.after(fault.at, lambda fault=fault: self._turns.due(fault, self._here))  # type: ignore[misc]
         self._schedule()
         while self._end is None and self._agenda.now < until:
             self._next(until)
         return self._outcome(name, until)
+
+    def _here(self) -> Scheduling | None:
+        return self._now
 
     # --- time
 
@@ -180,6 +188,8 @@ class Play:
 
     def _look_around(self) -> None:
         """After every event: the records so far, and whether this ftrun has ended."""
+        if not self._pending:
+            self._turns.look(self._here)
         here = self._now
         if here is None or self._pending:
             return
@@ -194,7 +204,9 @@ class Play:
             return
         self._excluded = here.requeue.exclude
         self._pending = True
-        self._agenda.after(max(self._trace.plan.requeue_s, here.requeue.start.in_s), self._schedule)
+        self._agenda.after(
+            max(self._trace.plan.requeue_s, 0.0 if self._trace.requeue_seen else here.requeue.start.in_s), self._schedule
+        )
 
     def _killed(self, wait_s: float) -> None:
         """Slurm ends the job with its ftrun, and lets it run again later."""
@@ -240,7 +252,7 @@ class Play:
             self._owe(fault)
             here.blocked_by(fault)
             self._crashes_unless_stopped(fault, node, here)
-        here.devices_fail(node)
+        here.devices_fail(node, fault.real.noticed_s if fault.real else -1.0)
         return used
 
     def _crashes_unless_stopped(self, fault: Fault, node: str, here: Scheduling) -> None:
@@ -287,13 +299,14 @@ class Play:
         if node not in here.nodes and all(task.node != node for task in here.tasks):
             return False
         used = here.uses(node)
-        if used or node == here.nodes[0]:
+        batch_node = self._cluster.batch_node(here.nodes)
+        if used or node == batch_node:
             self._owe(fault)
             here.blocked_by(fault)
-        if node == here.nodes[0]:  # ftrun's own: nobody decides, and Slurm requeues the job once it has noticed
+        if node == batch_node:  # ftrun's own: nobody decides, and Slurm requeues the job once it has noticed
             self._killed(self._trace.plan.slurmd_timeout_s + self._trace.plan.plain_requeue_s)
             return True
-        here.dies(node)
+        here.dies(node, fault.hangs_up)
         return used
 
     def _taken_away(self, fault: Fault, node: str, here: Scheduling) -> bool:
@@ -320,13 +333,14 @@ class Play:
         here, ended_at = self._now, self._agenda.now
         going = "pending" if self._pending else "hangs" if self._training.blocked else "trains"
         ended, why = self._end or (going, "")
-        if ended == "failed":
+        counted = ended == "failed" and self._trace.counts_end
+        if counted:
             self._time.add(Part.ENDED, until - ended_at, self._owed_to)
         history = fold(self._ledger)
         limits = budgets(self._settings)
         decided = [record for record in self._ledger if isinstance(record, rec.Decided)]
         return Outcome(
-            name, ended, why, ended_at, until if ended == "failed" else ended_at,
+            name, ended, why, ended_at, until if counted else ended_at,
             dict(self._time.parts), dict(self._time.lost_to),
             Counter(record.rung for record in decided),
             {key: (limit - history.used(key), limit) for key, limit in limits.items()},
@@ -341,8 +355,17 @@ class Play:
         found = {}
         for place, end in zip(met, ends, strict=True):
             part = self._ledger[self._fault_at[place] : end]
-            found[place] = tuple((r.rung, r.reason or r.why) for r in part if isinstance(r, rec.Decided))
-        return [Answered(one.fault, one.at, one.node, one.hit, found.get(place, ())) for place, one in enumerate(self._answered)]
+            found[place] = [record for record in part if isinstance(record, rec.Decided)]
+        return [answered(one.fault, one.at, one.node, one.hit, found.get(place, ())) for place, one in enumerate(self._answered)]
+
+
+def answered(fault: Fault, at: float, node: str, hit: bool, decided: Sequence[rec.Decided]) -> Answered:
+    """decided: what followed, in order."""
+    return Answered(
+        fault, at, node, hit, tuple((record.rung, record.reason or record.why) for record in decided),
+        {rung: why for record in decided for rung, why in record.passed},
+        tuple(dict.fromkeys(node for record in decided for node in record.isolate)),
+    )  # fmt: skip
 
 
 _MEETS: Mapping[Kind, Callable[[Play, Fault, str, Scheduling], bool]] = {

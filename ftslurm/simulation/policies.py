@@ -10,6 +10,7 @@ from ftslurm.errors import UsageError
 from ftslurm.model.settings.tree import Settings
 
 MOST = 12
+IN_FORCE = "in force"
 
 
 def named(text: str) -> tuple[str, dict[str, str]]:
@@ -33,7 +34,7 @@ def named(text: str) -> tuple[str, dict[str, str]]:
 
 def policies(base: Request, others: Sequence[str], files: Sequence[str], env: Mapping[str, str]) -> dict[str, Settings]:
     """By name, the one in force first. Raises: PolicyError, UsageError."""
-    found = {"in force": settings_in_force(base, env).settings}
+    found = {IN_FORCE: settings_in_force(base, env).settings}
     for text in others:
         name, values = named(text)
         laid_over = {**(base.values or {}), **{key: (value, f"--with {name}:{key}") for key, value in values.items()}}

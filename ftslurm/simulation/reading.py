@@ -24,7 +24,7 @@ SAYS: Mapping[Kind, tuple[str, ...]] = {
     Kind.DEVICE: _OF_DEVICE,
     Kind.CRASH: _OF_CRASH,
     Kind.HANG: ("network",),
-    Kind.NODE_DEATH: ("for",),
+    Kind.NODE_DEATH: ("for", "hangs_up"),
     Kind.PREEMPTION: ("warning", "wait"),
     Kind.REQUEUE: ("wait",),
 }

@@ -83,7 +83,7 @@ class _Ftrun:
         self.agenda, self.cluster, self.training, self._book = agenda, cluster, training, book
         facts = RunFacts(
             f"run{number}", "1", "simulated", number, "train", "train", nodes, can=CAN, number=1, width=plan.nodes,
-            batch_node=nodes[0], start_time=int(EPOCH + agenda.now),
+            batch_node=cluster.batch_node(nodes), start_time=int(EPOCH + agenda.now),
         )  # fmt: skip
         self.judge = QuickJudge(settings, history, facts)
         self.ledger: list[rec.Record] = []
@@ -93,6 +93,7 @@ class _Ftrun:
         self.requeue: do.Requeue | None = None
         self.cause: Fault | None = None  # of the trouble that is being answered
         self.over = False
+        self.started_at = 0.0  # the ranks, for the last time
         self.free: set[str] = set(nodes)  # of the allocation, less what was given back
 
     @property
@@ -146,7 +147,7 @@ class _Ftrun:
         return trains and not self.cluster.dead(self.agenda.now) & (self.free | {*self.cluster.lent})
 
     @property
-    def _attempt(self) -> int:
+    def attempt(self) -> int:
         return max(self.ranks.running.values(), default=0)
 
     def lives(self, node: str) -> bool:
@@ -167,6 +168,7 @@ class _Ftrun:
                 self.ranks.start(attempt, env)
                 share = len({task.node for task in self.tasks}) / plan.nodes
                 self.cause = None
+                self.started_at = self.agenda.now
                 self.training.start(self.agenda.now, share)
                 self._after(0.0, lambda: [ev.RankStarted(rank, attempt, 100 + rank) for rank in env])
             case do.StopRanks(attempt, ranks=ranks):
@@ -206,7 +208,7 @@ class _Ftrun:
             case do.Diagnose():
                 self._after(plan.diagnosis_s, lambda: [self._verdict(decision)])
             case do.SampleUse(window_s):
-                self._after(window_s, lambda: [ev.UseSampled(node, True, "unchanged", self._attempt) for node in self._heard()])
+                self._after(window_s, lambda: [ev.UseSampled(node, True, "unchanged", self.attempt) for node in self._heard()])
             case do.TakeEvidence():
                 self._after(1.0, self._evidence)
             case do.AskWords():
@@ -268,7 +270,7 @@ class _Ftrun:
     def _progress(self) -> None:
         """What the program tells of its steps."""
         if self.training.trains(self.agenda.now) and self.ranks.running and self.training.step:
-            self.tell(ev.Progressed(self.tasks[0].node, self.training.step, self._attempt))
+            self.tell(ev.Progressed(self.tasks[0].node, self.training.step, self.attempt))
 
     def _end_on_signal(self) -> Events:
         if self.training.running:
@@ -339,7 +341,7 @@ class _Ftrun:
     def _evidence(self) -> Events:
         nodes = self._heard()
         views = _views(self.tasks, self.ranks.culprit, self.ranks.network) if self.training.blocked else {}
-        return [ev.EvidenceTaken(node, "simulated", tuple(views.get(node, ())), self._attempt) for node in nodes]
+        return [ev.EvidenceTaken(node, "simulated", tuple(views.get(node, ())), self.attempt) for node in nodes]
 
     def _verdict(self, asked: do.Diagnose) -> ev.Diagnosed:
         """Of a crash, as the trace says; of anything else, as the classification does, which sees no words here."""
@@ -371,15 +373,18 @@ class Scheduling(_Ftrun):
         self.blocked_by(fault)
         self.tell(self._exit(rank, ExitStatus(fault.status if not fault.signal else 0, fault.signal)))
 
-    def devices_fail(self, node: str) -> None:
-        """An agent's next look finds it, on average after half the time between two looks."""
-        self._after(self.plan.device_look_s / 2, lambda: [self._look(node)] if node in self.agents and self.lives(node) else [])
+    def devices_fail(self, node: str, noticed_s: float) -> None:
+        """An agent's next look finds it, on average after half the time between two looks, where it is not known (-1)."""
+        self._after(
+            noticed_s if noticed_s >= 0 else self.plan.device_look_s / 2,
+            lambda: [self._look(node)] if node in self.agents and self.lives(node) else [],
+        )
 
     def hangs(self, fault: Fault, rank: int) -> None:
         """The signs of it, each where the settings look for it; a person, where they lead to nothing."""
         self.blocked_by(fault)
         started = dict(self.ranks.running)
-        attempt, st = self._attempt, self.settings
+        attempt, st = self.attempt, self.settings
 
         def still() -> bool:
             return self.ranks.running == started and self.training.blocked
@@ -396,8 +401,8 @@ class Scheduling(_Ftrun):
             self._after(st.hang_interval_s, lambda: [ev.RankSilent(r, st.hang_interval_s) for r in started] if still() else [])
         self.ranks.culprit, self.ranks.network = rank, fault.network
 
-    def dies(self, node: str) -> None:
-        """Its shims and its agent fall silent. ftrun dies with its own node; that is for its caller."""
+    def dies(self, node: str, hangs_up: bool = False) -> None:
+        """Its shims and its agent fall silent, or hang up. ftrun dies with its own node; that is for its caller."""
         self.agents.discard(node)
         st = self.settings
         mine = [task.rank for task in self.tasks if task.node == node]
@@ -406,8 +411,11 @@ class Scheduling(_Ftrun):
         def silent() -> Events:
             return [ev.AgentLost(node, "no message"), ev.NodeSilent(node, st.silence_s)] if not self.lives(node) else []
 
+        def gone() -> Events:
+            return [ev.AgentLost(node, "it hung up"), *(ev.ShimLost(rank, "it hung up") for rank in mine)]
+
         if mine and self.ranks.up:
-            self._after(st.silence_s, silent)
+            self._after(0.0 if hangs_up else st.silence_s, gone if hangs_up else silent)
 
     def warned(self) -> None:
         self.tell(ev.SignalSeen(SIGTERM))
@@ -452,7 +460,10 @@ def _views(tasks: Sequence[Task], culprit: int, network: bool) -> dict[str, list
 
 def _as_told(fault: Fault, end: RankEnd) -> Verdict:
     signature = fault.signature or (f"signal {fault.signal}" if fault.signal else f"exit {fault.status}")
-    suspects = (Suspect(end.node, end.rank, Blame.YES, "the trace says so"),) if fault.blames else ()
+    says = Blame.YES if fault.blames else Blame.SUSPECT
+    suspects = (
+        (Suspect(end.node, end.rank, says, "the trace says so"),) if fault.blames or (fault.real and fault.real.suspect) else ()
+    )
     shown = {} if fault.program else {end.rank: end.node}
     return Verdict(
         fault.error_class, fault.retriable, fault.confidence, signature, f"{signature} on rank {end.rank}", suspects,

@@ -6,19 +6,117 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from ftslurm.model.text import counted
 from ftslurm.simulation.clockwork import Part
+from ftslurm.simulation.command import Replayed
+from ftslurm.simulation.past import TRUTH, same_fault
 from ftslurm.simulation.play import Answered, Outcome
 from ftslurm.simulation.trace import Trace
 
 WIDTH, LABEL, BESIDE = 60, 24, 3
+# Of one job, in a page of text.
+MOST_DIFFERENCES = 12
 _COLUMN = (WIDTH - LABEL) // BESIDE
 _ENDED = {
     "completed": "completed", "failed": "failed", "trains": "trains on", "hangs": "hangs", "pending": "has no nodes",
 }  # fmt: skip
 Line = tuple[str, Callable[[Outcome], str]]
+
+
+def as_replay(found: Sequence[Replayed]) -> str:
+    """Real jobs against policies: one in full, or the sum of several and where their answers differ."""
+    lines: list[str] = []
+    for one in found:
+        lines += [*([""] if lines else []), *_replayed(one)]
+    if len(found) > 1:
+        lines = [*_sum(found), "", *lines]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _replayed(one: Replayed) -> list[str]:
+    plan, truth = one.trace.plan, one.past.truth
+    head = f"{one.trace.place}: {counted(plan.nodes, 'node')}, {span(truth.at)}, {counted(len(one.trace.faults), 'fault')} played"
+    lines = textwrap.wrap(head, WIDTH)
+    columns = (truth, *one.outcomes)
+    for start in range(1, len(columns), BESIDE - 1):
+        lines += ["", *_table((truth, *columns[start : start + BESIDE - 1]))]
+    lines += ["", *_answers(truth), *([""] if truth.faults else []), *_differences(one)]
+    for outcome in one.outcomes:
+        if outcome.ended == "failed" and outcome.why:
+            lines += _hang(f"{outcome.name} failed: {outcome.why}")
+    if one.notes:
+        lines += ["", "What is not known"]
+        for note in one.notes:
+            lines += _hang(note)
+    return lines
+
+
+def _hang(text: str, indent: int = 2) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
+
+
+def _differences(one: Replayed) -> list[str]:
+    """Where a policy would have taken other rungs than the job did, and why not the job's."""
+    lines: list[str] = []
+    found = 0
+    for was in one.past.truth.faults:
+        others = [(outcome, same_fault(outcome, was)) for outcome in one.outcomes]
+        differ = [(outcome, now) for outcome, now in others if now is None or not now.hit or _way(was) != _way(now)]
+        if not differ:
+            continue
+        found += 1
+        if found > MOST_DIFFERENCES:
+            continue
+        lines += _hang(f"{span(was.at)}: {_what(was)} on {was.node or f'rank {was.fault.rank}'}")
+        lines += _hang(f"{TRUTH}: {_rungs(was)}", 4)
+        for outcome, now in differ:
+            lines += _hang(f"{outcome.name}: {_told(now)[1] if now is not None else 'it had ended by then'}", 4)
+            last = was.answers[-1][0] if was.answers else ""
+            if now is not None and last in now.passed and last not in _way(now):
+                lines += _hang(f"not {last}: {_of_its_node(now.passed[last], now.node)}", 8)
+    if found > MOST_DIFFERENCES:
+        lines += _hang(f"and {counted(found - MOST_DIFFERENCES, 'fault')} more (--json has all)")
+    return ["Where the answers differ", *lines] if lines else [f"Each policy answers each fault as {TRUTH} did."]
+
+
+def _way(one: Answered) -> list[str]:
+    return [rung for rung, _ in one.answers]
+
+
+def _rungs(one: Answered) -> str:
+    return ", then ".join(_way(one)) or "no rung (Slurm or a person)"
+
+
+def _sum(found: Sequence[Replayed]) -> list[str]:
+    """All jobs as one: their times and counts added up."""
+    names = [TRUTH, *(outcome.name for outcome in found[0].outcomes)]
+    rows = [(one.past.truth, *one.outcomes) for one in found]
+    summed = [_added(name, [row[place] for row in rows]) for place, name in enumerate(names)]
+    lines = [f"{counted(len(found), 'job')} together"]
+    for start in range(1, len(summed), BESIDE - 1):
+        lines += ["", *_table((summed[0], *summed[start : start + BESIDE - 1]), len(found))]
+    return lines
+
+
+def _added(name: str, outcomes: Sequence[Outcome]) -> Outcome:
+    """ended: how many were completed."""
+    parts, lost_to, rungs = dict.fromkeys(Part, 0.0), Counter[str](), Counter[str]()
+    for one in outcomes:
+        for part, seconds in one.parts.items():
+            parts[part] += seconds
+        for kind, lost in one.lost_to.items():
+            lost_to[kind] += lost  # type: ignore[assignment]
+        rungs.update(one.rungs)
+    done, failed = (sum(one.ended == word for one in outcomes) for word in ("completed", "failed"))
+    return Outcome(
+        name, f"{done}", f"{failed}", sum(one.at for one in outcomes), sum(one.wall_s for one in outcomes), parts, lost_to,
+        rungs, {}, (), sum(one.starts for one in outcomes), sum(one.requeues for one in outcomes),
+        tuple(node for one in outcomes for node in one.excluded), sum(one.node_s for one in outcomes),
+        0,
+    )  # fmt: skip
 
 
 def as_text(trace: Trace, outcomes: Sequence[Outcome]) -> str:
@@ -32,20 +130,21 @@ def as_text(trace: Trace, outcomes: Sequence[Outcome]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _table(outcomes: Sequence[Outcome]) -> list[str]:
+def _table(outcomes: Sequence[Outcome], jobs: int = 0) -> list[str]:
+    """jobs: of which each column is the sum; 0: it is one."""
     lines = [_row("", [_cut(outcome.name) for outcome in outcomes])]
-    lines += [_row(label, [value(outcome) for outcome in outcomes]) for label, value in _lines(outcomes)]
+    lines += [_row(label, [value(outcome) for outcome in outcomes]) for label, value in _lines(outcomes, jobs)]
     return lines
 
 
-def _lines(outcomes: Sequence[Outcome]) -> list[Line]:
-    found: list[Line] = [
-        ("at the end it", lambda o: _ENDED[o.ended]),
-        ("after", lambda o: span(o.at)),
-        ("useful share of time", lambda o: f"{o.goodput:.2%}"),
-        ("of time of all nodes", lambda o: f"{o.node_goodput:.2%}"),
-    ]
-    for group in ("useful", "lost", "waiting", "ended"):
+def _lines(outcomes: Sequence[Outcome], jobs: int) -> list[Line]:
+    found: list[Line] = [("at the end it", lambda o: _ENDED.get(o.ended, o.ended)), ("after", lambda o: span(o.at))]
+    if jobs:
+        found = [("completed", lambda o: f"{o.ended} of {jobs}"), ("failed", lambda o: o.why), ("time", lambda o: span(o.at))]
+    found.append(("useful share of time", _share))
+    if not jobs:
+        found.append(("of time of all nodes", lambda o: f"{o.node_goodput:.2%}"))
+    for group in ("useful", "unsure", "lost", "waiting", "ended"):
         for part in Part:
             if part.group == group and any(o.parts[part] >= 0.05 for o in outcomes):
                 found.append((_SHORT[part], lambda o, part=part: span(o.parts[part])))  # type: ignore[misc]
@@ -55,14 +154,25 @@ def _lines(outcomes: Sequence[Outcome]) -> list[Line]:
         found.append((rung, lambda o, rung=rung: str(o.rungs.get(rung, 0))))  # type: ignore[misc]
     for budget in sorted({name for o in outcomes for name, (_, limit) in o.budgets.items() if limit}):
         found.append((f"{budget} left", lambda o, budget=budget: _left(o, budget)))  # type: ignore[misc]
-    return [*found, ("starts of the ranks", lambda o: str(o.starts)), ("requeues", lambda o: str(o.requeues))]
+    return [
+        *found, ("starts of the ranks", lambda o: str(o.starts)), ("requeues", lambda o: str(o.requeues)),
+        ("nodes left", lambda o: str(len(o.excluded))),
+    ]  # fmt: skip
+
+
+def _share(o: Outcome) -> str:
+    """Of a real job that does not know what it did twice, within bounds."""
+    unsure = o.parts[Part.UNSURE]
+    if unsure < 0.005 * o.wall_s or not o.wall_s:
+        return f"{o.goodput:.2%}"
+    return f"{o.goodput:.0%} to {(o.useful_s + unsure) / o.wall_s:.0%}"
 
 
 _SHORT: Mapping[Part, str] = {
     Part.USEFUL: "useful training", Part.REDONE: "work lost, done anew", Part.SAVING: "saving checkpoints",
     Part.NOTICING: "fault not noticed yet", Part.SETTLING: "stopping, deciding", Part.HEALING: "healing devices",
     Part.REPLACING: "replacing nodes", Part.STARTING: "starting", Part.QUEUE: "in Slurm's queue",
-    Part.ENDED: "after it has failed",
+    Part.ENDED: "after it has failed", Part.UNSURE: "new or redone work",
 }  # fmt: skip
 
 
@@ -85,8 +195,12 @@ def _answers(outcome: Outcome) -> list[str]:
     return lines if len(lines) > 1 else []
 
 
+def _what(one: Answered) -> str:
+    return f"{one.fault.kind.value} {one.fault.code or one.fault.signature}".strip()
+
+
 def _told(one: Answered) -> tuple[str, str]:
-    what = f"{one.fault.kind.value} {one.fault.code or one.fault.signature}".strip()
+    what = _what(one)
     if not one.hit:
         return what, "not in the job's way"
     told = [f"{rung} ({_of_its_node(why, one.node)})" for rung, why in one.answers]
@@ -110,6 +224,20 @@ def as_json(trace: Trace, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def replay_as_json(found: Sequence[Replayed]) -> dict[str, Any]:
+    return {
+        "jobs": [
+            {**as_json(one.trace, one.outcomes), "job": one.past.job, "truth": _outcome(one.past.truth),
+             "unknown": list(one.notes), "plan": {name: value for name, value in _plan(one)}, "measured": dict(one.past.known)}
+            for one in found
+        ],
+    }  # fmt: skip
+
+
+def _plan(one: Replayed) -> list[tuple[str, Any]]:
+    return [(each.name, getattr(one.trace.plan, each.name)) for each in fields(one.trace.plan)]
+
+
 def _outcome(o: Outcome) -> dict[str, Any]:
     return {
         "name": o.name, "ended": o.ended, "why": o.why, "at_s": o.at, "wall_s": o.wall_s, "useful_share": o.goodput,
@@ -126,6 +254,8 @@ def _outcome(o: Outcome) -> dict[str, Any]:
 
 
 def _left(outcome: Outcome, budget: str) -> str:
+    if budget not in outcome.budgets:
+        return "not told"  # by the ledger of a real job
     left, limit = outcome.budgets[budget]
     return f"{left} of {limit}" if limit else "none"
 

@@ -9,6 +9,7 @@ from dataclasses import field
 from enum import Enum
 from typing import Any
 
+from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 
@@ -65,13 +66,33 @@ class JobPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Real:
+    """What the ledger of a real job tells of a fault besides.
+
+    after_s: the ranks had run for so long when it came; where they do not run at its time, it comes so long after their next
+    start. outage: faults of the same one come together, those of another one after a start of the ranks. graded: a device's
+    fault, for codes that no catalogue knows. noticed_s: until an agent saw that. suspect: the verdict suspects the node, but does
+    not blame it.
+    """
+
+    after_s: float
+    outage: int = 0
+    graded: DeviceFault | None = None
+    noticed_s: float = 0.0
+    suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong. node: from 1, 0: where `rank` runs then. line: in its file, 0: in none.
+    """One thing that goes wrong. node: from 1, 0: where `rank` runs then. line: in its file, 0: in none; of a
+    real job, its place in the trace, from 1.
 
     code, device, vendor, heals, for_s: of a device fault (heals None: as its class says); for_s also of a dead node, 0: repair_s.
     status, signal, error_class, retriable, confidence, signature, blames, program: of a crash and its verdict.
-    network: the hang is inside a collective, and the connections of the node are stuck. warning_s, wait_s: of a preemption, and
-    wait_s of a requeue: how long the job waits in the queue besides.
+    network: the hang is inside a collective, and the connections of the node are stuck. hangs_up: a node whose connections close
+    when it dies, as they do where its kernel lives on. warning_s, wait_s: of a preemption, and wait_s of a requeue: how long the
+    job waits in the queue besides.
+    real: of a fault that a real job had.
     """
 
     at: float
@@ -93,17 +114,26 @@ class Fault:
     blames: bool = False
     program: bool = False
     network: bool = False
+    hangs_up: bool = False
     warning_s: float = 0.0
     wait_s: float = 0.0
+    real: Real | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """faults: in the order of time. place: its name, for people."""
+    """faults: in the order of time. place: its name, for people. names: of the nodes, where they have some; the others are
+    numbered. counts_end: is the time after a failure lost, until the end of the trace? requeue_seen: was `requeue_s` measured,
+    with all that a start of this job had to wait for? ftrun_apart: does ftrun run on none of the nodes, as with the local
+    launcher?"""
 
     plan: JobPlan
     faults: tuple[Fault, ...] = ()
     place: str = ""
+    names: tuple[str, ...] = ()
+    counts_end: bool = True
+    requeue_seen: bool = False
+    ftrun_apart: bool = False
 
     @property
     def until(self) -> float:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+import time
+from typing import TYPE_CHECKING
 
 import click
 
 from ftslurm.cli import completion as complete
-from ftslurm.cli.output import print_json
-from ftslurm.errors import UsageError
+from ftslurm.cli.output import print_json, store
+from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.ledger.choose import chosen
 from ftslurm.model.text import visible
+
+if TYPE_CHECKING:
+    from ftslurm.simulation.command import Asked
 
 
 @click.command(short_help="Play a failure trace against a policy: what would it cost?")
 @click.argument("trace", nargs=-1, shell_complete=complete.files)
+@click.option(
+    "--from-job",
+    "jobs",
+    metavar="JOB",
+    multiple=True,
+    shell_complete=complete.jobs,
+    help="Replay what failed in this job; also a ledger file or folder, or all.",
+)
 @click.option("--random", "rates", metavar="KIND=RATE", multiple=True, help="Add random faults: so many per node and day.")
 @click.option("--seed", metavar="N", type=int, default=1, show_default=True, help="Of the random faults.")
 @click.option("--job", metavar="NAME=VALUE", multiple=True, help="Change the trace's job: nodes=1000, until=30d.")
@@ -29,10 +43,11 @@ from ftslurm.model.text import visible
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs, with the answer to each fault.")
 def simulate(
-    trace: tuple[str, ...], rates: tuple[str, ...], seed: int, job: tuple[str, ...], policy: str, profile: str, annotations: str,
-    settings: tuple[str, ...], others: tuple[str, ...], files: tuple[str, ...], as_json: bool,
+    trace: tuple[str, ...], jobs: tuple[str, ...], rates: tuple[str, ...], seed: int, job: tuple[str, ...], policy: str,
+    profile: str, annotations: str, settings: tuple[str, ...], others: tuple[str, ...], files: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Play the failures in TRACE, or random ones, against the settings in force, and report useful and lost time.
+    """Play failures against the settings in force, and report useful and lost time: those in TRACE, those of a real job, or
+    random ones.
 
     ftrun's own decisions are used, on a simulated clock and cluster. TRACE is YAML or JSON Lines; the documentation has its
     format ("Simulating failures").
@@ -45,10 +60,37 @@ def simulate(
     if len(trace) > 1:
         raise UsageError("more than one trace", hint="name one file")
     base = Request(policy, profile, annotations, _values(settings))
-    found = played(Asked(trace[0] if trace else "", rates, seed, job, base, others, files), os.environ)
+    asked = Asked(trace[0] if trace else "", rates, seed, job, base, others, files)
+    if jobs:
+        return _replayed(asked, jobs, as_json)
+    found = played(asked, os.environ)
     if as_json:
         return print_json(show.as_json(*found))
     click.echo(visible(show.as_text(*found), lines=True), nl=False)
+
+
+def _replayed(asked: Asked, jobs: tuple[str, ...], as_json: bool) -> None:
+    from ftslurm.simulation import show
+    from ftslurm.simulation.command import replay
+    from ftslurm.simulation.past import past
+
+    def passed_over(name: str, error: FtslurmError) -> None:
+        click.echo(visible(f"ftslurm: {name} is left out: {error.message}"), err=True)
+
+    now, found = time.time(), []
+    for name, contents in chosen(store(), jobs, passed_over):
+        try:
+            found.append(past(contents.records, now, contents.damaged))
+        except UsageError as error:
+            if jobs == (name,):
+                raise UsageError(f"job {name}: {error.message}", hint=error.hint) from None
+            passed_over(f"job {name}", error)
+    if not found:
+        raise UsageError("no job is left to replay", hint="`ftslurm status` lists the jobs that have a ledger")
+    made = replay(asked, found, os.environ)
+    if as_json:
+        return print_json(show.replay_as_json(made))
+    click.echo(visible(show.as_replay(made), lines=True), nl=False)
 
 
 def _values(settings: tuple[str, ...]) -> dict[str, tuple[str, str]]:

@@ -15,6 +15,7 @@ from ftslurm.model.exits import signal_name
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
+from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
@@ -47,6 +48,7 @@ class Launching(Settling):
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, me.version, me.host, me.pid, budgets(self.settings), f.number, self.settings.cleanup_grace_s,
             f.batch_node, me.pid_space, len({*f.nodes, *f.granted}), me.started, f.submit_time, f.output.log, f.output.labels,
+            told(self.settings),
         )  # fmt: skip
         last = self.history.last_run
         forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()

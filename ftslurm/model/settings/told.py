@@ -1,0 +1,45 @@
+"""The policy of an ftrun in its ledger: what of it is not the default, as text. A later simulation of the job begins with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.settings.tree import LEAVES, Settings, in_words, parse_leaf
+
+# Who is notified is nobody's business later, and may hold a secret. It decides nothing.
+_PRIVATE = "notify."
+# Is always told, so that a ledger that tells no policy differs from the default policy.
+_ALWAYS = "max_restarts"
+
+
+def told(settings: Settings) -> dict[str, str]:
+    """Name -> value, as a policy would have it. A value that cannot be written in one is left out."""
+    default = Settings()
+    found = {}
+    for name, leaf in LEAVES.items():
+        value = getattr(settings, leaf.name)
+        if name == _ALWAYS or (value != getattr(default, leaf.name) and not name.startswith(_PRIVATE)):
+            text = next((text for text in (in_words(leaf, value), f"{value!r}s", str(value)) if _says(name, text, value)), None)
+            if text is not None:
+                found[name] = text
+    return found
+
+
+def _says(name: str, text: str, value: Any) -> bool:
+    try:
+        return bool(parse_leaf(name, text, "") == value)
+    except PolicyError:
+        return False
+
+
+def settings_told(values: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings, and the names of those that this version does not understand. What one setting implies is told as well."""
+    found, unknown = {}, []
+    for name, text in values.items():
+        try:
+            found[LEAVES[name].name] = parse_leaf(name, text, "the ledger")
+        except (KeyError, PolicyError):
+            unknown.append(name)
+    return Settings(**found), tuple(unknown)

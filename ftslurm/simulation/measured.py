@@ -1,0 +1,194 @@
+"""How long things took in a real job, as far as its ledger tells: the plan of a simulation of it. Pure.
+
+What the ledger does not tell keeps the plan's default, and is named as an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from ftslurm.errors import UsageError
+from ftslurm.model import record as rec
+from ftslurm.model.nodes import count, expand
+from ftslurm.model.rungs import REQUEUES, Rung
+from ftslurm.model.values import dataclass
+from ftslurm.report.account.parts import Outage, Spent
+from ftslurm.simulation.trace import JobPlan
+
+MOST_PER_NODE = 64
+# Of a job whose ledger names an absurd number of nodes, as one does that an enemy has written.
+MOST_NODES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """plan: of the job. names: of its nodes, the batch node first. known: names of the plan's fields that the ledger told, each
+    with how many times it was measured; the others are defaults. ftrun_apart: as in
+    Trace."""
+
+    plan: JobPlan
+    names: tuple[str, ...]
+    known: Mapping[str, int]
+    ftrun_apart: bool
+
+
+def measured(records: Sequence[rec.Record], spent: Spent) -> Measured:
+    """Raises: UsageError for a ledger in which no rank has ever run."""
+    first = next((record for record in records if isinstance(record, rec.AttemptBegan)), None)
+    if first is None:
+        raise UsageError("no rank of it has ever run, so there is nothing to play", hint="choose another job")
+    nodes = count(first.nodes)
+    if not 0 < nodes <= MOST_NODES:
+        raise UsageError(f"its ledger names {nodes} nodes: it is damaged", hint="choose another job")
+    names = _names(records, first)
+    plan = JobPlan(
+        nodes=nodes, tasks_per_node=min(MOST_PER_NODE, max(1, -(-first.tasks // nodes))),
+        other_nodes=max(len(names), nodes + _failed_nodes(records)) - nodes,
+        probe=_shows_collectives(records),
+    )  # fmt: skip
+    times = {name: found for name, found in _times(records, spent.outages).items() if found}
+    values: dict[str, Any] = {name: max(0.0, median(found)) for name, found in times.items()}
+    if "diagnosis_s" in values:  # both happen in the time that is known
+        values["slurm_s"] = min(plan.slurm_s, values["diagnosis_s"] / 2)
+        values["diagnosis_s"] -= values["slurm_s"]
+    known = {name: len(found) for name, found in times.items()}
+    if not spent.tells_steps:
+        values["program_start_s"] = 0.0  # a part of the training then, in the account of the real job as well
+    if (step_s := _step_s(records)) > 0:
+        values["step_s"], known["step_s"] = step_s, 1
+    lost = _lost_steps(records)
+    if lost and step_s > 0:
+        # Restarts come at any moment between two checkpoints; so far beyond the largest loss is the likely limit of the losses.
+        values["checkpoint_s"] = max(step_s, max(lost) * step_s * (len(lost) + 1) / len(lost))
+        known["checkpoint_s"] = len(lost)
+    return Measured(replace(plan, **values), names, known, _run(records).launcher == "local")
+
+
+def _run(records: Sequence[rec.Record]) -> rec.RunBegan:
+    return next(record for record in records if isinstance(record, rec.RunBegan))
+
+
+def _names(records: Sequence[rec.Record], first: rec.AttemptBegan) -> tuple[str, ...]:
+    """Of every node that the job has had: those of its first attempt, from the batch node on, then the others as they came."""
+    found = dict.fromkeys(_expanded(first.nodes))
+    batch = _run(records).batch_node
+    if batch in found:
+        found = {batch: None, **found}
+    for record in records:
+        match record:
+            case rec.RunBegan() | rec.AttemptBegan():
+                found |= dict.fromkeys(_expanded(record.nodes))
+            case rec.SlotsChanged():
+                found |= dict.fromkeys(record.nodes)
+            case rec.NodeLent():
+                found[record.node] = None
+    return tuple(found)[:MOST_NODES]
+
+
+def _expanded(text: str) -> tuple[str, ...]:
+    try:
+        return expand(text) if count(text) <= MOST_NODES else ()
+    except UsageError:
+        return ()
+
+
+def _failed_nodes(records: Iterable[rec.Record]) -> int:
+    found: set[str] = set()
+    for record in records:
+        if isinstance(record, rec.Decided):
+            found |= {*record.isolate, *record.dead}
+        elif isinstance(record, rec.FaultSeen):
+            found.add(record.node)
+    return len(found)
+
+
+def _shows_collectives(records: Iterable[rec.Record]) -> bool:
+    """Did a hang, if there was one, show in the ranks' collectives?"""
+    signs = {record.sign for record in records if isinstance(record, rec.HangSeen)}
+    return not signs or "stall" in signs
+
+
+def _times(records: Sequence[rec.Record], outages: Sequence[Outage]) -> dict[str, list[float]]:
+    """Name of the plan's field -> seconds, each time that it was seen."""
+    found: dict[str, list[float]] = {
+        name: []
+        for name in ("launch_s", "program_start_s", "stop_s", "diagnosis_s", "heal_s", "requeue_s", "borrow_s", "node_known_s")
+    }
+    begun: rec.AttemptBegan | None = None
+    ended: rec.AttemptEnded | None = None
+    trouble: rec.TroubleSeen | None = None
+    decided: rec.Decided | None = None
+    new_step = False
+    for record in records:
+        match record:
+            case rec.RunBegan():
+                if decided is not None and decided.rung in REQUEUES:
+                    found["requeue_s"].append(record.at - decided.at)
+                new_step, begun, trouble, ended, decided = True, None, None, None, None
+            case rec.SlotsChanged():
+                new_step = True
+            case rec.NodeLent() if decided is not None:
+                found["borrow_s"].append(record.at - decided.at)
+            case rec.AttemptBegan():
+                if new_step and record.launched:
+                    found["launch_s"].append(record.at - record.launched)
+                begun, new_step, trouble, ended, decided = record, False, None, None, None
+            case rec.StepReached() if begun is not None and record.attempt == begun.attempt:
+                found["program_start_s"].append(record.at - begun.at)
+                begun = None
+            case rec.TroubleSeen():
+                trouble = trouble or record
+            case rec.AttemptEnded():
+                ended = record
+                if trouble is not None and record.stopped and trouble.cause in ("crash", "device", "hang"):
+                    found["stop_s"].append(record.stopped - trouble.at)
+            case rec.Decided():
+                if decided is None and trouble is not None and "hung up" in trouble.what:
+                    found["node_known_s"].append(record.at - trouble.at)
+                if decided is None and ended is not None and ended.stopped:
+                    found["diagnosis_s"].append(record.at - ended.stopped)
+                decided = record
+            case rec.CarriedOut() if decided is not None and decided.rung == Rung.IN_PLACE_RESTART and record.ok:
+                found["heal_s"].append(record.at - decided.at)
+    return found
+
+
+def _step_s(records: Iterable[rec.Record]) -> float:
+    """Seconds of a training step: all attempts that told their first step and their last; 0.0: not known."""
+    seconds, steps = 0.0, 0
+    first: rec.StepReached | None = None
+    trouble = 0.0
+    for record in records:
+        match record:
+            case rec.AttemptBegan():
+                first, trouble = None, 0.0
+            case rec.StepReached() if first is None:
+                first = record
+            case rec.TroubleSeen() | rec.HangSeen():
+                trouble = trouble or record.since or record.at
+            case rec.AttemptEnded() if first is not None and record.step > first.step:
+                seconds += max(0.0, (trouble or record.stopped or record.at) - first.at)
+                steps += record.step - first.step
+                first = None
+    return seconds / steps if steps else 0.0
+
+
+def _lost_steps(records: Iterable[rec.Record]) -> list[int]:
+    """How many steps each restart took back: from the last one of an attempt to the one before the first of the next."""
+    found = []
+    last = 0
+    saved: int | None = None
+    for record in records:
+        match record:
+            case rec.AttemptEnded() if record.step:
+                last, saved = record.step, None
+            case rec.IterationSeen() if last:
+                saved = record.iteration
+            case rec.StepReached() if last:
+                kept = saved if saved is not None else record.step - 1
+                found.append(max(0, last - kept))
+                last = 0
+    return found

@@ -1,0 +1,350 @@
+"""A real job as a trace: what failed, when and where, and what cured it, as its ledger tells; and its own outcome beside. Pure.
+
+What the ledger does not know is no part of the trace: it is said in a note.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ftslurm.errors import UsageError
+from ftslurm.model import record as rec
+from ftslurm.model.devices import Fault as DeviceFault
+from ftslurm.model.devices import FaultClass
+from ftslurm.model.exits import signal_number
+from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.summary import summarise
+from ftslurm.model.rungs import REQUEUES, Rung
+from ftslurm.model.settings.told import settings_told
+from ftslurm.model.settings.tree import Settings
+from ftslurm.model.text import counted
+from ftslurm.model.values import dataclass
+from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
+from ftslurm.policies.ladder.ladder import Cause
+from ftslurm.policies.ladder.situation import ACTS
+from ftslurm.report.account.parts import Outage, Spent, Stretch, spent
+from ftslurm.report.account.parts import Part as Spell
+from ftslurm.simulation.clockwork import Part
+from ftslurm.simulation.measured import Measured, measured
+from ftslurm.simulation.play import Answered, Outcome, answered
+from ftslurm.simulation.trace import Fault, JobPlan, Kind, Real, Trace
+
+TRUTH = "the job"
+# Nobody waits for a simulated job that takes so much longer than the real one did.
+LONGER, LONGER_S = 4.0, 7 * 86400.0
+# To see what a policy makes of the last fault of a job that came to no end.
+BEYOND_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A job that was. truth: what happened, in the words of a simulation. known: fields of the plan that were measured, each with
+    how many times. notes: what the ledger does not tell. budgets: of the job's own policy. settings: that policy; None where the
+    ledger does not hold it, as those of older versions."""
+
+    job: str
+    trace: Trace
+    truth: Outcome
+    known: Mapping[str, int]
+    notes: tuple[str, ...]
+    budgets: Mapping[str, int]
+    tells_steps: bool
+    settings: Settings | None
+
+
+def pairs(truth: Outcome, simulated: Outcome) -> list[tuple[Answered, Answered]]:
+    """Each fault as it was answered, and as it would have been; without those that a simulation did not come to."""
+    return [(one, now) for one in truth.faults if (now := same_fault(simulated, one)) is not None]
+
+
+def same_fault(outcome: Outcome, was: Answered) -> Answered | None:
+    """What became of it there; None if that did not come to it."""
+    return next((now for now in outcome.faults if now.fault.line == was.fault.line), None)
+
+
+def past(records: Sequence[rec.Record], now: float, damaged: int = 0) -> Past:
+    """now: Unix seconds, until which a job that is not over has run. Raises: UsageError for a ledger that cannot be played."""
+    known = summarise(records)
+    if known is None:
+        raise UsageError("its ledger is empty: nothing has begun", hint="choose another job")
+    if any(isinstance(record, rec.Decided) and record.rung == Rung.RANK_RESTART for record in records):
+        raise UsageError("its ranks were started again one by one (mode async), which cannot be simulated", hint="choose another")
+    time_spent = spent(records, records[-1].at if known.over else now, known.over)
+    found = measured(records, time_spent)
+    walk = _Walk(records, time_spent, found)
+    plan = _with_end(walk.plan, time_spent, known.state == "completed")
+    trace = Trace(
+        plan,
+        tuple(walk.faults),
+        f"job {known.job}",
+        found.names,
+        counts_end=False,
+        requeue_seen="requeue_s" in found.known,
+        ftrun_apart=found.ftrun_apart,
+    )
+    told = Counter(found.known) + Counter(walk.known)
+    return Past(
+        known.job, trace, _truth(records, time_spent, walk, known.state, known.what, plan), told,
+        tuple(_notes(records, time_spent, walk, found, known.over, damaged)), _budgets(records),
+        time_spent.tells_steps, _settings(records),
+    )  # fmt: skip
+
+
+def _settings(records: Sequence[rec.Record]) -> Settings | None:
+    """Of its last ftrun; None where it is not told, or told in a way that this version does not understand."""
+    values = next(record.settings for record in reversed(records) if isinstance(record, rec.RunBegan))
+    settings, unknown = settings_told(values)
+    return settings if values and not unknown else None
+
+
+def _budgets(records: Sequence[rec.Record]) -> dict[str, int]:
+    runs = [record for record in records if isinstance(record, rec.RunBegan)]
+    return dict(runs[-1].budgets)
+
+
+def _with_end(plan: JobPlan, time_spent: Spent, completed: bool) -> JobPlan:
+    """The work of a job that was completed is known; of another one, only that it was not done."""
+    parts = time_spent.parts
+    if not completed:
+        return replace(plan, until_s=time_spent.whole_s + BEYOND_S)
+    work_s = parts[Spell.TRAINING] + parts[Spell.NEW_OR_REDONE]
+    return replace(plan, work_s=max(work_s, 1e-3), until_s=time_spent.whole_s * LONGER + LONGER_S)
+
+
+class _Walk:
+    """Goes through the outages of a job. of: fault -> outage, both by place."""
+
+    def __init__(self, records: Sequence[rec.Record], time_spent: Spent, found: Measured) -> None:
+        self.faults: list[Fault] = []
+        self.of: list[int] = []
+        self.skipped: Counter[str] = Counter()
+        self.plan = found.plan
+        self.known: Counter[str] = Counter()
+        self.drills = sum(outage.drill for outage in time_spent.outages)
+        self._began, self._names = time_spent.began, {name: place for place, name in enumerate(found.names, 1)}
+        self._attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
+        self._records = records
+        gaps = [self._gap(outage) for outage in time_spent.outages if self._from_outside(outage) and outage.back]
+        if gaps and min(gaps) < self.plan.plain_requeue_s:
+            self.plan = replace(self.plan, plain_requeue_s=min(gaps))
+            self.known["plain_requeue_s"] = len(gaps)
+        for place, outage in enumerate(time_spent.outages):
+            for fault in self._faults(place, outage):
+                self.faults.append(replace(fault, line=len(self.faults) + 1))
+                self.of.append(place)
+
+    def _faults(self, place: int, outage: Outage) -> list[Fault]:
+        """Of one outage; none, and why, if it cannot be played."""
+        here = self._around(outage)
+        begun = max((one.at for one in self._attempts if one.at <= outage.at), default=self._began)
+        at = outage.began or outage.at
+        real = Real(max(0.0, at - begun), place + 1)
+        base = Fault(max(0.0, at - self._began), Kind.CRASH, real=real)
+        cause = outage.decided[0].cause if outage.decided else outage.cause
+        if self._from_outside(outage):
+            wait_s = max(0.0, self._gap(outage) - self.plan.plain_requeue_s)
+            return [replace(base, kind=Kind.REQUEUE, wait_s=wait_s)]
+        if outage.unseen or not outage.decided:
+            return self._skip("ended by somebody's will, or the ledger does not say how" if outage.by_others else
+                              "the ledger does not say how it ended")  # fmt: skip
+        if cause in (Cause.LAUNCH.value, Cause.UNSTARTABLE.value):
+            return self._skip("the command did not come up")
+        if cause == Cause.WARNING.value:
+            return [self._preemption(base, outage, here)]
+        if cause == Cause.REQUEST.value:
+            asked = any(decided.rung in REQUEUES for decided in outage.decided)
+            wait_s = max(0.0, self._gap(outage) - self.plan.plain_requeue_s)
+            return [replace(base, kind=Kind.REQUEUE, wait_s=wait_s)] if asked else self._skip("its owner asked for it")
+        devices = self._devices(base, real, outage, here)
+        if devices:
+            return devices
+        if cause in (Cause.LOST.value, Cause.NODE.value):
+            dead = dict.fromkeys(node for one in outage.decided for node in (*one.dead, *(one.isolate.keys() - one.words.keys())))
+            if found := [self._on(base, node, kind=Kind.NODE_DEATH) for node in dead if node in self._names]:
+                return [replace(one, hangs_up="hung up" in outage.what) for one in found]
+        return [self._hang(base, here) if cause == Cause.HANG.value else self._crash(base, real, outage)]
+
+    def name_of(self, fault: Fault) -> str:
+        """Of its node; empty where it follows a rank."""
+        return next((name for name, place in self._names.items() if place == fault.node), "")
+
+    def _skip(self, why: str) -> list[Fault]:
+        self.skipped[why] += 1
+        return []
+
+    def _on(self, base: Fault, node: str, **values: Any) -> Fault:
+        return replace(base, node=self._names.get(node, 0), **values)
+
+    def _around(self, outage: Outage) -> list[rec.Record]:
+        """The records from the attempt's begin to the next one's."""
+        begun = max((one.at for one in self._attempts if one.at <= outage.at), default=0.0)
+        return [record for record in self._records if begun <= record.at <= (outage.back or float("inf"))]
+
+    @staticmethod
+    def _from_outside(outage: Outage) -> bool:
+        """Somebody requeued the job, or Slurm did after its ftrun was gone."""
+        return outage.unseen and not outage.decided and outage.cause in ("outside", "lost") and bool(outage.back)
+
+    @staticmethod
+    def _gap(outage: Outage) -> float:
+        return max(0.0, (outage.back or outage.at) - outage.at)
+
+    def _devices(self, base: Fault, real: Real, outage: Outage, here: Sequence[rec.Record]) -> list[Fault]:
+        """Each code once for each device, where it was known when the outage was decided on."""
+        until = outage.decided[-1].at
+        acting = {one.value for one in ACTS}
+        seen = {
+            (one.node, one.device, one.code): one for one in here
+            if isinstance(one, rec.FaultSeen) and one.at <= until and one.fault_class in acting and one.node in self._names
+        }  # fmt: skip
+        rungs = [decided.rung for decided in outage.decided]
+        healed = outage.back > 0 and rungs[-1] == Rung.IN_PLACE_RESTART
+        heals = True if healed else False if Rung.IN_PLACE_RESTART.value in rungs else None
+        found = []
+        for one in seen.values():
+            graded = DeviceFault(one.node, one.device, one.code, one.name, FaultClass(one.fault_class), one.user_induced)
+            fault = self._on(base, one.node, kind=Kind.DEVICE, code=one.code, device=one.device, heals=heals)
+            noticed_s = max(0.0, outage.at - outage.began) if outage.began else 0.0
+            found.append(replace(fault, real=replace(real, graded=graded, noticed_s=noticed_s)))
+        return found
+
+    def _hang(self, base: Fault, here: Sequence[rec.Record]) -> Fault:
+        seen = [record for record in here if isinstance(record, rec.HangSeen | rec.CulpritSeen)]
+        blamed = [node for one in seen for node in one.blamed if node in self._names]
+        nodes = [*blamed, *(node for one in seen for node in one.nodes if node in self._names)]
+        ranks = [rank for one in seen for rank in one.ranks]
+        fault = replace(base, kind=Kind.HANG, network=bool(blamed), rank=self._rank(ranks[0] if ranks else 0))
+        return self._on(fault, nodes[0]) if nodes else fault
+
+    def _rank(self, rank: int) -> int:
+        return rank if 0 <= rank < self.plan.nodes * self.plan.tasks_per_node else 0
+
+    def _crash(self, base: Fault, real: Real, outage: Outage) -> Fault:
+        """Where nothing speaks against a node, it follows the rank."""
+        status, signal = how_it_ended(outage.what)
+        verdict = outage.verdict
+        if verdict is None:
+            return replace(base, status=status, signal=signal, rank=self._rank(_rank_in(outage.what)))
+        rank = verdict.rank if verdict.rank >= 0 else next(iter(verdict.ranks), _rank_in(outage.what))
+        fault = replace(
+            base, status=status, signal=signal, rank=self._rank(rank), signature=verdict.signature[:128], program=verdict.program,
+            error_class=_member(ErrorClass, verdict.error_class, ErrorClass.UNKNOWN),
+            retriable=_member(Retriable, verdict.retriable, Retriable.UNKNOWN),
+            confidence=_member(Confidence, verdict.confidence, Confidence.WEAK),
+        )  # fmt: skip
+        if blamed := [node for node in verdict.blamed if node in self._names]:
+            return self._on(fault, blamed[0], blames=True)
+        if suspects := [node for node in verdict.suspects if node in self._names]:
+            return self._on(fault, suspects[0], real=replace(real, suspect=True))
+        return fault
+
+    def _preemption(self, base: Fault, outage: Outage, here: Sequence[rec.Record]) -> Fault:
+        ended = next((one.at for one in here if isinstance(one, rec.AttemptEnded) and one.at >= outage.at), outage.at)
+        wait_s = max(0.0, self._gap(outage) - (ended - outage.at) - self.plan.requeue_s)
+        return replace(base, kind=Kind.PREEMPTION, warning_s=max(1.0, ended - outage.at), wait_s=wait_s)
+
+
+def _member(kind: Any, value: str, otherwise: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        return otherwise
+
+
+_STATUS = re.compile(r"exited with status (\d{1,3})\b")
+_SIGNAL = re.compile(r"was killed by (SIG[A-Z0-9]+|signal \d+)")
+_RANK = re.compile(r"\brank (\d{1,7})\b")
+
+
+def how_it_ended(what: str) -> tuple[int, int]:
+    """Status and signal of the rank that failed first, from the sentence in the ledger; 1 and 0 where it does not tell."""
+    if found := _SIGNAL.search(what):
+        return 0, signal_number(found[1])
+    found = _STATUS.search(what)
+    return (min(255, int(found[1])) or 1 if found else 1), 0
+
+
+def _rank_in(what: str) -> int:
+    found = _RANK.search(what)
+    return int(found[1]) if found else 0
+
+
+# --- what happened
+
+_SAME = {
+    Spell.TRAINING: Part.USEFUL, Spell.REDONE: Part.REDONE, Spell.NOTICING: Part.NOTICING, Spell.STOPPING: Part.SETTLING,
+    Spell.DECIDING: Part.SETTLING, Spell.STARTING: Part.STARTING, Spell.NEW_OR_REDONE: Part.UNSURE, Spell.UNKNOWN: Part.UNSURE,
+}  # fmt: skip
+
+
+def _part(stretch: Stretch, outages: Sequence[Outage]) -> Part:
+    if stretch.part is not Spell.WAITING:
+        return _SAME[stretch.part]
+    rung = outages[stretch.outage].rung if stretch.outage >= 0 else ""
+    if rung == Rung.IN_PLACE_RESTART:
+        return Part.HEALING
+    return Part.REPLACING if rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.HANG_RESTART) else Part.QUEUE
+
+
+def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state: str, what: str, plan: JobPlan) -> Outcome:
+    parts = dict.fromkeys(Part, 0.0)
+    lost_to: defaultdict[str, float] = defaultdict(float)
+    kinds = {place: fault.kind.value for fault, place in zip(walk.faults, walk.of, strict=True)}
+    node_s = 0.0
+    for stretch in time_spent.stretches:
+        if stretch.part is Spell.OUTSIDE:
+            continue
+        part = _part(stretch, time_spent.outages)
+        parts[part] += stretch.seconds
+        node_s += stretch.seconds * (stretch.nodes or plan.nodes) if part is not Part.QUEUE else 0.0
+        if part not in (Part.USEFUL, Part.UNSURE):
+            lost_to[kinds.get(stretch.outage, "not played" if stretch.outage >= 0 else "")] += stretch.seconds
+    history = fold(records)
+    budgets = _budgets(records)
+    at = sum(parts.values())
+    faults: list[Answered] = []
+    for fault, place in zip(walk.faults, walk.of, strict=True):
+        node = walk.name_of(fault)
+        faults.append(answered(fault, fault.at, node, True, time_spent.outages[place].decided))
+    decided = Counter(record.rung for record in records if isinstance(record, rec.Decided))
+    schedules = {record.schedule for record in records if isinstance(record, rec.RunBegan)}
+    return Outcome(
+        TRUTH, state, what, at, at, parts, dict(lost_to), decided,
+        {name: (limit - history.spent.get(name, 0), limit) for name, limit in budgets.items()}, tuple(faults), history.attempts,
+        len(schedules) - 1, tuple(sorted(history.isolated)), node_s, plan.nodes,
+    )  # fmt: skip
+
+
+# --- what it does not know
+
+
+def _notes(
+    records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, found: Measured, over: bool, damaged: int
+) -> list[str]:  # fmt: skip
+    notes = []
+    if len(found.names) < walk.plan.cluster:
+        notes.append(
+            f"How many nodes were free is not known: taken are {walk.plan.other_nodes}, those that the job used later and one "
+            "for each that failed (--job other_nodes=N)."
+        )
+    if time_spent.parts[Spell.NEW_OR_REDONE]:
+        notes.append("The program reported no steps: how much of its work was done again is not known.")
+    if time_spent.parts[Spell.UNKNOWN]:
+        notes.append("For some time nobody wrote down whether the ranks ran.")
+    if any(isinstance(record, rec.HangSeen) and record.sign == "beat" for record in records):
+        notes.append("A hang was noticed by missing heartbeats; the simulation notices it by other signs.")
+    for why, times in walk.skipped.items():
+        notes.append(f"Not played: {counted(times, 'outage')} ({why}).")
+    if walk.drills:
+        notes.append(f"Of the faults, {walk.drills} {'was a drill' if walk.drills == 1 else 'were drills'}.")
+    if len({record.step_key for record in records if isinstance(record, rec.RunBegan)}) > 1:
+        notes.append("Its script ran several commands; they are played as one.")
+    if not over:
+        notes.append("The job is not over.")
+    if damaged or time_spent.misfits:
+        notes.append(f"Its ledger has {counted(damaged, 'damaged line')} and {counted(time_spent.misfits, 'time')} out of order.")
+    return notes
