@@ -108,7 +108,8 @@ _GIVES_UP = _compiled(
     r"|times out|program (?:will|has to|had to) (?:terminate|abort|exit|stop)"
     r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
-    r"|halted|MPI_ABORT|disallowed|severe|not enough|(?:closed|reset|terminated) by|\w*max\w*(?: \w+){0,4} reached"
+    r"|halted|MPI_ABORT|disallowed|severe|not enough|not a valid|problems? (?:with|finding|reading|opening|writing)"
+    r"|(?:closed|reset|terminated) by|\w*max\w*(?: \w+){0,4} reached"
     r"|limit (?:\w+ )?reached|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
     r"|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
@@ -149,6 +150,7 @@ _VAGUE = _compiled(
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
     r"|\b(?:could not|cannot|failed to|unable to) (?:remove|delete|clean)\b"
     r"|\bfail(?:ed|ure) to (?:submit|execute|launch|schedule) (?:the |a )?(?:process|job|task|step|command|workflow|script)\b"
+    r"|\b(?:model|program|solver|simulation|run|job) (?:has |was )?(?:stopped|aborted|ended|terminated)\W*$"
     # A manager of workflows says first which of its steps has failed, and why it was to run.
     r"|\berror (?:executing|running|submitting) (?:process|rule|step|task|job|stage)|\bjob execution failed\b|^\W*reason: "
     r"|\bprinting (?:contents of |enroot )?log file\b|\bthis failure appears to be\b|\bfailed for some reason\b"

@@ -42,7 +42,8 @@ _ADAPTER = (
     r"\b(?:ibv|mlx5dv|fi|psm[23]?|hfi|uct|cxil?)_\w*(?:open|create|init|modify|alloc|query|reg|getinfo|domain|fabric|ep\b"
     r"|endpoint|bind|listen)\w*\b|hfi_userinit|\bhfi unit\b|psm\d? can't open"
     r"|\bcan(?:'t|not) (?:open|init(?:iali[sz]e)?) (?:\w+ )?(?:provider|nic|adapter|hca)|\binit failed for transport"
-    r"|\bofi (?:\w+(?:\(\))? ){1,4}fail(?:ed|ure)\b"
+    r"|\bofi (?:\w+(?:\(\))? ){0,3}(?:open|init\w*|create|domain|fabric|endpoint|enable|bind|\w*info|alloc\w*"
+    r"|av_?\w*|address|vector|\w*insert|fi_(?:open|get|dom|fab|av)\w*)(?:\(\))? (?:\w+ ){0,2}fail(?:ed|ure)\b"
     r"|\b(?:cannot|can't|could not|unable to|fail\w* to) (?:open|create|init\w*|allocate|register|query|modify) (?:\w+ ){0,3}"
     r"(?:ah|qp|cq|pd|mr|srq|dct|queue pair|completion queue|protection domain|memory region|endpoint|transports?"
     r"|rdma device|ib device|hca|nic|provider)\b|\bfabric is not available"
@@ -185,6 +186,8 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         ),
     )
 )  # fmt: skip
+# What follows says what others have met, and not what has happened here.
+_GUESSED = re.compile(r"(?i)\b(?:potential|possible|common|likely|typical|usual) (?:root )?(?:causes?|reasons?)\b")
 # `ERROR_DEVICE_LOST` and `DeviceLost` are words, too.
 _IN_NAMES = re.compile(r"([a-z])([A-Z])")
 # Types of errors that say that the program itself is wrong, whatever words stand behind them.
@@ -214,7 +217,9 @@ def of_an_adapter(line: bytes) -> bool:
 
 def kind_of_words(words: str) -> Kind | None:
     """What an error with these words is about; None if they do not tell."""
-    return _kind_of(words[:LOOKED_CHARS])
+    looked = words[:LOOKED_CHARS]
+    guessed = _GUESSED.search(looked)
+    return _kind_of(looked[: guessed.start()] if guessed else looked)
 
 
 # What fails on one rank mostly fails on all of them, in the same words.

@@ -37,6 +37,8 @@ YES, NO = Retriable.YES, Retriable.NO
         ("Call to ibv_create_qp failed", ErrorClass.NETWORK, NO),
         ("*** STEP 8.0 ON n1 CANCELLED AT 2024-01-02T03:04:05 DUE TO TIME LIMIT ***", ErrorClass.USER_CODE, NO),
         ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self signed certificate", ErrorClass.NETWORK, NO),
+        ("OFI poll failed (Input/output error)", ErrorClass.STORAGE, YES),
+        ("The worker died unexpectedly. There are some potential root causes. (1) out of memory", ErrorClass.UNKNOWN, YES),
         ("Failed to reallocate 1650272 bytes for array buf_send", ErrorClass.OOM, NO),
         ("connect() to 10.1.2.3:1026 failed", ErrorClass.NETWORK, YES),
         ("RuntimeError: connect() timed out. Original timeout was 60000 ms.", ErrorClass.NETWORK, YES),
