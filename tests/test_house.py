@@ -22,10 +22,6 @@ TABLE = 10_000
 MANY_LINES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
     "ftslurm/sdk/probe.py:_Probe": (340, "one file without imports, which runs inside the ranks"),
-    "ftslurm/wrapper/agent/evidence.py:NodeWatch": (
-        370,
-        "the use of devices and what outside tools tell (py-spy, ss) should be parts",
-    ),
 }
 MANY_ATTRIBUTES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each"),

@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 # Source: linux/netlink.h, sock_diag.h, inet_diag.h, tcp.h (struct tcp_info, since Linux 4.1).
 NETLINK_SOCK_DIAG = 4
@@ -98,3 +100,15 @@ def inodes_of(pids: Iterable[int]) -> set[int]:
             if target.startswith("socket:["):
                 found.add(int(target[8:-1]))
     return found
+
+
+def kernel_address(digits: str) -> IPv4Address | IPv6Address:
+    """As /proc/net/tcp has it: words of 32 bits, each in the byte order of the machine. Raises: ValueError."""
+    data = bytes.fromhex(digits)
+    words = (int.from_bytes(data[at : at + 4], "big").to_bytes(4, sys.byteorder) for at in range(0, len(data), 4))
+    return plain_address(ip_address(b"".join(words)))
+
+
+def plain_address(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """An IPv4 address that is written as one of IPv6's is the same address."""
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

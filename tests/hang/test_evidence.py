@@ -24,22 +24,15 @@ from ftslurm.model.collectives import ProcessState, Socket
 from ftslurm.model.devices import Utilisation
 from ftslurm.sdk import page as pages
 from ftslurm.sdk import probe
-from ftslurm.wrapper.agent import evidence
-from ftslurm.wrapper.agent.evidence import (
-    INJECTED,
-    NodeWatch,
-    Recorded,
-    ask_server,
-    main_thread,
-    mpi_call,
-    parse_groups,
-    parse_probe,
-    parse_recorder,
-    parse_ss,
-    parse_tcp,
-    process_line,
-    stack_inside,
-)
+from ftslurm.wrapper.agent.evidence import rank, stacks, views, work
+from ftslurm.wrapper.agent.evidence.connections import parse_ss, parse_tcp
+from ftslurm.wrapper.agent.evidence.node_watch import NodeWatch
+from ftslurm.wrapper.agent.evidence.probe_words import parse_groups, parse_probe
+from ftslurm.wrapper.agent.evidence.program_pages import INJECTED
+from ftslurm.wrapper.agent.evidence.rank import WatchedRank
+from ftslurm.wrapper.agent.evidence.recorder import Recorded, ask_server, parse_recorder
+from ftslurm.wrapper.agent.evidence.stacks import mpi_call, stack_inside
+from ftslurm.wrapper.agent.evidence.threads import main_thread, process_line
 from ftslurm.wrapper.shim.processes import descendants
 
 # --- the kernel
@@ -65,7 +58,7 @@ def test_connections() -> None:
 
 
 def test_connections_of_this_process() -> None:
-    from ftslurm.wrapper.agent.evidence import tcp_sockets
+    from ftslurm.wrapper.agent.evidence.connections import tcp_sockets
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
         other, _ = server.accept()
@@ -321,7 +314,7 @@ def test_groups_that_the_page_has_no_room_for_come_from_the_recorder(tmp_path: P
     (view,) = node.look()
     assert view.hidden_groups == 2 and view.exact
     recorded = {"far": Recorded(9, 8, "gloo:all_reduce"), "0": Recorded(6, 6)}
-    with patch.object(node, "_dump", lambda each, until: recorded):
+    with patch.object(WatchedRank, "recorded", lambda each, left_s: recorded):
         (view,) = node.examine().views
     assert view.hidden_groups == 0 and not view.exact and view.inside is None, "the recorder tells"
     assert [(group.key, group.entered, group.completed) for group in view.groups] == [
@@ -548,10 +541,11 @@ def test_a_rank_that_does_work_is_never_idle_for_long(history: list[tuple[str, i
     now, tree, percent = [1000.0], Tree(), [0.0]
     node = NodeWatch("n1", clock=lambda: now[0], use=lambda _: [Utilisation("0", "nvidia", percent[0], None, None)])
     with (
-        patch.object(evidence, "usage", lambda _: (dict(tree.io), tree.cpu_s)), patch.object(evidence, "descendants", lambda _: []),
-        patch.object(evidence, "main_thread", lambda _: (ProcessState.SLEEPING, "")),
-        patch.object(evidence, "_passed_on", lambda _: tree.printed), patch.object(evidence, "py_spy", lambda: None),
-        patch.object(evidence, "tcp_bytes", lambda: {7: (tree.sent, tree.sent // 40)}), patch.object(evidence, "inodes_of", lambda _: {7, 8}),
+        patch.object(work, "usage", lambda _: (dict(tree.io), tree.cpu_s)), patch.object(work, "descendants", lambda _: []),
+        patch.object(work, "main_thread", lambda _: (ProcessState.SLEEPING, "")),
+        patch.object(views, "main_thread", lambda _: (ProcessState.SLEEPING, "")),
+        patch.object(rank, "passed_on", lambda _: tree.printed), patch.object(stacks, "py_spy", lambda: None),
+        patch.object(work, "tcp_bytes", lambda: {7: (tree.sent, tree.sent // 40)}), patch.object(work, "inodes_of", lambda _: {7, 8}),
         patch.object(NodeWatch, "_with_kernel", lambda self, view, each, until: (view, "")),
     ):  # fmt: skip
         node.watch(0, "/nowhere", 1)
@@ -591,8 +585,8 @@ def test_what_a_rank_used_before_it_last_got_on_says_nothing_of_the_rest_after_i
     now, tree, path = [1000.0], Tree(), tmp_path / "page.3"
     node = NodeWatch("n1", clock=lambda: now[0])
     with (
-        patch.object(evidence, "usage", lambda _: (dict(tree.io), tree.cpu_s)),
-        patch.object(evidence, "descendants", lambda _: []),
+        patch.object(work, "usage", lambda _: (dict(tree.io), tree.cpu_s)),
+        patch.object(work, "descendants", lambda _: []),
     ):
         node.watch(3, str(path), os.getpid())
         for step in range(2):

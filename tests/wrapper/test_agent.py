@@ -16,7 +16,7 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
 from ftslurm.model.messages import wire
 from ftslurm.wrapper.agent.agent import Agent, signs_of_life
-from ftslurm.wrapper.agent.evidence import Examined
+from ftslurm.wrapper.agent.evidence.node_watch import Examined
 from ftslurm.wrapper.shim.protocol.lease import Lease
 from ftslurm.wrapper.shim.protocol.signed import LinkError
 

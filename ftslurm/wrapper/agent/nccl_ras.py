@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 
 from ftslurm.model.text import visible
+from ftslurm.system.sockets import kernel_address, plain_address
 
 DEFAULT = ("localhost", 28028)
 ADDRESS = "NCCL_RAS_ADDR"
@@ -61,13 +61,13 @@ def ask(address: tuple[str, int], timeout_s: float = ASK_S) -> str:
 
 def listeners(host: str, port: int, tables: tuple[Path, ...] = _TABLES) -> set[int]:
     """Users of the sockets that listen there on this node. Source: proc(5), /proc/net/tcp. Raises: OSError, ValueError."""
-    place = _plain_address(ip_address(host.partition("%")[0]))
+    place = plain_address(ip_address(host.partition("%")[0]))
     found = set()
     for table in tables:
         for words in _rows(table):
             address, _, number = words[1].partition(":")
             if words[3] == _LISTENS and int(number, 16) == port:
-                at = _plain_address(_kernel_address(address))
+                at = kernel_address(address)
                 if at == place or at.is_unspecified:
                     found.add(int(words[7]))
     return found
@@ -77,17 +77,6 @@ def _rows(table: Path) -> Iterator[list[str]]:
     """The rows without the heading; none if the kernel lacks this address family."""
     if table.exists():
         yield from (line.split() for line in table.read_text().splitlines()[1:])
-
-
-def _kernel_address(text: str) -> IPv4Address | IPv6Address:
-    """An address from words of 32 bits, each in the machine's byte order."""
-    data = bytes.fromhex(text)
-    words = [int.from_bytes(data[at : at + 4], "big").to_bytes(4, sys.byteorder) for at in range(0, len(data), 4)]
-    return ip_address(b"".join(words))
-
-
-def _plain_address(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 def findings(answer: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ VIEW = RankView(0, "n1", groups=(GroupView("0#1", (0, 1), 1, 0),), probed=True)
 
 
 class Node:
-    """In place of evidence.NodeWatch; one for all."""
+    """In place of NodeWatch; one for all."""
 
     progress_at = 0.0
     begun = False
