@@ -69,7 +69,7 @@ def may_finish(job: JobView, history: History, user_id: int) -> bool:
     """Is it this user's, waits held in the scheduling that the open requeue was to bring about, or the one before?"""
     run = history.last_run
     return (
-        run is not None and history.open_requeue is not None
+        run is not None and history.requeues.open is not None
         and job.user_id == user_id and job.state is JobState.PENDING and job.held
         and is_up_to_date(job.restarts, run.schedule)
     )  # fmt: skip
@@ -91,11 +91,11 @@ def finish(settings: HookSettings, owner: Owner, words: Sequence[str], watch_s: 
     client: SlurmClient | None = None
     while True:
         found = find_ledger(settings, owner, number, job, cluster)
-        if found is None or found.history.requeue is None:
+        if found is None or found.history.requeues.last is None:
             return ""
         client = client or CliSlurmClient(timeout_s=settings.slurm_timeout_s)
         view = client.job(number)
-        decided = found.history.open_requeue
+        decided = found.history.requeues.open
         if decided is None or not may_finish(view, found.history, owner.user_id):
             if watch_s and view.user_id == owner.user_id and view.state is JobState.PENDING and not view.held:
                 return start_when_clean(client, number, watch_s, slurms_clock(client.config()))

@@ -204,7 +204,7 @@ class _Walk:
             case rec.Reinstated():
                 self.back = [
                     node for node in record.nodes
-                    if self.past.left_on_words.get(node) == record.signature and node in self.past.isolated
+                    if self.past.exclusions.left_on_words.get(node) == record.signature and node in self.past.exclusions.isolated
                 ]  # fmt: skip
             case rec.HangSeen():
                 self.hang = record
@@ -359,7 +359,7 @@ class _Walk:
     def _done(self, decided: rec.Decided) -> str:
         if decided.rung == Rung.FAIL:
             reason = decided.reason or "nothing above applies"
-            used = {Budget.JOB_RESTARTS: self.past.used(Budget.JOB_RESTARTS), **self.past.spent}
+            used = {Budget.JOB_RESTARTS: self.past.budgets.used(Budget.JOB_RESTARTS), **self.past.budgets.spent}
             spent = [name for name, n in used.items() if n and self._limit(name) and name not in reason]
             left = [self._cost(name) for name in spent]
             told = [f"nothing more: {reason}", *left, self._lived()]
@@ -373,7 +373,7 @@ class _Walk:
 
     def _cost(self, name: str) -> str:
         limit = self._limit(name)
-        return f"{name} {limit - self.past.used(name)} of {limit} left" if limit else f"one of {name}"
+        return f"{name} {limit - self.past.budgets.used(name)} of {limit} left" if limit else f"one of {name}"
 
     def _limit(self, name: str) -> int:
         return self.run.budgets.get(name, 0) if self.run else 0

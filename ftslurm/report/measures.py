@@ -91,12 +91,12 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
     budgets = past.last_run.budgets if past.last_run is not None else {}
     return Measures(
         job.job, job.cluster, _known(job.state, STATES), job.began, job.at, past.attempts, job.schedule_count,
-        _how_many(job.nodes), last.tasks if last else 0, len(past.isolated),
+        _how_many(job.nodes), last.tasks if last else 0, len(past.exclusions.isolated),
         sum(isinstance(record, rec.ProgramSaid) and record.what == "message" for record in records),
         _restarts(records), _seconds(records, now, job.over),
         Counter(_known(record.fault_class, FAULT_CLASSES) for record in records if isinstance(record, rec.FaultSeen)),
         Counter(_known(record.sign, SIGNS) for record in records if isinstance(record, rec.HangSeen)),
-        {name: max(0, limit - past.spent.get(name, 0)) for name, limit in budgets.items() if limit and name in BUDGETS},
+        {name: max(0, limit - past.budgets.spent.get(name, 0)) for name, limit in budgets.items() if limit and name in BUDGETS},
     )  # fmt: skip
 
 

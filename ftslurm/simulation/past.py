@@ -312,10 +312,10 @@ def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state:
         faults.append(answered(fault, fault.at, node, True, time_spent.outages[place].decided))
     decided = Counter(record.rung for record in records if isinstance(record, rec.Decided))
     schedules = {record.schedule for record in records if isinstance(record, rec.RunBegan)}
+    left = {name: (limit - history.budgets.spent.get(name, 0), limit) for name, limit in budgets.items()}
     return Outcome(
-        TRUTH, state, what, at, at, parts, dict(lost_to), decided,
-        {name: (limit - history.spent.get(name, 0), limit) for name, limit in budgets.items()}, tuple(faults), history.attempts,
-        len(schedules) - 1, tuple(sorted(history.isolated)), node_s, plan.nodes,
+        TRUTH, state, what, at, at, parts, dict(lost_to), decided, left, tuple(faults), history.attempts,
+        len(schedules) - 1, tuple(sorted(history.exclusions.isolated)), node_s, plan.nodes,
     )  # fmt: skip
 
 

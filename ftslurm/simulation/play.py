@@ -343,8 +343,8 @@ class Play:
             name, ended, why, ended_at, until if counted else ended_at,
             dict(self._time.parts), dict(self._time.lost_to),
             Counter(record.rung for record in decided),
-            {key: (limit - history.used(key), limit) for key, limit in limits.items()},
-            tuple(self._with_answers()), history.attempts, self._number - 1, tuple(sorted(history.isolated)),
+            {key: (limit - history.budgets.used(key), limit) for key, limit in limits.items()},
+            tuple(self._with_answers()), history.attempts, self._number - 1, tuple(sorted(history.exclusions.isolated)),
             self._node_s, self._trace.plan.nodes, (*self._ledger, *(here.ledger if here is not None else ())),
         )  # fmt: skip
 

@@ -31,7 +31,7 @@ def variables(store: Store, env: Mapping[str, str]) -> dict[str, str]:
 def batch_variables(allocation: Allocation, past: History, node: str = "") -> dict[str, str]:
     """The values that a task on `node` would get now; before the first start of a scheduling, MA_PROC_START_CNT is 1 too."""
     same = past.last_run is not None and past.last_run.schedule == allocation.restarts
-    places = (past.places if same else ()) or allocation.nodes
+    places = (past.slots.nodes if same else ()) or allocation.nodes
     counters = counters_of_node(past, allocation.restarts, places.index(node) if node in places else None)
     kept_out = fold_nodes(past.kept_out(0.0, 0.0))
     return counters_env(counters) | restart_env(*past.why_scheduled(allocation.restarts), kept_out)

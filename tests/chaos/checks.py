@@ -184,8 +184,8 @@ def blows_answered(e: Evidence) -> Iterator[str]:
 def requeues_done(e: Evidence) -> Iterator[str]:
     """As many requeues decided as carried out, and each cost what it should."""
     history = fold(e.ledger)
-    if history.open_requeue is not None and e.state == "COMPLETED":
-        yield f"the requeue {history.open_requeue.id} stands open"
+    if history.requeues.open is not None and e.state == "COMPLETED":
+        yield f"the requeue {history.requeues.open.id} stands open"
     for decided in kind(e, rec.Decided):
         if decided.rung in REQUEUES - {"requeue-on-warning"} and decided.cost != "max_restarts":
             yield f"the requeue {decided.id} cost {decided.cost!r}"

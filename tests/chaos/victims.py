@@ -55,7 +55,7 @@ def _is_heir(pid: int, batch_node: str) -> bool:
 
 def room_to_isolate(job: Job) -> None:
     """Nodes that are kept out for good must leave enough for the job. Raises: Missed."""
-    gone = set(job.history().isolated) | {blow.victim.rpartition(" ")[2] for blow in job.blows if blow.isolates}
+    gone = set(job.history().exclusions.isolated) | {blow.victim.rpartition(" ")[2] for blow in job.blows if blow.isolates}
     left = len(job.world.cluster.nodes) - len(gone) - SICK_MOST
     if left <= job.plan.nodes:
         raise Missed("too few nodes would be left")

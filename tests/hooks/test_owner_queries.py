@@ -61,7 +61,7 @@ def test_a_requeue_is_finished_also_after_a_thousand_restarts_in_place(tmp_path:
     place.parent.mkdir(parents=True)
     place.write_bytes(data)
     found = find_ledger(HookSettings(), Owner(os.getuid(), os.getgid(), "me", tmp_path), 5, "5", "c")
-    assert found is not None and found.history.open_requeue is not None and found.history.open_requeue.exclude == ("n1",)
+    assert found is not None and found.history.requeues.open is not None and found.history.requeues.open.exclude == ("n1",)
 
 
 @pytest.mark.parametrize(("slurm_timeout_s", "timeout_s"), [(5.0, 638.0), (8.0, 659.0), (60.0, 680.0)])

@@ -62,7 +62,7 @@ def test_nothing_has_no_past() -> None:
 def test_attempts_and_starts_are_counted_a_scheduling_and_a_step() -> None:
     past = fold([attempt(1), attempt(2, starts=2), attempt(3, step_key="eval"), attempt(4, schedule=1)])
     assert past.attempts == 4
-    assert past.starts == {(0, "train"): 2, (0, "eval"): 1, (1, "train"): 1}
+    assert past.slots.starts == {(0, "train"): 2, (0, "eval"): 1, (1, "train"): 1}
 
 
 def test_faults_are_counted_by_node_device_and_code_from_a_time_on() -> None:
@@ -76,18 +76,18 @@ def test_budgets_are_spent_by_what_a_decision_costs() -> None:
     past = fold(
         [verdict("isolated-requeue", "node"), free, verdict("unconditional-requeue"), verdict("x", cost="crash_restarts")]
     )
-    assert past.spent == {"max_restarts": 2, "crash_restarts": 1} and past.decisions == 4
+    assert past.budgets.spent == {"max_restarts": 2, "crash_restarts": 1} and past.decisions == 4
 
 
 def test_the_row_of_unconditional_requeues_breaks_at_an_explicit_fault_only() -> None:
     crash, lost = verdict("unconditional-requeue"), verdict("unconditional-requeue", "lost")
     in_place, warned = verdict("in-place-restart", "device", cost=""), verdict("requeue-on-warning", "warning", cost="")
-    assert fold([crash, lost, crash]).unconditional_in_a_row == 3
-    assert fold([crash, warned, crash]).unconditional_in_a_row == 2
-    assert fold([crash, in_place, crash]).unconditional_in_a_row == 1
-    assert fold([crash, verdict("isolated-requeue", "node")]).unconditional_in_a_row == 0
-    assert fold([crash, verdict("unconditional-requeue", "device")]).unconditional_in_a_row == 0
-    assert fold([crash, verdict("in-place-restart", "crash", cost="crash_restarts"), crash]).unconditional_in_a_row == 2
+    assert fold([crash, lost, crash]).requeues.unconditional_in_a_row == 3
+    assert fold([crash, warned, crash]).requeues.unconditional_in_a_row == 2
+    assert fold([crash, in_place, crash]).requeues.unconditional_in_a_row == 1
+    assert fold([crash, verdict("isolated-requeue", "node")]).requeues.unconditional_in_a_row == 0
+    assert fold([crash, verdict("unconditional-requeue", "device")]).requeues.unconditional_in_a_row == 0
+    assert fold([crash, verdict("in-place-restart", "crash", cost="crash_restarts"), crash]).requeues.unconditional_in_a_row == 2
 
 
 def test_isolated_nodes_stay_out_until_their_time_is_up() -> None:
@@ -96,7 +96,7 @@ def test_isolated_nodes_stay_out_until_their_time_is_up() -> None:
     )
     assert past.kept_out(1e9, 0.0) == ("n1", "n2")
     assert [past.kept_out(now, 1000.0) for now in (1099.0, 1100.0, 1499.0, 1500.0)] == [("n1", "n2"), ("n1",), ("n1",), ()]
-    assert past.isolated["n2"][0] == "down"
+    assert past.exclusions.isolated["n2"][0] == "down"
 
 
 def test_a_node_that_is_isolated_again_starts_its_time_anew() -> None:
@@ -106,33 +106,33 @@ def test_a_node_that_is_isolated_again_starts_its_time_anew() -> None:
 
 def test_a_requeue_is_open_until_somebody_writes_what_became_of_it() -> None:
     requeue = verdict("isolated-requeue", "node")
-    assert fold([began(), requeue]).open_requeue == requeue
-    assert fold([began(), requeue, rec.CarriedOut(11.0, "another", True)]).open_requeue == requeue
+    assert fold([began(), requeue]).requeues.open == requeue
+    assert fold([began(), requeue, rec.CarriedOut(11.0, "another", True)]).requeues.open == requeue
     done = fold([began(), requeue, rec.CarriedOut(11.0, requeue.id, True)])
-    assert done.open_requeue is None and done.requeues_done == 1
+    assert done.requeues.open is None and done.requeues.done == 1
     refused = fold([began(), requeue, rec.CarriedOut(11.0, requeue.id, False, "refused")])
-    assert refused.open_requeue is None and refused.requeues_done == 0
+    assert refused.requeues.open is None and refused.requeues.done == 0
 
 
 def test_a_later_scheduling_proves_that_the_requeue_happened() -> None:
     requeue = verdict("unconditional-requeue")
-    assert fold([began(), requeue, began(schedule=1)]).open_requeue is None
-    assert fold([began(), requeue, began(run="r2")]).open_requeue == requeue
+    assert fold([began(), requeue, began(schedule=1)]).requeues.open is None
+    assert fold([began(), requeue, began(run="r2")]).requeues.open == requeue
 
 
 def test_restarts_are_counted_for_each_command_and_requeues_for_the_job() -> None:
     other = replace(began(run="r2"), step_key="eval")
     records = [began(), verdict("in-place-restart", cost="crash_restarts"), verdict("unconditional-requeue")]
     past = fold(records)
-    assert (past.job_restarts, past.spent) == (2, {"crash_restarts": 1, "max_restarts": 1})
+    assert (past.budgets.job_restarts, past.budgets.spent) == (2, {"crash_restarts": 1, "max_restarts": 1})
     past = fold([*records, other])
-    assert (past.job_restarts, past.spent) == (0, {"crash_restarts": 0, "max_restarts": 1})
+    assert (past.budgets.job_restarts, past.budgets.spent) == (0, {"crash_restarts": 0, "max_restarts": 1})
     past = fold([*records, other, verdict("in-place-restart", cost="crash_restarts"), began(1, "r3")])
-    assert (past.job_restarts, past.spent) == (2, {"crash_restarts": 1, "max_restarts": 1})
+    assert (past.budgets.job_restarts, past.budgets.spent) == (2, {"crash_restarts": 1, "max_restarts": 1})
 
 
 def test_a_restart_in_place_leaves_no_requeue_open() -> None:
-    assert fold([began(), verdict("in-place-restart", "device", cost="")]).open_requeue is None
+    assert fold([began(), verdict("in-place-restart", "device", cost="")]).requeues.open is None
 
 
 def of_run(run: str, number: int, rung: str, cause: str = "node", cost: str = "max_restarts", attempt: int = 1) -> rec.Decided:
@@ -142,12 +142,12 @@ def of_run(run: str, number: int, rung: str, cause: str = "node", cost: str = "m
 def test_what_an_ftrun_beside_it_decides_leaves_a_requeue_open() -> None:
     """Its step takes a while to end before it is carried out."""
     requeue, beside = of_run("a", 1, "isolated-requeue"), of_run("b", 2, "in-place-restart", cost="")
-    assert fold([requeue, beside]).open_requeue == requeue
+    assert fold([requeue, beside]).requeues.open == requeue
     done = fold([requeue, beside, rec.CarriedOut(11.0, "a-1", True)])
-    assert done.open_requeue is None and done.requeues_done == 1
-    assert fold([requeue, beside, of_run("a", 3, "fail", cost="")]).open_requeue is None
-    assert fold([began(), requeue, beside, began(schedule=1)]).open_requeue is None
-    assert fold([requeue, of_run("b", 2, "unconditional-requeue")]).open_requeue.id == "b-2"  # type: ignore[union-attr]
+    assert done.requeues.open is None and done.requeues.done == 1
+    assert fold([requeue, beside, of_run("a", 3, "fail", cost="")]).requeues.open is None
+    assert fold([began(), requeue, beside, began(schedule=1)]).requeues.open is None
+    assert fold([requeue, of_run("b", 2, "unconditional-requeue")]).requeues.open.id == "b-2"  # type: ignore[union-attr]
 
 
 def test_why_the_job_was_scheduled_anew() -> None:
@@ -163,27 +163,27 @@ def test_why_the_job_was_scheduled_anew() -> None:
         ([dead, rec.Finished(9.0, "r1", 143, "the job was requeued by somebody else")], ("requeue-by-slurm", "outside")),
     ):
         before = fold([began(), attempt(1), *past])
-        assert before.why_scheduled(1) == before.add(began(1, "r2")).scheduled_by == why
+        assert before.why_scheduled(1) == before.add(began(1, "r2")).requeues.scheduled_by == why
         assert before.why_scheduled(0) == ("", "")
     twice = fold([began(), requeue, done, began(1, "r2"), dead, began(2, "r3"), began(2, "r4")])
-    assert twice.scheduled_by == ("requeue-by-slurm", "node")
+    assert twice.requeues.scheduled_by == ("requeue-by-slurm", "node")
 
 
 def test_a_requeue_that_its_ftrun_gave_up_is_open_until_the_next_one_of_the_script_decides() -> None:
     given_up = [began(run="a"), of_run("a", 1, "isolated-requeue"), rec.Finished(11.0, "a", 130, "interrupted"), began(run="b")]
-    assert fold(given_up).open_requeue is not None
-    assert fold([*given_up, of_run("b", 2, "in-place-restart", cost="")]).open_requeue is None
+    assert fold(given_up).requeues.open is not None
+    assert fold([*given_up, of_run("b", 2, "in-place-restart", cost="")]).requeues.open is None
     again = fold([*given_up, of_run("b", 2, "isolated-requeue"), of_run("c", 3, "in-place-restart", cost="")])
-    assert again.open_requeue is not None and again.open_requeue.id == "b-2", "that one is not given up"
+    assert again.requeues.open is not None and again.requeues.open.id == "b-2", "that one is not given up"
 
 
 def test_a_swap_that_failed_is_paid_back_whoever_has_decided_something_since() -> None:
     swap, beside = of_run("a", 1, "node-replacement", cost="node_replacements"), of_run("b", 2, "in-place-restart", cost="")
     failed = rec.CarriedOut(11.0, "a-1", False, "no node")
     past = fold([swap, beside, failed])
-    assert past.spent == {"node_replacements": 0} and not past.open_swaps
-    assert past.add(failed).spent == {"node_replacements": 0}, "once"
-    assert fold([swap, beside, rec.CarriedOut(11.0, "a-1", True, "replaced")]).spent == {"node_replacements": 1}
+    assert past.budgets.spent == {"node_replacements": 0} and not past.open_swaps
+    assert past.add(failed).budgets.spent == {"node_replacements": 0}, "once"
+    assert fold([swap, beside, rec.CarriedOut(11.0, "a-1", True, "replaced")]).budgets.spent == {"node_replacements": 1}
     assert not fold([began(), swap, began(schedule=1)]).open_swaps
 
 
@@ -193,9 +193,9 @@ def test_a_hang_counts_once_where_its_first_answer_failed() -> None:
         swap = of_run("a", 2 * attempt, "node-replacement", "hang", "node_replacements", attempt)
         requeue = of_run("a", 2 * attempt + 1, "isolated-requeue", "hang", attempt=attempt)
         records += [swap, rec.CarriedOut(11.0, swap.id, False, "no node"), requeue]
-    assert fold(records).hangs_in_a_row == 2
-    assert fold([swap, rec.AttemptEnded(11.0, 2, step=9), rec.CarriedOut(12.0, swap.id, False)]).hangs_in_a_row == 0
-    assert fold([swap, rec.CarriedOut(12.0, swap.id, True)]).hangs_in_a_row == 1
+    assert fold(records).hangs.in_a_row == 2
+    assert fold([swap, rec.AttemptEnded(11.0, 2, step=9), rec.CarriedOut(12.0, swap.id, False)]).hangs.in_a_row == 0
+    assert fold([swap, rec.CarriedOut(12.0, swap.id, True)]).hangs.in_a_row == 1
 
 
 def test_a_run_that_began_is_not_finished() -> None:
@@ -241,22 +241,22 @@ def ended(number: int, **more: int) -> rec.AttemptEnded:
 
 
 def test_a_program_that_tells_no_steps_gets_further_by_many_more_beats() -> None:
-    assert tries(*(ended(number, beats=40) for number in (1, 2, 3))).unconditional_in_a_row == 3
-    assert tries(ended(1, beats=40), ended(2, beats=60), ended(3, beats=70)).unconditional_in_a_row == 3
+    assert tries(*(ended(number, beats=40) for number in (1, 2, 3))).requeues.unconditional_in_a_row == 3
+    assert tries(ended(1, beats=40), ended(2, beats=60), ended(3, beats=70)).requeues.unconditional_in_a_row == 3
     past = tries(ended(1, beats=40), ended(2, beats=80), ended(3, beats=80))
-    assert (past.unconditional_in_a_row, past.most_beats) == (2, 80)
+    assert (past.requeues.unconditional_in_a_row, past.progress.most_beats) == (2, 80)
 
 
 def test_or_by_what_it_has_saved_some_time_after_its_start() -> None:
-    assert tries(ended(1), ended(2, saved=1), ended(3)).unconditional_in_a_row == 2
-    assert tries(ended(1), ended(2, saved=1), ended(3), lived_s=5.0).unconditional_in_a_row == 3
+    assert tries(ended(1), ended(2, saved=1), ended(3)).requeues.unconditional_in_a_row == 2
+    assert tries(ended(1), ended(2, saved=1), ended(3), lived_s=5.0).requeues.unconditional_in_a_row == 3
 
 
 def test_steps_tell_it_alone_where_they_are_told() -> None:
     past = tries(
         ended(1, step=90, beats=10, saved=1), ended(2, step=90, beats=99, saved=3), ended(3, step=80, beats=400, saved=1)
     )
-    assert past.unconditional_in_a_row == 3
+    assert past.requeues.unconditional_in_a_row == 3
 
 
 def test_beats_of_an_old_ledger_are_none() -> None:

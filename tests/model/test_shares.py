@@ -44,6 +44,6 @@ def began(number: int, cpus: str, gpus: str = "") -> rec.AttemptBegan:
 
 def test_the_history_knows_what_each_slot_had_also_after_some_were_given_up() -> None:
     past = [began(1, "4,2,8", "1(x3)")]
-    assert fold(past).shares[0, "k"] == (Share(4, 1), Share(2, 1), Share(8, 1))
+    assert fold(past).slots.shares[0, "k"] == (Share(4, 1), Share(2, 1), Share(8, 1))
     smaller = rec.SlotsChanged(2.0, "r", 0, ("n1", "n3"), kept=(0, 2))
-    assert fold([*past, smaller]).shares[0, "k"] == (Share(4, 1), Share(8, 1))
+    assert fold([*past, smaller]).slots.shares[0, "k"] == (Share(4, 1), Share(8, 1))

@@ -322,7 +322,7 @@ class Job:
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts)
         self.tasks = tasks_on(self.nodes, per_node)
-        self.truth = Truth(self.tasks, self.settings, history.spent.get("max_restarts", 0))
+        self.truth = Truth(self.tasks, self.settings, history.budgets.spent.get("max_restarts", 0))
         self.devices: dict[str, tuple[Fault, ...]] = {}
         self.heals: bool | None = True
         self.shares = tuple(shares)

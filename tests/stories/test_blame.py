@@ -99,7 +99,7 @@ class Campaign:
     @property
     def excluded(self) -> set[str]:
         """At the end."""
-        return set(fold(self.job.ledger).isolated)
+        return set(fold(self.job.ledger).exclusions.isolated)
 
     @property
     def ever_excluded(self) -> set[str]:
@@ -132,7 +132,7 @@ def test_the_node_that_was_left_is_reinstated_and_may_be_used_again() -> None:
     assert "on rank 1 on n2 and n3: it is the program; n2 is reinstated" in job.job.said
     (record,) = job.job.recorded(rec.Reinstated)
     assert record.nodes.keys() == {"n2"} and "it is the program" in record.nodes["n2"]
-    assert fold(job.job.ledger).ours == {"n2"}, "Slurm still excludes it until the requeue takes it off"
+    assert fold(job.job.ledger).exclusions.ours == {"n2"}, "Slurm still excludes it until the requeue takes it off"
     assert job.job.did(do.TellOthers)[-1].reinstated == ("n2",)
     job.again(nodes=("n1", "n2"))
     assert job.fails(1, ECC) == "fail", "confirmed twice"
@@ -203,7 +203,7 @@ def test_a_fact_is_never_taken_back() -> None:
     assert job.rungs == ["isolated-requeue"] and job.did(do.TellOthers)[0].nodes.keys() == {"n2"}
     assert not job.recorded(rec.Decided)[0].words
     history = fold([*job.ledger, rec.Reinstated(job.now.unix, 1, "80E18402", {"n2": "it is the program"})])
-    assert history.isolated.keys() == {"n2"}
+    assert history.exclusions.isolated.keys() == {"n2"}
 
 
 @pytest.mark.parametrize(("text", "rung"), [(LAUNCH, "unconditional-requeue"), (ECC, "isolated-requeue")])
@@ -276,7 +276,7 @@ def test_a_fact_found_later_gives_the_words_their_node_back() -> None:
     job = Campaign(per_node=2)
     job.fails(2, ECC)
     history = fold([*job.job.ledger, rec.NodeRefused(job.job.now.unix, "n2", "device 0 is gone")])
-    assert history.isolated.keys() == {"n2"} and not history.left_on_words
+    assert history.exclusions.isolated.keys() == {"n2"} and not history.exclusions.left_on_words
 
 
 # --- in a row

@@ -195,7 +195,7 @@ def test_words_never_cost_more_nodes_than_they_may_and_nobody_hears_of_them(
     assert len(life.left_on_words) <= budget
     history = fold(life.job.ledger)
     assert len({node for decided in of_kind(life.job.ledger, rec.Decided) for node in decided.words}) <= budget
-    assert life.left_on_words <= set(history.left_on_words) | life.proven
+    assert life.left_on_words <= set(history.exclusions.left_on_words) | life.proven
     assert life.told <= life.proven, "facts alone are remembered"
     assert not life.dearer
 
@@ -211,6 +211,6 @@ def test_a_bug_without_progress_or_facts_comes_to_an_end_and_leaves_one_node_out
     """The same error of the same rank, again and again, with other failures between: at most a dozen tries, whatever it says."""
     life = lived([act, *other] * 12, 1, frozenset(), shape, max_restarts=128)
     assert life.over
-    assert len(fold(life.job.ledger).isolated) <= 1
+    assert len(fold(life.job.ledger).exclusions.isolated) <= 1
     tries = len(of_kind(life.job.ledger, rec.Decided))
     assert tries <= 12, [decided.rung for decided in of_kind(life.job.ledger, rec.Decided)]

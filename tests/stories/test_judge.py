@@ -845,7 +845,7 @@ def test_a_slurmctld_that_is_away_is_asked_again_until_it_is_back_and_nothing_is
     job.wait(10.0)
     assert job.rungs == ["unconditional-requeue"] and job.status == 75
     assert "Slurm answers again, after 60 min" in job.said
-    assert job.judge.history.spent == {"max_restarts": 1}
+    assert job.judge.history.budgets.spent == {"max_restarts": 1}
 
 
 def test_what_no_answer_of_slurm_could_change_is_not_waited_for() -> None:
@@ -894,7 +894,7 @@ def test_a_warning_whose_requeue_needs_slurm_waits_for_it() -> None:
     assert job.status is None
     job.slurm = replace(RUNNING, node_count=2)
     job.wait(10.0)
-    assert job.rungs == ["requeue-on-warning"] and job.judge.history.spent == {}
+    assert job.rungs == ["requeue-on-warning"] and job.judge.history.budgets.spent == {}
 
 
 def test_a_requeue_that_slurm_s_absence_kept_from_being_done_is_tried_again_and_paid_once() -> None:
@@ -907,7 +907,7 @@ def test_a_requeue_that_slurm_s_absence_kept_from_being_done_is_tried_again_and_
     assert len(job.did(do.Requeue)) == 4 and len({requeue.decision for requeue in job.did(do.Requeue)}) == 1
     assert job.recorded(rec.CarriedOut) == [] and "to give the job back, 4 h at the most" in job.said
     job.tell(ev.RequeueEnded(True, "requeued"))
-    assert job.status == 75 and job.judge.history.spent == {"max_restarts": 1}
+    assert job.status == 75 and job.judge.history.budgets.spent == {"max_restarts": 1}
 
 
 def test_a_requeue_is_not_tried_for_ever() -> None:

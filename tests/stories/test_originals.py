@@ -98,14 +98,14 @@ def test_the_count_survives_a_requeue() -> None:
     assert job.rungs == ["in-place-restart", "isolated-requeue"] and "max_job_restarts 0 of 2 left" in job.said
     job = job.again(nodes=("n1", "n3")).begin()
     job.exits(0, 1)
-    assert job.rungs == ["fail"] and fold(job.ledger).job_restarts == 2
+    assert job.rungs == ["fail"] and fold(job.ledger).budgets.job_restarts == 2
 
 
 def test_an_instance_of_an_async_job_that_is_started_again_is_no_restart_of_the_job() -> None:
     job = Job(by_flags(f"--job-execution-mode=Async --max-num-of-job-restart=1 {ON_FAILURE}")).begin()
     for _ in range(3):
         job.exits(1, 1)
-    assert fold(job.ledger).job_restarts == 0 and job.status is None
+    assert fold(job.ledger).budgets.job_restarts == 0 and job.status is None
 
 
 # --- AIMaster: C4D's levels

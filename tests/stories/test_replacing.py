@@ -70,16 +70,16 @@ def test_a_spare_takes_the_slot_of_a_broken_node_and_the_ranks_keep_theirs() -> 
     assert (env["SLURM_NODEID"], env["SLURM_PROCID"], env["SLURM_JOB_NODELIST"]) == ("1", "2", "n1,n4,n3")
     assert (env["SLURM_TASKS_PER_NODE"], env["SLURM_GTIDS"], env["FTSLURM_EXCLUDED_NODES"]) == ("2(x3)", "2,3", "n2")
     assert "replaced n2 by n4 (a spare)" in job.said
-    assert fold(job.ledger).spent == {"node_replacements": 1} and fold(job.ledger).isolated.keys() == {"n2"}
+    assert fold(job.ledger).budgets.spent == {"node_replacements": 1} and fold(job.ledger).exclusions.isolated.keys() == {"n2"}
 
 
 def test_a_step_that_takes_another_s_place_is_to_have_what_the_first_one_had() -> None:
     job = with_spares(shares=(Share(8, 2),) * 3)
     had = (Share(8, 2),) * 3
-    assert job.did(do.LaunchStep)[0].shares == () and fold(job.ledger).shares[0, "train"] == had
+    assert job.did(do.LaunchStep)[0].shares == () and fold(job.ledger).slots.shares[0, "train"] == had
     job.shares = (Share(64),) * 3  # of the spare; what srun gives there is no measure
     job.shows(BROKEN)
-    assert job.did(do.LaunchStep)[-1].shares == had == fold(job.ledger).shares[0, "train"]
+    assert job.did(do.LaunchStep)[-1].shares == had == fold(job.ledger).slots.shares[0, "train"]
     assert job.did(do.LaunchStep)[-1].layout is not None
 
 
@@ -144,7 +144,7 @@ def test_a_spare_that_is_not_fit_is_passed_over(good: bool | None, isolated: set
     job.unfit = {"n4": good}
     job.shows(BROKEN)
     assert layout(job).nodes == ("n1", "n5", "n3") and "n4 cannot replace n2: as told" in job.said
-    assert set(fold(job.ledger).isolated) == isolated
+    assert set(fold(job.ledger).exclusions.isolated) == isolated
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_spare_has_as_many_devices_as_the_node_had(
     counted = {**dict.fromkeys(("n4", "n5"), 16), **there}
     job.there = {node: {"ascend": count} if count is not None else {} for node, count in counted.items()}
     job.shows(BROKEN)
-    assert layout(job).nodes == nodes and set(fold(job.ledger).isolated) == isolated
+    assert layout(job).nodes == nodes and set(fold(job.ledger).exclusions.isolated) == isolated
 
 
 def test_what_was_seen_of_a_spare_beforehand_is_measured_as_well() -> None:
@@ -187,7 +187,7 @@ def test_where_no_spare_is_fit_the_job_is_requeued_without_them_and_nothing_is_s
     job.unfit = {"n4": False, "n5": False}
     job.shows(BROKEN)
     assert job.rungs == ["node-replacement", "isolated-requeue"] and job.excluded == ("n2", "n4", "n5")
-    assert fold(job.ledger).spent == {"node_replacements": 0, "max_restarts": 1}
+    assert fold(job.ledger).budgets.spent == {"node_replacements": 0, "max_restarts": 1}
     assert [done.ok for done in job.recorded(rec.CarriedOut)] == [False, True]
 
 
@@ -383,7 +383,7 @@ def test_where_no_node_can_be_replaced_the_next_rung_is_asked_and_the_reason_sai
     job.shows(BROKEN)
     passed = dict(job.recorded(rec.Decided)[-1].passed)
     assert job.rungs == ["isolated-requeue"] and passed["node-replacement"] == passed["shrink"] == "too many tasks"
-    assert fold(job.ledger).spent == {"max_restarts": 1}
+    assert fold(job.ledger).budgets.spent == {"max_restarts": 1}
 
 
 # --- donors
@@ -455,7 +455,7 @@ def test_no_node_in_time_and_the_job_is_requeued_and_no_donor_stays() -> None:
     assert job.judge.phase is Phase.REPLACING
     job.wait(ON_LOAN.replacement_wait_s + 100.0)
     assert job.rungs == ["node-replacement", "isolated-requeue"] and job.excluded == ("n2",)
-    assert fold(job.ledger).spent == {"node_replacements": 0, "max_restarts": 1}
+    assert fold(job.ledger).budgets.spent == {"node_replacements": 0, "max_restarts": 1}
 
 
 def test_a_loan_that_comes_too_late_is_ended() -> None:
@@ -500,7 +500,7 @@ def test_where_the_old_step_cannot_be_ended_nothing_is_swapped_and_nothing_spent
     job.wait(100.0)
     assert job.rungs == ["node-replacement", "isolated-requeue"] and len(job.did(do.LaunchStep)) == 1
     assert "the old step could not be ended" in dict(job.recorded(rec.Decided)[-1].passed)["node-replacement"]
-    assert fold(job.ledger).spent == {"node_replacements": 0, "max_restarts": 1}
+    assert fold(job.ledger).budgets.spent == {"node_replacements": 0, "max_restarts": 1}
 
 
 def test_before_a_requeue_the_donors_go() -> None:
@@ -539,7 +539,7 @@ def test_a_warning_while_a_node_is_waited_for_is_not_forgotten(requeue: bool) ->
     job.tell(ev.SignalSeen(SIGUSR1))
     job.silent = set()
     if requeue:
-        assert job.status == 75 and not any(fold(job.ledger).spent.values()) and job.excluded == ("n2",)
+        assert job.status == 75 and not any(fold(job.ledger).budgets.spent.values()) and job.excluded == ("n2",)
         return
     job.tell(ev.NodeBorrowed(1, "n9", 909))
     assert job.judge.phase is Phase.RUNNING and job.did(do.SignalRanks) == [do.SignalRanks(SIGUSR1)]
@@ -832,7 +832,7 @@ def test_smaller_only_when_no_other_node_is_to_be_had() -> None:
     job = smaller(policy)
     job.shows(BROKEN)
     assert job.rungs == ["node-replacement", "shrink"] and layout(job).nodes == ("n1", "n3")
-    assert fold(job.ledger).spent == {"node_replacements": 1}
+    assert fold(job.ledger).budgets.spent == {"node_replacements": 1}
 
 
 def test_a_rank_that_moved_up_keeps_the_starts_it_had_alone() -> None:
@@ -901,7 +901,7 @@ def test_or_the_job_goes_on_with_fewer_or_is_requeued_without_it(replaces: bool)
     assert layout(job).nodes == ("n1", "n3") and job.status is None
     job = without_n2(replace(ON_LOAN, node_replacement=replaces)).begin()
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",) and not job.did(do.LaunchStep)
-    assert "n2" in job.said and fold(job.ledger).size == 3
+    assert "n2" in job.said and fold(job.ledger).slots.size == 3
 
 
 def test_a_spare_makes_up_for_it() -> None:
@@ -936,7 +936,7 @@ def test_a_replacement_waits_for_slurmctld_and_nothing_dearer_is_taken_meanwhile
     job.slurm, job.unfit = replace(RUNNING, node_count=5), {}
     job.wait(10.0)
     assert job.rungs == ["node-replacement"] and layout(job).nodes == ("n1", "n4", "n3")
-    assert job.judge.history.spent == {"node_replacements": 1}
+    assert job.judge.history.budgets.spent == {"node_replacements": 1}
 
 
 def test_a_search_that_slurmctld_left_without_answers_is_made_again_and_costs_nothing() -> None:
@@ -948,11 +948,11 @@ def test_a_search_that_slurmctld_left_without_answers_is_made_again_and_costs_no
     assert job.rungs == ["node-replacement"] and job.judge.phase is Phase.SETTLING
     job.tell(AWAY)
     job.wait(30.0)
-    assert job.rungs == ["node-replacement"] and not any(job.judge.history.spent.values())
+    assert job.rungs == ["node-replacement"] and not any(job.judge.history.budgets.spent.values())
     job.unfit = {}
     job.tell(job.slurm)
     assert job.rungs == ["node-replacement"] * 2 and layout(job).nodes == ("n1", "n4", "n3")
-    assert job.judge.history.spent == {"node_replacements": 1}
+    assert job.judge.history.budgets.spent == {"node_replacements": 1}
 
 
 def test_a_search_without_answers_has_failed_where_slurmctld_was_there_all_the_time() -> None:
@@ -973,7 +973,7 @@ def test_a_donor_that_slurmctld_s_absence_kept_from_being_had_is_asked_for_again
     job.slurm, job.silent, job.donors = replace(RUNNING, node_count=2), set(), ["n9"]
     job.wait(10.0)
     assert job.rungs == ["node-replacement"] * 2 and layout(job).nodes == ("n1", "n9")
-    assert job.judge.history.spent == {"node_replacements": 1}
+    assert job.judge.history.budgets.spent == {"node_replacements": 1}
 
 
 def test_when_patience_with_slurmctld_is_spent_the_next_rung_is_asked() -> None:
@@ -1015,7 +1015,7 @@ def test_a_donor_that_is_cancelled_is_replaced_by_another_and_its_node_is_not_bl
     job.tell(ev.SignalSeen(SIGTERM, rank=2), ev.SignalSeen(SIGTERM, rank=3))
     assert job.rungs == ["node-replacement"] * 2 and "n9 is lent no more: its donor job 909 has ended" in job.said
     assert layout(job).nodes == ("n1", "n8") and counts(job) == [(1, 3), (1, 3), (3, 1), (3, 1)]
-    assert fold(job.ledger).isolated.keys() == {"n2"} and fold(job.ledger).spent == {"node_replacements": 2}
+    assert fold(job.ledger).exclusions.isolated.keys() == {"n2"} and fold(job.ledger).budgets.spent == {"node_replacements": 2}
     assert [told.nodes.keys() for told in job.did(do.TellOthers)] == [{"n2"}]
 
 

@@ -175,7 +175,7 @@ def test_stop_ends_the_job_from_wherever_it_is(name: str) -> None:
     assert request(job, asked.number).state is State.DONE
     assert job.status == 143, job.status
     assert not [attempt for attempt in job.did(do.StartRanks) if attempt.attempt > 1]
-    assert fold(job.ledger).open_requeue is None, "nobody shall finish it"
+    assert fold(job.ledger).requeues.open is None, "nobody shall finish it"
     finished = job.recorded(rec.Finished)[-1]
     assert finished.what == "stopped on request 1 of anna"
 
@@ -215,7 +215,7 @@ def test_what_changes_nothing_that_runs_is_taken_everywhere(name: str, verb: str
     assert answer(job, undo.number)[0]
     control = job.judge.history.control
     assert not control.held and control.no_restarts is None and not control.excluded
-    assert "n9" not in job.judge.history.isolated
+    assert "n9" not in job.judge.history.exclusions.isolated
 
 
 @pytest.mark.parametrize("name", PHASES)
@@ -261,7 +261,7 @@ def test_without_a_spare_the_job_is_requeued_without_the_node() -> None:
     asked = ask(job, ctl.EXCLUDE, nodes=("n2",))
     assert answer(job, asked.number) == (True, "the job goes on without n2: isolated-requeue")
     assert job.status == 75 and job.excluded == ("n2",)
-    assert not job.judge.history.spent
+    assert not job.judge.history.budgets.spent
     job = job.again(nodes=("n1", "n3")).begin()
     assert job.judge.phase is Phase.RUNNING
     job.exits(0, 1)
@@ -271,7 +271,7 @@ def test_without_a_spare_the_job_is_requeued_without_the_node() -> None:
 def test_what_people_ask_for_is_none_of_aimasters_restarts() -> None:
     job = Job(replace(REPLACES, max_job_restarts=0), **SPARE).begin()
     ask(job, ctl.EXCLUDE, nodes=("n2",))
-    assert job.rungs == ["node-replacement"] and job.judge.history.job_restarts == 0
+    assert job.rungs == ["node-replacement"] and job.judge.history.budgets.job_restarts == 0
     job.exits(0, 3)
     assert job.status == 3 and "max_job_restarts" in job.said
 
@@ -283,7 +283,7 @@ def test_a_node_that_cannot_be_left_is_refused_and_the_ranks_run_on() -> None:
     ok, text = answer(job, asked.number)
     assert not ok and "the job needs 2 nodes and only 1 would be left without n2" in text
     assert job.judge.phase is Phase.RUNNING and not job.did(do.StopRanks)
-    assert not job.judge.history.isolated
+    assert not job.judge.history.exclusions.isolated
 
 
 def test_a_node_without_ranks_is_only_remembered_and_so_is_one_that_may_wait() -> None:
@@ -323,11 +323,11 @@ def test_a_reinstated_node_is_used_again_whoever_excluded_it() -> None:
     asked = ask(job, ctl.REINSTATE, nodes=("n2",))
     assert answer(job, asked.number)[0]
     ask(job, ctl.REQUEUE)
-    assert job.excluded == () and "n2" in job.judge.history.ours, "so that Slurm is told, too"
+    assert job.excluded == () and "n2" in job.judge.history.exclusions.ours, "so that Slurm is told, too"
     job = job.again().begin()
     undo = ask(job, ctl.UNDO, target=asked.number)
     assert answer(job, undo.number)[0]
-    assert job.judge.history.isolated["n2"][0].startswith("80E01801"), "as it was before"
+    assert job.judge.history.exclusions.isolated["n2"][0].startswith("80E01801"), "as it was before"
 
 
 def test_ranks_go_on_where_they_were_if_the_node_cannot_be_left_after_all() -> None:
@@ -388,7 +388,7 @@ def test_a_requeue_that_cannot_be_is_refused_and_the_ranks_run_on(slurm: dict[st
     ok, text = answer(job, asked.number)
     assert not ok and why in text
     assert job.judge.phase is Phase.RUNNING and not job.did(do.StopRanks)
-    assert not job.judge.history.isolated
+    assert not job.judge.history.exclusions.isolated
 
 
 def test_a_job_that_is_cancelled_while_slurm_is_asked_ends_as_cancelled() -> None:

@@ -29,15 +29,15 @@ def counters(past: History, schedule: int, step_key: str, slot: int | None = Non
     was never started alone.
     """
     key = schedule, step_key
-    alone = past.rank_starts.get((*key, rank), 0) if rank is not None else 0
-    starts = past.starts.get(key, 0) - _base(past, slot, key) + alone
+    alone = past.slots.rank_starts.get((*key, rank), 0) if rank is not None else 0
+    starts = past.slots.starts.get(key, 0) - _base(past, slot, key) + alone
     return Counters(_of_slot(past, schedule, slot), starts, past.attempts)
 
 
 def counters_of_node(past: History, schedule: int, slot: int | None) -> Counters:
     """For the batch script and steps of plain srun on the node of `slot`, None where it has none: of the command that was
     started most often there. Before the first start in `schedule` it is what a first one would be told."""
-    here = [(starts - _base(past, slot, key), starts) for key, starts in past.starts.items() if key[0] == schedule]
+    here = [(starts - _base(past, slot, key), starts) for key, starts in past.slots.starts.items() if key[0] == schedule]
     started = any(starts for _, starts in here)
     most = max(1, *(since for since, _ in here)) if here else 1
     return Counters(_of_slot(past, schedule, slot), most, past.attempts if started else past.attempts + 1)
@@ -50,8 +50,8 @@ def counters_of_attempt(begun: AttemptBegan) -> Counters:
 
 def restarts(past: History, step_key: str) -> int:
     """Starts of the command after its first, in all schedulings: what torchrun calls restart count and ft_launcher cycle."""
-    started = sum(times for (_, key), times in past.starts.items() if key == step_key)
-    return max(0, started + sum(times for (_, key, _), times in past.rank_starts.items() if key == step_key) - 1)
+    started = sum(times for (_, key), times in past.slots.starts.items() if key == step_key)
+    return max(0, started + sum(times for (_, key, _), times in past.slots.rank_starts.items() if key == step_key) - 1)
 
 
 def schedule_count(schedule: int) -> int:
@@ -60,9 +60,9 @@ def schedule_count(schedule: int) -> int:
 
 
 def _of_slot(past: History, schedule: int, slot: int | None) -> int:
-    return schedule_count(schedule) + (past.rescheduled.get(slot, 0) if slot is not None else 0)
+    return schedule_count(schedule) + (past.slots.rescheduled.get(slot, 0) if slot is not None else 0)
 
 
 def _base(past: History, slot: int | None, key: tuple[int, str]) -> int:
     """Starts of the command before `slot` was last given another node."""
-    return past.bases.get(slot, {}).get(key, 0) if slot is not None else 0
+    return past.slots.bases.get(slot, {}).get(key, 0) if slot is not None else 0

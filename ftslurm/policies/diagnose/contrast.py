@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ftslurm.model.folds.history import History, Sighting
+from ftslurm.model.folds.history import History
+from ftslurm.model.folds.parts.verdicts import Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose.corrections import AS_IT_SEES
@@ -47,12 +48,14 @@ def contrast(
 
     since: earlier sightings do not count, Unix seconds. step: to which the training had come, 0 if not told.
     """
-    before = [seen for seen in history.sightings if seen.signature == signature and seen.at >= since]
+    before = [seen for seen in history.verdicts.sightings if seen.signature == signature and seen.at >= since]
     if not before or not shown:
         return None
     for follows, nodes in (_rank(before, shown), _step(before, shown, step), _without(signature, shown, history)):
         if follows:
-            accused = {seen.node for seen in before} | {n for n, sign in history.left_on_words.items() if sign == signature}
+            accused = {seen.node for seen in before} | {
+                n for n, sign in history.exclusions.left_on_words.items() if sign == signature
+            }
             why = f"{SAME} ({signature}) {nodes}: {_INSTEAD.get(error_class, 'it is the program')}"
             return Contrast(follows, why, tuple(sorted(accused)))
     return None
@@ -76,8 +79,10 @@ def _without(signature: str, shown: Mapping[int, str], history: History) -> tupl
     here = set(shown.values())
     left = {
         node
-        for node, sign in history.left_on_words.items()
-        if sign == signature and node in history.isolated and history.isolated[node][1] >= history.progress_at
+        for node, sign in history.exclusions.left_on_words.items()
+        if sign == signature
+        and node in history.exclusions.isolated
+        and history.exclusions.isolated[node][1] >= history.progress.made_at
     }
     if not left or left & here:
         return "", ""

@@ -162,7 +162,7 @@ class StallWatch:
 
     def _repeated(self, history: History) -> frozenset[str]:
         """Nodes on which earlier attempts hung."""
-        return frozenset().union(*(nodes for attempt, nodes in history.culprits.items() if attempt < self.attempt))
+        return frozenset().union(*(nodes for attempt, nodes in history.hangs.culprits.items() if attempt < self.attempt))
 
     @property
     def _phase(self) -> Phase:
@@ -181,7 +181,7 @@ class StallWatch:
         """What is known of the job's pauses. A hang restart that did not help was a false alarm, as far as is known."""
         usual = [event.usual_s for event, _ in self._nodes.values() if event.usual_s is not None]
         middle = median(usual) if usual else None
-        return PauseLimits(middle, history.quiet_pauses, history.busy_pauses, history.hangs_in_a_row)
+        return PauseLimits(middle, history.hangs.quiet_pauses, history.hangs.busy_pauses, history.hangs.in_a_row)
 
 
 def stall_watch(settings: Settings, attempt: int = 0) -> StallWatch:

@@ -164,7 +164,7 @@ class Hangs(Settling):
         program.step = event.step
         self._hangs.still.lives(now.mono)
         over = self._hang_over(f"the program has come to step {event.step}", now)
-        further = event.step > self.history.furthest >= before
+        further = event.step > self.history.progress.furthest >= before
         if self.phase is not Phase.RUNNING or not (further or not before):
             return over
         return [self._note(rec.StepReached(now.unix, self._attempt.number, event.step, further)), *over]

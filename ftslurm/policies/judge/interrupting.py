@@ -66,7 +66,7 @@ class Interrupting(Launching):
 
     def _drop_decision(self, why: str, now: Now) -> list[Decision]:
         decided = self._decided
-        open_ = self.history.open_requeue
+        open_ = self.history.requeues.open
         known = decided is not None and (decided.rung in SWAPS or (open_ is not None and open_.id == decided.id))
         return [self._note(rec.CarriedOut(now.unix, decided.id, False, why))] if known and decided is not None else []
 

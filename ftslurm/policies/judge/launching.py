@@ -51,7 +51,7 @@ class Launching(Settling):
             told(self.settings),
         )  # fmt: skip
         last = self.history.last_run
-        forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
+        forgotten = self.history.slots.lent.values() if last is not None and f.schedule > last.schedule else ()
         loans = self._loans.end([*forgotten, *f.earlier.loans_left])  # the ftrun that borrowed them could not end them
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]

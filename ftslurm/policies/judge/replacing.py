@@ -50,7 +50,9 @@ class Replacing(Starting):
         return [self._note(changed, vital=True), *self._launch_step(now)]
 
     def _first_choice(self, now: Now) -> FirstChoice:
-        return FirstChoice(self.facts, self.settings, self.history.places, self.history.let_in, self._kept_out(now))
+        return FirstChoice(
+            self.facts, self.settings, self.history.slots.nodes, self.history.exclusions.let_in, self._kept_out(now)
+        )
 
     def _step_layout(self) -> Layout:
         """The layout of the step: as it was chosen, or as srun placed the ranks when they last started; all nodes if they never
@@ -205,7 +207,7 @@ class Replacing(Starting):
         attempt.cannot_stay(what)
         attempt.search.fail(unreplaced)
         why = dict.fromkeys(self.facts.missing, "it is not in the job any more")
-        why |= {node: self.history.isolated[node][0] for node in self._kept_out(now)}
+        why |= {node: self.history.exclusions.isolated[node][0] for node in self._kept_out(now)}
         attempt.nodes.lose_before({node: why[node] for node in missing if node in why}, self._kept_out(now))
         return self._into_trouble(Trouble(Cause.LAUNCH, what, 1), now)
 

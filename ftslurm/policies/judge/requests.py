@@ -275,7 +275,7 @@ class Requests(Interrupting):
         if not self._is_current(event):
             return []
         said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
-        before: list[Decision] = [] if self.history.checkpoints_told else [self._note(said)]
+        before: list[Decision] = [] if self.history.progress.checkpoints_told else [self._note(said)]
         if self._requests.checkpoints.has_told(event.rank):
             before += self._checkpoint_settled(now)
         self._requests.checkpoints.told(event.rank, now.mono)
@@ -359,8 +359,9 @@ def _without(s: Situation, nodes: tuple[str, ...]) -> Situation:
     if not nodes:
         return s
     asked = replace(s.history.control, requests={**s.history.control.requests, **_as_excluded(s, nodes)})
-    isolated = {**s.history.isolated, **dict.fromkeys(nodes, ("asked for", s.now))}
-    return replace(s, history=replace(s.history, control=asked, isolated=isolated))
+    before = s.history.exclusions
+    isolated = {**before.isolated, **dict.fromkeys(nodes, ("asked for", s.now))}
+    return replace(s, history=replace(s.history, control=asked, exclusions=replace(before, isolated=isolated)))
 
 
 def _as_excluded(s: Situation, nodes: tuple[str, ...]) -> Mapping[int, Request]:

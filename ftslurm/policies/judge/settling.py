@@ -297,9 +297,9 @@ class Settling(Rungs):
     def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
         """Reinstate nodes that a contrast clears; the next card says it."""
         record = rec.Reinstated(now.unix, self._attempt.number, signature, dict.fromkeys(found.cleared, found.why))
-        back = [node for node in found.cleared if node in self.history.left_on_words and node in self.history.isolated]
+        back = self.history.exclusions.left_on_words_still(found.cleared)
         noted: list[Decision] = [self._note(record)]
-        return [*noted, TellOthers({}, tuple(back))] if back else noted
+        return [*noted, TellOthers({}, back)] if back else noted
 
     def _attempt_ended(self, now: Now) -> list[Decision]:
         if self._attempt.closing.written:

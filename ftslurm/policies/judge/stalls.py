@@ -26,7 +26,7 @@ class Stalls(Hangs):
         told = rec.Paused(now.unix, self._attempt.number, pause.seconds, pause.busy)
         over = self._hang_over("its ranks make progress in their collectives again", now, "stall")
         self._timers.stop(Timer.EXAMINE)
-        known = self.history.busy_pauses if pause.busy else self.history.quiet_pauses
+        known = self.history.hangs.busy_pauses if pause.busy else self.history.hangs.quiet_pauses
         return [*over, *([self._note(told)] if with_pause(known, pause.seconds) != known else [])]
 
     def _look_closer(self, now: Now) -> list[Decision]:

@@ -124,7 +124,7 @@ class Starting(Ending):
 
     def _banner(self, number: int, nodes: str) -> str:
         """The line that separates the output of an attempt from earlier ones; empty for a first start."""
-        rung, cause = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
+        rung, cause = (self._decided.rung, self._decided.cause) if self._decided else self.history.requeues.scheduled_by
         if number < 2 or not rung:
             return ""
         decided = self._decided or self.history.last_decision
@@ -134,7 +134,7 @@ class Starting(Ending):
     def _env(self, now: Now) -> dict[int, dict[str, str]]:
         """rank -> its environment for the start that has just been recorded."""
         # What another ftrun of the script did is not among this one's starts.
-        last = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
+        last = (self._decided.rung, self._decided.cause) if self._decided else self.history.requeues.scheduled_by
         shared = restart_env(*last, fold_nodes(self._kept_out(now)))
         shared |= self.facts.env.sdk
         if self._hangs.calculated and _FT_CONFIG in shared:  # without a configuration each section is taken as it comes

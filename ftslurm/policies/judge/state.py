@@ -186,7 +186,7 @@ class JudgeState:
 
     def _shares(self) -> tuple[Share, ...]:
         """By slot, the resources that the step had when it first ran in this scheduling; each later step needs exactly these."""
-        return self.history.shares.get((self.facts.schedule, self.facts.step_key), ())
+        return self.history.slots.shares.get((self.facts.schedule, self.facts.step_key), ())
 
     def _chosen(self) -> tuple[str, ...] | None:
         """The nodes of the step: as we have chosen them, or all if it has never started; None: as its tasks say."""

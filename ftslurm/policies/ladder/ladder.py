@@ -107,20 +107,20 @@ class Situation:
     @property
     def size(self) -> int:
         """Nodes with which the job is scheduled again: as many as it had before some were lost or given back (seen on 22.05)."""
-        return max(self.slurm.node_count if self.slurm else 0, self.history.size)
+        return max(self.slurm.node_count if self.slurm else 0, self.history.slots.size)
 
     @property
     def usable(self) -> frozenset[str] | None:
         """Nodes that the job could run on but for our exclusions, None if not known. The user's own (`--exclude`) stay."""
         if self.slurm is None or self.slurm.usable is None:
             return None
-        return self.slurm.usable - (self.slurm.excluded - self.history.ours)
+        return self.slurm.usable - (self.slurm.excluded - self.history.exclusions.ours)
 
     @property
     def known_dead(self) -> frozenset[str]:
         """Of the nodes kept out, those that are dead now, or were when they were left and Slurm may not have noticed."""
         kept_out = self.kept_out
-        before = {node for node in self.history.dead & kept_out.keys() if self.now - kept_out[node] < SLURM_KNOWS_S}
+        before = {node for node in self.history.exclusions.dead & kept_out.keys() if self.now - kept_out[node] < SLURM_KNOWS_S}
         return frozenset(before | (self.dead & kept_out.keys()))
 
     @property
@@ -138,7 +138,7 @@ class Situation:
     def kept_out(self) -> dict[str, float]:
         """node -> since when (Unix seconds), of those isolated and those blamed now."""
         before = self.history.kept_out(self.now, self.settings.isolation_expires_s)
-        return {node: self.history.isolated[node][1] for node in before} | dict.fromkeys(self.bad, self.now)
+        return {node: self.history.exclusions.isolated[node][1] for node in before} | dict.fromkeys(self.bad, self.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
     """
     limit = s.settings.max_job_restarts
     meant = answer.yes or (answer.fits and answer.why != _OFF)
-    if s.willed or not meant or rung not in RESTARTS or limit < 0 or s.history.job_restarts < limit:
+    if s.willed or not meant or rung not in RESTARTS or limit < 0 or s.history.budgets.job_restarts < limit:
         return answer
     if rung is Rung.IN_PLACE_RESTART and _another_port(s):
         return answer
@@ -245,10 +245,10 @@ def _getting_on(rung: Rung, answer: Answer, s: Situation) -> Answer:
 def _no_progress(s: Situation) -> str:
     """Empty while there is some, or nobody wants to know."""
     limit = s.settings.progress_attempts
-    if not s.settings.progress_file or not limit or s.history.in_vain < limit:
+    if not s.settings.progress_file or not limit or s.history.progress.in_vain < limit:
         return ""
-    in_vain = f"{counted(s.history.in_vain, 'attempt')} in a row without progress"
-    return f"{in_vain}: {s.settings.progress_file} says {s.history.iteration}"
+    in_vain = f"{counted(s.history.progress.in_vain, 'attempt')} in a row without progress"
+    return f"{in_vain}: {s.settings.progress_file} says {s.history.progress.iteration}"
 
 
 def status_of_failure(s: Situation) -> int:
@@ -293,7 +293,7 @@ def _in_place(s: Situation) -> Answer:
 def _another_port(s: Situation) -> bool:
     """Is it our own doing? Not for ever: what takes every port that we choose is something else."""
     ours = s.cause is Cause.CRASH and bool(s.port_taken) and not s.shut_down
-    return ours and s.history.same_in_a_row <= PORTS_IN_A_ROW
+    return ours and s.history.verdicts.same_in_a_row <= PORTS_IN_A_ROW
 
 
 def _error_that_heals(s: Situation) -> Answer:
@@ -303,8 +303,8 @@ def _error_that_heals(s: Situation) -> Answer:
     if s.blamed:
         return _no("; ".join(f"{node}: {why}" for node, why in s.blamed.items()))
     since, limit = s.now - s.settings.same_code_window_s, s.settings.same_code_limit
-    often = {suspect.node for suspect in s.verdict.suspects if s.history.suspected(suspect.node, since) >= limit}
-    if often or s.history.same_in_a_row >= limit:
+    often = {suspect.node for suspect in s.verdict.suspects if s.history.verdicts.suspected(suspect.node, since) >= limit}
+    if often or s.history.verdicts.same_in_a_row >= limit:
         return _no(f"it has come back {counted(limit, 'time')}, and a restart has not healed it")
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "the error is one that a restart heals")
 
@@ -323,14 +323,14 @@ def hopeless(s: Situation) -> str:
 
 def _limits(s: Situation, v: Verdict) -> str:
     """AIMaster's: the same error of one rank too often, too large a share of the ranks failed."""
-    st, history = s.settings, s.history
+    st, before = s.settings, s.history.verdicts
     if st.same_error:
-        ranks = history.diagnosis.ranks if history.diagnosis else ()
-        for rank in ranks:
-            if (times := history.errors.get((rank, v.signature), 0)) > st.same_error:
+        for rank in before.last.ranks if before.last else ():
+            if (times := before.errors.get((rank, v.signature), 0)) > st.same_error:
                 return f"{v.signature} {counted(times, 'time')} on rank {rank}, {st.same_error} are allowed (retry.same_error)"
-    if st.failure_rate >= 0 and s.tasks and len(history.failed_ranks) > st.failure_rate * s.tasks:
-        return f"{len(history.failed_ranks)} of {s.tasks} ranks have failed, {st.failure_rate:g} is allowed (retry.failure_rate)"
+    failed = len(before.failed_ranks)
+    if st.failure_rate >= 0 and s.tasks and failed > st.failure_rate * s.tasks:
+        return f"{failed} of {s.tasks} ranks have failed, {st.failure_rate:g} is allowed (retry.failure_rate)"
     return ""
 
 
@@ -338,7 +338,7 @@ def _not_called_for(s: Situation, v: Verdict, policy: str) -> str:
     if policy == "OnFailure" or v.retriable is Retriable.YES:
         return ""
     if policy == "ExitCodeAndErrorMsg":
-        if v.retriable is Retriable.ONCE and s.history.same_in_a_row <= 1:
+        if v.retriable is Retriable.ONCE and s.history.verdicts.same_in_a_row <= 1:
             return ""
         return f"neither exit status nor output calls it retriable ({v.signature}; retry.policy ExitCodeAndErrorMsg)"
     return _proven(s, v)
@@ -358,9 +358,9 @@ def _proven(s: Situation, v: Verdict) -> str:
     if not wanted or v.confidence not in (Confidence.STRONG, Confidence.FACT):
         return ""
     tries = v.confirm if v.program or len(s.step) == 1 else max(1, v.confirm)
-    if s.history.same_in_a_row <= tries:
+    if s.history.verdicts.same_in_a_row <= tries:
         return ""
-    again = f", {s.history.same_in_a_row} times in a row" if s.history.same_in_a_row > 1 else ""
+    again = f", {s.history.verdicts.same_in_a_row} times in a row" if s.history.verdicts.same_in_a_row > 1 else ""
     where = f" follows {v.follows}" if v.follows else " on every rank" if v.program and s.tasks > 1 else ""
     return f"running it again cannot help: {v.signature}{where}{again}"
 
@@ -373,17 +373,17 @@ def _said_again(s: Situation, v: Verdict) -> str:
     """A weak `no` is proven by contrast: the same words again, without progress between, on every rank, or on another rank or
     node. On one rank of one node once more: it may be that node's set-up, and Slurm mostly gives the same nodes again."""
     history = s.history
-    elsewhere = history.moved or v.program
-    if history.same_words < (2 if elsewhere else SAME_WORDS):
+    elsewhere = history.verdicts.moved or v.program
+    if history.verdicts.same_words < (2 if elsewhere else SAME_WORDS):
         return ""
-    where = " on every rank" if v.program and s.tasks > 1 else " on other ranks or nodes" if history.moved else ""
-    return f"running it again cannot help: {v.signature} with the same words{where}, {history.same_words} times in a row"
+    where = " on every rank" if v.program and s.tasks > 1 else " on other ranks or nodes" if history.verdicts.moved else ""
+    return f"running it again cannot help: {v.signature} with the same words{where}, {history.verdicts.same_words} times in a row"
 
 
 def _crash_in_place(s: Situation) -> Answer:
     if reason := hopeless(s):
         return _no(reason)
-    used, limit = s.history.spent.get(Budget.CRASH_RESTARTS, 0), s.settings.crash_restarts
+    used, limit = s.history.budgets.spent.get(Budget.CRASH_RESTARTS, 0), s.settings.crash_restarts
     if used >= limit:
         return _no(_all_spent(limit, "restart", " in place after a crash"))
     return _no(s.not_in_place) if s.not_in_place else Answer(True, f"crash {used + 1} of {limit} answered in place")
@@ -427,7 +427,7 @@ def _hang(s: Situation) -> Answer:
     without_it = [rung for rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE) if rung in s.settings.ladder]
     if s.blamed and any(LADDER[rung].allowed(s).yes for rung in without_it):
         return _no("a node is to blame, and the job can go on without it")
-    if s.history.hangs_in_a_row >= (limit := s.settings.hangs_in_a_row):
+    if s.history.hangs.in_a_row >= (limit := s.settings.hangs_in_a_row):
         return _no(f"{limit} hang restarts in a row have not helped")
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "a hang that no hardware fault explains")
 
@@ -460,9 +460,9 @@ def _not_swappable(s: Situation) -> str:
         return s.unended
     if not s.blamed.keys() & s.step:
         return "the ranks have no place on a node that is to blame"
-    if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
+    if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hangs_in_a_row:
         return _hangs_in_vain(s)
-    used, limit = s.history.spent.get(Budget.NODE_REPLACEMENTS, 0), s.settings.node_replacements
+    used, limit = s.history.budgets.spent.get(Budget.NODE_REPLACEMENTS, 0), s.settings.node_replacements
     return _all_spent(limit, "node replacement") if used >= limit and not s.willed else ""
 
 
@@ -506,7 +506,7 @@ def _isolated(s: Situation) -> Answer:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.isolated_requeue:
         return _no(_OFF)
-    if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
+    if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hangs_in_a_row:
         return _no(_hangs_in_vain(s))
     if reason := _not_requeueable(s) or _too_few_left(s):
         return _no(reason)
@@ -533,7 +533,7 @@ def _unconditional(s: Situation) -> Answer:
     if not (s.settings.unconditional_requeue or (s.cause in _FAULTS and s.settings.isolated_requeue)):
         return _no(_OFF)
     limit = s.settings.unconditional_in_a_row
-    if s.cause is not Cause.DEVICE and s.history.unconditional_in_a_row >= limit:
+    if s.cause is not Cause.DEVICE and s.history.requeues.unconditional_in_a_row >= limit:
         between = "no progress, device or node fault between"
         return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program")
     if reason := _not_requeueable(s) or _too_few_alive(s):
@@ -545,11 +545,11 @@ def _came_up_before(history: History) -> bool:
     """This very step, in an earlier scheduling: then it is this allocation that lacks something. Slurm before 23.02.2 may leave
     the GPUs out of one (docs/slurm-facts.md, "How long a clean-up takes")."""
     last = history.last_run
-    return last is not None and any(key == last.step_key and schedule < last.schedule for schedule, key in history.starts)
+    return last is not None and any(key == last.step_key and schedule < last.schedule for schedule, key in history.slots.starts)
 
 
 def _not_requeueable(s: Situation) -> str:
-    used, limit = s.history.spent.get(Budget.MAX_RESTARTS, 0), s.settings.max_restarts
+    used, limit = s.history.budgets.spent.get(Budget.MAX_RESTARTS, 0), s.settings.max_restarts
     if used >= limit and not s.willed:
         return _all_spent(limit, "requeue", " (max_restarts)") if limit else "max_restarts 0 allows no requeue"
     if Capability.REQUEUE not in s.can:

@@ -82,7 +82,7 @@ def convicted(verdict: Verdict, history: History, settings: Settings, now: float
         if suspect.blame is Blame.YES and (len(set(step)) > 1 or verdict.error_class is ErrorClass.HARDWARE):
             found[suspect.node] = suspect.why
             continue
-        times = history.suspected(suspect.node, now - settings.same_code_window_s)
+        times = history.verdicts.suspected(suspect.node, now - settings.same_code_window_s)
         if times >= limit and _comparable(suspect, verdict, history, step):
             often = f"{counted(times, 'time')} in {settings.same_code_window_s / 3600:g} h"
             found[suspect.node] = f"{suspect.why}; held against it {often}"
@@ -97,7 +97,7 @@ def _comparable(suspect: Suspect, verdict: Verdict, history: History, step: Coll
         return False
     if verdict.error_class not in _PROGRAMS_OWN or verdict.setup or verdict.retriable is Retriable.YES:
         return True
-    there = {seen.rank for seen in history.sightings if (seen.node, seen.signature) == (suspect.node, verdict.signature)}
+    there = {seen.rank for seen in history.verdicts.sightings if (seen.node, seen.signature) == (suspect.node, verdict.signature)}
     return len({*there, *(rank for rank, node in verdict.shown.items() if node == suspect.node)}) > 1
 
 
@@ -111,13 +111,13 @@ def _named(verdict: Verdict, remembered: Mapping[str, str]) -> dict[str, str]:
 def within_budget(accused: Iterable[str], history: History, settings: Settings) -> tuple[str, ...]:
     """Those that words may still cost the job, the first accused first; what they have cost already they may cost again."""
     accused = tuple(accused)
-    again = [node for node in accused if node in history.left_on_words]
-    left = max(0, settings.blame_on_words - len(history.left_on_words))
-    return (*again, *[node for node in accused if node not in history.left_on_words][:left])
+    again = [node for node in accused if node in history.exclusions.left_on_words]
+    left = max(0, settings.blame_on_words - len(history.exclusions.left_on_words))
+    return (*again, *[node for node in accused if node not in history.exclusions.left_on_words][:left])
 
 
 def _not_left(accused: Mapping[str, str], history: History, settings: Settings) -> dict[str, str]:
-    before = f", {', '.join(sorted(history.left_on_words))} it has left" if history.left_on_words else ""
+    before = f", {', '.join(sorted(history.exclusions.left_on_words))} it has left" if history.exclusions.left_on_words else ""
     most = settings.blame_on_words
     limit = f"words alone may cost a job {counted(most, 'node')} (blame.on_words){before}"
     return {node: f"{why}; {limit}" for node, why in accused.items()}

@@ -62,7 +62,7 @@ def situation_of(
     orders = {**attempt.leave(tasks), **(attempt.nodes.asked_out if trouble.cause is Cause.REQUEST else {})}
     said = charges(verdict, attempt.hang.blamed, orders, history, settings, now, remembered or {}, step)
     # A node that the job had left on words, and was given again, is no fact for being there.
-    again = {node: sign for node, sign in history.left_on_words.items() if node in attempt.nodes.left_before}
+    again = {node: sign for node, sign in history.exclusions.left_on_words.items() if node in attempt.nodes.left_before}
     seen = {node: why for node, why in {**attempt.devices.unhealed, **stuck, **bad}.items() if node not in again}
     blamed = _blamed(faults, {**said.blamed, **bad, **seen}, history, settings, now)
     on_words = {node: sign for node, sign in (said.on_words | again).items() if node in blamed and node not in seen}
@@ -113,7 +113,9 @@ def _words(line: str) -> list[str]:
 
 def _dead(attempt: Attempt, history: History) -> frozenset[str]:
     """Proven so by ftslurm: not what was left for another reason, and could not be done without."""
-    return frozenset(node for node in attempt.nodes.gone if node not in history.isolated or node in history.dead)
+    return frozenset(
+        node for node in attempt.nodes.gone if node not in history.exclusions.isolated or node in history.exclusions.dead
+    )
 
 
 def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt, placed: Collection[str] | None = None) -> dict[str, str]:

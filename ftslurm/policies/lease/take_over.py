@@ -163,7 +163,7 @@ def ledger_now(records: Sequence[Record], plan: HandoverPlan, node: str) -> Ledg
         return LedgerNow.ELSEWHERE
     if decided_end(records, plan) is not None:
         return LedgerNow.FAILED
-    return LedgerNow.OPEN if fold(records).open_requeue is not None else LedgerNow.OURS
+    return LedgerNow.OPEN if fold(records).requeues.open is not None else LedgerNow.OURS
 
 
 def decided_end(records: Sequence[Record], plan: HandoverPlan) -> rec.Decided | None:

@@ -288,13 +288,13 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     facts = _facts(order, allocation, "local", can, site.settings)
     scheduler = LocalScheduler(pool, granted)
     controller = _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"])
-    if site.no_slurm and not history.requeues_done:
+    if site.no_slurm and not history.requeues.done:
         _say(f"{site.no_slurm}: the command runs on this machine alone")
     return controller.run()
 
 
 def local_allocation(number: int, nodes: tuple[str, ...], history: History) -> Allocation:
-    return Allocation(JobId(number), "local", nodes, restarts=history.requeues_done, batch=True)
+    return Allocation(JobId(number), "local", nodes, restarts=history.requeues.done, batch=True)
 
 
 def _controller(
@@ -588,7 +588,7 @@ _OF_THE_JOB = (
 def _ran_before(order: Order, history: History) -> bool:
     """In an earlier scheduling or by an earlier ftrun: then its files hold what must not be overwritten."""
     key = step_key(order.command)
-    return any(step == key for _, step in history.starts)
+    return any(step == key for _, step in history.slots.starts)
 
 
 def _width(order: Order, allocation: Allocation, settings: Settings) -> int:

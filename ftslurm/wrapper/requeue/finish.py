@@ -42,7 +42,7 @@ def finish_open_requeue(
     outsider: who finishes it, for the ledger, if that is no step of the job: the requeue does not end an outsider, and no node
     waits for its end. Raises: FtslurmError.
     """
-    decided = history.open_requeue
+    decided = history.requeues.open
     if decided is None:
         return "nothing left to do"
     config = client.config()
@@ -75,9 +75,9 @@ def finish_open_requeue(
 
 def _known(job: JobView, may_go: bool, history: History, dead: Sequence[str], config: Mapping[str, str]) -> Known:
     run = history.last_run
-    had = max(len(expand(run.nodes)) if run is not None else 0, history.size)
+    had = max(len(expand(run.nodes)) if run is not None else 0, history.slots.size)
     batch_node = run.batch_node if run is not None else ""
-    return Known(job, may_go, config, frozenset(dead), batch_node, had, bool(history.places))
+    return Known(job, may_go, config, frozenset(dead), batch_node, had, bool(history.slots.nodes))
 
 
 def _follow(client: SlurmClient, known: Known) -> Known:

@@ -20,7 +20,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     journal, contents = store.find(job)
     history = fold(contents.records)
     run = history.last_run
-    if history.open_requeue is None or run is None:
+    if history.requeues.open is None or run is None:
         return f"job {job}: no requeue is open; nothing to do"
     if run.launcher == "local":
         raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")

@@ -62,7 +62,7 @@ class Plan:
 
 def plan_for(history: History, exclude: Iterable[str], start: Start, allow_first: bool, here: str = "") -> Plan:
     schedule = history.last_run.schedule if history.last_run is not None else None
-    return Plan(frozenset(exclude), history.ours, start, allow_first, schedule, here)
+    return Plan(frozenset(exclude), history.exclusions.ours, start, allow_first, schedule, here)
 
 
 def runs_again(job: JobView, plan: Plan) -> bool:

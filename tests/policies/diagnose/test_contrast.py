@@ -49,8 +49,8 @@ def test_what_was_left_is_reinstated() -> None:
     found = contrast("x", {3: "n2"}, NODE_1, 5.0)
     assert found is not None
     again = NODE_1.add(rec.Reinstated(12.0, 2, "x", {"n1": found.why}))
-    assert not again.isolated and again.ours == {"n1"} and again.left_on_words == {"n1": "x"}
-    assert not again.suspected("n1", 0.0) and NODE_1.suspected("n1", 0.0) == 1
+    assert not again.exclusions.isolated and again.exclusions.ours == {"n1"} and again.exclusions.left_on_words == {"n1": "x"}
+    assert not again.verdicts.suspected("n1", 0.0) and NODE_1.verdicts.suspected("n1", 0.0) == 1
 
 
 @pytest.mark.parametrize(("error_class", "blame", "nodes", "accused"), [

@@ -225,7 +225,7 @@ def test_any_choice_is_on_the_ladder_paid_and_explained(
             "node_replacements": policy.node_replacements,
             "crash_restarts": policy.crash_restarts,
         }
-        assert history.spent.get(answer.cost, 0) < limit[answer.cost]
+        assert history.budgets.spent.get(answer.cost, 0) < limit[answer.cost]
     above = (*policy.ladder, FAIL)[: (*policy.ladder, FAIL).index(answer.rung)]
     asked = [name for name in above if name != "rank-restart"]
     assert [name for name, _ in answer.passed] == asked and all(why for _, why in answer.passed)

@@ -218,7 +218,7 @@ def test_it_is_requeued_without_the_batch_node_like_any_other_isolated_requeue()
     assert decision.isolate == {"n1": "its slurmd does not answer"} and "decided on n2" in decision.why
     assert [type(record) for record in found] == [rec.TroubleSeen, rec.AttemptEnded, rec.Decided]
     history = fold([run("r1"), begun(), *found])
-    assert history.open_requeue == decision and history.spent == {"max_restarts": 1}
+    assert history.requeues.open == decision and history.budgets.spent == {"max_restarts": 1}
     assert history.kept_out(1000.0, 0.0) == ("n1",)
 
 
@@ -272,7 +272,7 @@ def test_the_next_scheduling_writes_down_how_the_one_before_ended() -> None:
     assert found[0].what == "the batch node n1 died (Slurm says DOWN*), and Slurm requeued the job"  # type: ignore[union-attr]
     assert found[0].cause == "node" and found[1].exits == {"unknown": 8}  # type: ignore[union-attr]
     history = fold([run("r1"), begun(), *found, run("r2", 1)])
-    assert (history.spent, history.unconditional_in_a_row, history.decisions) == ({}, 0, 0)
+    assert (history.budgets.spent, history.requeues.unconditional_in_a_row, history.decisions) == ({}, 0, 0)
 
 
 def test_of_a_batch_node_that_lives_it_says_only_what_it_knows() -> None:

@@ -23,10 +23,10 @@ class Checkpoints:
 
     def pattern(self, request: Request, history: History) -> str:
         """The pattern of the files that show its checkpoints; empty: the program reports them."""
-        return request.asked.files or ("" if history.checkpoints_told else self._files)
+        return request.asked.files or ("" if history.progress.checkpoints_told else self._files)
 
     def are_known(self, request: Request, history: History) -> bool:
-        return history.checkpoints_told or bool(self.pattern(request, history))
+        return history.progress.checkpoints_told or bool(self.pattern(request, history))
 
     def awaited(self, request: Request, history: History) -> str:
         """What the request waits for, in words."""
@@ -34,7 +34,7 @@ class Checkpoints:
         more = "the next checkpoint" if left == 1 else f"{left} checkpoints"
         if pattern := self.pattern(request, history):
             return f"it waits for {more}: a new or changed {pattern}"
-        unknown = "" if history.checkpoints_told else ", which has said nothing of checkpoints yet"
+        unknown = "" if history.progress.checkpoints_told else ", which has said nothing of checkpoints yet"
         return f"it waits for {more}, as told by the program{unknown}"
 
     def watch(self, history: History) -> list[Decision]:

@@ -63,10 +63,10 @@ class Inquiry:
     def weigh(self, v: Verdict, showing: frozenset[str], now: Now) -> Weighed:
         """Weigh the verdict against what the job has seen before. showing: nodes whose devices show faults now."""
         attempt, past = self.attempt, self.history
-        v = still_on_most(v, past.diagnosis if past.same_in_a_row else None)
+        v = still_on_most(v, past.verdicts.last if past.verdicts.same_in_a_row else None)
         v = without_own_view(v, self.facts.env.hidden, attempt.devices.seen - showing)
         shown, since = shown_by(v), now.unix - self.settings.same_code_window_s
-        cleared = contrast(v.signature, shown, past, since, past.last_step, v.error_class)
+        cleared = contrast(v.signature, shown, past, since, past.progress.last_step, v.error_class)
         v = v if cleared is None else with_contrast(v, cleared)
         against = {
             blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
@@ -92,5 +92,5 @@ class Inquiry:
 
     def _has_progressed(self) -> bool:
         """Has the job ever made progress?"""
-        known = max(self.attempt.program.step, self.attempt.program.saved, self.history.furthest) > 0
-        return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0
+        known = max(self.attempt.program.step, self.attempt.program.saved, self.history.progress.furthest) > 0
+        return known or self.history.progress.longest_s >= BEGUN_S or self.history.progress.made_at > 0

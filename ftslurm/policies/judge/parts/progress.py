@@ -15,7 +15,7 @@ def read_at_begin(settings: Settings, history: History, facts: RunFacts) -> list
     """Read the file before a start: a training that continues from a checkpoint is already this far. After a requeue the ledger
     knows it.
     """
-    requeued = any(key == facts.step_key and schedule < facts.schedule for schedule, key in history.starts)
+    requeued = any(key == facts.step_key and schedule < facts.schedule for schedule, key in history.slots.starts)
     wanted = settings.progress_file and settings.progress_attempts and not requeued
     return [ReadIteration(0, settings.progress_file)] if wanted else []
 
@@ -31,9 +31,9 @@ def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, n
     neither progress nor a lack of it.
     """
     if not event.attempt:
-        known = (event.iteration or 0, 0) == (past.iteration, past.in_vain)
+        known = (event.iteration or 0, 0) == (past.progress.iteration, past.progress.in_vain)
         return None if known else IterationSeen(now.unix, 0, event.iteration or 0)
-    if event.iteration is None or not (event.iteration or past.iteration):
+    if event.iteration is None or not (event.iteration or past.progress.iteration):
         return None
-    got_on = event.iteration - past.iteration >= settings.progress_least
-    return IterationSeen(now.unix, event.attempt, event.iteration, 0 if got_on else past.in_vain + 1)
+    got_on = event.iteration - past.progress.iteration >= settings.progress_least
+    return IterationSeen(now.unix, event.attempt, event.iteration, 0 if got_on else past.progress.in_vain + 1)

@@ -47,7 +47,7 @@ def _allow_restarts(_: Request, history: History, __: Collection[str]) -> Reply:
 
 
 def _reinstate(request: Request, history: History, _: Collection[str]) -> Reply:
-    if never := [node for node in request.asked.nodes if node not in history.isolated]:
+    if never := [node for node in request.asked.nodes if node not in history.exclusions.isolated]:
         return Reply(False, f"{fold_nodes(never)} is not excluded")
     return Reply(True, "the job may run there again from its next start on")
 
