@@ -441,7 +441,7 @@ def more_of(v: rec.Diagnosed, known: Sequence[str]) -> list[str]:
 def _fault(v: rec.Diagnosed) -> str:
     known = {each.value: FAULT[each] for each in ErrorClass if each is not ErrorClass.UNKNOWN}
     if v.error_class not in known:
-        return "not known whose fault"
+        return "the cause is unknown"
     whose, rest = _WHOSE.match(known[v.error_class]).groups()  # type: ignore[union-attr]
     by_words = v.error_class == ErrorClass.HARDWARE.value and v.confidence == Confidence.STRONG.value
     sure = "by its words " if by_words else "probably " if v.confidence == Confidence.WEAK.value else ""

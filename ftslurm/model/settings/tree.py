@@ -305,7 +305,9 @@ class Settings:
         False,
         "replace a bad node by a spare or a borrowed node and keep the allocation",
     )
-    node_replacements: int = leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes that one job may replace or give up")
+    node_replacements: int = leaf(
+        "rungs.node-replacement.budget", count(0, 128), 0, "nodes that one job may replace or, for shrink, lose"
+    )
     shrink: bool = leaf(
         "rungs.shrink.enabled",
         switch,
@@ -354,13 +356,13 @@ class Settings:
         "hang.detection",
         switch,
         True,
-        "report a hang when no process of the job does IO and the use of its devices (or CPUs) does not change",
+        "report a hang when no process of the job does I/O and the use of its devices (or CPUs) does not change",
     )
     hang_detect_s: float = leaf(
         "hang.detect_time",
         lasting,
         1800.0,
-        "time without process IO on all nodes after which the use of devices is sampled (MA_HANG_DETECT_TIME, there in minutes)",
+        "time without process I/O on all nodes after which the use of devices is sampled (MA_HANG_DETECT_TIME, there in minutes)",
     )
     hang_sample_s: float = leaf(
         "hang.sample_time",
@@ -522,19 +524,19 @@ class Settings:
         "isolation.memory",
         duration,
         7 * 86400.0,
-        "how long later jobs remember nodes that were abandoned because of a fault (0s = not at all)",
+        "how long later jobs remember nodes that were excluded because of a fault (0s = not at all)",
     )
     memory_jobs: int = leaf(
         "isolation.memory_jobs",
         count(1, 1000),
         2,
-        "number of jobs that must have abandoned a node because of a fact before it is suspect",
+        "number of jobs that must have excluded a node because of a fact before it is suspect",
     )
     blame_on_words: int = leaf(
         "blame.on_words",
         count(0, 128),
         1,
-        "nodes that one job may abandon because of what ranks printed, without a fact that agrees (0 = none)",
+        "nodes that one job may exclude because of what ranks printed, unless a fact confirms it (0 = none)",
     )
 
     warning_signals: tuple[str, ...] = leaf(
@@ -561,7 +563,7 @@ class Settings:
 
     progress_file: str = leaf(
         "progress.file", text, "",
-        "file with the number of the last iteration that a checkpoint holds; it tells whether restarts get any further",
+        "file with the number of the last iteration that a checkpoint holds; it shows whether restarts make progress",
     )  # fmt: skip
     progress_least: int = leaf(
         "progress.iterations", count(0, 1_000_000_000), 1, "iterations by which progress.file must grow in an attempt"
@@ -621,7 +623,7 @@ class Settings:
         "nodes.straggler_wait",
         lasting,
         600.0,
-        "while a step comes up: longest wait for its next task, before the node is checked and the step given up (0s = no limit)",
+        "while a step starts: longest wait for its next task, before the node is checked and the step is ended (0s = no limit)",
     )
     address: str = leaf(
         "nodes.address", text, "",
@@ -669,7 +671,7 @@ class Settings:
     )
 
     catalogs: tuple[str, ...] = leaf(
-        "catalogs", words_of(), (), "the site's own files of codes and patterns, which override the ones that ship"
+        "catalogs", words_of(), (), "the site's own files of codes and patterns, which override the shipped ones"
     )
     keep_bytes: int = leaf(
         "logs.keep_bytes",
@@ -692,14 +694,14 @@ class Settings:
     )
     tee: str = leaf("logs.tee", streams, "0", "the same, for streams that are also printed")
     line_prefix: str = leaf(
-        "logs.line_prefix", text, "[${role_name}${local_rank}]:", "before each line that logs.tee prints; ${rank} is known, too"
+        "logs.line_prefix", text, "[${role_name}${local_rank}]:", "text before each line that logs.tee prints; ${rank} works, too"
     )
     console_ranks: tuple[int, ...] = leaf(
         "logs.local_ranks", local_ranks, (), "local ranks whose output is printed (empty = all); files are written for all"
     )
     cycle_files: str = leaf(
         "logs.cycle_files", text, "",
-        "file for the output of all ranks, one an attempt, each line behind its rank: /a/x.log makes /a/x_cycle0.log",
+        "file for the output of all ranks, one per attempt, lines begin with the rank: /a/x.log makes /a/x_cycle0.log",
     )  # fmt: skip
 
     notify_file: str = leaf(
@@ -724,7 +726,7 @@ class Settings:
         "who is notified of a hang that is not answered by a restart",
     )
     notify_message: tuple[str, ...] = leaf("notify.message", words_of(), ("all",), "who receives the program's own messages")
-    notify_end: tuple[str, ...] = leaf("notify.end", words_of(), ("none",), "who is notified when the job has ended well")
+    notify_end: tuple[str, ...] = leaf("notify.end", words_of(), ("none",), "who is notified when the job has succeeded")
     notify_burst: int = leaf(
         "notify.burst",
         count(1, 1000),

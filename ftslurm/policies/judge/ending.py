@@ -219,7 +219,7 @@ class Ending(SlurmAway):
             when = "as soon as its nodes are clean" if start.watch_s else soon
         number = self._attempt.number or self.history.attempts
         waits = self._note(rec.Waiting(now.unix, number, what))
-        return [waits, Say(f"giving the job back to Slurm: it starts again {when}"), ShowWait(number, f"{what}, requeued")]
+        return [waits, Say(f"requeueing the job: it starts again {when}"), ShowWait(number, f"{what}, requeued")]
 
     def _clean_up(self) -> CleanUp | None:
         """The clean-up that the job configured: once, on our nodes where ranks ran and a step can start."""
