@@ -21,7 +21,7 @@ from ftslurm.policies.diagnose.launchers import root_cause
 from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild
 from ftslurm.policies.diagnose.traces import Raised, outline
 from ftslurm.policies.diagnose.values import MEANS, in_a_cache
-from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words, of_an_adapter
+from ftslurm.policies.diagnose.wording import is_refused, kind_of_error, kind_of_words, of_an_adapter
 
 # The lines below an exception belong to its message until an empty one; at most so many bytes.
 DETAIL_BYTES = 4000
@@ -131,6 +131,8 @@ _HANDED_UP = frozenset({"hccl", "nccl"})
 _is_of_a_network = asks(r"\b(?:ibv|fi|uct|ucp|psm2?|rdma|efadv|mlx5dv)_[a-z]")
 # Calls by which Slurm's programs speak with each other.
 _is_slurms_call = asks(r"\bslurm_(?:send|receive|recv|msg|persist|unpack)\w*: ")
+# Patterns on services that are reached over a network, whether they answer or not.
+_OVER_A_SERVICE = frozenset({"tracker", "hub-unreachable", "hub-download", "object-store", "image-pull", "comm-failed", "proxy"})
 # Patterns that know of an exception no more than its type: its words may say what it is about.
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": "ValueError"}
 
@@ -163,6 +165,8 @@ def _meant(hit: Found, book: Scans) -> Pattern:
         return replace(hit.pattern, error_class=reason.error_class, retriable=reason.retriable, blame=blame)
     if hit.word and hit.word.family in _HANDED_UP and _by_number(hit):
         return replace(hit.pattern, defers=True)
+    if hit.pattern.id in _OVER_A_SERVICE and is_refused(hit.line.decode(errors="replace")):
+        return replace(hit.pattern, error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, remedy=Remedy.FAIL)
     if hit.pattern.id in _BY_TYPE and (kind := kind_of_error(_BY_TYPE[hit.pattern.id], hit.line.decode(errors="replace"))):
         remedy = Remedy.FAIL if kind.retriable is Retriable.NO else Remedy.RESTART
         return replace(hit.pattern, error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
@@ -256,7 +260,7 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
 # Types of errors by what they are about, of whatever library. Else it is the program: nearly all that no pattern knows are.
 _KINDS = (
     (re.compile(r"(?:^|\.)(?:requests|urllib3?|httpx|aiohttp|http|socket|ssl|grpc|botocore)\b.*\.|(?:Connect\w*|Timeout|TimedOut|TimeoutError|"
-                r"RpcError|Comm(?:unication)?Error|HTTPError|HTTPStatusError|Unavailable|(?:Aborted|Unavailable|DeadlineExceeded)Error|Comm\w*Closed\w*|ConnectionClosed\w*|gaierror|SSLError|ProxyError|ProtocolError)$"),
+                r"RpcError|Comm(?:unication)?Error|HTTPError|HTTPStatusError|Unavailable|(?:Aborted|Unavailable|DeadlineExceeded|Cancelled)Error|Comm\w*Closed\w*|ConnectionClosed\w*|gaierror|SSLError|ProxyError|ProtocolError)$"),
      ErrorClass.NETWORK, Retriable.YES),
     (re.compile(r"(?:Unpickling\w*|Decode\w*|BadZipFile|ReadError|Arrow\w+|UnidentifiedImage\w*|Corrupt\w*|Parser?Error|FormatError|zlib\.error|LZMAError)$"),
      ErrorClass.DATA, Retriable.NO),

@@ -37,6 +37,12 @@ def _compiled(pattern: str) -> Any:
 
 # Before the number that a service answers with; `error 524` may be any library's own.
 _HTTP = r"\b(?:http\w*(?:/[\d.]+)?|status(?:[ _]code)?|error code|returned error|(?:client|server) error)\W{0,3}(?:code\W{0,2})?"
+# A service that was reached, and will answer the same question in the same way.
+_SAYS_NO = (
+    _HTTP + r"40[0-57]\b|\b40[0-57] (?:bad|unauthorized|forbidden|not|client|method|get|head|put|post)\b|\(40[0-57]\)"
+    r"|\berror:? 40[0-57]\b|\b(?:no ?such ?(?:key|bucket|upload)|access ?denied|signature ?does ?not ?match"
+    r"|invalid ?access ?key)\b"
+)
 # An adapter that cannot even be opened on its own node: the set-up, before any peer is spoken to.
 _ADAPTER = (
     r"\b(?:ibv|mlx5dv|fi|psm[23]?|hfi|uct|cxil?)_\w*(?:open|create|init|modify|alloc|query|reg|getinfo|domain|fabric|ep\b"
@@ -66,7 +72,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         (  # a controller that does not answer
             r"\bunable to (?:allocate resources|contact|confirm|register)\b.{0,60}"
             r"\b(?:timed out|refused|reset|zero bytes|not respond)"
-            r"|\bsocket timed out on send/recv",
+            r"|\bsocket timed out on send/recv|\bzero bytes were (?:transmitted|received)",
             ErrorClass.NETWORK, Retriable.YES,
         ),
         (r"\bunable to (?:allocate resources|create step)\b", ErrorClass.USER_CODE, Retriable.NO),
@@ -92,12 +98,12 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             ErrorClass.USER_CODE, Retriable.NO,
         ),
         (  # a service that says what is wrong with the question will say so again
-            _HTTP + r"40[0-57]\b|\b40[0-57] (?:bad|unauthorized|forbidden|not|client|method)\b",
-            ErrorClass.USER_CODE, Retriable.NO,
+            _SAYS_NO, ErrorClass.USER_CODE, Retriable.NO,
         ),
         (
-            _HTTP + r"(?:429|50[0234]|52\d)\b|\btoo many requests|\brate.?limit"
-            r"|\bservice unavailable|\bbad gateway|\binternal server error",
+            _HTTP + r"(?:429|50[0234]|52\d)\b|\btoo ?many ?requests|\brate.?limit|\bslow ?down\b|\brequest rate\b"
+            r"|\bservice unavailable|\bbad gateway|\binternal server error"
+            r"|\b50[0234] (?:\w+ )?(?:error|service|server|gateway)\b",
             ErrorClass.NETWORK, Retriable.YES,
         ),
         (
@@ -125,7 +131,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             ErrorClass.STORAGE, Retriable.NO,
         ),
         (
-            r"\bhome (?:directory|folder)\b"
+            r"\bhome (?:directory|folder)\b|\bconsistency check failed\b"
             r"|\b(?:input/output|i/o|io) (?:error|fail)|\bstale (?:nfs|file|handle|mount|lock)"
             r"|\b(?:error|fail\w*|unable|cannot|could not|couldn't)\b(?: \w+){0,3} (?:writ\w+|sav\w+|flush\w*|sync\w*"
             r"|upload\w*)\b|\b(?:write|writing|save|saving|flush|upload)\b(?: \S+){0,3} fail|\b(?:s3|gs|hdfs"
@@ -173,7 +179,8 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\btimed out waiting for (?:\w+ ){0,4}(?:node|host|worker|peer|client|server|rank|task)s?\b"
             r"|\bendpoint\b.{0,60}\btimeout\b|\bdaemon\b.{0,80}\b(?:communicat|contact|connect)\w*"
             r"|\brendezvous (?:timeout|connection) error|\bretry (?:count|counter|limit)\b.{0,20}\bexceeded"
-            r"|\bmarked (?:as )?(?:dead|lost|gone)\b",
+            r"|\bmarked (?:as )?(?:dead|lost|gone)\b|\bcompletion (?:queue )?(?:with )?error\b"
+            r"|\b(?:read|write|connect|request|gateway) time-?d?[ -]?out\b|\bprotocol (?:banner|data stream|error)\b",
             ErrorClass.NETWORK, Retriable.YES,
         ),
         (
@@ -202,6 +209,7 @@ _THINGS = frozenset({ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.DATA})
 
 
 _OF_AN_ADAPTER = _compiled(_ADAPTER)
+_REFUSED = _compiled(_SAYS_NO)
 
 
 _ASKS_OF_AN_ADAPTER = asks(f"(?i){_ADAPTER}")
@@ -213,6 +221,11 @@ def of_an_adapter(line: bytes) -> bool:
     if line.isascii():
         return _ASKS_OF_AN_ADAPTER(line[:LOOKED_CHARS])
     return _OF_AN_ADAPTER.search(line.decode(errors="replace")[:LOOKED_CHARS]) is not None
+
+
+def is_refused(line: str) -> bool:
+    """Has a service answered that it will not do this, whoever asks again?"""
+    return _REFUSED.search(line[:LOOKED_CHARS]) is not None
 
 
 def kind_of_words(words: str) -> Kind | None:

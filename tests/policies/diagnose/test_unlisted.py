@@ -179,3 +179,21 @@ def test_a_shut_down_by_another_rank_is_a_bystanders_word() -> None:
         "W op_kernel.cc:1318] Aborted: Horovod has been shut down. This was caused by an exception on one of the ranks\n"
     )
     assert (found.error_class, found.retriable) == (ErrorClass.UNKNOWN, Retriable.YES)
+
+
+@pytest.mark.parametrize(
+    ("line", "retriable"),
+    [
+        ("wandb.errors.CommError: failed to upsert bucket: returned error 403: permission denied", Retriable.NO),
+        ("wandb.errors.CommError: failed to upsert bucket: returned error 503: unavailable", Retriable.YES),
+        (
+            "botocore.exceptions.ClientError: An error occurred (403) when calling the HeadObject operation: Forbidden",
+            Retriable.NO,
+        ),
+        ("botocore.exceptions.ConnectTimeoutError: Connect timeout on endpoint URL", Retriable.YES),
+        ("tensorflow.python.framework.errors_impl.CancelledError: RecvAsync is cancelled.", Retriable.YES),
+    ],
+)
+def test_a_service_that_was_reached_and_says_no_will_say_so_again(line: str, retriable: Retriable) -> None:
+    text = f'Traceback (most recent call last):\n  File "/home/u/train.py", line 3, in <module>\n    main()\n{line}\n'
+    assert verdict(text).retriable is retriable
