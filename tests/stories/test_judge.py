@@ -17,7 +17,8 @@ from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.parts.agents import AGENT_AGAIN_S, AGENT_COMES_S, AGENT_MAX_S
 from ftslurm.policies.judge.parts.slurm import FRESH_S
 from ftslurm.policies.judge.phases import EarlierRuns
-from ftslurm.policies.judge.settling import GATHERS_S, LAUNCHES_AGAIN
+from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
+from ftslurm.policies.judge.slurm_away import GATHERS_S
 from tests.stories.replay import (
     HOUR_S,
     RUNNING,

@@ -9,9 +9,9 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import last_wait, summarise
 from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.judge.causes import TELL_S
 from ftslurm.policies.judge.ending import TELL_STEP_S
 from ftslurm.policies.judge.phases import OutputPlace
-from ftslurm.policies.judge.settling import TELL_S
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 CAN = ("ask", "requeue", "probe", "replace", "release")

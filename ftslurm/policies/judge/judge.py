@@ -39,7 +39,7 @@ from ftslurm.policies.judge.launching import budgets
 from ftslurm.policies.judge.nodes import Nodes
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.ranks import Ranks
-from ftslurm.policies.judge.requests import Requests
+from ftslurm.policies.judge.requests.requests import Requests
 from ftslurm.policies.judge.stalls import Stalls
 from ftslurm.policies.judge.then import (
     Then,

@@ -15,8 +15,8 @@ from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.text import counted
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
+from ftslurm.policies.judge.causes import DIAGNOSIS_S, TOOK_TOO_LONG
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.settling import DIAGNOSIS_S, TOOK_TOO_LONG
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.state import MARGIN_S
 from ftslurm.policies.judge.then import Afterwards, ThenFinish

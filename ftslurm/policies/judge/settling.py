@@ -1,5 +1,5 @@
 """Trouble: all ranks are stopped, devices and Slurm are asked what they know, and the ladder is asked when nothing is left to
-wait for. This group also finds the cause, and handles other events that arrive meanwhile.
+wait for. This group also handles other events that arrive meanwhile.
 """
 
 from __future__ import annotations
@@ -10,44 +10,28 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import (
     Decision,
-    Diagnose,
     LookAtDevices,
     Say,
-    ShowCard,
     StopRanks,
-    TellOthers,
 )
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.model.verdict import Verdict, unknown
-from ftslurm.policies.diagnose.contrast import Contrast
-from ftslurm.policies.judge.parts.inquiry import Inquiry
-from ftslurm.policies.judge.parts.progress import iteration_seen, read_at_end
+from ftslurm.policies.judge.causes import TELL_S, Causes
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
-from ftslurm.policies.judge.rungs import Rungs
+from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
 from ftslurm.policies.ladder.ladder import WILLED, Cause, choose
-from ftslurm.policies.ladder.situation import Trouble, bad_nodes
+from ftslurm.policies.ladder.situation import Trouble
 
 # Slurm may have killed a rank that ended so (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
-# Seconds from the trouble to the message that tells what is waited for.
-TELL_S = 3.0
-# The cause of a failure is known within one or two seconds, even from a hundred megabytes of output; a longer analysis is not
-# waited for.
-DIAGNOSIS_S = 60.0
-# For reading progress.file: a file system that hangs delays nobody longer.
-PROGRESS_S = 10.0
-TOOK_TOO_LONG = f"the diagnosis did not end within {DIAGNOSIS_S:g} s"
 # A step that does not start may have another reason.
 LAUNCHES_AGAIN = 3
-# How long a slurmctld that has just started gets to learn the state of nodes and jobs.
-GATHERS_S = 3.0
 
 
-class Settling(Rungs):
+class Settling(Causes):
     def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
         """Record the trouble, then stop all ranks while devices and Slurm are asked what they know."""
         if self._attempt.drills:
@@ -204,102 +188,6 @@ class Settling(Rungs):
 
     def _ask_again(self, now: Now) -> list[Decision]:
         return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
-
-    # --- the cause: analysed beside the loop, which must answer beats meanwhile
-
-    def _ask_what_is_behind(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """Ask for the cause, once an attempt. Empty if it is known, or nobody can tell."""
-        hangs = trouble.cause is Cause.HANG and not self._shown()
-        asked = [*(self._ask_hints(now) if hangs else self._ask_verdict(now)), *self._ask_progress(now)]
-        if asked:
-            self._timers.set(Timer.TELL, now.mono + TELL_S)
-        return asked
-
-    def _ask_progress(self, now: Now) -> list[Decision]:
-        """Ask how far the training has come, once an attempt, when the attempt has ended."""
-        closing = self._attempt.closing
-        asked = [] if closing.progress_asked else read_at_end(self.settings, self._attempt.number)
-        if asked:
-            closing.progress_asked = True
-            self._timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
-        return asked
-
-    def _progress_overdue(self, now: Now) -> list[Decision]:
-        return self._settled(now)
-
-    def _iteration_read(self, event: ev.IterationRead, now: Now) -> list[Decision]:
-        waited = Timer.PROGRESS in self._timers and event.attempt == self._attempt.number
-        seen = iteration_seen(event, self.settings, self.history, now) if waited or not event.attempt else None
-        noted: list[Decision] = [] if seen is None else [self._note(seen)]
-        if not (event.attempt and waited):
-            return noted
-        self._timers.stop(Timer.PROGRESS)
-        return [*noted, *self._settled(now)]
-
-    def _ask_hints(self, now: Now) -> list[Decision]:
-        """Ask for common reasons for a hang. If the ranks have been stopped, their last output has arrived."""
-        if Capability.ADVISE not in self.facts.can or self._attempt.hang.advised:
-            return []
-        self._attempt.hang.advised = True
-        self._timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
-        return [self._inquiry().hints()]
-
-    def _ask_verdict(self, now: Now) -> list[Decision]:
-        attempt = self._attempt
-        if Capability.DIAGNOSE not in self.facts.can or attempt.verdict is not None or not (attempt.number and attempt.ranks):
-            return []
-        self._timers.set(Timer.DIAGNOSIS, now.mono + DIAGNOSIS_S)
-        return [self._question(None)]
-
-    def _question(self, rank: int | None) -> Diagnose:
-        """rank: ask for the cause of the end of this rank alone; None: of the attempt."""
-        return self._inquiry(rank).question(self._shown(), bad_nodes(self._slurm.answer, self._attempt, self._chosen()))
-
-    def _inquiry(self, rank: int | None = None) -> Inquiry:
-        return Inquiry(self._attempt, self._tasks, self.history, self.settings, self.facts, rank)
-
-    def _diagnosed(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
-        """The answer about the cause; ignored if nobody waits for it any more."""
-        if Timer.DIAGNOSIS not in self._timers or event.attempt != self._attempt.number or event.rank is not None:
-            return []
-        self._timers.stop(Timer.DIAGNOSIS)
-        return [*self._note_verdict(event.verdict, now), *self._settled(now)]
-
-    def _diagnosis_overdue(self, now: Now) -> list[Decision]:
-        return [*self._note_verdict(unknown(TOOK_TOO_LONG), now), *self._settled(now)]
-
-    def _advised(self, event: ev.Advised, now: Now) -> list[Decision]:
-        if event.attempt != self._attempt.number:
-            return []
-        entered = any(view.groups for views in self._attempt.hang.views.values() for view in views)
-        hints = [hint for hint in event.hints if not (entered and hint[0] == "before-first-collective")]
-        noted: list[Decision] = [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in hints]
-        if Timer.ADVICE not in self._timers:
-            return noted
-        self._timers.stop(Timer.ADVICE)
-        return [*noted, *self._advice_known(now)]
-
-    def _advice_known(self, now: Now) -> list[Decision]:
-        """The hints are known: the report of a hang that is left alone waited for them, and so did the decision on one that is
-        not.
-        """
-        return [ShowCard()] if self.phase is Phase.RUNNING else self._settled(now)
-
-    def _note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
-        """Record the verdict. rank: it is about the end of this rank alone."""
-        showing = frozenset(node for node, _, _ in self._devices.faults)
-        found = self._inquiry(rank).weigh(verdict, showing, now)
-        self._attempt.verdict = found.verdict
-        noted: list[Decision] = [self._note(found.record)]
-        cleared = found.cleared
-        return noted if cleared is None else [*noted, *self._reinstate(found.verdict.signature, cleared, now)]
-
-    def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
-        """Reinstate nodes that a contrast clears; the next card says it."""
-        record = rec.Reinstated(now.unix, self._attempt.number, signature, dict.fromkeys(found.cleared, found.why))
-        back = self.history.exclusions.left_on_words_still(found.cleared)
-        noted: list[Decision] = [self._note(record)]
-        return [*noted, TellOthers({}, back)] if back else noted
 
     def _attempt_ended(self, now: Now) -> list[Decision]:
         if self._attempt.closing.written:

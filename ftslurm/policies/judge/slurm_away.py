@@ -13,6 +13,8 @@ from ftslurm.policies.judge.state import JudgeState
 
 # Seconds from a failed request to the next one. Each request is itself repeated for `slurm.timeout`.
 ASK_AGAIN_S = 5.0
+# How long a slurmctld that has just started gets to learn the state of nodes and jobs.
+GATHERS_S = 3.0
 
 
 class SlurmAway(JudgeState):

@@ -23,7 +23,7 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
-from ftslurm.policies.judge.settling import GATHERS_S
+from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient

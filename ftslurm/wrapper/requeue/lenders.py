@@ -17,7 +17,7 @@ from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.judge.settling import GATHERS_S
+from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.retries import NoAnswer

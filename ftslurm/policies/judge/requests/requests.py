@@ -13,7 +13,7 @@ from string import ascii_letters, digits
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, Say
+from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
@@ -21,9 +21,10 @@ from ftslurm.model.folds.summary import STOPPED
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.interrupting import STOPPED_STATUS, Interrupting
 from ftslurm.policies.judge.parts.standing_requests import reply_to
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
+from ftslurm.policies.judge.requests.answers import Answers, asked_by
+from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS
 from ftslurm.policies.judge.then import Afterwards, ThenLaunch, ThenRequeue, ThenStepStays
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
@@ -32,7 +33,7 @@ _IN_NODE_NAMES = frozenset(f"{ascii_letters}{digits}._-")
 NODE_NAME_MAX = 64
 
 
-class Requests(Interrupting):
+class Requests(Answers):
     def _control_asked(self, event: ev.ControlAsked, now: Now) -> list[Decision]:
         asked = event.request
         if self.history.control.get(asked.number) is None:
@@ -48,40 +49,7 @@ class Requests(Interrupting):
             return self._refuse(request, f"this version of ftrun does not know `{asked.verb}`", now)
         return _TAKE[asked.verb](self, request, now)
 
-    # --- answers
-
-    def _agree(self, request: Request, text: str, now: Now, done: bool = False) -> list[Decision]:
-        """Accept the request; the request itself is in the ledger, so everything that is done is recorded. done: it is carried
-        out already.
-        """
-        said = Say(f"request {request.number} of {_owner(request)} ({ctl.in_words(request.asked)}): {text}")
-        if request.state is not State.OPEN:  # another ftrun of the job has answered
-            return [said, *(self._done(request, text, now) if done else [])]
-        answer = self._answer(request, True, text, now)
-        return [answer, said, *(self._done(request, text, now) if done else [])]
-
-    def _refuse(self, request: Request, why: str, now: Now) -> list[Decision]:
-        """Refuse the request. An accepted one that cannot be carried out when its time has come is refused as well."""
-        said = Say(f"request {request.number} of {_owner(request)} ({ctl.in_words(request.asked)}) is refused: {why}")
-        self._requests.forget(request.number)
-        if request.state is State.TAKEN:
-            return [*self._done(request, why, now, ok=False), said]
-        return [self._answer(request, False, why, now), said]
-
-    def _answer(self, request: Request, ok: bool, text: str, now: Now) -> Decision:
-        node = self.facts.batch_node or self.facts.process.host
-        return self._note(rec.RequestAnswered(now.unix, self.facts.run, request.number, ok, text, self._of_attempt, node))
-
-    @property
-    def _of_attempt(self) -> int:
-        """The number of the attempt that runs or starts."""
-        return self._next_number() if self.phase is Phase.LAUNCHING or not self._attempt.number else self._attempt.number
-
-    def _done(self, request: Request, text: str, now: Now, ok: bool = True) -> list[Decision]:
-        if request.asked.verb not in ctl.ACTS:
-            return []
-        self._requests.forget(request.number)
-        return [self._note(rec.RequestDone(now.unix, self.facts.run, request.number, ok, text, self._of_attempt))]
+    # --- what changes nothing that runs
 
     def _answer_at_once(self, request: Request, now: Now) -> list[Decision]:
         """Answer a request that changes nothing that runs."""
@@ -137,7 +105,7 @@ class Requests(Interrupting):
 
     def _stop(self, request: Request, now: Now) -> list[Decision]:
         """Stop the job gracefully, as a Ctrl-C does: ranks get the grace, waits end, no rung is asked."""
-        what = f"{STOPPED} {request.number} of {_owner(request)}"
+        what = f"{STOPPED} {request.number} of {asked_by(request)}"
         if self.phase is Phase.REQUEUEING and Timer.REQUEUE not in self._timers:
             return []  # the step that requeues the job has control: the job's next ftrun takes the request
         if self.phase is Phase.ENDING and not self._end.after.another_try:
@@ -174,7 +142,7 @@ class Requests(Interrupting):
         return bool({*nodes} & {*self.facts.nodes})
 
     def _what(self, request: Request) -> str:
-        return f"{_owner(request)} asked to {ctl.in_words(request.asked)} (request {request.number})"
+        return f"{asked_by(request)} asked to {ctl.in_words(request.asked)} (request {request.number})"
 
     def _consider_later(self, request: Request, now: Now) -> list[Decision]:
         self._requests.consider_later(request.number)
@@ -348,10 +316,6 @@ _WHAT_IS_NEEDED = (
 
 def _is_node_name(text: str) -> bool:
     return text[:1] not in ("", ".", "_", "-") and len(text) <= NODE_NAME_MAX and _IN_NODE_NAMES.issuperset(text)
-
-
-def _owner(request: Request) -> str:
-    return ctl.ROOT if request.who == ctl.ROOT else request.asked.by or "you"
 
 
 def _without(s: Situation, nodes: tuple[str, ...]) -> Situation:
