@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from ftslurm.errors import UsageError
 
@@ -19,9 +20,14 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 def fold(nodes: Iterable[str]) -> str:
     """`n1,n2,n3` as Slurm writes it: `n[1-3]`; the empty set gives an empty string. What is no name stays unfolded."""
+    return _fold(frozenset(nodes))
+
+
+# The records of a job name the same few sets again and again, and a list of a thousand nodes takes milliseconds.
+@lru_cache(maxsize=8)
+def _fold(names: frozenset[str]) -> str:
     from ClusterShell.NodeSet import NodeSet  # 20 ms to load, and most runs never print a node list
 
-    names = set(nodes)
     plain = {name for name in names if _NAME.fullmatch(name)}
     folded = str(NodeSet.fromlist(list(plain)))
     return ",".join(filter(None, [folded, *sorted(names - plain)]))  # the rest comes from damaged ledgers only
@@ -50,6 +56,11 @@ def expand(text: str) -> tuple[str, ...]:
     """The names in Slurm's own order. Raises: UsageError when `text` is no node list."""
     if "[" not in text and "," not in text:
         return (text,) if text else ()
+    return _expand(text)
+
+
+@lru_cache(maxsize=8)
+def _expand(text: str) -> tuple[str, ...]:
     from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
     groups = _split_groups(text)

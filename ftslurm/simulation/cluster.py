@@ -78,9 +78,9 @@ class Cluster:
 
     def allocate(self, count: int, exclude: Collection[str], before: Collection[str], now: float) -> tuple[str, ...]:
         """The first living nodes, those of the scheduling before first; fewer than `count` where there are no more."""
-        free = [node for node in self.names if node not in exclude and self.machines[node].lives(now)]
-        found = [node for node in free if node in set(before)]
-        found += [node for node in free if node not in set(before)]
+        known, out = set(before), set(exclude)
+        free = [node for node in self.names if node not in out and self.machines[node].lives(now)]
+        found = [node for node in free if node in known] + [node for node in free if node not in known]
         return tuple(sorted(found[:count], key=self._places.__getitem__))
 
     def lend(self, taken: Collection[str], exclude: Collection[str], now: float) -> tuple[str, int]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import reduce
 
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.folds.history import History, fold
+from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.diagnose.classify import Book
@@ -92,6 +93,7 @@ class Play:
         self._cluster = Cluster(plan.cluster + settings.spares, plan.slurmd_timeout_s, trace.names, trace.ftrun_apart)
         self._training = Training(plan, self._time)
         self._ledger: list[rec.Record] = []
+        self._history = History()  # of these
         self._number = 0
         self._now: Scheduling | None = None
         self._answered: list[Answered] = []
@@ -174,9 +176,8 @@ class Play:
                     self._agenda.after(wait, start)
                 return
             self._pending = False
-            history = fold(self._ledger) if self._ledger else History()
             self._now = Scheduling(
-                plan, settings, history, self._number, nodes, self._agenda, self._cluster, self._training, self._book
+                plan, settings, self._history, self._number, nodes, self._agenda, self._cluster, self._training, self._book
             )
             self._number += 1
             self._now.begin()
@@ -193,8 +194,7 @@ class Play:
         here = self._now
         if here is None or self._pending:
             return
-        self._ledger += here.ledger
-        here.ledger.clear()
+        self._keep(here)
         if not here.over or self._end is not None:
             return
         if here.requeue is None:
@@ -208,14 +208,19 @@ class Play:
             max(self._trace.plan.requeue_s, 0.0 if self._trace.requeue_seen else here.requeue.start.in_s), self._schedule
         )
 
+    def _keep(self, here: Scheduling) -> None:
+        """What it has written since."""
+        self._ledger += here.ledger
+        self._history = reduce(History.add, here.ledger, self._history)
+        here.ledger.clear()
+
     def _killed(self, wait_s: float) -> None:
         """Slurm ends the job with its ftrun, and lets it run again later."""
         here = self._now
         assert here is not None
         self._training.owe(self._owed_to)
         here.end()
-        self._ledger += here.ledger
-        here.ledger.clear()
+        self._keep(here)
         self._pending = True
         self._agenda.after(wait_s, self._schedule)
 
@@ -336,7 +341,7 @@ class Play:
         counted = ended == "failed" and self._trace.counts_end
         if counted:
             self._time.add(Part.ENDED, until - ended_at, self._owed_to)
-        history = fold(self._ledger)
+        history = self._history
         limits = budgets(self._settings)
         decided = [record for record in self._ledger if isinstance(record, rec.Decided)]
         return Outcome(

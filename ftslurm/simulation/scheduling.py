@@ -6,7 +6,7 @@ told to the judge as the event that it is in a real job; the judge does not know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ftslurm.model import decisions as do
@@ -49,6 +49,7 @@ class QuickJudge(Judge):
     """The judge as it is. With a thousand nodes each of which tells something, what it looks up again and again is kept."""
 
     _known: tuple[dict[int, Task], int, dict[str, list[int]]] = ({}, -1, {})
+    _there: tuple[dict[str, list[int]], int, list[str]] = ({}, -1, [])
 
     def _by_node(self) -> dict[str, list[int]]:
         """Node -> ranks. Tasks are only added, or all are new: the table is another one then."""
@@ -66,9 +67,15 @@ class QuickJudge(Judge):
     def _ranks_on(self, node: str) -> list[int]:
         return list(self._by_node().get(node, ()))
 
+    def _ranks_in(self, nodes: Collection[str]) -> list[int]:
+        by_node = self._by_node()
+        return sorted(rank for node in nodes for rank in by_node.get(node, ()))
+
     def _watching(self) -> list[str]:
-        kinds = self._agents.kinds
-        return [node for node in self._by_node() if kinds.get(node) is not None]
+        by_node, changes = self._by_node(), self._agents.changes
+        if self._there[0] is not by_node or self._there[1] != changes:
+            self._there = by_node, changes, super()._watching()
+        return self._there[2]
 
 
 class _Ftrun:
@@ -208,7 +215,7 @@ class _Ftrun:
             case do.Diagnose():
                 self._after(plan.diagnosis_s, lambda: [self._verdict(decision)])
             case do.SampleUse(window_s):
-                self._after(window_s, lambda: [ev.UseSampled(node, True, "unchanged", self.attempt) for node in self._heard()])
+                self._after(window_s, self._use_is_unchanged)
             case do.TakeEvidence():
                 self._after(1.0, self._evidence)
             case do.AskWords():
@@ -339,9 +346,13 @@ class _Ftrun:
     # --- what would be found in ranks and their words
 
     def _evidence(self) -> Events:
-        nodes = self._heard()
-        views = _views(self.tasks, self.ranks.culprit, self.ranks.network) if self.training.blocked else {}
-        return [ev.EvidenceTaken(node, "simulated", tuple(views.get(node, ())), self.attempt) for node in nodes]
+        nodes, attempt = self._heard(), self.attempt
+        views = self.ranks.views(self.tasks) if self.training.blocked else {}
+        return [ev.EvidenceTaken(node, "simulated", views.get(node, ()), attempt) for node in nodes]
+
+    def _use_is_unchanged(self) -> Events:
+        attempt = self.attempt
+        return [ev.UseSampled(node, True, "unchanged", attempt) for node in self._heard()]
 
     def _verdict(self, asked: do.Diagnose) -> ev.Diagnosed:
         """Of a crash, as the trace says; of anything else, as the classification does, which sees no words here."""
@@ -399,7 +410,7 @@ class Scheduling(_Ftrun):
             self._after(st.hang_detect_s, lambda: quiet if still() else [])
         if st.hang_silence:
             self._after(st.hang_interval_s, lambda: [ev.RankSilent(r, st.hang_interval_s) for r in started] if still() else [])
-        self.ranks.culprit, self.ranks.network = rank, fault.network
+        self.ranks.hang_at(rank, fault.network)
 
     def dies(self, node: str, hangs_up: bool = False) -> None:
         """Its shims and its agent fall silent, or hang up. ftrun dies with its own node; that is for its caller."""
@@ -429,8 +440,16 @@ class _Ranks:
         self.shims = set(shims)
         self.running: dict[int, int] = {}
         self.cut = False
-        self.culprit = 0  # of a hang
-        self.network = False
+        self._hang = (0, False)  # who, and is it stuck in the network?
+        self._views: dict[str, tuple[RankView, ...]] = {}  # of that hang, once it has been looked at
+
+    def hang_at(self, culprit: int, network: bool) -> None:
+        self._hang, self._views = (culprit, network), {}
+
+    def views(self, tasks: Sequence[Task]) -> dict[str, tuple[RankView, ...]]:
+        """By node; every look at a hang finds the same."""
+        self._views = self._views or _views(tasks, *self._hang)
+        return self._views
 
     def start(self, attempt: int, ranks: Iterable[int]) -> None:
         self.running.update(dict.fromkeys(ranks, attempt))
@@ -441,7 +460,7 @@ class _Ranks:
             self.running.pop(rank, None)
 
 
-def _views(tasks: Sequence[Task], culprit: int, network: bool) -> dict[str, list[RankView]]:
+def _views(tasks: Sequence[Task], culprit: int, network: bool) -> dict[str, tuple[RankView, ...]]:
     """All wait inside a collective: for one rank that has not come to it, or for one whose connections are stuck."""
     everybody = range(len(tasks))
     group = GroupView("0#1", everybody, 11, 10, None, "nccl:all_reduce")
@@ -455,7 +474,7 @@ def _views(tasks: Sequence[Task], culprit: int, network: bool) -> dict[str, list
             mine = (bad, "10.0.1.1:1") if task.rank == culprit else (other, bad)
             view = replace(view, sockets=(Socket(*mine, "retransmit", 4096, 5),))
         found.setdefault(task.node, []).append(view)
-    return found
+    return {node: tuple(views) for node, views in found.items()}
 
 
 def _as_told(fault: Fault, end: RankEnd) -> Verdict:

@@ -111,7 +111,7 @@ class StallWatch:
     def examined(self, node: str, views: Iterable[RankView], nodes: Collection[str]) -> bool:
         """Take in the views of one node. Has every one of `nodes` been looked at now?"""
         self._views[node] = tuple(views)
-        return set(nodes) <= self._views.keys()
+        return len(self._views) >= len(nodes) and set(nodes) <= self._views.keys()
 
     def opinion(self, stalled_s: float, history: History, now: float) -> Opinion:
         """What follows from the last look at all nodes. Each look is used once."""

@@ -100,12 +100,12 @@ class Settling(Causes):
         """Decide, once nothing is left to wait for."""
         if self.phase is not Phase.SETTLING:
             return []
-        if self._attempt.all_stopped:
+        if all_stopped := self._attempt.all_stopped:
             self._timers.stop(Timer.STOP)
             self._attempt.closing.stopped_at = self._attempt.closing.stopped_at or now.unix
         if not self._unlooked():
             self._timers.stop(Timer.LOOK)
-        if not self._attempt.all_stopped or self._timers.running - {Timer.TELL}:
+        if not all_stopped or self._timers.running - {Timer.TELL}:
             return []
         self._timers.stop_all()
         return self._decide(now)

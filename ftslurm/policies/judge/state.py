@@ -162,6 +162,10 @@ class JudgeState:
     def _ranks_on(self, node: str) -> list[int]:
         return [rank for rank, task in self._tasks.items() if task.node == node]
 
+    def _ranks_in(self, nodes: Collection[str]) -> list[int]:
+        """In order."""
+        return sorted(rank for rank, task in self._tasks.items() if task.node in nodes)
+
     def _kept_out(self, now: Now) -> tuple[str, ...]:
         return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
 
@@ -346,7 +350,7 @@ class JudgeState:
     def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
         """Agents that are up watch the activity of the processes below their shims; later ones are told when they arrive."""
         mine: dict[str, list[tuple[int, int, int]]] = {node: [] for node in nodes if self._agents.here(node)}
-        for rank in sorted(rank for rank, task in self._tasks.items() if task.node in mine):
+        for rank in self._ranks_in(mine):
             task = self._tasks[rank]
             mine[task.node].append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
         there = {node: tuple(ranks) for node, ranks in mine.items() if ranks}

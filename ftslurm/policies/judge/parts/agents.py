@@ -14,15 +14,17 @@ AGENT_AGAIN_S = 10.0
 
 class AgentRoster:
     """kinds: node -> kinds of devices there, None until its agent has arrived. guards: nodes without ranks that have an agent all
-    the same, in case the batch node dies.
+    the same, in case the batch node dies. changes: counts those of `kinds`.
     """
 
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[str, ...] | None] = {}
+        self.changes = 0
         self.guards: frozenset[str] = frozenset()
         self._due: dict[str, float] = {}  # monotonic seconds by which an agent should call; none once it has
         self._came: dict[str, float] = {}
         self._lost: dict[str, int] = {}  # number of agents lost on a node
+        self._may = ""  # a node that could still report its devices, when that was asked last
         self._orders: dict[str, list[DrillDevice]] = {}  # what an agent is told when it has arrived
 
     def here(self, node: str) -> bool:
@@ -37,13 +39,21 @@ class AgentRoster:
         """Is there a node whose devices could still be reported? An agent that has not arrived may do it. gone: dead nodes.
         looked: nodes whose devices were checked.
         """
-        return any(
-            node not in gone and (kinds is None or (bool(kinds) and node not in looked)) for node, kinds in self.kinds.items()
-        )
+
+        def may(node: str) -> bool:
+            kinds = self.kinds.get(node, ())
+            return node not in gone and (kinds is None or (bool(kinds) and node not in looked))
+
+        # It is asked after each of a thousand reports. The node that was found the last time usually still may; and a search from
+        # the end finds one that will for long, since agents report in about the order in which they came.
+        if not may(self._may):
+            self._may = next((node for node in reversed(self.kinds) if may(node)), "")
+        return bool(self._may)
 
     def expect(self, nodes: Iterable[str], guards: Iterable[str], relieved: Iterable[str], now: float) -> None:
         """Expect agents, which are being started on `nodes` and on `guards`. relieved: nodes that are guards no longer."""
         self.guards = (self.guards | {*guards}) - {*relieved}
+        self.changes += 1
         for node in nodes:
             self.kinds[node] = None
             self._due[node] = now + self._doubled(AGENT_COMES_S, node)
@@ -56,6 +66,7 @@ class AgentRoster:
         if node not in self.kinds:
             return False
         self.kinds[node] = kinds
+        self.changes += 1
         self._due.pop(node, None)
         self._came[node] = now
         return True
@@ -63,6 +74,7 @@ class AgentRoster:
     def lose(self, node: str, now: float) -> float:
         """An agent was lost. Gives when to start another one."""
         self.kinds.pop(node, None)
+        self.changes += 1
         self.guards -= {node}
         self._due.pop(node, None)
         if now - self._came.pop(node, now) > AGENT_MAX_S:
@@ -76,6 +88,7 @@ class AgentRoster:
         for node in [node for node, due in self._due.items() if due <= now and node in nodes]:
             del self._due[node]
             self.kinds.pop(node, None)
+            self.changes += 1
             self._lost[node] = self._lost.get(node, 0) + 1
 
     def next_due(self, nodes: Collection[str]) -> float | None:
@@ -83,12 +96,14 @@ class AgentRoster:
 
     def forget(self, nodes: Collection[str]) -> None:
         self.kinds = {node: kinds for node, kinds in self.kinds.items() if node not in nodes}
+        self.changes += 1
         self._due = {node: due for node, due in self._due.items() if node not in nodes}
         self.guards -= {*nodes}
 
     def wait_no_more(self) -> None:
         """No longer wait to learn what devices the nodes have."""
         self.kinds = {node: kinds or () for node, kinds in self.kinds.items()}
+        self.changes += 1
 
     def order_later(self, order: DrillDevice) -> None:
         """Keep the order until the agent has arrived."""
