@@ -25,7 +25,6 @@ MANY_LINES = {
 }
 MANY_ATTRIBUTES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each"),
-    "ftslurm/policies/ladder/ladder.py:Situation": (32, "all that a rung may ask for"),
     "ftslurm/report/account/job.py:JobAccount": (30, "one figure each, as people read them"),
     "ftslurm/sdk/nvrx_config.py:FaultToleranceConfig": (TABLE, "the fields of ft_launcher's own class"),
     "ftslurm/slurm/client.py:JobView": (30, "the fields of a job that Slurm tells"),

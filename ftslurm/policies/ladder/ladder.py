@@ -47,52 +47,47 @@ SLURM_KNOWS_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """All that the ladder may look at. now: Unix seconds. status: what ftrun would end with.
+class OtherNodes:
+    """What there is in the place of bad nodes, and where there is nothing, why."""
 
-    not_in_place: why the ranks cannot be started again in place, empty if they can. unhealed: node -> why healing failed.
-    blamed: node -> reason, the nodes a fact speaks against. can: what the launcher is able to do. verdict: what is behind
-    it, None before that is known (the history has it too). shut_down: why the program itself wants the job ended. rank: of
-    an async job, the one that failed while all others run; None where the whole attempt is over. tasks: how many. step: its
-    nodes. unreplaced: why no other node was to be had for a bad one. unended: why no other step may start in this allocation.
-    spares: nodes held back that nothing speaks against. no_donor: why none can be borrowed. no_swap: why no node can
-    be replaced by another. returned: of the blamed, nodes on loan that were called back; nothing else speaks against them.
-    on_words: of the blamed, those that nothing but words speaks against, with the signature of those; proven: those that a fact
-    of this job speaks against. spared: node -> why it is accused and yet not blamed.
-    alone_in_a_row: how often `rank` was started again alone, each time soon after the time before.
-    port_taken: the port that we chose for the rendezvous, where the ranks failed because somebody else has it; else 0.
-    dead: nodes that do not live now.
-    """
+    spares: int = 0  # nodes held back that nothing speaks against
+    no_donor: str = ""  # why none can be borrowed
+    no_swap: str = ""  # why no node can be replaced by another one
+    unreplaced: str = ""  # why no other node was found for a bad one
+    unended: str = ""  # why no other step may start in this allocation
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the ladder may look at."""
 
     cause: Cause
     what: str
-    status: int
+    status: int  # with which ftrun would end
     history: History
     settings: Settings
-    now: float
-    faults: tuple[Fault, ...] = ()
-    unhealed: Mapping[str, str] = field(default_factory=dict)
-    blamed: Mapping[str, str] = field(default_factory=dict)
-    not_in_place: str = ""
+    now: float  # Unix seconds
     slurm: SlurmAnswered | None = None
-    can: frozenset[Capability] = frozenset()
-    verdict: Verdict | None = None
-    shut_down: str = ""
-    rank: int | None = None
+    can: frozenset[Capability] = frozenset()  # what the launcher is able to do
+    verdict: Verdict | None = None  # what is behind it, None before that is known (the history has it, too)
+    shut_down: str = ""  # why the program itself wants the job ended
+    port_taken: int = 0  # the port chosen for the rendezvous, if the ranks failed because somebody else has it
+    # The ranks.
     tasks: int = 0
-    step: frozenset[str] = frozenset()
-    unreplaced: str = ""
-    unended: str = ""
-    spares: int = 0
-    no_donor: str = ""
-    no_swap: str = ""
-    returned: frozenset[str] = frozenset()
-    on_words: Mapping[str, str] = field(default_factory=dict)
-    proven: frozenset[str] = frozenset()
-    spared: Mapping[str, str] = field(default_factory=dict)
-    port_taken: int = 0
-    alone_in_a_row: int = 0
-    dead: frozenset[str] = frozenset()
+    step: frozenset[str] = frozenset()  # their nodes
+    not_in_place: str = ""  # why they cannot be started again in place, empty if they can
+    rank: int | None = None  # of an async job, the one that failed while all others run; None: the whole attempt is over
+    alone_in_a_row: int = 0  # how often `rank` was started again alone, each time soon after the time before
+    # The nodes.
+    faults: tuple[Fault, ...] = ()
+    unhealed: Mapping[str, str] = field(default_factory=dict)  # node -> why healing failed
+    blamed: Mapping[str, str] = field(default_factory=dict)  # node -> reason: something speaks against it
+    on_words: Mapping[str, str] = field(default_factory=dict)  # of these, node -> signature: nothing but those words does
+    proven: frozenset[str] = frozenset()  # of these: a fact of this job does
+    returned: frozenset[str] = frozenset()  # of these, nodes on loan that were called back: nothing else does
+    spared: Mapping[str, str] = field(default_factory=dict)  # node -> why it is accused and yet not blamed
+    dead: frozenset[str] = frozenset()  # nodes that do not live now
+    others: OtherNodes = field(default_factory=OtherNodes)
 
     @property
     def bad(self) -> dict[str, str]:
@@ -439,25 +434,25 @@ def _replace(s: Situation) -> Answer:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.node_replacement:
         return _not_meant(_OFF)
-    if reason := _not_swappable(s) or s.unreplaced:
+    if reason := _not_swappable(s) or s.others.unreplaced:
         return _no(reason)
-    if s.spares:
-        return Answer(True, f"{counted(s.spares, 'spare node')} left")
+    if s.others.spares:
+        return Answer(True, f"{counted(s.others.spares, 'spare node')} left")
     if not s.settings.donor:
         return _no("no spare node is left (nodes.donor is off)")
-    if s.no_donor:
-        return _no(f"no spare node is left, and none can be borrowed: {s.no_donor}")
+    if s.others.no_donor:
+        return _no(f"no spare node is left, and none can be borrowed: {s.others.no_donor}")
     return Answer(True, "a node can be borrowed")
 
 
 def _not_swappable(s: Situation) -> str:
     """What a replacement and a smaller step have in common."""
     if Capability.REPLACE not in s.can:
-        return s.no_swap or "the launcher cannot replace a node in a running job"
-    if s.no_swap:
-        return s.no_swap
-    if s.unended:
-        return s.unended
+        return s.others.no_swap or "the launcher cannot replace a node in a running job"
+    if s.others.no_swap:
+        return s.others.no_swap
+    if s.others.unended:
+        return s.others.unended
     if not s.blamed.keys() & s.step:
         return "the ranks have no place on a node that is to blame"
     if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hangs_in_a_row:

@@ -14,7 +14,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.diagnose.corrections import common_codes, without_common
-from ftslurm.policies.ladder.ladder import Cause, Situation, repeated
+from ftslurm.policies.ladder.ladder import Cause, OtherNodes, Situation, repeated
 from ftslurm.policies.ladder.node_charges import charges
 
 ADDRESS_IN_USE = "address-in-use"  # of the catalog of log patterns
@@ -68,6 +68,7 @@ def situation_of(
     on_words = {node: sign for node, sign in (said.on_words | again).items() if node in blamed and node not in seen}
     unproven = {*on_words, *said.orders, *said.named} - seen.keys()
     down = {node for node, _ in slurm.bad_nodes} if slurm else set()
+    free = len(frozenset(spares) - blamed.keys() - down)
     cause = _cause(trouble, attempt, faults, bool(stuck or bad), bool(said.blamed))
     return Situation(
         cause=cause,
@@ -89,12 +90,8 @@ def situation_of(
         verdict=verdict,
         tasks=len(attempt.ranks),
         step=step,
-        unreplaced=attempt.search.unreplaced,
         returned=frozenset(attempt.nodes.returned),
-        unended=attempt.step_end.unended,
-        spares=len(frozenset(spares) - blamed.keys() - down),
-        no_donor=no_donor,
-        no_swap=no_swap,
+        others=OtherNodes(free, no_donor, no_swap, attempt.search.unreplaced, attempt.step_end.unended),
         port_taken=_port_taken(verdict, attempt.port),
         dead=_dead(attempt, history) | down,
     )

@@ -16,7 +16,7 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.ladder.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, Situation, choose, let_in, rung_words
+from ftslurm.policies.ladder.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, OtherNodes, Situation, choose, let_in, rung_words
 
 NOW = 1_700_000_000.0
 HOUR_S = 3600.0
@@ -133,7 +133,7 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         (situation(Cause.HANG, blamed=BLAMED, policy=Settings(hang_restart=True, ladder=(HANG, UNCONDITIONAL))), HANG, ""),
         (situation(Cause.HANG, blamed=BLAMED, policy=Settings(hang_restart=True, node_replacement=True, node_replacements=1,
                                                               ladder=(HANG, ISOLATED)),
-                   can=frozenset({"ask", "requeue", "replace"}), slurm=None, spares=1), HANG, ""),
+                   can=frozenset({"ask", "requeue", "replace"}), slurm=None, others=OtherNodes(spares=1)), HANG, ""),
         # the policy's own order
         (situation(policy=Settings(ladder=())), FAIL, ""),
         (situation(policy=Settings(ladder=(ISOLATED,))), FAIL, ""),
@@ -209,12 +209,10 @@ def test_any_choice_is_on_the_ladder_paid_and_explained(
             history,
             policy,
             NOW,
-            faults,
-            {},
-            blamed,
-            "",
-            slurm,
-            frozenset({"ask", "requeue", "replace"}),
+            faults=faults,
+            blamed=blamed,
+            slurm=slurm,
+            can=frozenset({"ask", "requeue", "replace"}),
             step=frozenset(blamed),
         )
     )
