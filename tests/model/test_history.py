@@ -139,6 +139,20 @@ def of_run(run: str, number: int, rung: str, cause: str = "node", cost: str = "m
     return rec.Decided(10.0, f"{run}-{number}", attempt, rung, cause, "because", cost=cost)
 
 
+def test_of_several_ftruns_at_once_each_pays_for_its_own_command() -> None:
+    """Seen on a real cluster: the restart in place of one, which began last, was spent for all of them."""
+    two = replace(began(run="b"), step_key="eval")
+    past = fold([began(run="a"), two, of_run("a", 1, "in-place-restart", "crash", "crash_restarts")])
+    mine, other = past.as_seen_by("a"), past.as_seen_by("b")
+    assert (mine.budgets.used("crash_restarts"), mine.budgets.job_restarts, mine.last_run) == (1, 1, began(run="a"))
+    assert (other.budgets.used("crash_restarts"), other.budgets.job_restarts, other.last_run) == (0, 0, two)
+    for record in (of_run("b", 2, "in-place-restart", "crash", "crash_restarts"), rec.Finished(20.0, "b", 0, "done")):
+        past = past.add(record)
+        assert [past.as_seen_by(run).budgets.used("crash_restarts") for run in "a"] == [1]
+    assert past.as_seen_by("a").as_seen_by("a") == past.as_seen_by("a")
+    assert past.beside.keys() == {"a"} and past.add(began(1, "c")).beside.keys() == {"c"}
+
+
 def test_what_an_ftrun_beside_it_decides_leaves_a_requeue_open() -> None:
     """Its step takes a while to end before it is carried out."""
     requeue, beside = of_run("a", 1, "isolated-requeue"), of_run("b", 2, "in-place-restart", cost="")

@@ -73,6 +73,7 @@ class CleanUpTook:
 class History:
     attempts: int = 0
     last_run: RunBegan | None = None
+    beside: Mapping[str, RunBegan] = field(default_factory=dict)  # run -> of those of this scheduling that have not ended
     last_decision: Decided | None = None
     decisions: int = 0
     finished: Finished | None = None
@@ -94,6 +95,13 @@ class History:
         """This history and one record more."""
         change = _ADDERS.get(type(record))
         return change(self, record) if change is not None else self
+
+    def as_seen_by(self, run: str) -> History:
+        """Budgets and last_run are those of the command of that ftrun, which runs beside others of the script."""
+        mine, last = self.beside.get(run), self.last_run
+        if mine is None or last is None or mine.run == last.run:
+            return self
+        return replace(self, last_run=mine, budgets=_budgets_of(self, mine))
 
     def fault_count(self, key: tuple[str, str, str], since: float) -> int:
         """How often the same node, device and code was seen from `since` (Unix seconds) on."""
@@ -121,15 +129,19 @@ def fold(records: Iterable[Record]) -> History:
 
 def _run_began(past: History, run: RunBegan) -> History:
     again = past.last_run is not None and run.schedule > past.last_run.schedule
-    budgets = past.budgets
-    if past.last_run is not None and past.last_run.step_key != run.step_key:
-        budgets = budgets.command_began(past.last_run.step_key, run.step_key)
     return replace(
-        past, last_run=run, finished=None, trouble="", budgets=budgets,
+        past, last_run=run, finished=None, trouble="", budgets=_budgets_of(past, run),
+        beside={**({} if again else past.beside), run.run: run},
         requeues=past.requeues.run_began(past.why_scheduled(run.schedule), again),
         open_swaps={} if again else past.open_swaps, slots=past.slots.run_began(run.size, again),
         clean_ups=(*past.clean_ups, *clean_up_of(past, run))[-CLEAN_UPS_MAX:], cleaning=None if again else past.cleaning,
     )  # fmt: skip
+
+
+def _budgets_of(past: History, run: RunBegan) -> Budgets:
+    if past.last_run is None or past.last_run.step_key == run.step_key:
+        return past.budgets
+    return past.budgets.command_began(past.last_run.step_key, run.step_key)
 
 
 def clean_up_of(past: History, run: RunBegan) -> tuple[CleanUpTook, ...]:
@@ -216,6 +228,7 @@ def _fault_seen(past: History, fault: FaultSeen) -> History:
 
 
 def _decided(past: History, decided: Decided) -> History:
+    past = past.as_seen_by(run_of(decided))
     swaps = {key: swap for key, swap in past.open_swaps.items() if run_of(swap) != run_of(decided)}
     if decided.rung in SWAPS:
         swaps[decided.id] = decided
@@ -236,6 +249,7 @@ def _carried_out(past: History, done: CarriedOut) -> History:
         return past
     past = replace(past, open_swaps={key: other for key, other in past.open_swaps.items() if key != done.id})
     if done.ok is False:  # nothing was swapped
+        past = past.as_seen_by(run_of(swap))
         past = replace(past, budgets=past.budgets.take_back(swap), hangs=past.hangs.take_back(swap))
     return past
 
@@ -253,7 +267,8 @@ def _paused(past: History, pause: Paused) -> History:
 
 
 def _finished(past: History, finished: Finished) -> History:
-    return replace(past, finished=finished, slots=past.slots.finished(), requeues=past.requeues.finished(finished))
+    beside = {run: began for run, began in past.beside.items() if run != finished.run}
+    return replace(past, finished=finished, beside=beside, slots=past.slots.finished(), requeues=past.requeues.finished(finished))
 
 
 def _requested(past: History, asked: Requested) -> History:
