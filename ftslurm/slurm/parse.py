@@ -150,8 +150,9 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
         exclusive=fields["Exclusive"] != "NO" if "Exclusive" in fields else fields.get("OverSubscribe") not in ("OK", "YES"),
     )
-    held = states.is_held(word, view.state, _count(fields["Priority"]))
-    return while_waiting(replace(view, held=held), unix_time(fields.get("EligibleTime", "")))
+    priority = _count(fields["Priority"])
+    held, later = states.is_held(word, view.state, priority), states.is_to_be_held(view.state, priority)
+    return while_waiting(replace(view, held=held, to_be_held=later), unix_time(fields.get("EligibleTime", "")))
 
 
 def while_waiting(view: JobView, eligible: int) -> JobView:

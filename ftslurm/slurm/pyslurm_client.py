@@ -194,8 +194,9 @@ def read_job(job: Any) -> JobView:
         array_job=job.array_id or None,
         array_task=_array_task(job),
     )
-    held = states.is_held(word, view.state, -1 if job.priority is None else job.priority)
-    return parse.while_waiting(replace(view, held=held), _seconds(job.eligible_time))
+    priority = -1 if job.priority is None else job.priority
+    held, later = states.is_held(word, view.state, priority), states.is_to_be_held(view.state, priority)
+    return parse.while_waiting(replace(view, held=held, to_be_held=later), _seconds(job.eligible_time))
 
 
 def _array_task(job: Any) -> int | None:

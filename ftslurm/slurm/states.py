@@ -84,6 +84,11 @@ def is_held(word: str, state: JobState, priority: int) -> bool:
     return state is JobState.PENDING and (priority == 0 or word in _HOLDING_WORDS)
 
 
+def is_to_be_held(state: JobState, priority: int) -> bool:
+    """`scontrol hold` of a job that runs: it waits for a release once it is requeued (seen on 22.05)."""
+    return state in (JobState.RUNNING, JobState.SUSPENDED) and priority == 0
+
+
 def is_over(view: JobView) -> bool:
     """Has the job ended? An unknown state is no proof of that."""
     if view.state is JobState.UNKNOWN:

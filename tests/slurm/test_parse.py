@@ -139,6 +139,14 @@ def test_tells_a_job_that_is_not_there(version: str) -> None:
         parse_job("", 1)
 
 
+@every_version
+def test_a_job_that_somebody_has_held_while_it_runs_will_wait_for_a_release(version: str) -> None:
+    text = recorded(version, "job-running")
+    number = read(version, "job-running").number
+    held = parse_job(re.sub(r"Priority=\d+", "Priority=0", text), number)
+    assert not read(version, "job-running").to_be_held and held.to_be_held and not held.held
+
+
 def test_a_job_without_its_lines_cannot_be_read() -> None:
     with pytest.raises(SlurmUnavailable, match="JobState= is missing"):
         parse_job("JobId=7 JobName=x\n   UserId=u(1) GroupId=u(1)\n   Priority=1 Nice=0\n", 7)

@@ -86,7 +86,7 @@ def give_back(
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
     if runs_again(job, plan):
         return RUNS_AGAIN
-    held_now = job.state is not JobState.PENDING
+    held_now, stays_held = job.state is not JobState.PENDING, job.to_be_held
     if held_now:
         _hold(client, job, plan)
         job = client.job(number)
@@ -101,9 +101,11 @@ def give_back(
         client.exclude(number, sorted(excluded))
     watch = plan.start.watch_s > 0 and bool({*job.cleaning} - {plan.here}) and not job.expedited
     said = "" if job.expedited else _start_in(client, job, plan, clock, first, since, watch)
-    if client.job(number).held:
+    if stays_held:
+        said += f"; it stays held, as somebody has held it while it ran (`scontrol release {number}`)"
+    elif client.job(number).held:
         client.release(number)
-    if watch and not said:
+    if watch and not said and not stays_held:
         said = _watch(client, job, plan, clock, since, pause, began if held_now else _tell_nobody)
     without = f" without {', '.join(sorted(plan.exclude))}" if plan.exclude else ""
     taken = f" ({', '.join(sorted(named))} taken off its --nodelist)" if named else ""

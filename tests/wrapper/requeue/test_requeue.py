@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -88,6 +88,18 @@ def test_the_job_is_held_before_anything_else_so_that_nobody_schedules_it_meanwh
     job = cluster.slurm.submit(2)
     cluster.give_back(job, ["n2"])
     assert cluster.changes()[0] == "requeue_held" and cluster.changes()[-1] == "release"
+
+
+def test_a_job_that_somebody_has_held_while_it_ran_waits_for_his_release() -> None:
+    """Seen on a real cluster: ftrun's own release at the end of the requeue undid `scontrol hold`."""
+    cluster = Cluster()
+    job = cluster.slurm.submit(2)
+    ran = cluster.slurm._jobs[job]
+    ran.view = replace(ran.view, to_be_held=True)
+    assert "stays held" in cluster.give_back(job, ["n2"])
+    assert cluster.changes() == ["requeue_held", "exclude", "start_at"]
+    view = cluster.slurm.job(job)
+    assert (view.state, view.held, view.excluded) == (JobState.PENDING, True, {"n2"})
 
 
 def test_a_requeue_that_isolates_nothing_leaves_the_user_s_own_exclusions() -> None:
