@@ -40,7 +40,8 @@ class NodeState(Enum):
 class JobView:
     """One look at a job. Times in Unix seconds, 0 where Slurm says Unknown.
 
-    held: waits for a `release`. to_be_held: runs, and somebody has held it for when it waits again. completing: the nodes still clean up after the last scheduling.
+    held: waits for a `release`. to_be_held: runs, and somebody has held it for when it waits again.
+    completing: the nodes still clean up after the last scheduling.
     nodes, cleaning, excluded, required: expanded. nodes is empty while the job waits. cleaning: of one that waits, the nodes
     that still clean up. required: asked for by name (--nodelist). node_count: what the job asks for.
     start_time: of this scheduling; while the job waits, the earliest it can be. end_time: 0 while the job waits.

@@ -440,6 +440,20 @@ def test_input_reaches_the_command(shims: Shims) -> None:
     assert shim.hear("exited")["code"] == 0
 
 
+def test_an_input_file_of_its_own_is_read_from_its_beginning_by_each_start(shims: Shims, tmp_path: Path) -> None:
+    """The first start finds it where whoever opened it has come to."""
+    (tmp_path / "in").write_text("first second\n")
+    with (tmp_path / "in").open("rb", buffering=0) as file:
+        file.seek(len("first "))
+        shim = shims.run("cat", stdin=file)
+        shim.start()
+        assert shim.words() == ["second"] and shim.hear("exited")["code"] == 0
+        shim.stop()
+        assert shim.hear("stopped")["left"] == []
+        shim.start(2)
+        assert shim.words() == ["first", "second"]
+
+
 def test_a_command_that_closes_its_output_is_watched_all_the_same(shims: Shims, tmp_path: Path) -> None:
     shim = shims(f"exec 0<&- 1>&- 2>&-; touch {tmp_path}/closed; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; exit 6")
     shim.start()

@@ -167,6 +167,14 @@ def find_program(name: str, path: str) -> str:
     return "/nonexistent/" + name
 
 
+def rewind_input() -> None:
+    """A file of the rank's own (--input=in.%t) is read from its beginning by each start; a stream cannot be."""
+    try:
+        os.lseek(0, 0, os.SEEK_SET)
+    except OSError:
+        pass  # a pipe, a socket, or none
+
+
 class Command:
     """The user's command, with all processes that it leaves behind. Reports through return values only."""
 
@@ -176,6 +184,7 @@ class Command:
         self.attempt = 0
         self.status: int | None = None  # as waitpid gave it, of the command itself
         self.stopping = False
+        self._began = False
         self.crash_status = 0  # of a drill: what a SIGKILL is to look like
         self._deadline = 0.0
         self._kill_until = 0.0
@@ -186,6 +195,9 @@ class Command:
 
         ends: a descriptor of ours, closed afterwards, and the number under which the command gets it.
         """
+        if self._began:
+            rewind_input()
+        self._began = True
         self.attempt, self.status, self.stopping, self.crash_status = attempt, None, False, 0
         path = find_program(argv[0], env.get("PATH", os.defpath))
         terminal = os.isatty(0)
