@@ -43,8 +43,9 @@ APART = frozenset({
 # Those that take longest begin first; the order of others matters little. What is APART fills gaps, so it comes behind.
 FIRST = (
     "test_other_slurms", "test_hooks_live", "test_slurm_acts", "test_counted_live", "test_drop_in", "test_replacing_live",
-    "test_outside", "test_replacing_twice_live", "test_cluster_tool", "test_accounting", "test_requeue_starts", "test_batch_node",
-    "test_drill", "test_sites", "test_slurm_away", "test_node_loss", "test_chaos",
+    "test_cluster_tool", "test_drill", "test_outside", "test_replacing_twice_live", "test_slurm_clients_on_slurm",
+    "test_accounting", "test_requeue_starts", "test_ladder", "test_batch_node", "test_sites", "test_slurm_away", "test_node_loss",
+    "test_chaos",
 )  # fmt: skip
 
 REPO = Path(__file__).resolve().parents[2]
