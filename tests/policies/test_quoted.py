@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -67,7 +70,41 @@ QUOTED = [
     "Common reasons:\n- the cable\n- {line}\n",
     "assert message == '{line}'\n",
     'KNOWN = ["{line}",\n',
+    TRACE.format('    raise Retry("{line}") from e'),
+    "+ grep -q '{line}' /var/log/syslog\n",
+    "++ grep -c '{line}' /var/log/syslog\n",
+    "+ echo '{line}'\n",
+    'sample 7: {{"prompt": "what is this: {line}", "answer": "a broken GPU"}}\n',
+    "Question: My job prints {line}\nAnswer: replace it\n",
+    "Example 3: {line}\n",
+    "such as the following, e.g. {line}\n",
+    "usage: train.py\n\noptions:\n  --on-ecc ACTION  what to do at {line}\n",
+    "Known issues:\n - {line}\n - slow start\n",
+    "retry handler: would retry on {line}\n",
+    "INFO loaded 2 retry patterns: ['{line}', 'Timeout']\n",
 ]
+# Ways in which the same text comes into an output.
+DRESSES: dict[str, Callable[[str], str]] = {
+    "of Windows": lambda text: text.replace("\n", "\r\n"),
+    "of UTF-16": lambda text: text.encode("utf-16").decode("utf-8", "replace"),
+    "in colour": lambda text: by_line("\x1b[1;31m{}\x1b[0m", text),
+    "by torchrun": lambda text: by_line("[rank1]: {}", text),
+    "by srun --label": lambda text: by_line("1: {}", text),
+    "by Ray": lambda text: by_line("(Worker pid=1201) {}", text),
+    "after a progress bar": lambda text: by_line(" 42%|####   | 42/100 [00:01<00:02]\r{}", text),
+    "after a line without end": lambda text: "0.123, " * 20_000 + "\n" + text,
+    "with a time": lambda text: by_line("2026-11-23 12:00:01 INFO {}", text),
+    "with a time and a place": lambda text: by_line("[2026-11-23 12:00:01,123] [ERROR] [trainer.py:33:log] {}", text),
+    "in JSON": lambda text: "".join(json.dumps({"level": "INFO", "msg": line}) + "\n" for line in text.splitlines()),
+}
+# There a list's or a code block's lines look like any other message: loggers write `INFO - said`, too; and a list ends where
+# something else is printed.
+LOGGED = frozenset({"with a time", "with a time and a place", "in JSON", "after a progress bar"})
+ONLY_TOGETHER = re.compile(r"(?i)^\W*```|\b(?:causes|reasons|issues|options):\n|^\+\+")
+
+
+def by_line(form: str, text: str) -> str:
+    return "".join(form.format(line) + "\n" for line in text.splitlines())
 
 
 @pytest.mark.parametrize("form", QUOTED)
@@ -76,9 +113,80 @@ def test_what_is_quoted_is_not_said(form: str) -> None:
     assert "cuda-ecc-uncorrectable" not in said("step 1\n" + form.format(line=f"RuntimeError: {ECC}") + "step 2\n")
 
 
+@pytest.mark.parametrize("dress", DRESSES)
+def test_nor_is_it_however_it_comes_into_the_output(dress: str) -> None:
+    for form in QUOTED:
+        if dress not in LOGGED or not ONLY_TOGETHER.search(form):
+            text = DRESSES[dress](f"step 1\n{form.format(line=f'RuntimeError: {ECC}')}step 2\n")
+            v = verdict(["", text, "", ""])
+            assert v.suspects == () and "cuda" not in v.signature, (form, v.what)
+
+
+# What a campaign of random outputs has found: each of these had blamed a node.
+@pytest.mark.parametrize(
+    "text",
+    [
+        "such as the following, e.g. OSError: [Errno 113] No route to host\n",
+        "such as the following, e.g. CUDA error: uncorrectable NVLink error detected during the execution\n",
+        "such as the following, e.g. dcmi model initialized failed, because the device is used. ret is -8020\n",
+        "Question: My job prints ra hdc message process failed ret(-67)\nAnswer: replace it\n",
+        "INFO loaded 2 patterns: ['dcmi model initialized failed, because the device is used. ret is -8020', 'x']\n",
+        "2026-11-23 12:00:01 INFO + grep -q 'NPU function error: HBM MULTI BIT ECC ERROR' /var/log/syslog\n",
+    ],
+)
+def test_these_are_quoted_too(text: str) -> None:
+    assert verdict(["", text, "", ""]).suspects == ()
+
+
+@pytest.mark.parametrize("dress", ["of Windows", "in colour", "in JSON"])
+def test_an_output_may_be_cut_anywhere(dress: str) -> None:
+    text = DRESSES[dress](f"> RuntimeError: {ECC}\nValueError: bad\n")
+    told = set()
+    for cut in range(len(text) + 1):
+        output = tuple(Piece(at, "err", part) for at, part in ((98.0, text[:cut]), (99.0, text[cut:])))
+        v = classify([RankEnd(0, "n1", ExitStatus(1), 100.0, output=output), *others(1)], Facts(), book())
+        told.add((v.signature, v.suspects))
+    assert told == {("py-value", ())}
+
+
+def test_what_a_program_is_doing_is_no_exception() -> None:
+    cut_off = TRACE.format("    x = 1") + "Downloading: 42%\n"
+    v = verdict(["", cut_off + TRACE.format("    go()") + "RuntimeError: ACLNN_ERR_RUNTIME_ERROR\n", "", ""])
+    assert v.signature == "acl-inner"
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+@pytest.mark.parametrize("line", [ECC, "CUDA out of memory. Tried to allocate 2.00 GiB", "the table is wrong"])
+@pytest.mark.parametrize("before", ["", "step 1\n", "```\nx = 1\n```\n", "x = 1\n```\nstep 2\n", "> quoted\n"])
+def test_but_what_is_said_is_heard_however_it_comes(dress: str, line: str, before: str) -> None:
+    text = before + TRACE.format("    loss.backward()") + f"RuntimeError: {line}\n"
+    plainly, dressed = (
+        verdict(["", TRACE.format("    loss.backward()") + f"RuntimeError: {line}\n", "", ""]),
+        verdict(["", DRESSES[dress](text), "", ""]),
+    )
+    assert (dressed.error_class, len(dressed.suspects)) == (plainly.error_class, len(plainly.suspects)), dressed.what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 1\n```\n{}",  # the beginning of the block is lost
+        "[rank1]: ```\n[rank1]: x = 1\n[rank1]: ```\n{}",
+        "x = 1\n```\n{}```python\ny = 2\n```\n",
+        "a program may print ``` as well\n```\n{}",
+    ],
+)
+def test_a_fence_that_encloses_nothing_hides_nothing(text: str) -> None:
+    assert said(text.format(f"RuntimeError: {ECC}\n")) == ["cuda-ecc-uncorrectable"]
+
+
 @pytest.mark.parametrize(
     "line",
     [
+        f"2026-11-23 12:00:01,123 - trainer - ERROR - {ECC}",
+        f"2026-11-23 12:00:01.123 | ERROR    | __main__:main:12 - {ECC}",
+        f"[rank3]: 2026-11-23 12:00:01 - ERROR - {ECC}",
+        f'{{"level": "ERROR", "msg": "step 3 failed: \\"{ECC}\\""}}',
         f"RuntimeError: {ECC}",
         f"[rank3]: torch.AcceleratorError: {ECC}",
         "NCCL WARN Cuda failure 'uncorrectable ECC error encountered'",

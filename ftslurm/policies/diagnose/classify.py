@@ -41,7 +41,7 @@ from ftslurm.policies.diagnose.launchers import (
     told_error,
 )
 from ftslurm.policies.diagnose.long_phase import LongPhase, at_work, long_phase
-from ftslurm.policies.diagnose.traces import outline, plain
+from ftslurm.policies.diagnose.traces import outline, plain, plain_pieces
 from ftslurm.policies.diagnose.values import of_the_node, port_in
 from ftslurm.policies.diagnose.wording import Kind, kind_of_words
 
@@ -306,7 +306,7 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
         pieces = [piece for piece in end.output if piece.stream == stream]
         if not pieces:
             continue
-        texts = [plain(piece.text) for piece in pieces]
+        texts = plain_pieces([piece.text for piece in pieces])
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
         for hit in ends_of_runs(b"".join(texts), book):
             piece = pieces[bisect_right(begins, hit.offset) - 1]

@@ -6,6 +6,7 @@ somebody else's log shown in quotation marks. Only where the words are said, by 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import re2
 
 from ftslurm.catalogs.scanner import asks
+from ftslurm.policies.diagnose.traces import unlabelled, unstamped
 
 # The bytes before the words that show how they are meant.
 LOOKED_BACK = 400
@@ -43,9 +45,10 @@ def _holds(pattern: str) -> Callable[[bytes], bool]:
 
 # What stands between quotation marks and the words, and belongs to them: `RuntimeError: CUDA error: ...`.
 _LEAD = _compiled(
-    r"(?:(?:\w+\.)*\w*(?:Error|Exception|Failure|Interrupt|Warning)(?:\([\w.]+\))?: ?|\[?(?i:fatal|error)\]?:? "
+    r"(?:(?:\w+\.)*\w*(?:Error|Exception|Failure|Interrupt|Warning)(?:\([\w.]+\))?: ?"
+    r"|(?:(?:CUDA|HIP|ACL|NCCL|RCCL|HCCL) )?\[?(?i:fatal|error)\]?:? "
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR|INFO) (?:[\w/.]{1,40} ?: ?)?)+"
-    r"(?:\[Errno -?\d+\] )?$"
+    r"(?:\[(?:Errno -?\d+\] )?)?$"
 )
 _opens = _holds(r"""(?:^|[\s(\[{=:,>|])(?:[rbf]?['"]{1,3}|`+|“|\xe2\x80\x9c|\xc2\xab)$""")
 # Who quotes, and means it: a logger's JSON, a type's own form (`OSError('...')`), and the libraries that quote what they pass on.
@@ -54,6 +57,8 @@ _passes_on = _holds(
     r"|message|msg|exc|exc_info|detail|stderr)"
     r"""(?: \d+)?['"]?\)?\s*[:=(]?\s*|\w+(?:Error|Exception|Failure|Died)\((?:\d+, )?)\\?['"`]+$"""
 )
+# An item of a list of strings that has not ended; an apostrophe within a word ends none.
+_in_a_list_of_strings = _holds(r"\[(?:[rbf]?'[^']*', ?)*[rbf]?'[^\s'](?:[^']|\b'\b)*$")
 # The GNU tools and C library end with an apostrophe what they begin with a backtick.
 _GNU_QUOTED = _compiled(r"`[^`'\n]*'")
 _is_in_a_call = _holds(
@@ -62,16 +67,24 @@ _is_in_a_call = _holds(
 )
 # How a line of source, of a comment, of a diff or of a quotation begins.
 _begins_as_source = _holds(
-    r"^\s*(?:#(?:\D|$)|//|/\*|\* |--? |> ?|\$ |>>> |\.\.\. |\+ |@|\||<!--|;;|%)"
+    r"^\s*(?:#(?:\D|$)|//|/\*|\* |--? |> ?|\$ |>>> |\.\.\. |\++ |@|\||<!--|;;|%)"
     r"|^\s*(?:def|class|import|from|if|elif|else|for|while|return|raise|assert|try|except|with|throw|catch|case|switch"
     r"|function|fn|let|const|var|pub|use|static|print|echo|grep|sed|awk|pattern|regex)\b[^:]*[('\"`=/]"
     r"""|^\s*[\w.\[\]]+ (?:=|\+=|==) |^\s*['"]\w+['"]: ['"]"""
 )
+# The same behind a time and a level, where a logger may put `-` or `|` itself; and what a dialogue or a sample begins with.
+_begins_as_quotation = _holds(
+    r"^\s*(?:#(?:\D|$)|//|> ?|>>> |\++ |\$ |(?i:(?:examples?|question|answer|prompt|assistant|human|user)(?: \d{1,6})?: ))"
+)
 # What a sentence, a data set or a chat says right before it shows some text.
 _shows_a_text = _holds(
-    r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.|for example|such as|like|called|named|known as|said|says|saying|reads|prints|printed"
+    r"(?i)(?:^|[^\w-])(?:for example|such as|like|called|named|known as|said|says|saying|reads|prints|printed"
     r"|mentions|the words?|the text|the line|means|what is|explains?|question|answer|prompt|response|instruction|input|output"
     r"|sample|text|content|caption|document|article|title|user|assistant)\b:?[ '\"`]*$"
+)
+# A message in a JSON logger's line, as far as the end of what is looked at.
+_JSON_MESSAGE = re.compile(
+    rb'"(?:error|reason|status|exception|message|msg|exc|exc_info|detail|stderr)"\s*:\s*"((?:[^"\\]|\\.)*)$', re.DOTALL
 )
 _hedges = _holds(
     r"(?i)\b(?:may|might|could|would|can|should)(?: have| also| still)?"
@@ -88,6 +101,7 @@ _announces_guesses = _holds(
     r"|caused by (?:one of|any of)|one of the following|known issues|hints?:|tips?:"
     r"|suggestions?:|things to (?:try|check)|faq|usage:|options:|examples?:)"
 )
+_gives_an_example = _holds(r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.)[^.;!]*$")
 _is_item = asks(r"\A\s*(?:\(?\d{1,2}[.):]|[-*]|\xe2\x80\xa2)\s|\A\s{2,}\S")
 _has_a_mild_level = _holds(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|[\w.]*Warning)"
@@ -134,11 +148,18 @@ def is_source(line: bytes) -> bool:
 
 
 def _quotes(before: bytes) -> bool:
+    if b'"' in before and (message := _JSON_MESSAGE.search(before)):
+        return _quotes(message.group(1).replace(b'\\"', b'"'))
     lead = _LEAD.search(before)
     outside = before[: lead.start()] if lead else before
+    if _in_a_list_of_strings(outside):
+        return True
     if _opens(outside) or _inside(outside):
         return not _passes_on(outside) or _is_in_a_call(outside)
-    return _shows_a_text(outside) or (outside.strip() != b"" and _begins_as_source(outside))
+    if not outside.strip():
+        return False
+    own = unlabelled(outside)
+    return _shows_a_text(own) or _begins_as_source(outside) or _begins_as_source(own) or _begins_as_quotation(unstamped(own))
 
 
 def _inside(outside: bytes) -> bool:
@@ -153,7 +174,7 @@ def is_guessed(before: bytes) -> bool:
 
 
 def _guesses(before: bytes) -> bool:
-    if _announces_guesses(before):
+    if _announces_guesses(before) or _gives_an_example(before):
         return True
     sentence = before[max(before.rfind(b". "), before.rfind(b"; "), before.rfind(b"! ")) + 1 :]
     return _hedges(sentence)
@@ -161,8 +182,7 @@ def _guesses(before: bytes) -> bool:
 
 def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
     """Is it an item of a list whose first line says that these are guesses?"""
-    first = line[:1]
-    if first.isalpha() or first == b"[" or not _is_item(line[:80]):  # most lines begin so, and no item does
+    if line[:1].isalpha() or not _is_item(unlabelled(line[:80])):  # most lines begin so, and no item does
         return False
     end = offset
     for _ in range(LIST_LINES):
@@ -172,7 +192,7 @@ def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
             return False  # CANN's, below its possible causes and solutions: what follows has happened
         if _announces_guesses(above[:LOOKED_BACK]):
             return True
-        if begin == 0 or (above.strip() and not _is_item(above[:80])):
+        if begin == 0 or (above.strip() and not _is_item(unlabelled(above[:80]))):
             return False
         end = begin
     return False

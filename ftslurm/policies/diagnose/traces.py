@@ -15,7 +15,7 @@ remembers does not grow with the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import re2
@@ -28,7 +28,7 @@ MAX_WRITERS = 64
 # An error after a trace's last frame comes at once; after so many lines in between the trace was cut off.
 PATIENCE_LINES = 40
 # A block of code between fences (```) that is longer has no end.
-FENCED_LINES = 200
+FENCED_LINES, FENCED_BYTES = 200, 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,54 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
 
 def plain(text: str) -> bytes:
-    """The text without colours, and with the line breaks that a JSON logger had escaped."""
+    """The text without colours and without the NULs of UTF-16, and with the line breaks that a JSON logger had escaped.
+
+    What a progress bar writes over with a carriage return are lines, too.
+    """
+    if "\0" in text:
+        text = text.replace("\0", "").lstrip("\ufffd")  # and what marks their order
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\\" in text:  # one character is found much faster than two
         text = text.replace("\\n", "\n ")
     return text.encode(errors="replace")
+
+
+_UNPLAIN = "\0\x1b\r\\"
+# What goes on in the next piece: half of a Windows line break, of a colour, of what a JSON logger has escaped.
+_HALF = re.compile(r"(?:\r|\\|\x1b(?:\[[0-9;]{0,20})?)\Z")
+_HALF_CHARS = 22
+
+
+def plain_pieces(texts: Sequence[str]) -> list[bytes]:
+    """The same of an output that came in pieces, wherever it was cut."""
+    whole = "".join(texts)
+    if not any(char in whole for char in _UNPLAIN):  # as most are, and they come in hundreds of pieces
+        return [text.encode(errors="replace") for text in texts]
+    pieces: list[bytes] = []
+    rest = ""
+    for text in texts:
+        text = rest + text
+        half = _HALF.search(text, max(0, len(text) - _HALF_CHARS))
+        rest = half.group() if half else ""
+        pieces.append(plain(text.removesuffix(rest)))
+    if rest:
+        pieces[-1] += plain(rest)
+    return pieces
+
+
+def unlabelled(line: bytes) -> bytes:
+    """The line as its program wrote it, without what a launcher puts before it to tell whose it is."""
+    label = _LABEL.match(line)
+    return line[label.end() :] if label else line
+
+
+def unstamped(line: bytes) -> bytes:
+    """Without what its logger puts before it as well: a time, a level. What separates those from the message may be left."""
+    stamp = _STAMP.match(line)
+    return line[stamp.end() :] if stamp else line
 
 
 def outline(text: bytes) -> Outline:
@@ -102,7 +144,7 @@ _MARK = re2.compile(
         r"goroutine \d", "panicked at ", "stack backtrace", "Stacktrace:", "terminate called", r"\nframe #\d", r"\]: frame #\d",
         "LoadError", "[Ee]xception in thread", "Caused by: ", r"\n\s+from \S+:\d+:in ", r"\.rb:\d+:in ", r"\n\s*#\d+ +0x",
         "Check failure stack trace", "nested task error: ", "[Uu]nhandled [Tt]ask (?:ERROR|failure)",
-        r"\n\s*\d+ \| ", r"\n\s*--> ", r" line \d+\.\r?\n", r": line \d+: ", "\n```", "^```",
+        r"\n\s*\d+ \| ", r"\n\s*--> ", r" line \d+\.\r?\n", r": line \d+: ", "```",
     )
     ).encode(),
     _OPTIONS,
@@ -117,13 +159,16 @@ _WHEN = (
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]? |\d\d-\d\d \d\d:\d\d:\d\d |\d{2}/\d{2}(?:/\d{2,4})? \d\d:\d\d:\d\d "
 )
 _WORST = "ERROR|WARNING|WARN|INFO|CRITICAL|FATAL|DEBUG|TRACE"
-_LEVEL = (
+_NAMED_LEVEL = (
     r"\[?[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +(?:\d+ )?[\w./<>-]{1,120}:\d+\] ?"
     rf"|\[(?:{_WORST})\]:? ?|(?:{_WORST})(?::| +-| +\|)? "
-    r"|\[\w[\w./-]{0,80}\.(?:py|cc|cpp|h|go|rs):\d+(?::\w{1,60})?\] |\w[\w./-]{0,80}\.py:\d+\] |- |\| "
+    r"|\[\w[\w./-]{0,80}\.(?:py|cc|cpp|h|go|rs):\d+(?::\w{1,60})?\] |\w[\w./-]{0,80}\.py:\d+\] "
 )
+_LEVEL = rf"{_NAMED_LEVEL}|- |\| "
 _PREFIX = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_LEVEL})+")
 _WHO_ONLY = _compiled(_WHO)
+_LABEL = _compiled(rf"^(?:{_WHO})+")
+_STAMP = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_NAMED_LEVEL})+")
 _GROUP_MARGIN = _compiled(r"^[ \t]*(?:\|[ \t]?|\+-\+?-{2,}[^\n]*$)")
 _FRAME = _compiled(r'^(\s*)File \\?"([^"\\]{1,400})\\?", line (\d{1,9})')  # in JSON the quotes are escaped
 # `ValueError: bad`, `torch.OutOfMemoryError: CUDA ...`, `KeyboardInterrupt`, `queue.Empty`: what types of errors look like, and
@@ -132,8 +177,8 @@ _ENDS = _compiled(
     r"^((?:\w+\.)*\w*(?:Error|Exception|Warning|Exit|Interrupt|Failure|Failed|Timeout|Expired|Exceeded|Died|NotFound|Group|Stop\w*|Abort\w*)"
     r"(?:\([\w.]{1,80}\))?|(?:[A-Za-z_]\w*\.)+[A-Z]\w+|[A-Z][a-z0-9]+[A-Z]\w*)(?:: ?(.*))?$"
 )
-# Right below the last frame any name will do.
-_ENDS_HERE = _compiled(r"^((?:\w+\.)*_{0,2}[A-Z]\w*[a-z]\w*)(?:: ?(.*))?$")
+# Right below the last frame any name will do, but for what a program says that it is doing (`Downloading: 42%`).
+_ENDS_HERE = _compiled(r"^(?!\w+ing: )((?:\w+\.)*_{0,2}[A-Z]\w*[a-z]\w*)(?:: ?(.*))?$")
 _OTHER_LANGUAGE = _compiled(
     r"^\s+at [\w.$/<>\[\] ]{1,200}\(.*\)$|^\s+\.\.\. \d+ more$"  # Java
     r"|^\s+at (?:async )?(?:\S+ \()?[\w@./:-]{1,300}:\d+:\d+\)?$"  # JavaScript
@@ -290,8 +335,7 @@ class _Walk:
     def _quoted(self, w: _Writer, body: bytes, at: int, stop: int) -> bool:
         """Is the line a part of a trace that only quotes? Notes on the way what else it tells."""
         if body.startswith(b"```"):
-            w.fenced = 0 if w.fenced else FENCED_LINES
-            w.left = FENCED_LINES if w.fenced else 0
+            w.fenced = w.left = 0 if w.fenced or not self._is_closed(stop) else FENCED_LINES
             return True
         if w.fenced:
             w.fenced -= 1
@@ -334,6 +378,12 @@ class _Walk:
 
     def _begin(self, w: _Writer) -> None:
         w.indent, w.own, w.any, w.left, w.below = 0, "", "", PATIENCE_LINES, -1
+
+    def _is_closed(self, stop: int) -> bool:
+        """Ends the block of code that a fence may open here? The next fence ends none if it names a language: of the block
+        that this one has ended, the beginning is lost."""
+        closing = self.text.find(b"```", stop, stop + FENCED_BYTES)
+        return closing >= 0 and not self.text[closing + 3 : closing + 4].isalpha()
 
     def _frame(self, w: _Writer, frame: re.Match[bytes]) -> None:
         if w.indent < 0:
