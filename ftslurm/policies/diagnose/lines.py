@@ -101,7 +101,7 @@ _announces_guesses = _holds(
     r"|caused by (?:one of|any of)|one of the following|known issues|hints?:|tips?:"
     r"|suggestions?:|things to (?:try|check)|faq|usage:|options:|examples?:)"
 )
-_gives_an_example = _holds(r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.)[^.;!]*$")
+_gives_an_example = _holds(r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.)(?:[^.;!]|\.\w)*$")
 _is_item = asks(r"\A\s*(?:\(?\d{1,2}[.):]|[-*]|\xe2\x80\xa2)\s|\A\s{2,}\S")
 _has_a_mild_level = _holds(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|[\w.]*Warning)"
@@ -182,7 +182,9 @@ def _guesses(before: bytes) -> bool:
 
 def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
     """Is it an item of a list whose first line says that these are guesses?"""
-    if line[:1].isalpha() or not _is_item(unlabelled(line[:80])):  # most lines begin so, and no item does
+    if line[:1].isalpha() or (line[:1] == b"[" and not line.startswith((b": ", b" "), line.find(b"]") + 1)):
+        return False  # most lines begin so, and no item does, nor its label
+    if not _is_item(unlabelled(line[:80])):
         return False
     end = offset
     for _ in range(LIST_LINES):
