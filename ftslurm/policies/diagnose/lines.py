@@ -152,19 +152,21 @@ def _quotes(before: bytes) -> bool:
         return _quotes(message.group(1).replace(b'\\"', b'"'))
     lead = _LEAD.search(before)
     outside = before[: lead.start()] if lead else before
-    if _in_a_list_of_strings(outside):
+    if b"[" in outside and b"'" in outside and _in_a_list_of_strings(outside):
         return True
     if _opens(outside) or _inside(outside):
         return not _passes_on(outside) or _is_in_a_call(outside)
     if not outside.strip():
         return False
     own = unlabelled(outside)
-    return _shows_a_text(own) or _begins_as_source(outside) or _begins_as_source(own) or _begins_as_quotation(unstamped(own))
+    if _begins_as_source(outside) or (own != outside and _begins_as_source(own)):
+        return True
+    return _shows_a_text(own) or _begins_as_quotation(unstamped(own))
 
 
 def _inside(outside: bytes) -> bool:
     """Has a quotation begun before that has not ended? An apostrophe within a word begins none."""
-    opened = outside.count(b"`") - len(_GNU_QUOTED.findall(outside))
+    opened = outside.count(b"`") - len(_GNU_QUOTED.findall(outside)) if b"`" in outside else 0
     return opened % 2 == 1 or outside.count(b'"') % 2 == 1
 
 
