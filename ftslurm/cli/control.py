@@ -27,7 +27,7 @@ FARTHEST_S = 366 * 86400.0
 
 
 @click.group(
-    short_help="Steer JOB while it runs, or at its next attempt.",
+    short_help="Control JOB while it runs, or at its next attempt.",
     invoke_without_command=True,
     options_metavar="",
     subcommand_metavar="[VERB [ARGS]...]",
@@ -35,7 +35,7 @@ FARTHEST_S = 366 * 86400.0
 @click.argument("job", shell_complete=complete.jobs)
 @click.pass_context
 def control(context: click.Context, job: str) -> None:
-    """Steer JOB while it runs, or at its next attempt. Without VERB: list the requests so far.
+    """Control JOB while it runs, or at its next attempt. Without VERB: list the requests so far.
 
     ftslurm writes the request into the job's ledger, and the job's ftrun answers within about two seconds, even while it waits
     for something. Exit status: 0 accepted; 1 refused, with the reason; 3 recorded, but not answered yet (the next attempt

@@ -2,7 +2,7 @@
 
 Source: srun(1), MULTIPLE PROGRAM CONFIGURATION, and what multi_prog_get_argv in slurmstepd makes of it: the first line
 that names the rank counts; only whole-line comments; words are split at blanks, and single quotes and backslashes alone
-protect; %t is the rank, %o its place in the line's own list, any other %-pair vanishes.
+protect; %t is the rank, %o its place in the line's own list, any other %-pair is removed.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class RankEnd:
     """How one rank of a failed attempt ended, and its last words.
 
     status: None if it is not known (the shim is gone). at: Unix seconds, 0 if not known. stopped: it ended after it had
-    been told to stop, so its status says nothing. lost: its shim vanished. oom: the kernel says that it was killed for memory.
+    been told to stop, so its status says nothing. lost: its shim is silent. oom: the kernel says that it was killed for memory.
     alive: when it last did IO or gave a sign of life, as far as its agent has seen, Unix seconds; alive_by: which of them.
     """
 

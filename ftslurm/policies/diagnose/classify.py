@@ -645,14 +645,14 @@ def _behind(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ..
 
 
 def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
-    """The verdict on ranks whose shim vanished, and that therefore cannot print anything more."""
+    """The verdict on lost ranks, which cannot print anything more."""
     nodes = {end.node: end for end in reversed(lost)}
-    suspects = tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} vanished") for node, end in nodes.items())
+    suspects = tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} was lost") for node, end in nodes.items())
     evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in _one_a_rank(symptoms)]
     return Verdict(
         ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
         suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
-        lead=Lead(lost[0].rank, lost[0].node, "vanished", "for an unknown reason"),
+        lead=Lead(lost[0].rank, lost[0].node, "was lost", "for an unknown reason"),
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class Devices(Settling):
         self._hangs.still.lose(event.node)
         if self.phase is Phase.RUNNING:
             self._timers.set(Timer.WATCH, min(self._timers.due_at(Timer.WATCH, again), again))
-        if self._attempt.healed(event.node, f"the agent vanished while healing: {event.why}"):
+        if self._attempt.healed(event.node, f"the agent was lost while healing: {event.why}"):
             return self._healing_settled(now)
         return self._settled(now)
 

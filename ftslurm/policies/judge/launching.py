@@ -307,7 +307,7 @@ class Launching(Settling):
             return []
         self._anew()
         self._attempt.lose(event.rank, event.why)
-        what = f"the shim of rank {event.rank} vanished before the start: {event.why}"
+        what = f"the shim of rank {event.rank} was lost before the start: {event.why}"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _launch_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:

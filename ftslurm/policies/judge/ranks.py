@@ -52,7 +52,7 @@ class Ranks(Signals):
 
     def _shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         self._attempt.close(event.rank, event.why, event.hangup)
-        what = f"the shim of rank {event.rank} on {self._tasks[event.rank].node} vanished: {event.why}"
+        what = f"the shim of rank {event.rank} on {self._tasks[event.rank].node} was lost: {event.why}"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _step_ended_early(self, event: ev.StepEnded, now: Now) -> list[Decision]:

@@ -31,7 +31,7 @@ class Cause(str, Enum):
     CRASH = "crash"  # a rank failed, and no device or node is behind it as far as is known
     UNSTARTABLE = "unstartable"  # the command cannot be executed on any node
     LAUNCH = "launch"  # the step did not come up, and the command has never run
-    LOST = "lost"  # a task or the step vanished; nobody knows why
+    LOST = "lost"  # a task or the step was lost; the reason is unknown
     HANG = "hang"  # the ranks stand still
     WARNING = "warning"  # Slurm announced the end of the allocation
     REQUEST = "request"  # the owner of the job has asked for it

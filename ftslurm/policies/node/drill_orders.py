@@ -54,5 +54,5 @@ def _how(event: DrillAsked) -> str:
         case "hang":
             return "stands still"
         case "lost-node":
-            return "its tasks vanish without a word"
+            return "its tasks are lost without a message"
     return "goes on as before"
