@@ -52,17 +52,25 @@ def behind(known: Sequence[CleanUpTook]) -> float:
     """
     if not known:
         return 0.0
-    exact = [took for took in known if not took.rough]
-    lengths_s = [took.seconds for took in exact or known]
+    exact = [took.seconds for took in known if not took.rough]
+    rough = [took.seconds for took in known if took.rough]
+    if not exact:
+        return _behind_rough(max(rough[-KNOWN_MAX:]))
     from statistics import median  # 5 ms to load, and most runs are never requeued
 
-    usual_s = median(lengths_s)
-    counted = [seconds for seconds in lengths_s[-KNOWN_MAX:] if seconds <= usual_s + SLURMS_OWN_S]
-    spread_s = max(counted) - min(counted)
-    margin_s = max(MARGIN_S, min(spread_s, max(WHOLE_S, max(counted) / 4 + MARGIN_S)))
+    usual_s = median(exact)
+    counted = [seconds for seconds in exact[-KNOWN_MAX:] if seconds <= usual_s + SLURMS_OWN_S]
+    longest_s, spread_s = max(counted), max(counted) - min(counted)
+    margin_s = max(MARGIN_S, min(spread_s, max(WHOLE_S, longest_s / 4 + MARGIN_S)))
     if len(counted) == 1:
-        margin_s += max(counted) / 4
-    return max(counted) - _of_whole_seconds(spread_s) + margin_s + (MARGIN_S if len(counted) <= FEW else 0.0)
+        agrees = any(longest_s <= seconds <= longest_s + NEXT_LOOK_S + WHOLE_S for seconds in rough)
+        margin_s += longest_s / (8 if agrees else 4)  # one is no proof that the next is like it
+    return longest_s - _of_whole_seconds(spread_s) + margin_s + (MARGIN_S if len(counted) <= FEW else 0.0)
+
+
+def _behind_rough(seconds: float) -> float:
+    """Mostly such a clean-up counts up to NEXT_LOOK_S that the watch itself cost: the margin of a single one is in it already."""
+    return max(seconds, 1.25 * (seconds - NEXT_LOOK_S)) + WHOLE_S
 
 
 def _of_whole_seconds(spread_s: float) -> float:
