@@ -32,6 +32,7 @@ from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.requeue.keeper import keep, start_words
+from ftslurm.wrapper.requeue.late_steps import Outage
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, slurms_lead_s
 
@@ -70,6 +71,7 @@ class SlurmScheduler:
     schedule: int = 0
     comments: bool = False
     _places: dict[str, NodeView] = field(default_factory=dict)
+    outage: Outage = field(default_factory=Outage)
 
     def ask(self) -> SlurmAnswered:
         began = self.clock()
@@ -86,9 +88,11 @@ class SlurmScheduler:
             # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
             state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
             over = self.lenders.ended()
+            self.outage.note(began, True, up_at)
             late_s = self.clock() - began
             return replace(said, state=state, end_time=end_time, late_s=late_s, up_since=up_at, loans_over=over)
         except FtslurmError as error:
+            self.outage.note(began, False)
             return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
@@ -162,7 +166,7 @@ class SlurmScheduler:
             for node in self._keepers_places(exclude):
                 if result is not None and REFUSED in result.stderr:
                     self.sleep(GATHERS_S)
-                view = self.client.job(self.job)  # nothing is begun while slurmctld is away
+                view = self._settled_view()  # nothing is begun while slurmctld is away
                 if result is None and view.restarts > self.schedule:
                     return RequeueEnded(False, "somebody else requeued the job, and it runs again")
                 if view.state is JobState.PENDING and not view.held:
@@ -176,6 +180,18 @@ class SlurmScheduler:
             return RequeueEnded(True, self._requeue_without_keeper(start, allow_first, last_words(result)))
         except FtslurmError as error:
             return RequeueEnded(False, str(error), isinstance(error, NoAnswer))
+
+    def _settled_view(self) -> JobView:
+        """The job, when slurmctld knows of the ended steps what it will ever know. Raises: FtslurmError."""
+        began = self.clock()
+        try:
+            view = self.client.job(self.job)
+        except NoAnswer:
+            self.outage.note(began, False)
+            raise
+        self.outage.note(began, True)
+        waited = self.outage.await_steps(lambda: self.steps().steps, self.sleep)
+        return self.client.job(self.job) if waited else view
 
     def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> str:
         """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes

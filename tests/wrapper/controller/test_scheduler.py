@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.scheduler import KEEPERS_MOST, SlurmScheduler
+from ftslurm.wrapper.requeue.late_steps import LOOK_AGAIN_S, RESEND_S, Outage
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS
 from tests.fakes.slurm import FakeSlurm
 
@@ -104,6 +105,7 @@ class Requeue:
         self.places: list[str] = []
         self.slept: list[float] = []
         self.refused = "srun: error: Unable to create step"
+        self.listed: list[str] = []
         python = cast(Any, type("Python", (), {"module_argv": lambda self, *words: words})())
         self.scheduler = SlurmScheduler(
             cast(Any, self.slurm),
@@ -120,6 +122,8 @@ class Requeue:
         )
 
     def run(self, argv: Sequence[str], timeout_s: float, **_: Any) -> CommandResult:
+        if argv[0] == "squeue":
+            return CommandResult(tuple(argv), 0, self.listed.pop(0), "")
         self.places += [word.partition("=")[2] for word in argv if word.startswith("--nodelist=")]
         return CommandResult(tuple(argv), 1, "", self.refused)
 
@@ -179,3 +183,61 @@ def test_the_moments_that_slurm_names_are_told_by_our_own_clock(tmp_path: Path, 
     job.slurm.job = lambda number: view  # type: ignore[method-assign]
     told = replace(job.scheduler, lenders=cast(Any, SimpleNamespace(ended=lambda: {}))).ask()
     assert abs(told.end_time - (now + 60)) <= 2 and abs(told.up_since - (now - 600)) <= 2
+
+
+# ---- slurmctld was away, and may not have heard of steps that have ended
+
+
+class Times:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+    def clock(self) -> float:
+        return self.now
+
+
+def waits_s(times: Times, outage: Outage, listed: Callable[[], Collection[str] | None]) -> float:
+    began = times.now
+    outage.await_steps(listed, times.pause)
+    return times.now - began
+
+
+def test_where_slurmctld_was_there_no_step_is_asked_for() -> None:
+    times = Times()
+    outage = Outage(times.clock, times.clock)
+    outage.note(times.now, True, up_since=100)
+    assert waits_s(times, outage, lambda: pytest.fail("asked")) == 0.0
+
+
+@pytest.mark.parametrize("how", ["no answer", "late", "just up"])
+def test_a_step_that_slurmctld_missed_the_end_of_is_waited_for(how: str) -> None:
+    times = Times()
+    outage = Outage(times.clock, times.clock)
+    asked = times.now - (5.0 if how == "late" else 0.0)
+    outage.note(asked, how != "no answer", up_since=int(times.now) - 8 if how == "just up" else 0)
+    ends = times.now + 40.0
+    assert 40.0 <= waits_s(times, outage, lambda: ["7.0"] if times.now < ends else []) < 42.0
+    assert waits_s(times, outage, lambda: ["7.0"]) == 0.0, "once for each time that slurmctld was away"
+
+
+def test_a_step_of_somebody_else_is_waited_for_no_longer_than_a_message_may_be_late() -> None:
+    times = Times()
+    outage = Outage(times.clock, times.clock)
+    outage.note(times.now, False)
+    times.now += 10.0
+    assert waits_s(times, outage, lambda: None) == pytest.approx(RESEND_S - 10.0, abs=1.0)
+    times.now += RESEND_S
+    outage.note(times.now, False)
+    times.now += RESEND_S
+    assert waits_s(times, outage, lambda: ["7.0"]) == 0.0
+
+
+def test_a_requeue_behind_an_outage_begins_when_the_steps_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Requeue(tmp_path, {"SLURM_TASK_PID": "1"})
+    job.listed = ["1.0 train\n1.1 ftslurm-agent\n", "1.0 train\n", "1.1 ftslurm-agent\n"]
+    job.scheduler.outage.note(0.0, False)
+    job.give_back(monkeypatch)
+    assert job.slept == [LOOK_AGAIN_S, LOOK_AGAIN_S] and not job.listed

@@ -1,0 +1,45 @@
+"""Steps that have ended and that slurmctld has not heard of, because it was away: a requeue waits for them.
+
+A slurmstepd whose last message to slurmctld fails sends it again 60 s later, and its node is not clean before: a clean-up that
+takes 4 s otherwise takes up to 65 s then, and a start time for 4 s costs Slurm's 121 s. What is waited for here the clean-up
+would wait for too. Source: docs/slurm-facts.md, "How long a clean-up takes".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+# Until the message is sent again, and is understood.
+RESEND_S = 60.0 + 5.0
+# slurmctld answers in less, unless it was away.
+AWAY_S = 2.0
+LOOK_AGAIN_S = 0.5
+
+
+class Outage:
+    """Whether slurmctld was away a short while ago. clock: any seconds; unix: Unix seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, unix: Callable[[], float] = time.time) -> None:
+        self._clock, self._unix = clock, unix
+        self._back: float | None = None
+
+    def note(self, asked: float, answered: bool, up_since: int = 0) -> None:
+        """Of one question. asked: when, by `clock`. up_since: of slurmctld, Unix seconds; 0: not told."""
+        if not answered or self._clock() - asked >= AWAY_S or (up_since and self._unix() - up_since < RESEND_S):
+            self._back = self._clock()
+
+    def await_steps(self, listed: Callable[[], Collection[str] | None], pause: Callable[[float], None]) -> bool:
+        """Wait until Slurm lists no step of ranks any more, for as long as one may be late; was there any?
+
+        listed: asks Slurm for them, None: no answer. pause: waits for so many seconds.
+        """
+        waited = False
+        while self._back is not None and self._clock() - self._back < RESEND_S:
+            steps = listed()
+            if steps is not None and not steps:
+                break
+            waited = True
+            pause(LOOK_AGAIN_S)
+        self._back = None
+        return waited
