@@ -196,10 +196,19 @@ def helped_only_where_needed(e: Evidence) -> Iterator[str]:
         blows = [
             blow
             for blow in e.blows
-            if blow.kind in NEEDS_HELP[help.kind] and blow.at <= help.at <= max(blow.at, blow.over) + HELP_WITHIN_S
+            if (blow.kind in NEEDS_HELP[help.kind] or (help.kind == "held" and _requeued_while_suspended(e, blow)))
+            and blow.at <= help.at <= max(blow.at, blow.over) + HELP_WITHIN_S
         ]
         if not blows:
             yield f"the operator had to help, and no blow is the reason: {help.words}"
+
+
+def _requeued_while_suspended(e: Evidence, blow: Blow) -> bool:
+    """Slurm holds such a job (docs/slurm-facts.md, "Suspend")."""
+    suspended = [other for other in e.blows if other.kind == "suspend"]
+    return blow.kind == "operator-requeue" and any(
+        other.at - SLACK_S <= blow.at <= max(other.at, other.over) + SLACK_S for other in suspended
+    )
 
 
 def nothing_left(e: Evidence) -> Iterator[str]:

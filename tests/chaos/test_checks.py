@@ -174,6 +174,15 @@ def test_an_operator_may_have_to_help_after_some_blows() -> None:
     assert complaints(replace(held, blows=(*BLOWS, Blow("node-freeze", T + 5.0, 1, "n2", "maybe"))))
 
 
+@pytest.mark.parametrize(("suspended_at", "well"), [(4.0, True), (-60.0, False), (20.0, False)])
+def test_slurm_holds_a_job_that_is_requeued_while_it_is_suspended(suspended_at: float, well: bool) -> None:
+    held = replace(WELL, helped=(Help("held", T + 40.0, "it was held"),))
+    requeue = Blow("operator-requeue", T + 5.0, 1, "scontrol requeue", "maybe", outside=True, over=T + 5.0)
+    suspend = Blow("suspend", T + suspended_at, 1, "for 2 s", "maybe", outside=True, over=T + suspended_at + 2.0)
+    words = "the operator had to help"
+    assert any(words in said for said in complaints(replace(held, blows=(*BLOWS, requeue, suspend)))) is not well
+
+
 def test_the_kinds_that_may_need_help_are_those_there_are() -> None:
     assert frozenset().union(*NEEDS_HELP.values()) <= KINDS.keys()
 
