@@ -32,7 +32,7 @@ from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.requeue.keeper import keep, start_words
-from ftslurm.wrapper.requeue.late_steps import Outage
+from ftslurm.wrapper.requeue.late_steps import Outage, stepds
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, slurms_lead_s
 
@@ -190,8 +190,12 @@ class SlurmScheduler:
             self.outage.note(began, False)
             raise
         self.outage.note(began, True)
-        waited = self.outage.await_steps(lambda: self.steps().steps, self.sleep)
+        waited = self.outage.await_steps(self._left_steps, self.sleep)
         return self.client.job(self.job) if waited else view
+
+    def _left_steps(self) -> frozenset[str] | None:
+        """That Slurm lists, or whose slurmstepd is still here."""
+        return stepds(self.job) or self.steps().steps
 
     def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> str:
         """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes

@@ -3,18 +3,46 @@
 A slurmstepd whose last message to slurmctld fails sends it again 60 s later, and its node is not clean before: a clean-up that
 takes 4 s otherwise takes up to 65 s then, and a start time for 4 s costs Slurm's 121 s. What is waited for here the clean-up
 would wait for too. Source: docs/slurm-facts.md, "How long a clean-up takes".
+
+Slurm may list such a step no more: where it has read the message and could not answer, it is the slurmstepd that waits. That one
+is looked for on our own node, which is the one that reports for all of a step.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.system.processes import all_processes
 
 # Until the message is sent again, and is understood.
 RESEND_S = 60.0 + 5.0
 # slurmctld answers in less, unless it was away.
 AWAY_S = 2.0
 LOOK_AGAIN_S = 0.5
+
+_STEPD = re.compile(rb"slurmstepd: \[(\d+)\.(\d+)\]")
+
+
+def stepds(job: int, proc: Path = Path("/proc"), parents: Callable[[], Collection[int]] | None = None) -> frozenset[str]:
+    """Numbered steps of the job, `7.0`, that have ended and whose slurmstepd is on this node; those hidden from us are not found.
+
+    parents: pids of those that have children, as a slurmstepd has as long as its step runs.
+    """
+    found: dict[int, str] = {}
+    for entry in proc.glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            if (named := _STEPD.match(entry.read_bytes())) and int(named[1]) == job:
+                found[int(entry.parent.name)] = f"{job}.{int(named[2])}"
+    running = (parents or _parents)() if found else ()
+    return frozenset(step for pid, step in found.items() if pid not in running)
+
+
+def _parents() -> frozenset[int]:
+    return frozenset(process.parent for process in all_processes().values())
 
 
 class Outage:
@@ -30,9 +58,9 @@ class Outage:
             self._back = self._clock()
 
     def await_steps(self, listed: Callable[[], Collection[str] | None], pause: Callable[[float], None]) -> bool:
-        """Wait until Slurm lists no step of ranks any more, for as long as one may be late; was there any?
+        """Wait until no step that has ended is left, for as long as one may be late; was there any?
 
-        listed: asks Slurm for them, None: no answer. pause: waits for so many seconds.
+        listed: those that are left, None: nobody knows. pause: waits for so many seconds.
         """
         waited = False
         while self._back is not None and self._clock() - self._back < RESEND_S:

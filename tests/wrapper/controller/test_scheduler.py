@@ -20,7 +20,7 @@ from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.scheduler import KEEPERS_MOST, SlurmScheduler
-from ftslurm.wrapper.requeue.late_steps import LOOK_AGAIN_S, RESEND_S, Outage
+from ftslurm.wrapper.requeue.late_steps import LOOK_AGAIN_S, RESEND_S, Outage, stepds
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS
 from tests.fakes.slurm import FakeSlurm
 
@@ -241,3 +241,14 @@ def test_a_requeue_behind_an_outage_begins_when_the_steps_are_gone(tmp_path: Pat
     job.scheduler.outage.note(0.0, False)
     job.give_back(monkeypatch)
     assert job.slept == [LOOK_AGAIN_S, LOOK_AGAIN_S] and not job.listed
+
+
+def test_a_slurmstepd_that_still_waits_is_found_on_its_node(tmp_path: Path) -> None:
+    for pid, words in enumerate(
+        (b"slurmstepd: [7.0]\0", b"slurmstepd: [7.batch]\0", b"slurmstepd: [71.2]", b"sh\0slurmstepd: [7.3]")
+    ):
+        (tmp_path / str(pid + 10)).mkdir()
+        (tmp_path / str(pid + 10) / "cmdline").write_bytes(words)
+    (tmp_path / "20").mkdir()
+    assert stepds(7, tmp_path, lambda: {11, 12}) == {"7.0"}
+    assert stepds(7, tmp_path, lambda: {10}) == frozenset(), "its step runs"
