@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.wrapper.requeue.course import OWN_NODES
 from tests.live.conftest import Cluster, booted, job_user, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats
 from tests.live.stories import Plan, Story, admin, nodes_in
@@ -166,32 +167,68 @@ def test_shrink(stories: dict[str, Story]) -> None:
     assert rungs(told) == ["shrink"]
 
 
+# For ftrun a cluster without GPUs: it asks by this one.
+NO_GPUS = """#!/bin/sh
+case "$*" in *"show config"*) /usr/bin/scontrol "$@" | grep -v ^GresTypes; exit;; esac
+exec /usr/bin/scontrol "$@"
+"""
+# sbatch, and what the script does first.
+DIES = {
+    "shared": (("--gpus-per-node=2",), ""),
+    "exclusive-no-gpus": (
+        ("--exclusive",),
+        'mkdir "$STORY/bin"; install -m 755 "$STORY/scontrol" "$STORY/bin"; PATH=$STORY/bin:$PATH\n',
+    ),
+}
+
+
 def test_a_job_leaves_its_dead_node_to_slurm_and_comes_back_whole_with_its_gpus(
     own: Cluster, stories: dict[str, Story], job_path: tuple[Path, ...]
 ) -> None:
-    """Slurm itself would have waited for the node for SlurmdTimeout, 300 s, and 22.05 would have lost the GPUs."""
+    """Slurm itself would have waited for the node for SlurmdTimeout, 300 s, and 22.05 would have lost the GPUs.
+
+    An exclusive job that has no GPUs to lose keeps its dead node, which Slurm would miscount.
+    """
     rank = '[ $MA_SCHEDULE_CNT = 1 ] || { echo "$CUDA_VISIBLE_DEVICES" >"$STORY/gpus.$SLURM_PROCID"; exit 0; }\n'
-    plan = Plan(
-        nodes=2,
-        rank=f'{rank}>"$STORY/runs.$SLURM_PROCID"; exec sleep 300',
-        ft=f"{QUICK_LEASE} --ft-set requeue.start_in=12s",
-        sbatch=("--no-kill", "--gpus-per-node=2"),
-    )
     with new_stage(own, job_path) as stage:
-        told = stage.tell(plan, "dead-node")
-        told.wait_for(lambda: len(list(told.folder.glob("runs.*"))) == 2, "both ranks to run", 60.0)
-        told.wait_for(lambda: sum(map(connected, ours(told, "wrapper.agent"))) == 2, "the agents to call", 60.0)
-        (dead,) = {*nodes_in(own, told.job()["NodeList"])} - {told.job()["BatchHost"]}
-        own.tool("node-crash", dead)
+        told = {
+            name: stage.tell(
+                Plan(
+                    nodes=2,
+                    rank=f'{rank}>"$STORY/runs.$SLURM_PROCID"; exec sleep 300',
+                    ft=f"{QUICK_LEASE} --ft-set requeue.start_in=12s --ft-set slurm.client=cli",
+                    sbatch=("--no-kill", *options),
+                    script=f"{first}%RUN%",
+                    files={"scontrol": NO_GPUS},
+                ),
+                f"dead-node-{name}",
+            )
+            for name, (options, first) in DIES.items()
+        }
+        dead: dict[str, str] = {}
         try:
-            told.wait_for(lambda: told.job()["Restarts"] == "1", "the requeue", 120.0)
-            told.wait_for(lambda: len(list(told.folder.glob("gpus.*"))) == 2, "both ranks of the next scheduling", 120.0)
-            assert {path.read_text().strip() for path in told.folder.glob("gpus.*")} == {"0,1"}
-            assert ended(told)["ExcNodeList"] == dead
-            (done,) = [record["what"] for record in records(told, "CarriedOut") if "given back" in record["what"]]
-            assert f"{dead} given back to Slurm" in done
+            for name, each in told.items():
+                each.wait_for(lambda at=each.folder: len(list(at.glob("runs.*"))) == 2, "both ranks to run", 60.0)
+                each.wait_for(lambda of=each: sum(map(connected, ours(of, "wrapper.agent"))) == 2, "the agents to call", 60.0)
+                (dead[name],) = {*nodes_in(own, each.job()["NodeList"])} - {each.job()["BatchHost"]}
+                own.tool("node-crash", dead[name])
+            for name, each in told.items():
+                each.wait_for(lambda of=each: of.job()["Restarts"] == "1", "the requeue", 120.0)
+                each.wait_for(lambda of=each: records(of, "CarriedOut"), "the requeue to be carried out", 60.0)
+                (done,) = [record["what"] for record in records(each, "CarriedOut")]
+                if name == "exclusive-no-gpus":
+                    assert f"{dead[name]} stays in the job until Slurm takes it for down: {OWN_NODES}" in done
+                    assert dead[name] in nodes_in(own, each.job()["NodeList"]), "and nothing else: it waits for it"
+                    own.answer(["scontrol", "update", f"NodeName={dead[name]}", "State=DOWN", "Reason=dead"], user=admin())
+                    each.wait_for(lambda of=each: goes_on(of), "the job to run again", 60.0)
+                else:
+                    assert f"{dead[name]} given back to Slurm" in done
+                    each.wait_for(lambda at=each.folder: len(list(at.glob("gpus.*"))) == 2, "both ranks to run again", 120.0)
+                    assert {path.read_text().strip() for path in each.folder.glob("gpus.*")} == {"0,1"}
+                assert ended(each)["ExcNodeList"] == dead[name]
         finally:
-            own.tool("node-up", dead)
+            for node in dead.values():
+                own.tool("node-up", node)
 
 
 def test_a_batch_node_that_dies(own: Cluster, stories: dict[str, Story], job_path: tuple[Path, ...]) -> None:
