@@ -4,26 +4,31 @@ A run of our own counts as right when class, retriable, suspects, nodes to exclu
 the signature where one is expected. The runs from public threads are scored field by field, in two halves. The unseen half
 gives numbers only: its differences, and its runs with `--why`, are shown with `--reveal`, and a pattern that was written
 after that has not been tested on it. `--unmet` takes from each run of the seen half the pattern that knows it: so one sees
-what the rules alone make of a failure that nobody has met, without a look at the unseen half. `--why NAME` shows one run's verdict with its evidence.
+what the rules alone make of a failure that nobody has met, without a look at the unseen half. `--bare` is harder: all texts of
+errors are taken from the catalogue at once, and then a part of them by chance, so that whole families are missing. `--why NAME`
+shows one run's verdict with its evidence.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ftslurm.catalogs.codebook import CodeBook
-from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.catalogs.patterns import Pattern, PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, Severity
-from ftslurm.model.verdict import Blame, Retriable, Verdict
+from ftslurm.model.verdict import Blame, Retriable, Role, Verdict
 from ftslurm.policies.diagnose.classify import Facts, classify
 from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 
 FIELDS = ("class", "retriable", "suspects", "isolate", "program", "signature")
+# The part of the patterns that `--bare` takes away by chance, and with which seeds.
+BARE_PART, BARE_SEEDS = 0.3, range(1, 6)
 # Of a run from a public thread. `another try` is `retriable` with no difference between the answers that allow one.
 MEASURES = ("class", "retriable", "another try", "decisive line")
 
@@ -151,10 +156,35 @@ def without_its_pattern(case: Case, patterns: PatternBook, codes: CodeBook) -> V
     taken = next((pattern for pattern in patterns.patterns if pattern.id == known), None)
     if taken is None:
         return None
-    rest = [pattern for pattern in patterns.patterns if pattern is not taken]
-    meanings = {**patterns.meanings, known: taken}
-    book = PatternBook(rest, patterns.exits, patterns.rules, patterns.sources, patterns.vocabulary, meanings)
-    return verdict_of(case, book, codes)
+    return verdict_of(case, without(patterns, [taken]), codes)
+
+
+def without(patterns: PatternBook, taken: Collection[Pattern]) -> PatternBook:
+    """The book without these patterns; what numbers and names of devices mean stays known."""
+    rest = [pattern for pattern in patterns.patterns if pattern not in taken]
+    meanings = {**patterns.meanings, **{pattern.id: pattern for pattern in taken}}
+    return PatternBook(rest, patterns.exits, patterns.rules, patterns.sources, patterns.vocabulary, meanings)
+
+
+def error_texts(patterns: PatternBook) -> list[Pattern]:
+    """The patterns that know a root error; not headers and what bystanders print, which tell of a line's place among lines."""
+    return [pattern for pattern in patterns.patterns if pattern.role is Role.ROOT and not pattern.defers]
+
+
+def score_bare(cases: Sequence[Case], patterns: PatternBook, codes: CodeBook) -> list[str]:
+    """What to print of the seen half, judged without any text of an error, then without a part of them by each seed."""
+    texts = error_texts(patterns)
+    draws = [("bare", texts)]
+    draws += [(f"seed {seed}", random.Random(seed).sample(texts, round(BARE_PART * len(texts)))) for seed in BARE_SEEDS]
+    lines = []
+    for name, taken in draws:
+        book, half = without(patterns, taken), Half()
+        for case in cases:
+            if half_of(case.name) == SEEN:
+                half.add(case, verdict_of(case, book, codes))
+        lines += half.details if taken is texts else []
+        lines += half.lines(name)
+    return lines
 
 
 def score_unmet(cases: Iterable[Case], patterns: PatternBook, codes: CodeBook) -> list[str]:
@@ -176,6 +206,9 @@ def main() -> int:
     parser.add_argument("--why", metavar="NAME", help="one run: its verdict and evidence")
     parser.add_argument("--half", choices=(SEEN, UNSEEN), help="only this half of the runs from public threads")
     parser.add_argument("--unmet", action="store_true", help="the seen half, each run without the pattern that knows it")
+    parser.add_argument(
+        "--bare", action="store_true", help="the seen half without all, and without a part, of the known errors' texts"
+    )
     parser.add_argument("--reveal", action="store_true", help="show the differences of the unseen half, too")
     asked = parser.parse_args()
     patterns, codes = load_pattern_book(()).of_ranks(), load_code_book(())
@@ -193,6 +226,9 @@ def main() -> int:
         return 0
     if asked.unmet:
         print("\n".join(score_unmet(load_public(), patterns, codes)))
+        return 0
+    if asked.bare:
+        print("\n".join(score_bare(list(load_public()), patterns, codes)))
         return 0
     if not asked.half:
         print("\n".join(score_own(list(load_all()), judge)))
