@@ -35,9 +35,11 @@ from ftslurm.policies.diagnose.launchers import (
     LAST_CHARS,
     child_line,
     child_status,
+    complaint,
     error_before,
     refused,
     signal_line,
+    tells_reason,
     told_error,
 )
 from ftslurm.policies.diagnose.long_phase import LongPhase, at_work, long_phase
@@ -60,8 +62,8 @@ BEGINNING_CHARS = 80
 GENERAL_ERROR = 1
 _LESS_MEMORY = "request more memory (--mem), or use less: fewer loader workers, smaller batches"
 # What programs end with over any error, so that their own words tell more: beside 1, a wrong call, a status of their own,
-# and exit(-1).
-_ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 255})
+# exit(-1), and git's.
+_ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 128, 255})
 # The status of a rank that MPI_Abort ended: 128 and SIGTERM.
 _ASKED_OF_ITSELF = 128 + 15
 # As a shell passes on a signal: 128 and its number.
@@ -672,6 +674,8 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
     signature = signal_name(number) if number else f"exit {first.status.code}"
     known = first.status.code != GENERAL_ERROR or number
     itself = _own_words(first, [_beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
+    if not itself and not symptoms and not _told_of(first, number):
+        itself = _complaint(first)
     means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF, _ABORT_PASSED_ON)
     if itself and _gave_up(first.status) and not means:
         return _by_last_words(first, same, everywhere, signature, itself, symptoms, _spread(same, ends))
@@ -705,8 +709,11 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
 
 def _told_of(end: RankEnd, number: int) -> str:
     """What else tells of the rank's end: Slurm's reason for a signal, else a launcher's line, else a warning of its own."""
-    if number:
-        return next((line for said in _said(end) if " DUE TO " in (line := signal_line(said, number))), "")
+    number = number or (max(0, end.status.code - SHELLS_OWN.start) if end.status else 0)
+    if reason := next((line for said in _said(end) if tells_reason(line := signal_line(said, number), number)), ""):
+        return reason
+    if end.status and end.status.signal:
+        return ""
     return next((line for said in _said(end) if (line := told_error(said, mild=True))), "")
 
 
@@ -714,7 +721,7 @@ def _gave_up(status: ExitStatus) -> bool:
     """Is it a status with which a program ends itself after an error: by exit, or by abort?"""
     if status.signal or status.code == _ABORT_PASSED_ON:
         return status.code == _ABORT_PASSED_ON or signal_name(status.signal) == "SIGABRT"
-    return status.code == _ASKED_OF_ITSELF or status.code not in (0, *SHELLS_OWN)
+    return status.code in (_ASKED_OF_ITSELF, *_ANY_ERROR) or status.code not in (0, *SHELLS_OWN)
 
 
 def _by_last_words(
@@ -795,6 +802,10 @@ def _own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
     vaguely: even if that only says that something failed.
     """
     return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, vaguely=vaguely))), ""))
+
+
+def _complaint(end: RankEnd) -> str:
+    return visible(next((line for text in _said(end) if (line := complaint(text))), ""))
 
 
 def _warned_of(end: RankEnd, but: Collection[str]) -> str:

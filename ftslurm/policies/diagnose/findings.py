@@ -250,6 +250,10 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
             return False
         if hit.offset < end and hit.pattern.defers and kind_of_words(raised.kind):
             continue  # a header; the type alone tells more, as std::bad_alloc does
+        if hit.offset < end and hit.pattern.role is Role.SYMPTOM and raised.message and _LOGIC.search(raised.kind):
+            continue  # knows that C++ aborts, and not why
+        if raised.kind == "panic" and hit.line.lstrip().startswith(b"[signal "):
+            continue  # Go's runtime has made a panic of it, and tells there by which signal
         if hit.offset < end or hit.pattern.role is Role.ROOT:
             return True
     return False
@@ -267,6 +271,11 @@ _KINDS = (
 )  # fmt: skip
 # What the words of an error of a connection may say that its type does not.
 _ANSWERS = frozenset({ErrorClass.USER_CODE, ErrorClass.NETWORK})
+# C++: what a program could have known before it ran.
+_LOGIC = re.compile(
+    r"^std::(?:\w+::)?(?:logic_error|out_of_range|invalid_argument|domain_error|length_error|bad_(?:cast|typeid|function_call"
+    r"|optional_access|variant_access|any_cast))$"
+)
 _ABORTS = re.compile(r"^(?:std::|c10::|terminate|boost::|mlir::|xla::)")
 _NAME_CHARS = re.compile(r"[^\w.:<>$-]+")
 
@@ -307,6 +316,8 @@ def _unknown(raised: Raised, text: bytes) -> Finding:
     if raised.message.endswith(":") and not line.endswith(b":"):
         told = line.decode(errors="replace").rpartition(raised.message)[2]
         raised = replace(raised, message=f"{raised.message}{told}"[:DETAIL_BYTES])
+    if line.startswith(b"terminate called") and raised.message and not line.endswith(raised.message.encode()):
+        line += b" what(): " + raised.message.encode()
     pattern = unlisted(raised)
     if _ANNOUNCES.search(line):
         pattern = replace(pattern, defers=True)
@@ -334,7 +345,7 @@ def unlisted(raised: Raised) -> Pattern:
             error_class, retriable = ErrorClass.STORAGE, Retriable.YES  # others were at work there
         elif _READS_A_FILE.search(raised.deepest) and _NOT_AS_EXPECTED.search(raised.message):
             error_class = ErrorClass.DATA
-        elif _ABORTS.search(raised.kind):
+        elif _ABORTS.search(raised.kind) and not _LOGIC.search(raised.kind):
             error_class, retriable = ErrorClass.UNKNOWN, Retriable.ONCE
     where = raised.place.rsplit("/", 1)[-1]
     name = _NAME_CHARS.sub("_", raised.kind.rsplit(".", 1)[-1]) or "error"
@@ -356,7 +367,11 @@ def unlisted(raised: Raised) -> Pattern:
 
 def _is_header(raised: Raised) -> bool:
     """Does it only report that something else failed, which printed more?"""
-    return any(each.search(raised.message) for each in (_POINTS_AWAY, _PASSES_ON)) or _OF_ANOTHER.search(raised.kind) is not None
+    return (
+        raised.wraps
+        or any(each.search(raised.message) for each in (_POINTS_AWAY, _PASSES_ON))
+        or _OF_ANOTHER.search(raised.kind) is not None
+    )
 
 
 def _article(raised: Raised) -> str:

@@ -108,6 +108,11 @@ _GIVES_UP = _compiled(
     r"|times out|program (?:will|has to|had to) (?:terminate|abort|exit|stop)"
     r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
+    r"|out of (?:\w+ )?(?:memory|resources|space|descriptors|handles)|unbound|ambiguous"
+    r"|no licen[cs]es? (?:\w+ )?available|truncated|double free|stack smashing|(?:did|does|has|have|is|was|are) not converged?"
+    r"|not converged|fail\w* to converge"
+    r"|loss is (?:nan|inf)|(?:nan|inf)s? (?:loss|or (?:nan|inf)|detected|found|encountered)"
+    r"|(?-i:MPI_ERR_[A-Z_]{2,30}|[a-z]\w{0,20}Error[A-Z]\w{2,60})"
     r"|halted|MPI_ABORT|disallowed|severe|not enough|unexpected(?:ly)?|not a valid"
     r"|problems? (?:with|finding|reading|opening|writing)|(?:closed|reset|terminated) by|\w*max\w*(?: \w+){0,4} reached"
     r"|limit (?:\w+ )?reached|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
@@ -117,9 +122,9 @@ _GIVES_UP = _compiled(
 )
 # What reports the end of another process, and comes after it.
 _REPORTS = _compiled(
-    r"^(?:srun|salloc|sbatch|slurmstepd|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
+    r"^(?:\d{1,6}: )?slurmstepd[\w.-]{0,60}: |^(?:srun|salloc|sbatch|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
     r"|^\[?(?:mpiexec|proxy|prterun)[@:\]]"
-    r"|cannot recover from this failure"
+    r"|cannot recover from this failure|\bprocess killed \(SIGTERM\)"
     r"|\*\*\* MPI_ERRORS_ARE_FATAL|\*\*\*    and potentially your MPI job"
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
     r"|^(?:\[\S{1,80}\] )?(?:\*\*\* Process received signal|Signal(?: code)?: )"
@@ -147,6 +152,9 @@ _VAGUE = _compiled(
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
     r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) [\w./-]+(?::\d+|\(\d+\)| at line \d+)\W*$"
     r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
+    r"|\bunable to (?:reliably )?start (?:one or more|the|all) (?:daemon|process|task|worker)"
+    r"|^\W*errors? (?:occurred|encountered) (?:during|while|in|at)\b"
+    r"|^(?:\w+: )?(?:line \d+: |\d+: )?[\w./+-]+: (?:command )?not found\W*$"  # a shell's, which goes on without
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
     r"|\b(?:could not|cannot|failed to|unable to) (?:remove|delete|clean)\b"
     r"|\bfail(?:ed|ure) to (?:submit|execute|launch|schedule) (?:the |a )?(?:process|job|task|step|command|workflow|script)\b"
@@ -169,6 +177,8 @@ _SHOWS_A_LOG = _compiled(
 # A launcher could not do its own work: its word, and no report of another's end.
 _COULD_NOT_START = _compiled(r"(?i)\b(?:unable to|cannot|could not|failed to) (?:run|launch|start|spawn|execute)\b")
 SHOWN_CHARS = 400
+# Who wraps an error in another as often as this (`a: b: c: d`) says the cause last.
+NESTED = 4
 # Where in a long line the error begins.
 _ERROR_IN = _compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
 # Further apart than this many lines they are not of one failure.
@@ -202,7 +212,12 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
         if told >= 0 and _SHOWS_A_LOG.search(data):
             break
         found = _GIVES_UP.search(data)
-        if found is None or (not mild and is_mild(data)) or is_source(data) or lines[number].strip().startswith(skipped):
+        if (
+            found is None
+            or (not mild and is_mild(data))
+            or _is_source(lines, number, data)
+            or lines[number].strip().startswith(skipped)
+        ):
             continue
         if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data):
             continue
@@ -217,6 +232,36 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     choices = (told, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
     choice = next((each for each in choices if each >= 0), -1)
     return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
+
+
+def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
+    """As `lines.is_source`; but what a runtime sets between bare `#` signs, as Java's does, is its message."""
+    framed = line.startswith(b"# ") and any(each.strip() == "#" for each in lines[max(0, number - 3) : number + 3])
+    return not framed and is_source(line)
+
+
+# What complains without a word that gives up. Ordinary lines say this as well, so it counts only if nothing else does.
+_COMPLAINS = _compiled(
+    r"(?i)\b(?:unknown|unrecogni[sz]ed|undefined|undeclared|must (?:be|not|have)|should (?:be|not)|(?:is|are) required"
+    r"|expected|inconsistent|conflict\w*|out of (?:range|bounds|order)|negative|singular|bad|wrong"
+    r"|too (?:many|few|large|small|long|short|big|old|new)|not (?:exist|present|set|defined|ready|loaded|installed|readable"
+    r"|writable|found|initiali[sz]ed|recogni[sz]ed|implemented|known|unique|consistent|divisible|equal)|deadlock"
+    r"|doesn't|isn't|wasn't|did not|does not|blew up|instabilit\w*|diverg\w*|ambiguous)\b"
+)
+
+
+def complaint(text: str) -> str:
+    """The last line at the end of a text that complains of something, for a program that says no more; empty if none does."""
+    lines = [_unboxed(line) for line in text[-LAST_CHARS:].splitlines()[-APART_LINES:]]
+    for number in range(len(lines) - 1, -1, -1):
+        data = lines[number][:1000].encode("latin-1", "replace")
+        found = _COMPLAINS.search(data)
+        if found is None or is_mild(data) or _is_source(lines, number, data) or _is_report(data):
+            continue
+        if not is_evidence(data, 0, data, found.start()) or is_guessed(_sentence(lines, number, found.start())):
+            continue
+        return _shown(lines, number)[:SHOWN_CHARS]
+    return ""
 
 
 def _is_report(line: bytes) -> bool:
@@ -315,6 +360,8 @@ def _shown(lines: Sequence[str], number: int) -> str:
         return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown
     if len(shown) > SHOWN_CHARS and (found := _ERROR_IN.search(shown.encode("latin-1", "replace"), SHOWN_CHARS // 2)):
         return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[found.start() :]}"
+    if len(shown) > SHOWN_CHARS and shown.count(": ") >= NESTED:
+        return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[-(SHOWN_CHARS // 2) :]}"
     if ended + 1 < len(lines) and (shown.endswith(":") or _GIVES_MORE.match(lines[ended + 1])):
         return f"{shown} {lines[ended + 1].strip()}"
     return shown
@@ -336,11 +383,19 @@ def _deepest(lines: Sequence[str]) -> str:
 _SLURMS_REASON = " DUE TO "
 
 
+_FOR_MEMORY = re.compile(r"(?i)\boom[-_ ]?kill|\bout[- ]of[- ]memory handler")
+
+
+def tells_reason(line: str, number: int) -> bool:
+    """Does Slurm say in this line why it ended the rank with that signal?"""
+    return _SLURMS_REASON in line or (number == 9 and _FOR_MEMORY.search(line[:1000]) is not None)
+
+
 def signal_line(text: str, number: int) -> str:
     """The line in which a shell or a launcher tells a signal by its word (`Illegal instruction`); empty if none does."""
     words = [word for word, each in _WORDS.items() if each == number] if number else []
     lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:] if words else []
-    if reason := next((line.strip()[:SHOWN_CHARS] for line in lines if _SLURMS_REASON in line), ""):
+    if reason := next((line.strip()[:SHOWN_CHARS] for line in lines if tells_reason(line, number)), ""):
         return reason
     return next((line.strip()[:SHOWN_CHARS] for line in lines if any(word in line for word in words)), "")
 

@@ -38,7 +38,8 @@ class Raised:
     offset: of its line, bytes. kind: the type, `ValueError`, or `panic`, `abort`. place: `train.py:175`, the deepest frame of the
     user's own code, else the deepest; may be empty. own: it is the user's own.
     ignored: the runtime says that nobody cares (`Exception ignored in`). thrown: by a `raise` or `assert` in the user's own
-    code, so its words are the program's, whatever they say. deepest: the last frame, whoever's it is.
+    code, so its words are the program's, whatever they say. deepest: the last frame, whoever's it is. wraps: its cause is told
+    below it (`Caused by:`).
     """
 
     offset: int
@@ -49,6 +50,7 @@ class Raised:
     ignored: bool = False
     thrown: bool = False
     deepest: str = ""
+    wraps: bool = False
 
     def __str__(self) -> str:
         said = f"{self.kind}: {self.message}" if self.message else self.kind
@@ -199,6 +201,7 @@ _JS_PLACE = _compiled(r"^(?:file://)?[\w@./-]{1,300}\.[cm]?[jt]sx?:\d+$")
 _LED_TO = _compiled(r"During handling of the above exception|direct cause of the following exception")
 _IGNORED = _compiled(r"^Exception ignored in|^--- Logging error ---|^Exception ignored on calling")
 _FIRST_CALL = _compiled(r"most recent call first|\*\*\* Check failure stack trace")
+_CAUSED_BY = b"Caused by: "
 # Errors of other languages, each in one line: (expression, kind or empty for group 1, group of the message, group of the place).
 _ONE_LINE = tuple(
     (literal, _compiled(pattern), kind, message, place)
@@ -210,7 +213,7 @@ _ONE_LINE = tuple(
         (b"panicked at '", r"^thread '[^']{0,80}'.{0,20} panicked at '(.{0,300})', (\S{1,200}?:\d+)(?::\d+)?$", "panic", 1, 2),
         (b"panicked at ", r"^thread '[^']{0,80}'.{0,20} panicked at (\S{1,200}?:\d+)(?::\d+)?:$", "panic", 0, 1),
         (b"Exception in thread", r"^Exception in thread \"[^\"]{0,120}\" ([\w.$]{1,200}):? ?(.{0,300})", "", 2, 0),
-        (b"Caused by: ", r"^Caused by: ([\w.$]{1,200}):? ?(.{0,300})", "", 2, 0),
+        (_CAUSED_BY, r"^Caused by: ([\w.$]{1,200}):? ?(.{0,300})", "", 2, 0),
         (b"ERROR: ", r"^ERROR: (?:LoadError: |InitError: )?(\w{1,80}(?:Error|Exception))(?:: |\()?(.{0,300})", "", 2, 0),
         (b"ERROR: LoadError: ", r"^ERROR: LoadError: (.{0,300})", "LoadError", 1, 0),
         (
@@ -471,6 +474,8 @@ class _Walk:
             if name in _WRAPS and (inner := _INNER.match(found.group(message))):
                 name, groups[message] = _text(inner.group(1)), _text(inner.group(2))
             where = groups[place].replace(": line ", ":").replace(" line ", ":")
+            if literal == _CAUSED_BY and w.below >= 0:
+                self.raised[w.below] = replace(self.raised[w.below], wraps=True)
             self._raise(w, Raised(at, name, groups[message][:MESSAGE_CHARS], where, bool(where)))
             w.below, w.left = w.last, PATIENCE_LINES
             w.bare = w.last if not message and name != "terminate" else -1

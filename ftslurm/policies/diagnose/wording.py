@@ -97,6 +97,11 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|UNAUTHENTICATED)\b)",
             ErrorClass.USER_CODE, Retriable.NO,
         ),
+        (  # the same codes as Go's gRPC spells them
+            r"\bcode = (?:permission ?denied|invalid ?argument|not ?found|already ?exists|unauthenticated|unimplemented"
+            r"|out ?of ?range|failed ?precondition)\b",
+            ErrorClass.USER_CODE, Retriable.NO,
+        ),
         (  # a service that says what is wrong with the question will say so again
             _SAYS_NO, ErrorClass.USER_CODE, Retriable.NO,
         ),
@@ -124,6 +129,21 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\bmore than total mem|\bworker\b.{0,60}\bby signal: (?:killed|bus error)",
             ErrorClass.OOM, Retriable.NO,
         ),
+        (  # MPI's own checks of a call, and the C library's of its heap
+            r"\bmpi err (?:truncate|arg|count|type|tag|comm|rank|buffer|group|op|root|topology|dims|request)\b"
+            r"|\bmessage truncated\b|\bmessage from rank .{0,40}\btruncated\b|\bdouble free\b|\bstack smashing\b"
+            r"|\b(?:free|malloc|realloc)\(\): \w|\bcorrupted (?:size|double.linked)",
+            ErrorClass.USER_CODE, Retriable.NO,
+        ),
+        (  # a service or a peer that has gone, or has too much to do, whatever was asked of it
+            r"\bserver (?:has )?(?:disconnected|closed|gone away|dropped)\b|\b(?:remote end|peer|other (?:side|end))"
+            r" (?:unexpectedly )?(?:hung up|closed)\b|\bwithout (?:sending a )?response\b"
+            r"|\btoo many (?:clients|connections|concurrent)\b|\bi/o time-?out\b|\btls handshake timeout\b"
+            r"|\bdial (?:tcp|udp|unix)\b"
+            r"|\b(?:did|does|do|has|have) not (?:respond|repl(?:y|ied)|answer)|\bnot responding\b"
+            r"|\bno (?:response|reply|answer) (?:from|within|after|in)\b",
+            ErrorClass.NETWORK, Retriable.YES,
+        ),
         (
             r"\bno space|\bquota|\b(?:disk|device|filesystem|file system|volume) (?:is )?full|\bread.only file"
             r"|\bf?lock(?:ing)?\b.{0,20}\bfile"
@@ -139,7 +159,11 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             ErrorClass.STORAGE, Retriable.YES,
         ),
         (
-            r"\bcorrupt|\btruncated?\b|\bchecksum|\bcrc\b|\b(?:unexpected|premature)\w* (?:end|eof)"
+            r"\bpars(?:e|ing) (?:the )?(?:\w+ )?(?:config\w*|settings|options|arguments|command.line|namelist)\b",
+            ErrorClass.USER_CODE, Retriable.NO,
+        ),
+        (
+            r"\bcorrupt|\binvalid data\b|\btruncated?\b|\bchecksum|\bcrc\b|\b(?:unexpected|premature)\w* (?:end|eof)"
             r"|\bend[- ]of[- ](?:file|stream|input|record)|\bpast end of record|\bmagic (?:number|bytes)|\bmalformed"
             r"|\bis not (?:an?|the) (?:valid )?(?:\w+ ){0,2}(?:file|image|archive|record)|\b(?:cannot|can't"
             r"|could not|fail\w* to|unable to) (?:identify|decode|parse|deserialize|unpickle|unpack|decompress)"
