@@ -250,13 +250,20 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
             return False
         if hit.offset < end and hit.pattern.defers and kind_of_words(raised.kind):
             continue  # a header; the type alone tells more, as std::bad_alloc does
-        if hit.offset < end and hit.pattern.role is Role.SYMPTOM and raised.message and _LOGIC.search(raised.kind):
+        if hit.offset < end and hit.pattern.role is Role.SYMPTOM and _says_why(raised):
             continue  # knows that C++ aborts, and not why
         if raised.kind == "panic" and hit.line.lstrip().startswith(b"[signal "):
             continue  # Go's runtime has made a panic of it, and tells there by which signal
         if hit.offset < end or hit.pattern.role is Role.ROOT:
             return True
     return False
+
+
+def _says_why(raised: Raised) -> bool:
+    """Is it an exception of C++ whose words are the program's own? A broken pipe or the like is mostly another's end."""
+    if not raised.message or not raised.kind.startswith("std::"):
+        return False
+    return _LOGIC.search(raised.kind) is not None or kind_of_words(raised.message) is None
 
 
 # --- errors that nothing knows but their runtime

@@ -109,7 +109,8 @@ _GIVES_UP = _compiled(
     r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
     r"|out of (?:\w+ )?(?:memory|resources|space|descriptors|handles)|unbound|ambiguous"
-    r"|no licen[cs]es? (?:\w+ )?available|truncated|double free|stack smashing|(?:did|does|has|have|is|was|are) not converged?"
+    r"|not in \w+ format|no licen[cs]es? (?:\w+ )?available|truncated|double free"
+    r"|stack smashing|(?:did|does|has|have|is|was|are) not converged?"
     r"|not converged|fail\w* to converge"
     r"|loss is (?:nan|inf)|(?:nan|inf)s? (?:loss|or (?:nan|inf)|detected|found|encountered)"
     r"|(?-i:MPI_ERR_[A-Z_]{2,30}|[a-z]\w{0,20}Error[A-Z]\w{2,60})"
@@ -244,7 +245,8 @@ def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
 _COMPLAINS = _compiled(
     r"(?i)\b(?:unknown|unrecogni[sz]ed|undefined|undeclared|must (?:be|not|have)|should (?:be|not)|(?:is|are) required"
     r"|expected|inconsistent|conflict\w*|out of (?:range|bounds|order)|negative|singular|bad|wrong"
-    r"|too (?:many|few|large|small|long|short|big|old|new)|not (?:exist|present|set|defined|ready|loaded|installed|readable"
+    r"|too (?:many|few|large|small|long|short|big|old|new|close|far|high|low|deep)"
+    r"|not (?:exist|present|set|defined|ready|loaded|installed|readable"
     r"|writable|found|initiali[sz]ed|recogni[sz]ed|implemented|known|unique|consistent|divisible|equal)|deadlock"
     r"|doesn't|isn't|wasn't|did not|does not|blew up|instabilit\w*|diverg\w*|ambiguous)\b"
 )

@@ -141,6 +141,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\btoo many (?:clients|connections|concurrent)\b|\bi/o time-?out\b|\btls handshake timeout\b"
             r"|\bdial (?:tcp|udp|unix)\b"
             r"|\b(?:did|does|do|has|have) not (?:respond|repl(?:y|ied)|answer)|\bnot responding\b"
+            r"|\b(?:server|service|system|database|cluster)\b.{0,20} is (?:still )?(?:starting up|shutting down|restarting)\b"
             r"|\bno (?:response|reply|answer) (?:from|within|after|in)\b",
             ErrorClass.NETWORK, Retriable.YES,
         ),
@@ -163,7 +164,8 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             ErrorClass.USER_CODE, Retriable.NO,
         ),
         (
-            r"\bcorrupt|\binvalid data\b|\btruncated?\b|\bchecksum|\bcrc\b|\b(?:unexpected|premature)\w* (?:end|eof)"
+            r"\bnot in (?:gzip|zip|bzip2|xz|tar|hdf5?|parquet|tiff?|jpe?g|png) format\b"
+            r"|\bcorrupt|\binvalid data\b|\btruncated?\b|\bchecksum|\bcrc\b|\b(?:unexpected|premature)\w* (?:end|eof)"
             r"|\bend[- ]of[- ](?:file|stream|input|record)|\bpast end of record|\bmagic (?:number|bytes)|\bmalformed"
             r"|\bis not (?:an?|the) (?:valid )?(?:\w+ ){0,2}(?:file|image|archive|record)|\b(?:cannot|can't"
             r"|could not|fail\w* to|unable to) (?:identify|decode|parse|deserialize|unpickle|unpack|decompress)"
