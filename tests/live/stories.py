@@ -323,7 +323,14 @@ class Story:
             for line in path.read_text(errors="replace").splitlines()[-40:]
         )
         ledger = "\n".join(path.read_text(errors="replace") for path in self.folder.glob("state/jobs/*.jsonl"))
-        return f"--- {self.folder.name}, job {self.id}\n{said}\n--- output\n{self.output()[-3000:]}\n{ledger}"
+        head = f"--- {self.folder.name}, job {self.id}\n{said}\n--- output\n{self.output()[-3000:]}\n{ledger}"
+        return f"{head}\n--- slurmctld\n{self.slurmctld_log()}"
+
+    def slurmctld_log(self, lines: int = 60) -> str:
+        """Its latest lines on this job: who ended a step, for one."""
+        log = Path(self.cluster.folder, "log", "slurmctld.log")
+        text = log.read_text(errors="replace") if log.is_file() else ""
+        return "\n".join([line for line in text.splitlines() if f"={self.id}" in line][-lines:])
 
 
 def processes_with(mark: str) -> dict[int, str]:
