@@ -10,6 +10,7 @@ is looked for on our own node, which is the one that reports for all of a step.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Collection
@@ -27,15 +28,19 @@ LOOK_AGAIN_S = 0.5
 _STEPD = re.compile(rb"slurmstepd: \[(\d+)\.(\d+)\]")
 
 
-def stepds(job: int, proc: Path = Path("/proc"), parents: Callable[[], Collection[int]] | None = None) -> frozenset[str]:
+def stepds(
+    job: int, proc: Path = Path("/proc"), parents: Callable[[], Collection[int]] | None = None, owners: Collection[int] = ()
+) -> frozenset[str]:
     """Numbered steps of the job, `7.0`, that have ended and whose slurmstepd is on this node; those hidden from us are not found.
 
-    parents: pids of those that have children, as a slurmstepd has as long as its step runs.
+    parents: pids of those that have children, as a slurmstepd has as long as its step runs. owners: users whose processes count,
+    root and we ourselves if empty: anybody may call a process so.
     """
     found: dict[int, str] = {}
+    trusted = owners or (0, os.geteuid())
     for entry in proc.glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has just ended
-            if (named := _STEPD.match(entry.read_bytes())) and int(named[1]) == job:
+            if entry.stat().st_uid in trusted and (named := _STEPD.match(entry.read_bytes())) and int(named[1]) == job:
                 found[int(entry.parent.name)] = f"{job}.{int(named[2])}"
     running = (parents or _parents)() if found else ()
     return frozenset(step for pid, step in found.items() if pid not in running)

@@ -252,3 +252,5 @@ def test_a_slurmstepd_that_still_waits_is_found_on_its_node(tmp_path: Path) -> N
     (tmp_path / "20").mkdir()
     assert stepds(7, tmp_path, lambda: {11, 12}) == {"7.0"}
     assert stepds(7, tmp_path, lambda: {10}) == frozenset(), "its step runs"
+    stranger = os.geteuid() + 1
+    assert stepds(7, tmp_path, lambda: {11, 12}, [stranger]) == frozenset(), "anybody may call a process so"
