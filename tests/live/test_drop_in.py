@@ -5,6 +5,7 @@ Each case is run by srun and by ftrun in one batch job, each in a folder of its 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -179,6 +180,7 @@ def script(names: Sequence[str]) -> str:
     return "\n".join(lines) + "\nexit 0\n"
 
 
+LONG_END = re.compile(r"^ftrun: waiting for Slurm to end the step, .*\n", re.MULTILINE)
 NO_LADDER = {"FTRUN_UNCONDITIONAL_REQUEUE_ENABLED": "false"}
 
 
@@ -201,9 +203,11 @@ def compared(stage: Stage) -> dict[str, Path]:
 
 
 def left_in(folder: Path, case: Case) -> dict[str, str]:
-    """Every file that the case left but its status: name to content. Lines of several ranks come in any order."""
+    """Every file that the case left but its status: name to content. Lines of several ranks come in any order. ftrun says it when
+    Slurm takes long to end a step, as it may on a busy machine; that line is left out.
+    """
     found = {
-        path.name: path.read_bytes().decode(errors="surrogateescape")
+        path.name: LONG_END.sub("", path.read_bytes().decode(errors="surrogateescape"))
         for path in folder.iterdir()
         if path.name not in ("status", *(() if case.exact else ("stderr",)))
     }

@@ -37,8 +37,9 @@ from ftslurm.policies.ladder.start_time import plan_start
 STEP_END_WAIT_S = 20.0
 # A proof that comes within this time needs no message about waiting.
 TELL_LEASES_S = 1.0
-# A step usually ends within a second; when Slurm takes longer, people are told.
-TELL_STEP_S = 3.0
+# A step usually ends within a second, and srun says nothing however long it takes: people are told only of a wait that they would
+# wonder about. On a busy cluster a few seconds are ordinary.
+TELL_STEP_S = 8.0
 
 
 class Ending(SlurmAway):
