@@ -71,7 +71,7 @@ def test_who_took_the_port_of_a_dead_ftrun_starts_nothing(munge: str) -> None:
                     except LinkError:
                         sock.sendall(b"0" * 64 + b"\n")
                 hers.settimeout(4)
-            said = shim.communicate(timeout=30)[0]
+            said = shim.communicate(timeout=120)[0]
     assert shim.returncode == 71 and "cannot reach ftrun" in said and str(OWNER) not in said.split()
 
 

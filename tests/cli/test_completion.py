@@ -46,7 +46,7 @@ def asked(home: Path, *words: str) -> list[str]:
     """What bash suggests for the last of `words`."""
     env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
     argv = ["bash", "--norc", "-c", ASK, "bash", "-", str(FTSLURM.parent), *words]
-    done = subprocess.run(argv, env=env, cwd=home, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(argv, env=env, cwd=home, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout.split()
 
@@ -91,9 +91,9 @@ def test_where_no_job_has_run_nothing_is_suggested_and_nothing_made(tmp_path: Pa
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_what_is_printed_for_the_other_shells_is_of_their_grammar(shell: str, tmp_path: Path) -> None:
-    printed = subprocess.run([FTSLURM, "completion", shell], capture_output=True, text=True, timeout=30, check=True).stdout
+    printed = subprocess.run([FTSLURM, "completion", shell], capture_output=True, text=True, timeout=120, check=True).stdout
     assert "_FTSLURM_COMPLETE" in printed and "_FTRUN_COMPLETE" in printed
     if found := shutil.which(shell):
         script = tmp_path / "script"
         script.write_text(printed)
-        assert subprocess.run([found, "-n", script], timeout=30, check=False).returncode == 0
+        assert subprocess.run([found, "-n", script], timeout=120, check=False).returncode == 0

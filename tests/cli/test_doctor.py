@@ -84,7 +84,7 @@ def test_what_slurm_says_rules_no_terminal(slurm: FakeSlurm) -> None:
 def test_a_machine_without_slurm(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "PATH": str(tmp_path), "FTSLURM_STATE_DIR": str(tmp_path / "state")}
     argv = [Path(sys.executable).with_name("ftslurm"), "doctor"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1 and not done.stderr, done.stderr
     assert "blocks    Slurm: there is no srun to start steps with: `srun` is not on PATH" in done.stdout
     assert "checks wait for an answer of Slurm" in done.stdout
@@ -92,5 +92,5 @@ def test_a_machine_without_slurm(tmp_path: Path) -> None:
 
 def test_a_policy_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     argv = [Path(sys.executable).with_name("ftslurm"), "doctor", "--policy", "/nowhere.yaml"]
-    done = subprocess.run(argv, env=dict(os.environ), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=dict(os.environ), capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 65 and done.stderr.count("\n") == 1

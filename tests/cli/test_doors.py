@@ -38,6 +38,6 @@ def test_packages_of_another_python_are_not_taken_for_ours(tmp_path: Path, door:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr

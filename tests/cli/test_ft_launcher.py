@@ -18,7 +18,7 @@ from ftslurm.errors import UsageError
 RANKS = Path(__file__).with_name("ft_ranks.py")
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUTS = ("--ft-initial-rank-heartbeat-timeout=3", "--ft_param_rank_heartbeat_timeout", "3")
-TIME_S = 60
+TIME_S = 180
 
 
 class Ended:

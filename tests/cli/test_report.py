@@ -167,8 +167,8 @@ def test_the_program_prints_what_counts(jobs: Path) -> None:
     argv = [sys.executable, "-m", "ftslurm.wrapper.as_user", "ledgers"]
     late = f"{story[-1].at + 1:.0f}"
     for began, expected in (("0", b"".join(map(to_line, story))), (late, b"")):
-        done = subprocess.run([*argv, began, str(jobs.parent), "/nowhere"], capture_output=True, timeout=60, check=True)
+        done = subprocess.run([*argv, began, str(jobs.parent), "/nowhere"], capture_output=True, timeout=180, check=True)
         assert done.stdout.removesuffix(b"\nwhole\n").partition(b"\n")[2] == expected and done.stderr == b""
     for words in ((), ("ledgers",), ("ledgers", "x", str(jobs.parent)), ("other", "0")):
-        done = subprocess.run([*argv[:-1], *words], capture_output=True, timeout=60, check=True)
+        done = subprocess.run([*argv[:-1], *words], capture_output=True, timeout=180, check=True)
         assert done.stdout.startswith(b"cannot be read: ") or words == ("ledgers",), done.stdout

@@ -173,7 +173,7 @@ def test_what_ftrun_starts_with_reads_none_of_this() -> None:
         "import sys, ftslurm.wrapper.controller.wiring, ftslurm.cli.ftrun\n"
         "print([name for name in ('pydantic', 're2', 'ftslurm.config.catalog_files', 'ftslurm.catalogs.patterns') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"
 
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 UNKNOWN_JOB = 66_000_000  # below MaxJobId, so it is a number Slurm might give
 CLOCK_S = 5.0  # Slurm tells whole seconds, and a busy machine takes its time to answer
-SOON_S = 20.0  # far more than any of this takes; the 121 s of a plain requeue are far more than this
+SOON_S = 60.0  # far more than any of this takes; the 121 s of a plain requeue are far more than this
 # Unlike a plain name: what a careless reader of `key=value` would take for the truth.
 LYING_NAME = "x JobState=COMPLETED Requeue=0 NodeList=n9"
 

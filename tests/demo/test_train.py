@@ -44,7 +44,7 @@ class Training:
 
     def end(self) -> tuple[list[int], str]:
         """The statuses of all ranks, and what all said."""
-        said = [rank.communicate(timeout=30)[0] for rank in self.ranks]
+        said = [rank.communicate(timeout=120)[0] for rank in self.ranks]
         return [rank.returncode for rank in self.ranks], "".join(said)
 
 
@@ -166,7 +166,7 @@ def test_sums_are_taken_in_the_order_of_the_ranks(train: ModuleType) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=120)
     assert sums == {rank: [(1.0 + 1e16) + -1e16, 3.0] for rank in range(3)}
 
 

@@ -138,7 +138,7 @@ def test_what_it_builds_or_installs_is_there(item: Command) -> None:
         assert words[0] == "install"
         assert [word for word in words if word.endswith(".lock") and not (ROOT / word).exists()] == []
     else:
-        done = subprocess.run([ROOT / "tools/slurm-cluster", words[0], "--help"], capture_output=True, timeout=30, check=False)
+        done = subprocess.run([ROOT / "tools/slurm-cluster", words[0], "--help"], capture_output=True, timeout=120, check=False)
         assert done.returncode == 0
 
 
@@ -155,7 +155,7 @@ def test_the_script_that_it_runs_stands_in_the_documents(item: Command) -> None:
 
 @of(all_blocks("bash", "sh"))
 def test_bash_reads_it(item: Block) -> None:
-    done = subprocess.run(["bash", "-n"], input=item.text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-n"], input=item.text, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr
     if item.language == "bash":
         assert item.text.startswith("#!/bin/bash\n"), "sbatch takes nothing else"
@@ -201,7 +201,7 @@ def ran(tmp_path: Path, *argv: str) -> str:
     for block in all_blocks("bash", "python"):
         (tmp_path / block.name).write_text(block.text.replace("time.sleep(0.25)", "time.sleep(0.01)"))
     env = {**os.environ, "FTSLURM_STATE_DIR": str(tmp_path / "state"), "PATH": f"{BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

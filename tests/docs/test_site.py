@@ -106,7 +106,7 @@ def test_a_manual_page_has_its_name_and_is_troff(built: Path, page: str, name: s
     assert f"{name} \\- {what}" in text
     if groff := shutil.which("groff"):
         done = subprocess.run(
-            [groff, "-man", "-t", "-Tutf8", "-z", source], capture_output=True, text=True, timeout=30, check=False
+            [groff, "-man", "-t", "-Tutf8", "-z", source], capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0 and not done.stderr
 

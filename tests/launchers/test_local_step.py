@@ -35,7 +35,7 @@ from ftslurm.model.exits import ExitStatus, from_shell
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("n1", "n2", "n3", "n4")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 100.0
 
 
 def words(line: str) -> list[str]:
@@ -548,7 +548,7 @@ def test_what_tasks_leave_behind_ends_with_them(local: Local, tmp_path: Path, op
     began = time.monotonic()
     done = local(options, "(setsid sleep 300 & echo $! >pid.$SLURM_PROCID)")
     assert done.returncode == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < TIMEOUT_S
     assert [alive(int((tmp_path / f"pid.{rank}").read_text())) for rank in range(2)] == [False, False]
 
 

@@ -92,7 +92,7 @@ def test_two_writers_lose_nothing_of_each_other(journal: Journal) -> None:
         subprocess.Popen([sys.executable, "-c", WRITER, str(journal.path), run], cwd=REPOSITORY) for run in ("a", "b", "c")
     ]
     try:
-        assert [writer.wait(timeout=30) for writer in writers] == [0, 0, 0]
+        assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
     finally:
         for writer in writers:
             writer.kill()
@@ -220,14 +220,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system takes root")
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True, timeout=10
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True, timeout=120
     )
     if done.returncode:
         pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "-l", str(folder)], timeout=10, check=True)
+        subprocess.run(["umount", "-l", str(folder)], timeout=120, check=True)
 
 
 def fill(folder: Path) -> None:

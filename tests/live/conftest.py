@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import pytest
 from packaging.requirements import Requirement
 
-from tests.live.stories import Stage, Story, stories_of
+from tests.live.stories import PATIENCE, Stage, Story, stories_of
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "slurm-cluster"
 EX_UNAVAILABLE = 69  # slurm-cluster's word for "Slurm is not installed"
 
 COMMAND_TIMEOUT_S = 30.0
-TOOL_TIMEOUT_S = 90.0  # slurm-cluster gives up a boot after 60 s
+TOOL_TIMEOUT_S = 90.0  # four times that is above the 180 s after which slurm-cluster gives up a boot
 POLL_S = 0.05
 
 # Modules whose tests boot a cluster each, so that they need not wait for each other (make test).
@@ -71,7 +71,7 @@ def slurm_cluster(*argv: str | Path) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         text=True,
         capture_output=True,
-        timeout=TOOL_TIMEOUT_S,
+        timeout=PATIENCE * TOOL_TIMEOUT_S,
         check=False,
     )
 
@@ -147,14 +147,14 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         stdin: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the cluster as `user` (the job user if None); it may fail, and has `timeout` seconds."""
+        """Run a command on the cluster as `user` (the job user if None); it may fail, and has `timeout` seconds of a quiet machine."""
         user = user or job_user()
         done = subprocess.run(
             tuple(argv),
             input=stdin,
             text=True,
             capture_output=True,
-            timeout=timeout,
+            timeout=PATIENCE * timeout,
             check=False,
             cwd=cwd or self.home,
             env={**self.environ(user), **(env or {})},
@@ -196,12 +196,12 @@ class Cluster:
         return parse_fields(self.answer(["scontrol", "show", "node", name, "--oneliner"]))
 
     def wait_for(self, predicate: Callable[[], T], timeout_s: float, what: str) -> T:
-        """The first true answer of `predicate`; AssertionError, with what was last seen, after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
+        """The first true answer of `predicate`; AssertionError, with what was last seen, after `timeout_s` of a quiet machine."""
+        deadline = time.monotonic() + PATIENCE * timeout_s
         while not (seen := predicate()):
             if time.monotonic() > deadline:
                 last = self.last_answer[-1] if self.last_answer else "no command was run"
-                raise AssertionError(f"waited {timeout_s:g} s for {what}; last seen: {seen!r}; last command: {last}")
+                raise AssertionError(f"waited {PATIENCE * timeout_s:g} s for {what}; last seen: {seen!r}; last command: {last}")
             time.sleep(POLL_S)
         return seen
 

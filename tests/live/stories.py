@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 # Slurm shows SIGNALING while it sends the signal that a job has asked for.
 UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "SIGNALING", "SUSPENDED", "COMPLETING")
+# Limits are written for a quiet machine. They end what hangs, and nothing else waits for them, so a busy one has four times that.
+PATIENCE = 4
 END_TIMEOUT_S = 95.0  # from when a test begins to wait; the jobs of a module share two cores and six nodes
 START_TIMEOUT_S = 45.0
 GONE_TIMEOUT_S = 15.0
@@ -456,7 +458,7 @@ class Terminal:
 
     def read_until(self, words: str, timeout_s: float = START_TIMEOUT_S) -> str:
         """What was printed since the last call, up to `words`."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE * timeout_s
         while (found := self.seen.find(words, self._read_to)) < 0:
             left_s = deadline - time.monotonic()
             assert left_s > 0, f"no {words!r} in {self.seen!r}"
@@ -479,7 +481,7 @@ class Terminal:
 
     def wait(self, timeout_s: float = GONE_TIMEOUT_S) -> int:
         """The exit status; what it prints meanwhile is read, or it would wait for us."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE * timeout_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it has not ended: {self.seen!r}"
             self._read(0.1)

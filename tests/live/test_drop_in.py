@@ -175,12 +175,16 @@ def script(names: Sequence[str]) -> str:
         for launcher in ("srun", "ftrun"):
             lines += [
                 f'mkdir -p "$STORY/{name}/{launcher}"; cd "$STORY/{name}/{launcher}"',
-                f'({case.before or ":"}\n timeout 30 {launcher} {case.args} <"$STORY/{name}.in" >stdout 2>stderr; echo $? >status)',
+                f'({case.before or ":"}\n timeout 120 {launcher} {case.args} <"$STORY/{name}.in" >stdout 2>stderr; echo $? >status)',
             ]
     return "\n".join(lines) + "\nexit 0\n"
 
 
-LONG_END = re.compile(r"^ftrun: waiting for Slurm to end the step, .*\n", re.MULTILINE)
+# What only a busy machine has said: that a step takes long to end, or waits for the CPUs of the one before.
+OF_A_BUSY_MACHINE = re.compile(
+    r"^(?:ftrun: waiting for Slurm to end the step, |srun: Job \d+ step creation (?:temporarily|still) disabled, |srun: Step created for ).*\n",
+    re.MULTILINE,
+)
 NO_LADDER = {"FTRUN_UNCONDITIONAL_REQUEUE_ENABLED": "false"}
 
 
@@ -191,7 +195,12 @@ def compared(stage: Stage) -> dict[str, Path]:
     jobs = [
         stage.tell(
             Plan(
-                nodes=4, tasks=2, script=script(names), env=NO_LADDER, files={f"{name}.in": CASES[name].stdin for name in names}
+                nodes=4,
+                tasks=2,
+                script=script(names),
+                sbatch=("--time=30",),
+                env=NO_LADDER,
+                files={f"{name}.in": CASES[name].stdin for name in names},
             ),
             "cases",
         )
@@ -203,11 +212,11 @@ def compared(stage: Stage) -> dict[str, Path]:
 
 
 def left_in(folder: Path, case: Case) -> dict[str, str]:
-    """Every file that the case left but its status: name to content. Lines of several ranks come in any order. ftrun says it when
-    Slurm takes long to end a step, as it may on a busy machine; that line is left out.
+    """Every file that the case left but its status: name to content. Lines of several ranks come in any order; those that tell
+    of a busy machine are left out.
     """
     found = {
-        path.name: LONG_END.sub("", path.read_bytes().decode(errors="surrogateescape"))
+        path.name: OF_A_BUSY_MACHINE.sub("", path.read_bytes().decode(errors="surrogateescape"))
         for path in folder.iterdir()
         if path.name not in ("status", *(() if case.exact else ("stderr",)))
     }

@@ -62,14 +62,14 @@ CASES = {
 def compared(stage: Stage) -> dict[str, Path]:
     """Name of a case to the folder with what srun and ftrun left of it."""
     told = stage.prepare(Plan(env={"OURS": OURS}), "outside")
-    lines = ["sbatch --parsable -n1 -t5 -o /dev/null -J host --wrap 'sleep 200' >job"]
+    lines = ["sbatch --parsable -n1 -t60 -o /dev/null -J host --wrap 'sleep 3600' >job"]
     lines += ['until [ "$(squeue -h -o %T -j $(cat job))" = RUNNING ]; do sleep 0.1; done']
     for name, case in CASES.items():
         (told.folder / f"{name}.in").write_text(case.stdin)
         for launcher in LAUNCHERS:
             lines += [
                 f'mkdir -p "$STORY/{name}/{launcher}"; cd "$STORY/{name}/{launcher}"',
-                f'({case.before or ":"}\n timeout 40 {launcher} {case.args} <"$STORY/{name}.in" >stdout 2>stderr; echo $? >status)',
+                f'({case.before or ":"}\n timeout 120 {launcher} {case.args} <"$STORY/{name}.in" >stdout 2>stderr; echo $? >status)',
             ]
     lines += ["scancel $(cat $STORY/job)"]
     done = stage.cluster.run(["bash", "-c", "\n".join(lines)], env=told.env, cwd=told.folder, timeout=280.0)

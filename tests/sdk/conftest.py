@@ -45,7 +45,7 @@ def rank(rank_env: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[
 
     def run(source: str, status: int = 0, python: str = sys.executable, **more: Any) -> subprocess.CompletedProcess[str]:
         env = {**rank_env, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in more.items()}}
-        done = subprocess.run([python, "-c", textwrap.dedent(source)], env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([python, "-c", textwrap.dedent(source)], env=env, capture_output=True, text=True, timeout=180)
         assert done.returncode == status, done.stdout + done.stderr
         return done
 

@@ -355,7 +355,7 @@ def test_all_ranks_calculate_the_same(rank_env: dict[str, str], tmp_path: Path, 
         )
         for rank in range(2)
     ]  # fmt: skip
-    said = [rank.communicate(timeout=100)[0] for rank in ranks]
+    said = [rank.communicate(timeout=180)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert said[0] == said[1] and said[0].endswith("True True\n")
 

@@ -83,7 +83,7 @@ def run(tmp_path: Path, program: str, level: str = "L1", stand_in: bool = True, 
         "FTSLURM_WATCH": level, "PYTHONPATH": f"{packages}:{INJECT}:{ROOT}" if stand_in else f"{INJECT}:{ROOT}",
     }  # fmt: skip
     argv = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
-    return subprocess.run(argv, env={**own, **env}, capture_output=True, text=True, timeout=100)
+    return subprocess.run(argv, env={**own, **env}, capture_output=True, text=True, timeout=180)
 
 
 def page(tmp_path: Path, number: int = 0) -> ProbeState:

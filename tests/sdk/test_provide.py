@@ -37,7 +37,7 @@ class Ranks:
     def __call__(self, *argv: str, path: tuple[Path, ...] = (), **more: str) -> str:
         places = os.pathsep.join(str(place) for place in (INJECT, *path))
         env = {**self._env, "PYTHONPATH": places, **more}
-        done = subprocess.run([str(self._python), *argv], env=env, cwd=self._folder, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([str(self._python), *argv], env=env, cwd=self._folder, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
         return done.stdout
 
@@ -277,7 +277,7 @@ def test_two_that_chain_do_not_run_each_other_for_ever(rank: Ranks, tmp_path: Pa
 def test_one_that_fails_is_reported_as_without_us(bare: Path, rank_env: dict[str, str], tmp_path: Path) -> None:
     site = other(tmp_path / "site", "raise RuntimeError('mine')\n")
     env = {**rank_env, "PYTHONPATH": f"{INJECT}{os.pathsep}{site}"}
-    done = subprocess.run([str(bare), "-c", NAMES], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([str(bare), "-c", NAMES], env=env, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0 and "RuntimeError: mine" in done.stderr and "No module" in done.stdout
 
 
@@ -285,5 +285,5 @@ def test_if_ours_cannot_be_loaded_the_program_runs_all_the_same(bare: Path, rank
     (tmp_path / "sdk" / "inject").mkdir(parents=True)
     (tmp_path / "sdk" / "inject" / "sitecustomize.py").write_text((INJECT / "sitecustomize.py").read_text())
     env = {**rank_env, "PYTHONPATH": str(tmp_path / "sdk" / "inject")}
-    done = subprocess.run([str(bare), "-c", "print('runs')"], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([str(bare), "-c", "print('runs')"], env=env, capture_output=True, text=True, timeout=180)
     assert done.stdout == "runs\n" and "cannot stand in" in done.stderr

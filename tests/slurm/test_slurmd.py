@@ -9,7 +9,7 @@ import pytest
 
 from ftslurm.slurm.slurmd import answers
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 def test_a_slurmd_that_closes_a_connection_over_which_nothing_comes_is_alive() -> None:

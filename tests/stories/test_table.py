@@ -277,24 +277,50 @@ REPLACING = st.builds(
 CAN_REPLACE = ("ask", "requeue", "probe", "replace", "release")
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
+def examples(count: int) -> settings:
+    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+ANYTHING = given(
     policy=POLICIES,
     can=st.sampled_from([("ask", "requeue", "probe"), ("ask", "requeue", "diagnose", "advise"), ("ask", "diagnose"), ()]),
     script=scripts(60),
 )
+WHILE_REPLACING = given(
+    policy=REPLACING,
+    can=st.sampled_from([CAN_REPLACE, (*CAN_REPLACE, "diagnose"), ("ask", "requeue", "replace"), ("replace", "diagnose")]),
+    script=scripts(80),
+)
+
+
+@examples(100)
+@ANYTHING
 def test_whatever_happens_the_rules_hold(policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
     """The rules are those of replay.Truth: see there. Whatever the judge cannot answer is a LookupError."""
     Chaos(policy, can, script).run()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    policy=REPLACING,
-    can=st.sampled_from([CAN_REPLACE, (*CAN_REPLACE, "diagnose"), ("ask", "requeue", "replace"), ("replace", "diagnose")]),
-    script=scripts(80),
-)
+@examples(80)
+@WHILE_REPLACING
 def test_whatever_happens_while_nodes_are_replaced_the_rules_hold(
+    policy: Settings, can: tuple[str, ...], script: list[int]
+) -> None:
+    Chaos(policy, can, script).run()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@examples(500)
+@ANYTHING
+def test_whatever_happens_the_rules_hold_at_length(policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
+    Chaos(policy, can, script).run()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@examples(500)
+@WHILE_REPLACING
+def test_whatever_happens_while_nodes_are_replaced_the_rules_hold_at_length(
     policy: Settings, can: tuple[str, ...], script: list[int]
 ) -> None:
     Chaos(policy, can, script).run()

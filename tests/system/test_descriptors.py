@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ LIMIT = 256
 @pytest.fixture
 def few() -> Iterator[list[int]]:
     """A process that may open few files; what the test opens is closed behind it."""
+    gc.collect()  # or what tests before have left open closes meanwhile
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, before[1]))
     taken: list[int] = []

@@ -92,7 +92,7 @@ def test_the_mark_counts_where_it_was_set_and_nowhere_else(real: Path) -> None:
 
 
 def start(path: str, env: dict[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([path, *argv], env=env, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([path, *argv], env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("wrapper", ['#!/bin/sh\nexec {door} "$@"\n', '#!/bin/sh\n{door} --ft-max-restarts 3 "$@"\n'])

@@ -15,7 +15,7 @@ import pytest
 
 MUNGED = shutil.which("munged", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 needs_munge = pytest.mark.skipif(MUNGED is None, reason="munged is not installed")
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from ftslurm.wrapper.shim.protocol.signed import SignedConnection
 from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 
 REPOSITORY = Path(__file__).parents[2]
-SOON_S = 10.0  # far above anything that is waited for
+SOON_S = 60.0  # far above anything that is waited for, also where others compute
 Message = Mapping[str, Any]
 
 

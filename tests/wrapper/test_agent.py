@@ -211,7 +211,7 @@ def test_what_a_program_asked_for_is_told_before_the_answer_that_a_decision_wait
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": ROOT,
     }
-    subprocess.run([sys.executable, "-c", asks], env=env, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", asks], env=env, check=True, timeout=180)
     line.coming = [{"t": "look"}]
     assert agent._listen()
     assert [(said["t"], said.get("what")) for said in line.said] == [("said", "shutdown"), ("devices", None)]

@@ -30,13 +30,13 @@ class Node:
 
     def breaks(self, code: str) -> None:
         inject = ["npu-sim", "inject", "--node", "n4", "--device", "0.0", "--code", code]
-        subprocess.run([str(TOOLS / inject[0]), *inject[1:]], env=self.env, check=True, timeout=30)
+        subprocess.run([str(TOOLS / inject[0]), *inject[1:]], env=self.env, check=True, timeout=120)
 
     def check(self, *command: str, limit_s: float = 20.0, env: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
         argv = Python(sys.executable, str(REPOSITORY)).module_argv(
             "ftslurm.wrapper.node_check", Question(limit_s, command).text()
         )
-        done = subprocess.run(argv, env={**self.env, **(env or {})}, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(argv, env={**self.env, **(env or {})}, capture_output=True, text=True, timeout=180, check=True)
         good, why, self.there = read_answer(done.stdout)
         return good, why
 

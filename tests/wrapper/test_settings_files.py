@@ -129,7 +129,7 @@ except PolicyError as error:
 def test_yaml_without_bottom_is_refused(policy: Write, text: str) -> None:
     """In a process of its own: a C parser that recurses may end in a segmentation fault."""
     path = policy(text)
-    done = subprocess.run([sys.executable, "-c", READER, str(path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", READER, str(path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-300:]}"
     assert done.stdout.startswith(str(path))
 

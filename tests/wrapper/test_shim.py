@@ -281,7 +281,7 @@ def test_stopping_what_never_ran_is_answered_too(shims: Shims) -> None:
 def test_a_stranger_s_process_group_that_got_the_number_of_an_ended_command_is_left_alone() -> None:
     """A rank may be done for hours before it is stopped with the others, and numbers come round again."""
     ended = subprocess.run(
-        ["sh", "-c", "setsid sleep 1000 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True, timeout=10
+        ["sh", "-c", "setsid sleep 1000 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True, timeout=120
     )
     stranger = int(ended.stdout)
     try:
@@ -396,7 +396,7 @@ def test_after_a_command_that_could_not_start_another_try_may(shims: Shims, tmp_
 
 def as_it_would_be(script: str) -> str:
     return subprocess.run(
-        ["sh", "-c", script], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, preexec_fn=as_in_a_terminal
+        ["sh", "-c", script], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, preexec_fn=as_in_a_terminal
     ).stdout
 
 
@@ -846,7 +846,7 @@ def test_a_shim_without_a_way_to_the_controller_says_so_and_starts_nothing(tmp_p
     argv = [*shim_argv(), "touch", str(tmp_path / "marker")]
     for env in ({}, {"FTSLURM_CHANNEL": "nonsense"}):
         done = subprocess.run(
-            argv, env={"PATH": "/usr/bin:/bin", "SLURM_PROCID": "3", **env}, capture_output=True, text=True, timeout=30
+            argv, env={"PATH": "/usr/bin:/bin", "SLURM_PROCID": "3", **env}, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 71 and "rank 3" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "marker").exists()

@@ -342,7 +342,7 @@ def test_a_python_that_warns_of_forks_with_threads_says_nothing(tmp_path: Path) 
     """3.12 and later do, as a DeprecationWarning, which is shown for what is run as a script: so the shim is imported."""
     (tmp_path / "_shim.py").write_text("from _warnings import warn\ndef main(): warn('fork', DeprecationWarning, 1)\n")
     start = f"import sys; sys.path.append({str(tmp_path)!r}); from _shim import main; main()"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", start], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", start], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     from ftslurm.launchers.python import Python
 

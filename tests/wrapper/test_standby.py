@@ -209,7 +209,7 @@ def looked_for(script: int = 4711, **other: str) -> bool | None:
         try:
             argv = Python(sys.executable, str(REPOSITORY)).module_argv("ftslurm.wrapper.script_look", str(script))
             done = subprocess.run(
-                argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=30
+                argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=120
             )
             return read_answer(done.stdout)[0]
         finally:

@@ -13,7 +13,7 @@ from slurm_cluster.processes import POLL_S, send, wait_gone
 from slurm_cluster.trouble import BootFailed, Trouble
 
 # Far more than the second or two it takes on two cores; a machine that needs longer has something to tell in its logs.
-BOOT_TIMEOUT_S = 60.0
+BOOT_TIMEOUT_S = 180.0  # 3 s where nothing else runs; a minute has been seen where twenty clusters' daemons did
 # slurmctld writes its state within about one second of SIGTERM; whoever has not ended after this is killed.
 STOP_GRACE_S = 10.0
 

@@ -40,7 +40,7 @@ begun.wait(30)
 
 def test_an_ftrun_that_ends_while_it_is_loaded_keeps_its_status() -> None:
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", ENDS_MEANWHILE], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", ENDS_MEANWHILE], capture_output=True, text=True, timeout=180)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -68,7 +68,7 @@ from ftslurm.policies.hang.hints import hints
 
 
 def test_the_end_of_an_attempt_needs_nothing_more_of_the_installation() -> None:
-    done = subprocess.run([sys.executable, "-c", IS_REMOVED], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", IS_REMOVED], capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -17,7 +17,7 @@ from ftslurm.model.messages.live import LiveReported, RankLive, StacksReported
 from ftslurm.wrapper.controller import live
 from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 class Party:

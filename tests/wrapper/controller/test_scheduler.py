@@ -24,7 +24,7 @@ from ftslurm.wrapper.requeue.late_steps import LOOK_AGAIN_S, RESEND_S, Outage, s
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS
 from tests.fakes.slurm import FakeSlurm
 
-LIMIT_S = 5.0
+LIMIT_S = 30.0
 
 
 class Slurm:

@@ -94,7 +94,7 @@ def test_a_shim_without_munge_ends_with_a_sentence(tmp_path: Path) -> None:
     argv = [sys.executable, "-I", "-S", "-c",
             f"import sys; sys.path.append({str(REPOSITORY / 'ftslurm/wrapper/shim')!r}); import _shim; _shim.MUNGE_LIBRARY = 'libnowhere.so.2'; _shim.main()", "--", "true"]  # fmt: skip
     env = {"FTSLURM_CHANNEL": f"1:1:munge.{NOWHERE.encode().hex()}.x:n1", "SLURM_PROCID": "3", "PATH": os.environ["PATH"]}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 71 and "rank 3 on" in done.stderr and "libnowhere" in done.stderr and "Traceback" not in done.stderr
 
 
