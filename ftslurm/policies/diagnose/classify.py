@@ -38,7 +38,9 @@ from ftslurm.policies.diagnose.launchers import (
     complaint,
     error_before,
     refused,
+    signal_by_name,
     signal_line,
+    status_line,
     tells_reason,
     told_error,
 )
@@ -146,6 +148,7 @@ class Hit:
     """A line of a rank's output that reports a failure. own: its rank failed by itself. overcome: the rank then went on well.
 
     place: in the user's own code, where a trace tells it. mild: its writer does not call it an error. settled: nor a failure.
+    led_to: an exception that came of the one before it.
     """
 
     end: RankEnd
@@ -156,6 +159,7 @@ class Hit:
     place: str = ""
     mild: bool = False
     settled: bool = False
+    led_to: bool = False
 
     @property
     def own(self) -> bool:
@@ -312,7 +316,7 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
         for hit in ends_of_runs(b"".join(texts), book):
             piece = pieces[bisect_right(begins, hit.offset) - 1]
-            told = Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled)
+            told = Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled, hit.led_to)
             found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if _helpers(told) else told)
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
@@ -441,6 +445,8 @@ def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
         return kind if kind and kind.error_class is ErrorClass.NETWORK else None
     if _helpers(root):
         return kind_of_words(_beside(root, hits))
+    if root.pattern.defers and not root.pattern.pattern and (kind := kind_of_words(_beside(root, hits))):
+        return kind
     reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
     if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kind_of_words(root.line):
         return kind_of_words(_led_to(root, hits))
@@ -676,6 +682,8 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
     itself = _own_words(first, [_beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
     if not itself and not symptoms and not _told_of(first, number):
         itself = _complaint(first)
+    if not number and first.status.code not in _ANY_ERROR and (named := _names_status(first)):
+        words, itself = f"; it printed: {named}", named
     means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF, _ABORT_PASSED_ON)
     if itself and _gave_up(first.status) and not means:
         return _by_last_words(first, same, everywhere, signature, itself, symptoms, _spread(same, ends))
@@ -746,6 +754,8 @@ def _with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
     own = _beside(hit, hits)
     if not own and (before := _led_to(hit, hits)):
         return f"{hit}; just before: {before}"
+    if not own and (after := _came_of(hit, hits)):
+        return f"{hit}; which led to: {after}"
     return f"{hit}; it printed: {own}" if own else str(hit)
 
 
@@ -756,6 +766,17 @@ def _led_to(hit: Hit, hits: Sequence[Hit]) -> str:
     said = [piece for piece in hit.end.output if hit.at - BURST_S <= piece.at <= hit.at]
     text = outline(plain("".join(piece.text for piece in said)[-2 * LAST_CHARS :])).said.decode(errors="replace")
     return visible(error_before(text, _beginning(hit), [_beginning(each) for each in _known(hit, hits)]))
+
+
+def _came_of(hit: Hit, hits: Sequence[Hit]) -> str:
+    """The last exception of the chain that this one began, by the runtime's word; its rank told it last of all."""
+    mine = [each for each in hits if each.end.rank == hit.end.rank and hit.at <= each.at <= hit.at + LAST_WORDS_S]
+    behind = mine[mine.index(hit) + 1 :] if hit in mine and hit.pattern.role is Role.ROOT else []
+    last = next((each for each in reversed(behind) if each.pattern.role is Role.ROOT), None)
+    if last is None or not last.led_to or last.pattern.defers:
+        return ""
+    said = last.line.partition(": ")[2] or last.line
+    return "" if said in hit.line or hit.line in last.line else last.line  # it may only say the same again
 
 
 def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
@@ -804,6 +825,12 @@ def _own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
     return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, vaguely=vaguely))), ""))
 
 
+def _names_status(end: RankEnd) -> str:
+    """The line that tells an error by the number with which the rank exited."""
+    code = end.status.code if end.status else 0
+    return visible(next((line for text in _said(end) if code and (line := status_line(text, code))), ""))
+
+
 def _complaint(end: RankEnd) -> str:
     return visible(next((line for text in _said(end) if (line := complaint(text))), ""))
 
@@ -820,7 +847,8 @@ def _last_words(end: RankEnd) -> str:
         shown = signal_line(said, number)
         if _BARE_CRASH.search(shown) and (own := told_error(said, reports=False)):
             shown = own
-        if found := shown or (child_line(said) if number else "") or told_error(said) or told_error(said, mild=True):
+        found = shown or (child_line(said) or signal_by_name(said, number) if number else "")
+        if found := found or told_error(said) or told_error(said, mild=True):
             return visible(f"; it printed: {found}")
     if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if _WORDS.search(line)), ""):
         return visible(f"; its last line: {last[:EVIDENCE_CHARS]}")

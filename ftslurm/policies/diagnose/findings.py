@@ -17,9 +17,9 @@ from ftslurm.catalogs.scanner import asks
 from ftslurm.catalogs.vocabulary import SYSTEM, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.policies.diagnose.launchers import root_cause
+from ftslurm.policies.diagnose.launchers import root_cause, told_error
 from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild
-from ftslurm.policies.diagnose.traces import Raised, outline
+from ftslurm.policies.diagnose.traces import LOOKED_BYTES, Raised, outline, unstamped
 from ftslurm.policies.diagnose.values import MEANS, in_a_cache
 from ftslurm.policies.diagnose.wording import is_refused, kind_of_error, kind_of_words, of_an_adapter
 
@@ -42,6 +42,7 @@ class Finding:
     """offset: of the line, bytes. place: in the user's own code, where a trace tells it. mild: below the level of an error.
 
     word: of a device's vocabulary. settled: the program says that it got over it. start: in the line, where the words begin.
+    led_to: it comes of the exception before it.
     """
 
     offset: int
@@ -52,6 +53,7 @@ class Finding:
     word: Word | None = None
     settled: bool = False
     start: int = 0
+    led_to: bool = False
 
 
 def findings(text: bytes, book: Scans) -> list[Finding]:
@@ -182,7 +184,9 @@ def _by_number(hit: Found) -> bool:
 # An exception that only says where to read what has happened.
 _POINTS_AWAY = re.compile(
     r"(?i)\b(?:see|check|read|inspect) (?:the )?(?:\w+ ){0,2}(?:above|below|stack ?traces?|traces?|logs?|log files?"
-    r"|root cause|print statements|inner exception)\b|\b(?:actual|original|real) (?:error|exception|cause)\b"
+    r"|root cause|print statements|inner exception"
+    r"|(?:previous|earlier|preceding|other) (?:error|log|output|message|line)s?)\b"
+    r"|\b(?:actual|original|real) (?:error|exception|cause)\b"
 )
 
 
@@ -213,12 +217,14 @@ def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
     place = raised.place if raised else ""
     line = _with_message(hit.line, text, hit.offset)
     # A pattern that knows what stands below, or elsewhere, knows more than the type.
-    if raised and ((not raised.message and line is not hit.line) or _is_header(raised)):
+    announces = raised is not None and ((not raised.message and line is not hit.line) or _is_header(raised))
+    if raised and (announces or _goes_on(hit.line, text, hit.offset)):
         pattern = replace(pattern, defers=True)
     if raised and pattern.id == "user-config" and _READS_DATA.search(raised.place):
         pattern = replace(pattern, error_class=ErrorClass.DATA, name="what should be a sample of the data cannot be read")
     mild = raised is None and is_mild(hit.line)
-    return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start)
+    led_to = raised is not None and raised.led_to and raised.offset >= hit.offset
+    return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start, led_to)
 
 
 def _is_message(hit: Found, offset: int, text: bytes) -> bool:
@@ -297,6 +303,8 @@ _PASSES_ON = re.compile(
 )
 # An exception whose words announce another's: `Process 0 terminated with the following error:`.
 _ANNOUNCES = re.compile(rb"(?i)\bfollowing (?:error|exception|traceback)s?\b\W*$")
+# A call that failed, by the number of its error only: the lines below may say what that means.
+_BY_CODE = re.compile(rb"\berror code is -?\d+\W*$")
 # What reads a file's bytes, by its own frame; what it expected and did not find is the file's doing.
 _READS_A_FILE = re.compile(
     r"(?:^|/)(?:torch/serialization|pickle|zipfile|tarfile|gzip|bz2|lzma|safetensors/\w+|h5py/(?:\w+/)*\w+|pyarrow/\w+|PIL/\w+"
@@ -306,13 +314,22 @@ _NOT_AS_EXPECTED = re.compile(r"(?i)\bexpected\b.{1,80}\bgot\b|\bwrong size\b")
 _NOT_THERE = re.compile(r"(?i)\bno such file|\bnot found\b|\bdoes not exist")
 # Waited in vain for what the cluster does not have.
 _ASKED_TOO_MUCH = re.compile(r"(?i)\benough resources\b|\bresources? (?:requested|available)\b")
+# How types are named that tell that another process is gone, of whatever library.
+_GONE = (
+    r"(?:Worker|Actor|Node|Process|Executor|Engine|Server|Peer)(?:Died|Dead|Lost|Crashed|Killed|Gone)(?:Error|Exception)?"
+    r"|KilledWorker"
+)
 # Types that only report the end of another process.
 _OF_ANOTHER = re.compile(
-    r"(?:^|\.)(?:CalledProcessError|ChildFailedError|Process\w*Exception|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*"
-    r"|RayActorError|TerminatedWorkerError|CheckpointException|SubprocException|TaskFailedException|CompositeException|RemoteException|CapturedException)$"
+    rf"(?:^|\.)(?:{_GONE}|CalledProcessError|ChildFailedError|Process\w*Exception|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*"
+    r"|RayActorError|TerminatedWorkerError|CheckpointException|SubprocException|TaskFailedException|CompositeException"
+    r"|RemoteException|CapturedException)$"
 )
 # Of these, those of a process that is gone without a word: it may have been killed, or its node lost.
-_VANISHED = re.compile(r"(?:^|\.)(?:BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*|RayActorError|TerminatedWorkerError)$")
+_VANISHED = re.compile(
+    rf"(?:^|\.)(?:{_GONE}|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*|RayActorError"
+    r"|TerminatedWorkerError)$"
+)
 
 
 def _unknown(raised: Raised, text: bytes) -> Finding:
@@ -326,9 +343,19 @@ def _unknown(raised: Raised, text: bytes) -> Finding:
     if line.startswith(b"terminate called") and raised.message and not line.endswith(raised.message.encode()):
         line += b" what(): " + raised.message.encode()
     pattern = unlisted(raised)
-    if _ANNOUNCES.search(line):
+    if _ANNOUNCES.search(line) or _goes_on(line, text, begin):
         pattern = replace(pattern, defers=True)
-    return Finding(raised.offset, line, pattern, raised.place)
+    return Finding(raised.offset, line, pattern, raised.place, led_to=raised.led_to)
+
+
+def _goes_on(line: bytes, text: bytes, offset: int) -> bool:
+    """Does it tell its error by a number, and do the lines right below say in words what has failed?"""
+    end = text.find(b"\n", offset)
+    if end < 0 or _BY_CODE.search(line[-LOOKED_BYTES:]) is None:
+        return False
+    below = text[end : end + DETAIL_BYTES].strip().split(b"\n", DETAIL_LINES)[:DETAIL_LINES]
+    said = b"\n".join(unstamped(each.strip()) for each in below)
+    return told_error(said.decode(errors="replace"), reports=False, vaguely=False) != ""
 
 
 def unlisted(raised: Raised) -> Pattern:

@@ -151,7 +151,7 @@ _VAGUE = _compiled(
     r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
-    r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) [\w./-]+(?::\d+|\(\d+\)| at line \d+)\W*$"
+    r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$|\berror in file\W*$"
     r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
     r"|\bunable to (?:reliably )?start (?:one or more|the|all) (?:daemon|process|task|worker)"
     r"|^\W*errors? (?:occurred|encountered) (?:during|while|in|at)\b"
@@ -352,6 +352,8 @@ def _marked_from(lines: Sequence[str], number: int) -> int:
 
 # `--> Returned "Unreachable" (-12) instead of "Success" (0)`: what the call above gave back.
 _GIVES_MORE = re.compile(r"\s*-->\s+\S")
+# `error running hook: exit status 1, stdout: , stderr: ...`: what the child printed goes on in the lines below.
+_OF_A_CHILD = re.compile(r"\bstd(?:err|out): [^:]*$")
 
 
 def _shown(lines: Sequence[str], number: int) -> str:
@@ -366,6 +368,11 @@ def _shown(lines: Sequence[str], number: int) -> str:
         return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[-(SHOWN_CHARS // 2) :]}"
     if ended + 1 < len(lines) and (shown.endswith(":") or _GIVES_MORE.match(lines[ended + 1])):
         return f"{shown} {lines[ended + 1].strip()}"
+    if ended + 1 < len(lines) and _OF_A_CHILD.search(shown[-WRAPPED_CHARS * 2 :]):
+        below = next(
+            (each.strip() for each in lines[ended + 1 : ended + 4] if _GIVES_UP.search(each.encode("latin-1", "replace"))), ""
+        )
+        return f"{shown[: SHOWN_CHARS // 2]} ... {below}" if below else shown
     return shown
 
 
@@ -400,6 +407,39 @@ def signal_line(text: str, number: int) -> str:
     if reason := next((line.strip()[:SHOWN_CHARS] for line in lines if tells_reason(line, number)), ""):
         return reason
     return next((line.strip()[:SHOWN_CHARS] for line in lines if any(word in line for word in words)), "")
+
+
+def signal_by_name(text: str, number: int) -> str:
+    """The line in which a handler of the program's own names the signal: `*** SIGSEGV (@(nil))`; empty if none does."""
+    name = signal_name(number)
+    lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:] if number else []
+    return next((line.strip()[:SHOWN_CHARS] for line in lines if name in line), "")
+
+
+def status_line(text: str, status: int) -> str:
+    """The last line at the end of a text that tells an error by this very exit status, `severe (29): file not found`; or the
+    command that a shell could not run, which is what 126 and 127 say; empty if none does."""
+    tells = (
+        _NO_COMMAND
+        if status in (126, 127)
+        else _compiled(rf"(?i)\b(?:severe|error|code|status|errno|returned|exit\w*)\W{{0,4}}{status}\b(?:\W|$).{{0,4}}\w")
+    )
+    for line in reversed(text[-LAST_CHARS:].splitlines()[-LAST_LINES:]):
+        data = line[:1000].encode("latin-1", "replace")
+        if tells.search(data) and not (is_mild(data) or _is_report(data) or _VAGUE_STATUS.search(data) or is_source(data)):
+            return line.strip()[:SHOWN_CHARS]
+    return ""
+
+
+# A shell's or env's for what it was to run.
+_NO_COMMAND = _compiled(
+    r"(?i)^\S+: (?:line \d+: )?.{1,200}: (?:command not found|no such file or directory|permission denied|cannot execute.{0,60}"
+    r"|bad interpreter.{0,60})\W*$"
+)
+# That it ended so, or by which signal, is no reason.
+_VAGUE_STATUS = _compiled(
+    r"(?i)\b(?:exit(?:ed|s|ing)?|return(?:ed|s)?|finished|ended|terminated)\b.{0,30}\b(?:code|status)\b|\bSIG[A-Z]{3,6}\b"
+)
 
 
 def _status(number: int) -> ExitStatus | None:

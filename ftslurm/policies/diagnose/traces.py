@@ -39,7 +39,7 @@ class Raised:
     user's own code, else the deepest; may be empty. own: it is the user's own.
     ignored: the runtime says that nobody cares (`Exception ignored in`). thrown: by a `raise` or `assert` in the user's own
     code, so its words are the program's, whatever they say. deepest: the last frame, whoever's it is. wraps: its cause is told
-    below it (`Caused by:`).
+    below it (`Caused by:`). led_to: another error of the same process led to it, as the runtime says.
     """
 
     offset: int
@@ -51,6 +51,7 @@ class Raised:
     thrown: bool = False
     deepest: str = ""
     wraps: bool = False
+    led_to: bool = False
 
     def __str__(self) -> str:
         said = f"{self.kind}: {self.message}" if self.message else self.kind
@@ -268,6 +269,7 @@ class _Writer:
     left: int = 0
     fenced: int = 0  # so many more lines may stand in a block of code
     ignored: bool = False
+    chain: bool = False  # the runtime has said that the next error comes of the one before
     last: int = -1  # number of its last error in `raised`
     below: int = -1  # number of the error whose frames are printed below it, and are not at an end
     bare: int = -1  # number of the error whose message is on the next line
@@ -414,11 +416,12 @@ class _Walk:
 
     def _raise(self, w: _Writer, raised: Raised) -> None:
         w.last = len(self.raised)
-        self.raised.append(raised)
+        self.raised.append(replace(raised, led_to=True) if w.chain else raised)
+        w.chain = False
 
     def _of_other_language(self, w: _Writer, body: bytes, at: int) -> bool:
         if _LED_TO.search(body):
-            w.left = PATIENCE_LINES
+            w.left, w.chain = PATIENCE_LINES, w.last >= 0
             return True
         if _IGNORED.search(body):
             w.ignored, w.left = True, PATIENCE_LINES

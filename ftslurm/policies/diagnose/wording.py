@@ -113,11 +113,18 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         ),
         (
             r"\b(?:gpu|device|npu|tpu|chip|accelerator)\b.{0,30}\bnot healthy\b"
+            r"|\b(?:gpu|device|npu|tpu|chip|accelerator) driver (?:error|fail\w*|fault)|\bnvlink error"
+            r"|\bpcie? (?:bus )?(?:error|fault)|\b(?:bus|parity) error on (?:the )?pcie?\b|\bthermal (?:shutdown|trip)"
             r"|\buncorrectable|\bdouble.bit|\b(?:gpu|device|npu|card|chip|hardware|hw)\b.{0,20}\b(?:is |was |has "
             r"|been |have )*(?:lost|hang|hung|fell|fallen"
             r"|dead|broken|unhealthy)\b|\b(?:lost|losing) (?:the )?(?:gpu|device|npu)\b|\b(?:hardware"
             r"|hw) (?:error|exception|failure|fault)|\bmachine check",
             ErrorClass.HARDWARE, Retriable.YES,
+        ),
+        (  # a file that ends early is broken, a connection that does is gone
+            r"\bconnection\b.{0,60}\b(?:end[- ]of[- ]file|eof)\b|\beof occurred in violation\b"
+            r"|\b(?:eof|end[- ]of[- ]file)\b.{0,40}\b(?:sockets?|peers?|connections?|pipes?)\b",
+            ErrorClass.NETWORK, Retriable.YES,
         ),
         (
             r"\bout of (?:\w+ )?memory|\boom\b|\bbad_alloc|\bmemory (?:limits?|budget|exhausted|pressure"
@@ -126,6 +133,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|full|exhausted)\b"
             r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:(?:re|pre|m|c)?-?alloc\w*|reserve)"
             r"|\bm?alloc\w*(?:\(\))? fail|\bmemory\b.{0,30}\bfail"
+            r"|\bkilled process \d+ .{0,60}\btotal-?vm|\b(?:cannot|can't|could not|unable to|fail\w* to) mmap \d"
             r"|\bmore than total mem|\bworker\b.{0,60}\bby signal: (?:killed|bus error)",
             ErrorClass.OOM, Retriable.NO,
         ),
@@ -139,7 +147,14 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"\bserver (?:has )?(?:disconnected|closed|gone away|dropped)\b|\b(?:remote end|peer|other (?:side|end))"
             r" (?:unexpectedly )?(?:hung up|closed)\b|\bwithout (?:sending a )?response\b"
             r"|\btoo many (?:clients|connections|concurrent)\b|\bi/o time-?out\b|\btls handshake timeout\b"
-            r"|\bdial (?:tcp|udp|unix)\b"
+            r"|\bdial (?:tcp|udp|unix)\b|\berror communicating\b|\bcommunication (?:error|fail)"
+            r"|\bchannel is (?:shutting down|closed)"
+            r"|\b(?:n|r|h)ccl remote error\b|\bupstream connect\b|\bkex.exchange\b"
+            r"|\bconnection\b.{0,30}\b(?:is|was|been) lost\b"
+            r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:find|look ?up|determine) (?:\w+ ){0,2}"
+            r"(?:address|host ?name|ip)\b"
+            r"|\b(?:message|packet|send|recv|receive) (?:\w+ )?fail(?:ed|ure)|\bfail\w* to (?:send|receive|transmit)\b"
+            r"|\berror (?:while |when |in |on )?(?:sending|receiving|transmitting)\b"
             r"|\b(?:did|does|do|has|have) not (?:respond|repl(?:y|ied)|answer)|\bnot responding\b"
             r"|\b(?:server|service|system|database|cluster)\b.{0,20} is (?:still )?(?:starting up|shutting down|restarting)\b"
             r"|\bno (?:response|reply|answer) (?:from|within|after|in)\b",
@@ -156,7 +171,9 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\b(?:input/output|i/o|io) (?:error|fail)|\bstale (?:nfs|file|handle|mount|lock)"
             r"|\b(?:error|fail\w*|unable|cannot|could not|couldn't)\b(?: \w+){0,3} (?:writ\w+|sav\w+|flush\w*|sync\w*"
             r"|upload\w*)\b|\b(?:write|writing|save|saving|flush|upload)\b(?: \S+){0,3} fail|\b(?:s3|gs|hdfs"
-            r"|oss)://|\bbuckets?(?:$|[^\w# ]| [^#\d])|\bobject store",
+            r"|oss)://|\btransport endpoint shutdown\b|\bdatabase is locked\b|\bf(?:data)?sync\b.{0,10}\bfail"
+            r"|\b(?:fail\w*|unable|cannot|could not)(?: to)? commit\b|\bdeadlock avoided\b"
+            r"|\bbuckets?(?:$|[^\w# ]| [^#\d])|\bobject store",
             ErrorClass.STORAGE, Retriable.YES,
         ),
         (
@@ -165,6 +182,9 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         ),
         (
             r"\bnot in (?:gzip|zip|bzip2|xz|tar|hdf5?|parquet|tiff?|jpe?g|png) format\b"
+            r"|\bfile read failed\b|\bfile signature\b|\binvalid load key\b"
+            r"|\bwhile decompressing\b|\bstack underflow\b"
+            r"|\bincorrect header"
             r"|\bcorrupt|\binvalid data\b|\btruncated?\b|\bchecksum|\bcrc\b|\b(?:unexpected|premature)\w* (?:end|eof)"
             r"|\bend[- ]of[- ](?:file|stream|input|record)|\bpast end of record|\bmagic (?:number|bytes)|\bmalformed"
             r"|\bis not (?:an?|the) (?:valid )?(?:\w+ ){0,2}(?:file|image|archive|record)|\b(?:cannot|can't"
@@ -180,10 +200,10 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         (  # one that does not fit stays so, one that is away comes back
             r"\blicen[cs]e\b.{0,60}\b(?:not valid|invalid|expired|does not (?:support|cover|allow))"
             r"|\b(?:invalid|expired) licen[cs]e"
-            r"|\bnot in (?:the )?(?:authori[sz]ed|allowed)\b|\blicensing pool\b|\bno such feature\b",
+            r"|\bnot licen[cs]ed\b|\bnot in (?:the )?(?:authori[sz]ed|allowed)\b|\blicensing pool\b|\bno such feature\b",
             ErrorClass.UNKNOWN, Retriable.NO,
         ),
-        (r"\blicen[cs](?:e|es|ing)\b", ErrorClass.UNKNOWN, Retriable.YES),
+        (r"\blicen[cs](?:e|es|ing)\b|\blicen[cs]ed number of\b", ErrorClass.UNKNOWN, Retriable.YES),
         (
             r"\b(?:protocol|address family|socket type) not (?:supported|available)"
             r"|\bunable to reach each other\b"
@@ -214,13 +234,20 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\btemporar(?:y|ily)\b|\btry again\b|\boverloaded\b|\bpre-?empt|\b(?:device|resource|port"
             r"|node)s? (?:or resource )?(?:is |are )?busy|\b(?:died|killed|exited|ended|vanished|crashed) unexpectedly"
             r"|\bunexpectedly (?:died|killed|exited|ended|vanished|crashed|failed)\b"
-            r"|\btimed out\b|\btime-?out (?:of|after|waiting|expired|reached|exceeded)\b",
+            r"|\binterrupted system call\b|\b(?:was|been|is being) (?:drained|evicted|reclaimed)\b"
+            r"|\bspot (?:reclaim|interruption)"
+            r"|\bcancell?ed by (?:the )?(?:system|scheduler|controller|admin\w*)\b|\bkilled by signal:? ?(?:15|sigterm)\b"
+            r"|\bnot (?:yet )?ready\b|\bnot (?:yet available|available yet)\b"
+            r"|\btime[sd] out\b|\btime-?out (?:of|after|waiting|expired|reached|exceeded)\b",
             ErrorClass.UNKNOWN, Retriable.YES,
         ),
     )
 )  # fmt: skip
 # What follows says what others have met, and not what has happened here.
-_GUESSED = re.compile(r"(?i)\b(?:potential|possible|common|likely|typical|usual) (?:root )?(?:causes?|reasons?)\b")
+_GUESSED = re.compile(
+    r"(?i)\b(?:potential|possible|common|likely|typical|usual) (?:root )?(?:causes?|reasons?)\b"
+    r"|\b(?:error|failure|problem|reason|cause)s? such as\b|\(?\b(?:e\.g\.|for example|assuming)\s"
+)
 # `ERROR_DEVICE_LOST` and `DeviceLost` are words, too.
 _IN_NAMES = re.compile(r"([a-z])([A-Z])")
 # Types of errors that say that the program itself is wrong, whatever words stand behind them.
