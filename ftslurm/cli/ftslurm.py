@@ -18,17 +18,17 @@ from ftslurm.cli.doctor import doctor
 from ftslurm.cli.drill import drill
 from ftslurm.cli.history import history
 from ftslurm.cli.install_hooks import install_hooks
+from ftslurm.cli.jobs.explain import explain
 from ftslurm.cli.logs import logs
 from ftslurm.cli.metrics import metrics
 from ftslurm.cli.nodes import nodes
 from ftslurm.cli.notify import notify
-from ftslurm.cli.output import print_json, store
+from ftslurm.cli.output import store
 from ftslurm.cli.planning.simulate import simulate
 from ftslurm.cli.report import report
 from ftslurm.cli.status import status
 from ftslurm.cli.watch import watch
 from ftslurm.errors import FtslurmError, StateError, UsageError
-from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import visible
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -85,55 +85,6 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@group.command(short_help="Explain a fault CODE; without CODE, show the ladder.")
-@click.argument("code", nargs=-1)
-@click.option("--policy", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-policy.")
-@click.option("--profile", metavar="NAME", default="", shell_complete=complete.profiles, help="As ftrun --ft-profile.")
-@click.option("--annotations", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-annotations.")
-@click.option(
-    "--job",
-    metavar="JOB",
-    default="",
-    shell_complete=complete.jobs,
-    help="Take into account what `ftslurm control JOB` holds in this job.",
-)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, job: str, as_json: bool) -> None:
-    """Explain what CODE means, whose fault it is and what ftrun does about it. Without CODE: show the ladder in force.
-
-    CODE is a fault code (80E01801, Xid 79), an exit status (exit 137, SIGSEGV) or a line of output in quotes; - reads
-    lines from stdin. For the ladder: where each of its values comes from.
-    """
-    from ftslurm.config.settings_files import Request, settings_in_force
-
-    resolved = settings_in_force(Request(policy, profile, annotations), os.environ)
-    if code:
-        return _explain_code(code, resolved.settings, as_json)
-
-    from ftslurm.model.folds.history import fold
-    from ftslurm.policies.ladder.ladder import rung_words
-    from ftslurm.report import ladder as show
-    from ftslurm.report.requests import in_force
-    from ftslurm.report.text import console
-
-    held = in_force(fold(store().find(job)[1].records).control) if job else None
-    if as_json:
-        return print_json(show.as_json(resolved, held))
-    show.print_ladder(console(), resolved, rung_words(), held)
-
-
-def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> None:
-    from ftslurm.report import explain_code as show
-    from ftslurm.report.text import console
-    from ftslurm.wrapper.explain_code import MAX_TEXT_BYTES, Explainer
-
-    explainer = Explainer(settings)
-    found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
-    if as_json:
-        return print_json(show.as_json(found))
-    show.print_explained(console(), found)
-
-
 @group.command(short_help="Finish a requeue that the job could not finish.")
 @click.argument("job", shell_complete=complete.jobs)
 @click.option("--finish", is_flag=True, required=True, help="Finish a requeue that the job itself could not finish.")
@@ -157,6 +108,7 @@ group.add_command(complete.completion)
 group.add_command(control)
 group.add_command(doctor)
 group.add_command(drill)
+group.add_command(explain)
 group.add_command(history)
 group.add_command(install_hooks)
 group.add_command(logs)

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from ftslurm.cli import completion as complete
-from ftslurm.cli.output import print_json, store
-from ftslurm.cli.status import passed_over, require_begun, this_job
+from ftslurm.cli.output import find_ledger, print_json, this_job
+from ftslurm.cli.status import passed_over, require_begun
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.text import visible
@@ -32,7 +32,7 @@ def history(jobs: tuple[str, ...], verbose: bool, since: str, as_json: bool) -> 
     """
     inside = None if jobs or since else this_job()
     named = jobs or ((inside,) if inside is not None else ())
-    found = [store().find(job) for job in named or _latest(since)]
+    found = [find_ledger(job) for job in named or _latest(since)]
     if as_json:
         told = [_as_json(journal, contents) for journal, contents in found]
         return print_json(told[0] if len(named) == 1 else told)

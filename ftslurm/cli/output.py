@@ -9,13 +9,58 @@ from typing import Any
 
 import click
 
-from ftslurm.ledger.store import Store, state_folder
+from ftslurm.errors import UnknownJob
+from ftslurm.ledger.journal import Contents, Journal
+from ftslurm.ledger.store import VARIABLE, Store, state_folder
 from ftslurm.model.settings.hook_settings import HookSettings
 
 
 def store() -> Store:
     """Raises: StateError."""
     return Store(state_folder(os.environ))
+
+
+def find_ledger(job: str) -> tuple[Journal, Contents]:
+    """The ledger of a job by its number, or a ledger file by its path.
+
+    Raises: UnknownJob, with what Slurm says of it; StateError.
+    """
+    if "/" in job or job.endswith(".jsonl"):
+        journal = Journal(Path(job))
+        contents = journal.read()
+        if not contents.records and not journal.known:
+            raise UnknownJob(f"there is no ledger {job}, or it is empty", hint="`ftslurm status` lists your jobs")
+        return journal, contents
+    try:
+        return store().find(job)
+    except UnknownJob as error:
+        from ftslurm.wrapper.jobs import why_no_ledger
+
+        if not (why := why_no_ledger(job, os.geteuid(), os.environ)):
+            raise
+        hint = f"name the ledger file (JOBS/*.{job}.jsonl in the state folder), or set {VARIABLE}"
+        raise UnknownJob(why, hint=hint) from error
+
+
+def latest_job() -> str:
+    """The one that this runs in, else the one whose ledger was written last. Raises: UnknownJob, StateError."""
+    if inside := this_job():
+        return inside
+    from ftslurm.ledger.index import Index
+
+    folder = state_folder(os.environ)
+    jobs = Index(folder).named(lambda error: None)
+    if not jobs:
+        raise UnknownJob(f"no ledger in {folder}: no job has run under ftrun yet", hint=f"is {VARIABLE} set?")
+    return Path(max(jobs, key=lambda name: jobs[name].at)).stem
+
+
+def this_job() -> str | None:
+    """The job that this runs in."""
+    from ftslurm.slurm.env import read_allocation
+
+    allocation = read_allocation(os.environ)
+    return str(allocation.job) if allocation else None
 
 
 def site_settings() -> HookSettings:

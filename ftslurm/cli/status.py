@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 
 from ftslurm.cli import completion as complete
-from ftslurm.cli.output import print_json, store
+from ftslurm.cli.output import find_ledger, print_json, this_job
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.store import state_folder
@@ -84,7 +84,7 @@ def passed_over(error: StateError) -> None:
 def _one(job: str, as_json: bool) -> None:
     from ftslurm.report import text, view
 
-    contents = store().find(job)[1]
+    contents = find_ledger(job)[1]
     found = require_begun(job, view.status(contents.records, contents.damaged))
     found = _by_slurms_word(found, contents)
     if as_json:
@@ -115,10 +115,3 @@ def require_begun(job: str, found: T | None) -> T:
 
 def _when(since: str) -> str:
     return f"before {since}" if "-" in since or ":" in since else f"{since} ago"
-
-
-def this_job() -> str | None:
-    from ftslurm.slurm.env import read_allocation
-
-    allocation = read_allocation(os.environ)
-    return str(allocation.job) if allocation else None

@@ -65,7 +65,9 @@ def _fit(hint: Any, value: Any) -> Any:
         return value
     text = str(hint)
     if "tuple[tuple[str, str]" in text:
-        return tuple((a, b) for a, b in value) if _pairs(value) else None
+        return tuple((a, b) for a, b in value) if _rows(value, 2) else None
+    if "tuple[tuple[str, str, str]" in text:
+        return tuple((a, b, c) for a, b, c in value) if _rows(value, 3) else None
     if text.startswith("tuple[int"):
         return tuple(value) if isinstance(value, list) and all(_is_count(v) for v in value) else None
     if text.startswith("tuple[str"):
@@ -87,7 +89,7 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value.bit_length() <= _MOST_BITS
 
 
-def _pairs(value: Any) -> bool:
+def _rows(value: Any, width: int) -> bool:
     return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(type(v) is str for v in pair) for pair in value
+        isinstance(row, list) and len(row) == width and all(type(v) is str for v in row) for row in value
     )

@@ -55,6 +55,15 @@ class RunBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsFrom:
+    """Where the settings of ftrun `run` were set that RunBegan tells. places: name -> `policy.yaml, line 4`, `--ft-mode`."""
+
+    at: float
+    run: str
+    places: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptBegan:
     """The command is about to run on every slot. attempt: over the whole life of the job, from 1.
 
@@ -352,7 +361,8 @@ class Decided:
     isolate: node -> reason, from now on kept out of the job. exclude: all nodes to keep out at this requeue.
     cost: the budget it is taken from, or empty. status: exit status if the job ends here. words: of isolate, those that
     nothing but words speaks against, with the signature of those words. dead: nodes that do not live now.
-    reason: of `why`, what the rung itself says; empty in ledgers of before.
+    reason: of `why`, what the rung itself says; empty in ledgers of before. settings: (rung, setting, value) that each rung that
+    was asked looked at; likewise.
     """
 
     at: float
@@ -369,6 +379,7 @@ class Decided:
     words: Mapping[str, str] = field(default_factory=dict)
     dead: tuple[str, ...] = ()
     reason: str = ""
+    settings: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,6 +517,7 @@ class IterationSeen:
 
 Record = (
     RunBegan
+    | SettingsFrom
     | AttemptBegan
     | StepReached
     | RankBegan
@@ -541,6 +553,7 @@ KINDS: Mapping[str, type] = {
     kind.__name__: kind
     for kind in (
         RunBegan,
+        SettingsFrom,
         AttemptBegan,
         StepReached,
         RankBegan,

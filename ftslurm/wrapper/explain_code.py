@@ -16,7 +16,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.diagnose.findings import Finding, findings, unlisted
 from ftslurm.policies.diagnose.traces import Raised, outline, plain
 from ftslurm.policies.node.advice import Known
-from ftslurm.report.explain_code import Background, Explained, of_device, of_exit, of_line, unknown
+from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, unknown
 
 # More different lines explain nothing, and the end of a longer text is not read.
 MAX_LINES = 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,8 @@ from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm
 from ftslurm.model.numbers import whole
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import read_answer
-from ftslurm.slurm.commands import ANSWER_ENV, jobs_argv, show_config_argv
-from ftslurm.slurm.parse import parse_config, parse_jobs
+from ftslurm.slurm.commands import ANSWER_ENV, jobs_argv, show_config_argv, show_job_argv
+from ftslurm.slurm.parse import parse_config, parse_job, parse_jobs
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.processes import pid_space
 
@@ -60,6 +61,26 @@ def not_begun(job: str, user_id: int, env: Mapping[str, str], run: Runner = run)
     except FtslurmError:
         return None
     return said if said is not None and said.state in _TO_COME else None
+
+
+def why_no_ledger(job: str, user_id: int, env: Mapping[str, str], run: Runner = run) -> str:
+    """What Slurm knows of a job that has no ledger here, in words; empty if it knows no such job, or does not tell."""
+    if (number := whole(job.partition("_")[0])) is None or number <= 0:
+        return ""
+    try:
+        view = parse_job(_ask(show_job_argv(number), env, run), number)
+    except FtslurmError:
+        return ""
+    if view.user_id == user_id:
+        return f"job {job} is yours, but no ftrun has begun in it, or its ledger is in another folder"
+    return f"job {job} belongs to {_user(view.user_id)}, and its ledger lies with them: only they and root can read it"
+
+
+def _user(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return f"user {user_id}"
 
 
 _TO_COME = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"})

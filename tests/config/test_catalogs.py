@@ -17,7 +17,7 @@ from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Severity
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import ErrorClass, Retriable
-from ftslurm.report.explain_code import Explained
+from ftslurm.report.explain.code import Explained
 from ftslurm.wrapper.explain_code import Explainer
 
 Write = Callable[[str], str]

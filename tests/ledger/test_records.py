@@ -25,6 +25,7 @@ BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
     tuple[int, ...]: st.lists(st.integers(), max_size=3).map(tuple),
     tuple[str, ...]: st.lists(TEXT, max_size=3).map(tuple),
     tuple[tuple[str, str], ...]: st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
+    tuple[tuple[str, str, str], ...]: st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=3).map(tuple),
 }
 
 
@@ -78,6 +79,7 @@ LINE = json.loads(
         {"rung": 5},
         {"passed": [["a"]]},
         {"passed": [["a", 1]]},
+        {"settings": [["a", "b"]]},
         {"passed": "ab"},
         {"isolate": ["n1"]},
         {"isolate": {"n1": 1}},

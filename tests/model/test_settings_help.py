@@ -12,7 +12,7 @@ from rich.console import Console
 from ftslurm.model.settings import hook_settings
 from ftslurm.model.settings import tree as settings
 from ftslurm.policies.ladder.ladder import rung_words
-from ftslurm.report.ladder import as_json, print_ladder
+from ftslurm.report.explain.ladder import as_json, print_ladder
 
 ALL = [*settings.LEAVES.values(), *hook_settings.LEAVES.values()]
 # Words of the glossary's right-hand column, and inversions.

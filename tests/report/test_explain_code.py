@@ -13,7 +13,7 @@ from ftslurm.catalogs.remedies import CLASS_OF
 from ftslurm.model.devices import CodeMeaning, Remedy
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.report.explain_code import Background, Explained, as_json, of_device, of_exit, of_line, print_explained, unknown
+from ftslurm.report.explain.code import Background, Explained, as_json, of_device, of_exit, of_line, print_explained, unknown
 
 
 def device(remedy: Remedy, induced: bool = False, limit: tuple[int, float] | None = None, **changes: Any) -> Explained:

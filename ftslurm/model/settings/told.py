@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import LEAVES, Settings, in_words, parse_leaf
+from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, in_words, parse_leaf
 
 # Who is notified is nobody's business later, and may hold a secret. It decides nothing.
 _PRIVATE = "notify."
@@ -25,6 +25,11 @@ def told(settings: Settings) -> dict[str, str]:
             if text is not None:
                 found[name] = text
     return found
+
+
+def places_told(resolved: Resolved) -> dict[str, str]:
+    """Name -> where it was set (`policy.yaml, line 4`, `--ft-max-restarts`), of what is told and was set at all."""
+    return {name: resolved.places[name] for name in told(resolved.settings) if resolved.places[name] != "default"}
 
 
 def _says(name: str, text: str, value: Any) -> bool:

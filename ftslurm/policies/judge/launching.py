@@ -60,6 +60,7 @@ class Launching(Settling):
         begun: list[Decision] = [
             *before,
             self._note(began, vital=True),
+            *([self._note(rec.SettingsFrom(now.unix, f.run, f.places))] if f.places else []),
             *output,
             *warned,
             *read_at_begin(self.settings, self.history, self.facts),

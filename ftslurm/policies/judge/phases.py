@@ -110,6 +110,7 @@ class RunFacts:
     earlier: EarlierRuns = field(default_factory=EarlierRuns)
     env: Environments = field(default_factory=Environments)
     output: OutputPlace = OutputPlace()
+    places: Mapping[str, str] = field(default_factory=dict)  # setting -> where it was set, of those that are not the default
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ class Rungs(Replacing):
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
             tuple(sorted({*self._kept_out(now), *isolated} - {*spared})), choice.cost, s.status,
             {node: sign for node, sign in s.on_words.items() if node in isolated},
-            tuple(sorted(s.dead & isolated.keys())), choice.why,
+            tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings,
         )  # fmt: skip
         return self._note(self._decided, vital=True)
 
@@ -197,7 +197,8 @@ class Rungs(Replacing):
             return [Say(f"the job is not requeued: {held}"), *self._give_up(trouble.what, self._status_after(trouble), now)]
         if not (asked and Capability.REQUEUE in self.facts.can and self._slurm.answer and self._slurm.answer.batch):
             return self._give_up(trouble.what, self._status_after(trouble), now)
-        choice = Choice(Rung.ON_WARNING, "asked for by warning.requeue, costs nothing", "", ())
+        asked_by = ((Rung.ON_WARNING.value, "warning.requeue", "true"),)
+        choice = Choice(Rung.ON_WARNING, "asked for by warning.requeue, costs nothing", "", (), asked_by)
         return self._requeue(choice, self._situation(trouble, now), now)
 
     def _status_after(self, trouble: Trouble) -> int:

@@ -6,13 +6,14 @@ Source: ModelArts, fault recovery of training jobs (rungs, triggers, degradation
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
+from ftslurm.model.settings.read import noting, read_of
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
@@ -171,12 +172,15 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The rung that answers. passed: each rung asked before it and why it was not taken. Where nothing answers, `why` is the
-    reason of the last rung that is meant for such a trouble and switched on; the first, if all of them are off."""
+    reason of the last rung that is meant for such a trouble and switched on; the first, if all of them are off.
+
+    settings: (rung, setting, value in words), what each rung that was asked looked at, this one last."""
 
     rung: Rung
     why: str
     cost: str
     passed: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def remedy(self) -> Remedy:
@@ -186,16 +190,20 @@ class Choice:
 def choose(situation: Situation) -> Choice:
     """The first rung, in the order of the policy's ladder, that is switched on, fits and can be paid."""
     passed: list[tuple[str, str]] = []
+    read: list[tuple[str, str, str]] = []
     decisive = ""
     for rung in map(Rung, (*situation.settings.ladder, Rung.FAIL)):
         if rung is Rung.RANK_RESTART and situation.settings.mode != "async":
             continue  # of another kind of job: not worth a word in every history
-        row = LADDER[rung]
-        answer = _getting_on(rung, _within_job_restarts(rung, row.allowed(situation), situation), situation)
+        row, noted = LADDER[rung], noting(situation.settings)
+        s = replace(situation, settings=noted)
+        answer = _getting_on(rung, _within_job_restarts(rung, row.allowed(s), s), s)
+        read += [(rung.value, name, value) for name, value in read_of(noted)]
         if answer.yes and (held := situation.history.control.why_held(rung)):
             answer = _no(held)
         if answer.yes:
-            return Choice(rung, decisive or answer.why if rung is Rung.FAIL else answer.why, row.cost(situation), tuple(passed))
+            why = decisive or answer.why if rung is Rung.FAIL else answer.why
+            return Choice(rung, why, row.cost(situation), tuple(passed), tuple(read))
         passed.append((rung.value, answer.why))
         if answer.fits:
             off = answer.why == _OFF
@@ -223,9 +231,11 @@ def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
 
     Once it is used up, that is the reason, whatever else a rung that is switched on has against it.
     """
-    limit = s.settings.max_job_restarts
     meant = answer.yes or (answer.fits and answer.why != _OFF)
-    if s.willed or not meant or rung not in RESTARTS or limit < 0 or s.history.budgets.job_restarts < limit:
+    if s.willed or not meant or rung not in RESTARTS:
+        return answer
+    limit = s.settings.max_job_restarts
+    if limit < 0 or s.history.budgets.job_restarts < limit:
         return answer
     if rung is Rung.IN_PLACE_RESTART and _another_port(s):
         return answer
@@ -239,8 +249,10 @@ def _getting_on(rung: Rung, answer: Answer, s: Situation) -> Answer:
 
 def _no_progress(s: Situation) -> str:
     """Empty while there is some, or nobody wants to know."""
+    if not s.settings.progress_file:
+        return ""
     limit = s.settings.progress_attempts
-    if not s.settings.progress_file or not limit or s.history.progress.in_vain < limit:
+    if not limit or s.history.progress.in_vain < limit:
         return ""
     in_vain = f"{counted(s.history.progress.in_vain, 'attempt')} in a row without progress"
     return f"{in_vain}: {s.settings.progress_file} says {s.history.progress.iteration}"

@@ -44,6 +44,7 @@ from ftslurm.model.messages.handover import HandoverPlan, to_message
 from ftslurm.model.numbers import whole
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.told import places_told
 from ftslurm.model.settings.tree import Resolved, Settings, port_range
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
@@ -241,7 +242,7 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     )  # fmt: skip
     can = frozenset(Capability)
     config = _config(client)
-    facts = _facts(order, allocation, "srun", can, site.settings, _mpi_default(site.settings, config))
+    facts = _facts(order, allocation, "srun", can, site.resolved, _mpi_default(site.settings, config))
     memory = NodeMemory(store.root)
     facts = replace(facts, clean_ups=_clean_ups(store.root, facts, history))
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
@@ -285,7 +286,7 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
         _width(order, allocation, site.settings), again=_ran_before(order, history),
     )  # fmt: skip
     can = frozenset(Capability) - {Capability.PROBE, Capability.RELEASE, Capability.STEPS}
-    facts = _facts(order, allocation, "local", can, site.settings)
+    facts = _facts(order, allocation, "local", can, site.resolved)
     scheduler = LocalScheduler(pool, granted)
     controller = _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"])
     if site.no_slurm and not history.requeues.done:
@@ -529,9 +530,9 @@ def _mpi_default(settings: Settings, config: Mapping[str, str]) -> str:
 
 
 def _facts(
-    order: Order, allocation: Allocation, launcher: str, can: frozenset[Capability], settings: Settings, mpi_default: str = ""
+    order: Order, allocation: Allocation, launcher: str, can: frozenset[Capability], resolved: Resolved, mpi_default: str = ""
 ) -> RunFacts:
-    command = order.command
+    command, settings = order.command, resolved.settings
     wide = _width(order, allocation, settings)
     no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
@@ -564,6 +565,7 @@ def _facts(
             sdk_env(settings),
             _hidden(order.env),
         ),
+        places=places_told(resolved),
     )
 
 

@@ -221,7 +221,9 @@ class Requests(Answers):
             self._begin(Trouble(Cause.LOST, f"{trouble.what}; {why}", 1))  # nothing may start beside that: the ladder is asked
             return self._decide(now)
         # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
-        back = Choice(Rung.IN_PLACE_RESTART, f"the node cannot be left after all: {choice.why}", "", choice.passed)
+        back = Choice(
+            Rung.IN_PLACE_RESTART, f"the node cannot be left after all: {choice.why}", "", choice.passed, choice.settings
+        )
         decided = self._decision(back, s, now)
         if self._attempt.step_end.gone or self._attempt.lost:
             return [decided, *self._end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]

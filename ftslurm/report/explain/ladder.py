@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from ftslurm.model.record import Record, RunBegan, SettingsFrom
 from ftslurm.model.rungs import Rung, RungWords
-from ftslurm.model.settings.tree import LEAVES, Resolved, env_name, in_words, is_on, takes
+from ftslurm.model.settings.told import settings_told
+from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, in_words, is_on, takes
 from ftslurm.report.name_values import print_facts
 from ftslurm.report.requests import InForce
 from ftslurm.report.text import moment
+
+
+def of_job(records: Iterable[Record]) -> tuple[Resolved, tuple[str, ...]] | None:
+    """What was in force in the last ftrun, by its ledger, and the names of settings that this version does not know. None for a
+    ledger that does not tell."""
+    settings: Mapping[str, str] = {}
+    places: Mapping[str, str] = {}
+    for record in records:
+        if isinstance(record, RunBegan):
+            settings, places = record.settings, {}
+        elif isinstance(record, SettingsFrom):
+            places = record.places
+    if not settings:
+        return None
+    found, unknown = settings_told(settings)
+    return Resolved(found, {name: places.get(name) or _unplaced(name, name in settings, found) for name in LEAVES}), unknown
+
+
+def _unplaced(name: str, told: bool, found: Settings) -> str:
+    default = not told or getattr(found, LEAVES[name].name) == LEAVES[name].default
+    return "default" if default else "the job; where is not recorded"
 
 
 def as_json(resolved: Resolved, requests: InForce | None = None) -> dict[str, Any]:

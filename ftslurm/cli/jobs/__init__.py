@@ -1,0 +1,1 @@
+"""The doors that look at a job and steer it."""

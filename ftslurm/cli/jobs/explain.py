@@ -1,0 +1,156 @@
+"""The door of `ftslurm explain`: why decisions of a job were taken, what a code means, which ladder is in force."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import click
+
+from ftslurm.cli import completion as complete
+from ftslurm.cli.output import find_ledger, latest_job, print_json
+from ftslurm.errors import UnknownJob, UsageError
+from ftslurm.ledger.journal import Contents
+from ftslurm.model.settings.tree import Resolved, Settings
+from ftslurm.model.text import visible
+
+# As Slurm and ftslurm number jobs; a number may be an exit status or a fault code, too.
+_JOB = re.compile(r"\d{1,10}(_\d+)?|local\.\d+")
+_STATUS = re.compile(r"\d{1,3}")
+LAST = "last"
+
+
+@click.command(short_help="Explain the decisions of JOB, or a CODE; without, show the ladder.")
+@click.argument("what", nargs=-1, metavar="[JOB|CODE]...", shell_complete=complete.jobs)
+@click.option("--last", is_flag=True, help="The decisions of the latest job, or of the one that this runs in.")
+@click.option(
+    "--decision",
+    "number",
+    metavar="N",
+    default="",
+    help="One decision in full: a number, -1, last.",
+)
+@click.option("--policy", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-policy.")
+@click.option("--profile", metavar="NAME", default="", shell_complete=complete.profiles, help="As ftrun --ft-profile.")
+@click.option("--annotations", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-annotations.")
+@click.option(
+    "--job", metavar="JOB", default="", shell_complete=complete.jobs,
+    help="Show the ladder of this job, with what `ftslurm control JOB` holds in it.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def explain(
+    what: tuple[str, ...], last: bool, number: str, policy: str, profile: str, annotations: str, job: str, as_json: bool
+) -> None:
+    """Explain why ftrun decided as it did in JOB: what it knew and from whom, which rungs it passed over and why, which
+    settings led to it and where they were set, what it cost, what became of it. JOB is a number, or a ledger file.
+
+    Or explain what CODE means, whose fault it is and what ftrun does about it. CODE is a fault code (80E01801, Xid 79), an
+    exit status (exit 137, SIGSEGV) or a line of output in quotes; - reads lines from stdin. A bare number is a job if there
+    is one with a ledger.
+
+    Without both: show the ladder in force, and where each of its values comes from.
+    """
+    if (number and not what) or last:
+        if what:
+            raise UsageError("--last does not go with JOB or CODE", hint="name the job, or leave it out")
+        what = (latest_job(),)
+    missing: UnknownJob | None = None
+    if number or (len(what) == 1 and (_JOB.fullmatch(what[0]) or _is_file(what[0]) or last)):
+        if len(what) != 1:
+            raise UsageError("--decision takes one JOB", hint="such as: ftslurm explain 4711 --decision 2")
+        try:
+            contents = find_ledger(what[0])[1]
+        except UnknownJob as error:
+            missing = error
+            if number or last or _is_file(what[0]):
+                raise
+        else:
+            if _STATUS.fullmatch(what[0]) and not number:
+                click.echo(visible(f"of job {what[0]}; for the exit status: ftslurm explain exit {what[0]}"), err=True)
+            return _decisions(what[0], contents, number, as_json)
+    resolved = _in_force(policy, profile, annotations)
+    if what:
+        return _code(what, resolved.settings, as_json, missing)
+    _ladder(resolved, job, policy or profile or annotations, as_json)
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith(".jsonl")
+
+
+def _in_force(policy: str, profile: str, annotations: str) -> Resolved:
+    """Raises: PolicyError."""
+    from ftslurm.config.settings_files import Request, settings_in_force
+
+    return settings_in_force(Request(policy, profile, annotations), os.environ)
+
+
+def _decisions(job: str, contents: Contents, number: str, as_json: bool) -> None:
+    """Raises: UsageError for a decision that there is not."""
+    from ftslurm.cli.status import require_begun
+    from ftslurm.report import view
+    from ftslurm.report.explain import shown
+    from ftslurm.report.explain.decisions import explained, numbered
+    from ftslurm.report.text import console
+
+    state = require_begun(job, view.status(contents.records, contents.damaged, with_card=False))
+    found = explained(contents.records)
+    if not number:
+        return print_json(shown.as_json(state, found)) if as_json else shown.print_decisions(console(), state, found)
+    one = numbered(found.decisions, _number(number))
+    if one is None:
+        count = len(found.decisions)
+        there = f"there {'is' if count == 1 else 'are'} {count}" if count else "there is none"
+        raise UsageError(f"job {state.job} has no decision {number}: {there}", hint=f"`ftslurm explain {job}` lists them")
+    if as_json:
+        return print_json(shown.as_json(state, found, one))
+    shown.print_decision(console(), state, one)
+
+
+def _number(text: str) -> int:
+    """Raises: UsageError."""
+    if text == LAST:
+        return -1
+    if not re.fullmatch(r"-?\d{1,9}", text):
+        raise UsageError(f"--decision {text}: not a number", hint="1 is the first, -1 or last the last")
+    return int(text)
+
+
+def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
+    """asked: a policy or the like was named: that one is shown, and not the job's."""
+    from ftslurm.model.folds.history import fold
+    from ftslurm.policies.ladder.ladder import rung_words
+    from ftslurm.report.explain import ladder as show
+    from ftslurm.report.requests import in_force
+    from ftslurm.report.text import console
+
+    held = None
+    if job:
+        records = find_ledger(job)[1].records
+        held = in_force(fold(records).control)
+        known = None if asked else show.of_job(records)
+        if known is not None:
+            resolved, unknown = known
+            if unknown:
+                click.echo(f"of another version of ftslurm, left out: {visible(', '.join(unknown))}", err=True)
+        elif not asked:
+            click.echo("the ledger does not record the job's settings: this is what is in force here", err=True)
+    if as_json:
+        return print_json(show.as_json(resolved, held))
+    show.print_ladder(console(), resolved, rung_words(), held)
+
+
+def _code(code: tuple[str, ...], settings: Settings, as_json: bool, missing: UnknownJob | None) -> None:
+    """missing: it looks like a job, and there is none: raised where it is no known code either."""
+    from ftslurm.report.explain import code as show
+    from ftslurm.report.text import console
+    from ftslurm.wrapper.explain_code import MAX_TEXT_BYTES, Explainer
+
+    explainer = Explainer(settings)
+    found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
+    if missing is not None and all(each.kind == show.LINE for each in found):
+        raise missing
+    if as_json:
+        return print_json(show.as_json(found))
+    show.print_explained(console(), found)
