@@ -1,21 +1,13 @@
-"""The door of `ftslurm completion`, and what the shells may suggest: the user's own jobs, settings, profiles, states.
-
-A suggestion reads, never asks Slurm and never fails: what cannot be known is not suggested.
-"""
+"""The door of `ftslurm completion`: the script that lets a shell ask for suggestions (suggestions.py)."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import get_completion_class
+
+from ftslurm.cli.ftrun_options import options
 
 SHELLS = ("bash", "zsh", "fish")
-# The latest; nobody chooses from a longer list.
-MOST_JOBS = 100
-
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 @click.command(short_help="Print the script that completes commands in SHELL.")
@@ -27,67 +19,8 @@ def completion(shell: str) -> None:
     ~/.local/share/bash-completion/completions/ftslurm (bash), a folder of $fpath as _ftslurm (zsh) or
     ~/.config/fish/completions/ftslurm.fish.
     """
-    from ftslurm.cli.ftrun_options import options
-
     made = get_completion_class(shell)
     assert made is not None, "click knows all of SHELLS"
     group = click.get_current_context().find_root().command
     for command, name in ((group, "ftslurm"), (options, "ftrun")):
         click.echo(made(command, {}, name, f"_{name.upper()}_COMPLETE").source())
-
-
-def jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Jobs that have a ledger, the latest first. Shells that show a help text get name and state."""
-    from ftslurm.errors import FtslurmError
-    from ftslurm.ledger.index import Index
-    from ftslurm.ledger.store import state_folder
-    from ftslurm.model.text import visible
-
-    try:
-        known = Index(state_folder(os.environ)).all()
-    except (FtslurmError, OSError):
-        return []
-    fit = sorted((job for job in known if job.job.startswith(incomplete)), key=lambda job: -job.at)[:MOST_JOBS]
-    return [CompletionItem(visible(job.job), help=visible(f"{job.name} {job.state}".strip())) for job in fit]
-
-
-def settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """NAME=DEFAULT, to be changed."""
-    from ftslurm.model.settings.tree import LEAVES, in_words
-
-    found = []
-    for name, leaf in LEAVES.items():
-        if name.startswith(incomplete):
-            default = in_words(leaf, leaf.default)
-            value = "" if default in ("none", "(empty)") or " " in default else default
-            found.append(CompletionItem(f"{name}={value}", help=leaf.metadata["what"]))
-    return found
-
-
-def profiles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from ftslurm.config.settings_files import profile_names
-
-    return [CompletionItem(name) for name in profile_names() if name.startswith(incomplete)]
-
-
-def states(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """One, or the last of several with commas."""
-    from ftslurm.report.jobs import STATES
-
-    before, comma, last = incomplete.rpartition(",")
-    return [CompletionItem(f"{before}{comma}{name}") for name in STATES if name.startswith(last)]
-
-
-def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="file")]
-
-
-def folders(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(incomplete, type="dir")]
-
-
-def words(*known: str) -> Completer:
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(word) for word in known if word.startswith(incomplete)]
-
-    return complete

@@ -11,23 +11,24 @@ from typing import Any, NoReturn
 import click
 
 import ftslurm
-from ftslurm.cli import completion as complete
-from ftslurm.cli.analyze import analyze
-from ftslurm.cli.control import control
-from ftslurm.cli.doctor import doctor
-from ftslurm.cli.drill import drill
-from ftslurm.cli.history import history
-from ftslurm.cli.install_hooks import install_hooks
+from ftslurm.cli import suggestions as complete
+from ftslurm.cli.completion import completion
+from ftslurm.cli.jobs.analyze import analyze
+from ftslurm.cli.jobs.control import control
+from ftslurm.cli.jobs.drill import drill
 from ftslurm.cli.jobs.explain import explain
-from ftslurm.cli.logs import logs
-from ftslurm.cli.metrics import metrics
-from ftslurm.cli.nodes import nodes
-from ftslurm.cli.notify import notify
+from ftslurm.cli.jobs.history import history
+from ftslurm.cli.jobs.logs import logs
+from ftslurm.cli.jobs.report import report
+from ftslurm.cli.jobs.status import status
+from ftslurm.cli.jobs.watch import watch
 from ftslurm.cli.output import store
 from ftslurm.cli.planning.simulate import simulate
-from ftslurm.cli.report import report
-from ftslurm.cli.status import status
-from ftslurm.cli.watch import watch
+from ftslurm.cli.site.doctor import doctor
+from ftslurm.cli.site.install_hooks import install_hooks
+from ftslurm.cli.site.metrics import metrics
+from ftslurm.cli.site.nodes import nodes
+from ftslurm.cli.site.notify import notify
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.model.text import visible
 
@@ -104,7 +105,7 @@ def env() -> None:
 
 
 group.add_command(analyze)
-group.add_command(complete.completion)
+group.add_command(completion)
 group.add_command(control)
 group.add_command(doctor)
 group.add_command(drill)

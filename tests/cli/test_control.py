@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.cli import ftslurm as door
-from ftslurm.cli.control import moment
+from ftslurm.cli.jobs.control import moment
 from ftslurm.errors import UsageError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.requests import RequestReader
@@ -200,7 +200,7 @@ def test_times_are_local_clocks_dates_or_from_now() -> None:
 
 
 def test_for_another_user_the_status_is_that_of_what_ran_as_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ftslurm.cli import control
+    from ftslurm.cli.jobs import control
 
     monkeypatch.setattr(control, "_of_another_user", lambda job: True)
     monkeypatch.setattr("ftslurm.wrapper.control.as_owner", lambda *_: 3)

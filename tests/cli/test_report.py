@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.cli import ftslurm as door
-from ftslurm.cli import report as report_door
+from ftslurm.cli.jobs import report as report_door
 from ftslurm.ledger.records import to_line
 from ftslurm.model import record as rec
 from tests.report.ledgers import big_job, hostile

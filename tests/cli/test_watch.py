@@ -22,8 +22,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Log, Static
 
-from ftslurm.cli import watch_screen
-from ftslurm.cli.watch_screen import JobPage, JobsPage, TextPage, WatchApp
+from ftslurm.cli.jobs import watch_screen
+from ftslurm.cli.jobs.watch_screen import JobPage, JobsPage, TextPage, WatchApp
 from ftslurm.ledger import live as files
 from ftslurm.ledger.records import to_line
 from ftslurm.ledger.store import Store

@@ -56,13 +56,13 @@ _OURS = {
     ("cli/output.py", "click.echo(json.dumps(value, indent=2, sort_keys=True))"),
     ("cli/ftslurm.py", "click.echo(export_lines(store(), os.environ), nl=False)"),
     ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),
-    ("cli/analyze.py", "sys.exit(STATUS[found.verdict.retriable])"),
-    ("cli/analyze.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
+    ("cli/jobs/analyze.py", "sys.exit(STATUS[found.verdict.retriable])"),
+    ("cli/jobs/analyze.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
     ("wrapper/controller/people.py", "print('\\n'.join((f'{SPEAKER}{visible(text)}' for text in texts)), file=self._err, flush=True)"),
     ("cli/ft_launcher/command.py", "print(_about())"),
     ("cli/completion.py", "click.echo(made(command, {}, name, f'_{name.upper()}_COMPLETE').source())"),
     ("cli/ftslurm.py", "print(f'ftslurm: the output cannot be written: {error.strerror}', file=sys.stderr)"),
-    ("cli/nodes.py", "click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))"),
+    ("cli/site/nodes.py", "click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))"),
 }  # fmt: skip
 
 

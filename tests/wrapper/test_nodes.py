@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ftslurm.catalogs.code_queries import Asked
-from ftslurm.cli.nodes import nodes as door
+from ftslurm.cli.site.nodes import nodes as door
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model.folds.node_memory import NodeLeft

@@ -1,1 +1,1 @@
-"""The doors that look at a job and steer it."""
+"""The doors that look at jobs, one or all, and steer them."""

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import find_ledger, latest_job, print_json
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.journal import Contents
@@ -88,7 +88,7 @@ def _in_force(policy: str, profile: str, annotations: str) -> Resolved:
 
 def _decisions(job: str, contents: Contents, number: str, as_json: bool) -> None:
     """Raises: UsageError for a decision that there is not."""
-    from ftslurm.cli.status import require_begun
+    from ftslurm.cli.jobs.status import require_begun
     from ftslurm.report import view
     from ftslurm.report.explain import shown
     from ftslurm.report.explain.decisions import explained, numbered

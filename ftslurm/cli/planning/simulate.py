@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.ledger.choose import chosen

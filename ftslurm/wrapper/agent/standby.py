@@ -59,7 +59,8 @@ from ftslurm.wrapper.controller.scheduler import answer
 from ftslurm.wrapper.node_check import read_answer
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
 from ftslurm.wrapper.shim.timers import boot_s
-from ftslurm.wrapper.telling.notices import Silent, notices_for
+from ftslurm.wrapper.telling.notices import notices_for
+from ftslurm.wrapper.telling.silent import Silent
 
 # Seconds between two looks: when it is this agent's turn, and at the most.
 ROUND_S, LONGEST_ROUND_S = 15.0, 60.0

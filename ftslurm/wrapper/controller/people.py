@@ -11,7 +11,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model.folds.summary import MAY_GO_ON
 from ftslurm.model.record import Finished, Record
 from ftslurm.model.text import visible
-from ftslurm.wrapper.telling.notices import Silent
+from ftslurm.wrapper.telling.silent import Silent
 
 if TYPE_CHECKING:
     from ftslurm.report.card import LastCard

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ftslurm.model.record import Record
 from ftslurm.model.settings.tree import Settings
-
-if TYPE_CHECKING:
-    from ftslurm.report.card import Card
+from ftslurm.wrapper.telling.silent import Silent
 
 FILE = "notify.yaml"
-
-
-class Silent:
-    """Sends no notices."""
-
-    def record(self, record: Record, past: Sequence[Record]) -> None:
-        pass
-
-    def hang(self, card: Card) -> None:
-        pass
-
-    def end(self, wait_s: float) -> None:
-        pass
 
 
 def place_of(settings: Settings, root: Path) -> Path | None:

@@ -28,7 +28,7 @@ from ftslurm.notify.destinations import read_destinations, why_no_apprise
 from ftslurm.notify.notice import KINDS, Notice
 from ftslurm.notify.outbox import Outbox
 from ftslurm.report.card import Card, last_card, lines
-from ftslurm.wrapper.telling.notices import Silent
+from ftslurm.wrapper.telling.silent import Silent
 
 # Notices that wait for the thread: if its file system hangs, so does the ledger's.
 MAX_QUEUED = 200

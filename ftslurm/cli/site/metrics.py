@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.errors import StateError, UsageError
 from ftslurm.model.text import visible
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.errors import UsageError
 from ftslurm.model.events import DrillAsked
 from ftslurm.model.numbers import whole

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
+from ftslurm.cli.jobs.status import passed_over, require_begun
 from ftslurm.cli.output import find_ledger, print_json, this_job
-from ftslurm.cli.status import passed_over, require_begun
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.text import visible

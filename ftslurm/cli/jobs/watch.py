@@ -10,7 +10,7 @@ import time
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import store
 from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.model.text import visible
@@ -35,7 +35,7 @@ def watch(job: str | None, as_lines: bool, once: bool) -> None:
         if job:
             _wait_for_ledger(job)
         if not as_lines and (why := _why_no_screen()) is None:
-            from ftslurm.cli.watch_screen import run
+            from ftslurm.cli.jobs.watch_screen import run
 
             return run(store(), job)
         if not as_lines and why:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.store import state_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import store
 from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import store
 from ftslurm.errors import UsageError
 from ftslurm.ledger.store import state_folder

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import find_ledger, print_json, this_job
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Contents

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from ftslurm.cli import completion as complete
+from ftslurm.cli import suggestions as complete
 
 
 @click.command(short_help="Check this cluster, and name the lines to change.")
