@@ -34,6 +34,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(max(limit_s, min(PATIENCE * limit_s, ENOUGH_S))), append=False)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Names in build/ what needed a second try, for make test to say last of all: nothing should."""
+    if again := terminalreporter.stats.get("rerun", []):
+        file = Path(__file__).parents[1] / "build/second-tries"
+        file.parent.mkdir(exist_ok=True)
+        with file.open("a") as opened:
+            opened.writelines(f"{name}\n" for name in sorted({report.nodeid for report in again}))
+
+
 def pytest_runtest_setup() -> None:
     """Signals as a terminal's shell leaves them, also where a test before has left its own handlers.
 

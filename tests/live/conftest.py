@@ -34,7 +34,7 @@ EX_UNAVAILABLE = 69  # slurm-cluster's word for "Slurm is not installed"
 
 COMMAND_TIMEOUT_S = 30.0
 TOOL_TIMEOUT_S = 90.0  # four times that is above the 180 s after which slurm-cluster gives up a boot
-POLL_S = 0.05
+POLL_S, LEISURE_S = 0.05, 0.5
 
 # Modules whose tests boot a cluster each, so that they need not wait for each other (make test).
 APART = frozenset({
@@ -197,12 +197,15 @@ class Cluster:
 
     def wait_for(self, predicate: Callable[[], T], timeout_s: float, what: str) -> T:
         """The first true answer of `predicate`; AssertionError, with what was last seen, after `timeout_s` of a quiet machine."""
-        deadline = time.monotonic() + PATIENCE * timeout_s
+        began = asked = time.monotonic()
         while not (seen := predicate()):
-            if time.monotonic() > deadline:
+            if (now := time.monotonic()) > began + PATIENCE * timeout_s:
                 last = self.last_answer[-1] if self.last_answer else "no command was run"
                 raise AssertionError(f"waited {PATIENCE * timeout_s:g} s for {what}; last seen: {seen!r}; last command: {last}")
-            time.sleep(POLL_S)
+            # A question is mostly a process of Slurm's, and eight workers ask at a time: no more than a fifth of the time, and at
+            # leisure after a while.
+            time.sleep(max(POLL_S, min(LEISURE_S, max(4 * (now - asked), 0.1 * (now - began)))))
+            asked = time.monotonic()
         return seen
 
     def wait_for_state(self, job_id: int, *states: str, timeout_s: float = 20.0) -> dict[str, str]:

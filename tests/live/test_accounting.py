@@ -33,7 +33,7 @@ pytestmark = [
 DONOR = (
     "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=1 --ft-set nodes.replacement_wait=30s"
 )
-QUICK_LEASE = "--ft-set lease.time=16s --ft-set nodes.silence=4s --ft-set lease.margin=3s --ft-set nodes.probe_timeout=2s"
+QUICK_LEASE = "--ft-set lease.time=16s --ft-set nodes.silence=4s --ft-set lease.margin=3s --ft-set nodes.probe_timeout=5s"
 # The node's chip is at fault for good; nobody else notices.
 BREAKS_ONCE = """
 [ $MA_SCHEDULE_CNT.$MA_PROC_START_CNT = 1.1 ] || { await enough; exit 0; }

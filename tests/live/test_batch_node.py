@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 LEASE_S, SILENCE_S, MARGIN_S = 16.0, 4.0, 3.0
 QUICK_LEASE = (
     f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence={SILENCE_S:g}s --ft-set lease.margin={MARGIN_S:g}s"
-    " --ft-set nodes.probe_timeout=2s"
+    " --ft-set nodes.probe_timeout=5s"
 )
 LONGEST_S = LEASE_S + 2 * SILENCE_S + MARGIN_S
 TURN_S = 30.0

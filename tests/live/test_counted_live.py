@@ -45,7 +45,7 @@ printf '{"node":"%s","memory_mb":%s,"cpus":%s,"gpus":"%s","visible":"%s"}\n' "$S
 mv "$STORY/has.new.$SLURM_PROCID" "$STORY/has.$SLURM_PROCID.$FTSLURM_ATTEMPT"
 """
 
-LOSS = "--ft-set lease.time=30s --ft-set nodes.silence=5s --ft-set nodes.probe_timeout=2s"
+LOSS = "--ft-set lease.time=30s --ft-set nodes.silence=5s --ft-set nodes.probe_timeout=5s"
 SPARE = f"--ft-spares 1 {LOSS}"
 DONOR = f"--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2 {LOSS}"
 SHRINK = f"--ft-min-nodes 1 --ft-set nodes.donor=false {LOSS}"

@@ -9,7 +9,7 @@ from tests.live.stories import Story, story
 pytestmark = pytest.mark.live
 
 QUICKLY = "--ft-set rungs.hang-restart.enabled=true --ft-set hang.sample_time=2s"
-SHORT = {"MA_HANG_DETECT_TIME": "0.05"}  # minutes
+SHORT = {"MA_HANG_DETECT_TIME": "0.1"}  # minutes; a rank that has to wait for a core is no hang
 STANDS_STILL = '[ "$MA_PROC_START_CNT" = 1 ] || exit 0; exec sleep 100'
 
 
@@ -57,7 +57,7 @@ def test_where_it_is_switched_off_a_hang_is_shown_and_left_alone(told: Story) ->
 @story(
     tasks=2,
     rank='[ "$MA_PROC_START_CNT" = 1 ] || exit 0; [ $SLURM_PROCID = 0 ] && exit 0; exec sleep 100',
-    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.exit_detection=true --ft-set hang.exit_interval=2s",
+    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.exit_detection=true --ft-set hang.exit_interval=6s",
 )
 def test_a_rank_that_does_not_end_after_the_others_is_a_hang(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
@@ -67,7 +67,7 @@ def test_a_rank_that_does_not_end_after_the_others_is_a_hang(told: Story) -> Non
 @story(
     tasks=2,
     rank='echo begins; [ "$MA_PROC_START_CNT" = 1 ] || exit 0; while :; do head -c 100000 /dev/zero >/dev/null; sleep 0.2; done',
-    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s",
+    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=6s",
 )
 def test_silence_of_all_ranks_is_a_hang_where_it_is_asked_for(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
@@ -77,8 +77,8 @@ def test_silence_of_all_ranks_is_a_hang_where_it_is_asked_for(told: Story) -> No
 
 @story(
     tasks=2,
-    rank="for i in $(seq 16); do [ $SLURM_PROCID = 1 ] && echo step $i; sleep 0.5; done",
-    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s",
+    rank="for i in $(seq 24); do [ $SLURM_PROCID = 1 ] && echo step $i; sleep 0.5; done",
+    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=6s",
 )
 def test_one_rank_that_speaks_is_enough(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
@@ -104,7 +104,7 @@ client.shutdown_workload_monitoring()
     nodes=2,
     rank='exec /usr/bin/python3 "$STORY/train.py"',
     files={"train.py": NVRX},
-    ft="--ft-set rungs.hang-restart.enabled=true --ft-param-rank_heartbeat_timeout=2 --ft-initial-rank-heartbeat-timeout=30",
+    ft="--ft-set rungs.hang-restart.enabled=true --ft-param-rank_heartbeat_timeout=5 --ft-initial-rank-heartbeat-timeout=30",
 )
 def test_a_program_for_nvrx_runs_unchanged_and_its_missing_heartbeat_is_a_hang(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 
 BEATS = MAKE_PIPE + RANK
 LEASE_S, SILENCE_S = 20.0, 4.0
-QUICK_LEASE = f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence={SILENCE_S:g}s --ft-set nodes.probe_timeout=2s"
+QUICK_LEASE = f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence={SILENCE_S:g}s --ft-set nodes.probe_timeout=5s"
 
 
 @pytest.mark.flat

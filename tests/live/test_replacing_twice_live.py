@@ -20,6 +20,7 @@ from tests.live.test_replacing_live import (
     finish,
     node_of,
     plan,
+    slurm_notices,
     told_with_spares,
     wait_beats,
 )
@@ -29,8 +30,8 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Cluster]:
-    """Nodes die here, and Slurm notices within seconds."""
-    with booted(nodes=7, conf=["SlurmdTimeout=10"]) as cluster:
+    """Nodes die here."""
+    with booted(nodes=7) as cluster:
         yield cluster
 
 
@@ -50,6 +51,7 @@ def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was(place: Stage
     try:
         wait_beats(told, 2, 4, 90.0)
         told.wait_for(lambda: dead not in nodes_in(told.cluster, told.job()["NodeList"]), "the dead node to be given back")
+        slurm_notices(told.cluster, dead)
         bad = node_of(told, 2, 0)
         breaks(told, bad)
         # Where there is no slurmdbd the job waits for Slurm's own delay of two minutes, unless asked afterwards.
@@ -77,6 +79,7 @@ def test_the_next_ftrun_of_a_script_that_lost_a_node_is_as_large(place: Stage) -
     told.cluster.tool("node-crash", dead)
     try:
         wait_beats(told, 2, 4, 90.0)
+        slurm_notices(told.cluster, dead)
         finish(told)
         second = sorted(line.split() for line in (told.folder / "second").read_text().splitlines())
         expected = [[str(rank), "4", "2", node_of(told, 2, rank), "2" if rank in (2, 3) else "1", "1"] for rank in range(4)]
@@ -93,7 +96,8 @@ def test_a_node_that_slurm_took_before_ftrun_began_is_replaced(place: Stage) -> 
     dead = next(node for node in granted if node != told.job()["BatchHost"])
     told.cluster.tool("node-crash", dead)
     try:
-        told.wait_for(lambda: dead not in nodes_in(told.cluster, told.job()["NodeList"]), "Slurm to take it", 90.0)
+        slurm_notices(told.cluster, dead)
+        told.wait_for(lambda: dead not in nodes_in(told.cluster, told.job()["NodeList"]), "Slurm to take it")
         (told.folder / "begin").touch()
         wait_beats(told, 1, 3, 90.0)
         slot = granted.index(dead)
