@@ -42,7 +42,7 @@ test-live: $(VENV)/.ready-test
 
 test-core: $(VENV)/.ready-test lint
 	@mkdir -p build
-	nice -n 15 $(PYTEST) -n $$(($$(nproc) + 1)) --dist loadfile -m "not long" --ignore=tests/live $(PYTEST_ARGS) >build/test-core.log 2>&1; \
+	nice -n 10 $(PYTEST) -n $$(($$(nproc) + 1)) --dist loadfile -m "not long" --ignore=tests/live $(PYTEST_ARGS) >build/test-core.log 2>&1; \
 	    status=$$?; cat build/test-core.log; exit $$status
 
 # The other releases run one test at a time, for twenty minutes; there is room beside them.

@@ -48,7 +48,7 @@ HELD_BACK_S = 15.0  # longer than anything here asks for itself
 QUICK = {
     "FTRUN_DEVICES_POLL": "1s",
     "FTRUN_IN_PLACE_RESTART_SELF_HEAL_WAIT": "1s",
-    "FTRUN_IN_PLACE_RESTART_RESET_WAIT": "3s",
+    "FTRUN_IN_PLACE_RESTART_RESET_WAIT": "8s",  # a reset is three processes of Python's
     "FTRUN_STOP_GRACE": "2s",
     "FTRUN_REQUEUE_START_IN": "8s",  # as are clean-ups
     "FTRUN_DEVICES_ANSWER_WAIT": "40s",  # made longer: agents come up late where twenty jobs share two cores
