@@ -33,6 +33,7 @@ from ftslurm.policies.diagnose.contrast import without_control
 from ftslurm.policies.diagnose.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.launchers import (
     LAST_CHARS,
+    NESTED,
     child_line,
     child_status,
     complaint,
@@ -327,7 +328,12 @@ def _excerpt(hit: Finding) -> str:
     begin = hit.start - EXCERPT_BEFORE if hit.start > EVIDENCE_CHARS - EXCERPT_BEFORE else 0
     if len(hit.line) > EVIDENCE_CHARS and (after := hit.line.rfind(b"] ", begin, hit.start + 1)) >= 0:
         begin = after + 2  # when and where it was printed is the part to leave out
-    text = hit.line[begin:].decode(errors="replace").strip()[:EVIDENCE_CHARS]
+    text = hit.line[begin:].decode(errors="replace").strip()
+    if len(text) > EVIDENCE_CHARS and not begin and text[:LAST_CHARS].count(": ") >= NESTED and not hit.word:
+        # Who wraps an error in another (`a: b: c: d`) says the cause last.
+        half = EVIDENCE_CHARS // 2 - 3
+        return visible(f"{text[:half]} [...] {text[-half:]}")
+    text = text[:EVIDENCE_CHARS]
     return visible(f"... {text}" if begin else text)
 
 

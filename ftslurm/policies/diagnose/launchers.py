@@ -127,6 +127,7 @@ _REPORTS = _compiled(
     r"|^\[?(?:mpiexec|proxy|prterun)[@:\]]"
     r"|cannot recover from this failure|\bprocess killed \(SIGTERM\)"
     r"|\*\*\* MPI_ERRORS_ARE_FATAL|\*\*\*    and potentially your MPI job"
+    r"|\bprocess(?:es)? returned an? non-zero exit code"
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
     r"|^(?:\[\S{1,80}\] )?(?:\*\*\* Process received signal|Signal(?: code)?: )"
     r"|^\s*(?:Calls:|Execution halted|signal \(\d+\)|in expression starting|\S+ at \S+ \(unknown line\))"
@@ -152,6 +153,7 @@ _VAGUE = _compiled(
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
     r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$|\berror in file\W*$"
+    r"|^\W*\w+\W{1,4}[\[{]\W*$"  # a key of JSON, whose value begins below
     r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
     r"|\bunable to (?:reliably )?start (?:one or more|the|all) (?:daemon|process|task|worker)"
     r"|^\W*errors? (?:occurred|encountered) (?:during|while|in|at)\b"
@@ -235,10 +237,14 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
 
 
+# What a service says of its error in JSON, a key in each line, is its message, and no text of a program.
+_IN_JSON = _compiled(r'^\s+"(?:error|reason|exception|message|msg|detail|stderr)"\s*:\s*"')
+
+
 def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
     """As `lines.is_source`; but what a runtime sets between bare `#` signs, as Java's does, is its message."""
     framed = line.startswith(b"# ") and any(each.strip() == "#" for each in lines[max(0, number - 3) : number + 3])
-    return not framed and is_source(line)
+    return not framed and is_source(line) and _IN_JSON.search(line) is None
 
 
 # What complains without a word that gives up. Ordinary lines say this as well, so it counts only if nothing else does.

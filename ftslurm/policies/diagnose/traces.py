@@ -181,7 +181,7 @@ _ENDS = _compiled(
     r"(?:\([\w.]{1,80}\))?|(?:[A-Za-z_]\w*\.)+[A-Z]\w+|[A-Z][a-z0-9]+[A-Z]\w*)(?:: ?(.*))?$"
 )
 # Right below the last frame any name will do, but for what a program says that it is doing (`Downloading: 42%`).
-_ENDS_HERE = _compiled(r"^(?!\w+ing: )((?:\w+\.)*_{0,2}[A-Z]\w*[a-z]\w*)(?:: ?(.*))?$")
+_ENDS_HERE = _compiled(r"^(?!\w+ing: )((?:\w+\.)*_{0,2}[A-Z]\w*[a-z]\w*|(?:[a-z_]\w*\.)+[a-z]\w*)(?:: ?(.*))?$")
 _OTHER_LANGUAGE = _compiled(
     r"^\s+at [\w.$/<>\[\] ]{1,200}\(.*\)$|^\s+\.\.\. \d+ more$"  # Java
     r"|^\s+at (?:async )?(?:\S+ \()?[\w@./:-]{1,300}:\d+:\d+\)?$"  # JavaScript

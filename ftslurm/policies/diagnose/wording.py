@@ -79,7 +79,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         (  # what the submitter asks for, as a scheduler refuses it
             r"\bunable to (?:satisfy|lay ?out) \w+|\bbinding outside of\b"
             r"|\brequested\b.{0,60}\b(?:than (?:permitted|available|allowed)|not (?:available|permitted))"
-            r"|\binvalid (?:account|partition|qos|feature|generic resource|node name|constraint)",
+            r"|\binvalid (?:reference format|image name|account|partition|qos|feature|generic resource|node name|constraint)",
             ErrorClass.USER_CODE, Retriable.NO,
         ),
         (r"\bexecv\w* error\b", ErrorClass.USER_CODE, Retriable.NO),
@@ -234,6 +234,8 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\btemporar(?:y|ily)\b|\btry again\b|\boverloaded\b|\bpre-?empt|\b(?:device|resource|port"
             r"|node)s? (?:or resource )?(?:is |are )?busy|\b(?:died|killed|exited|ended|vanished|crashed) unexpectedly"
             r"|\bunexpectedly (?:died|killed|exited|ended|vanished|crashed|failed)\b"
+            r"|\b(?:lost|losing) (?:the )?(?:executor|worker|container|pod)s?\b"
+            r"|\b(?:executor|worker|container|pod)\b.{0,20} lost\b"
             r"|\binterrupted system call\b|\b(?:was|been|is being) (?:drained|evicted|reclaimed)\b"
             r"|\bspot (?:reclaim|interruption)"
             r"|\bcancell?ed by (?:the )?(?:system|scheduler|controller|admin\w*)\b|\bkilled by signal:? ?(?:15|sigterm)\b"
