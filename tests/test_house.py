@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Mapping
 
+import grimp
 import pytest
 
 from ftslurm.model.rungs import Budget, Rung
@@ -61,6 +62,16 @@ def test_no_folder_has_too_many_modules(house: House) -> None:
 
 def test_no_attribute_is_written_from_everywhere(house: House) -> None:
     held({name: len(modules) for name, modules in house.writers.items()}, WRITERS, MANY_WRITERS)
+
+
+def test_no_module_leads_back_to_itself() -> None:
+    """Neither at the top nor by an import within a function, which only hides a circle."""
+    graph = grimp.build_graph("ftslurm", cache_dir=None, exclude_type_checking_imports=True)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    left = set(imported)
+    while ready := {module for module in left if not imported[module] & left}:
+        left -= ready
+    assert not left, "in a circle, or above one"
 
 
 def test_what_a_survey_sees(house: House) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ftslurm.devices.amd import facts as amd_facts
-from ftslurm.devices.gpu.library_child import Json, LibraryChild, NoAnswer
-from ftslurm.devices.gpu.looks import Finding, GpuLook, Heard, ResetAnswer
-from ftslurm.devices.gpu.probe import GpuProbe, is_library_here
-from ftslurm.model.devices import Utilisation
+from ftslurm.devices.gpu.library_child import LibraryChild, NoAnswer
+from ftslurm.devices.gpu.looks import GpuLook, ResetAnswer
+from ftslurm.devices.gpu.probe import Facts, GpuProbe, is_library_here
 from ftslurm.system.commands import Runner
 
 LIBRARY = "libamd_smi.so"
@@ -20,6 +19,7 @@ class Amd:
     """What is AMD's own in a GpuProbe. dev: where device nodes are."""
 
     kind = amd_facts.KIND
+    facts: Facts = amd_facts
     library = "amdsmi"
     python_module = "amdsmi"
     extra = "amd"
@@ -39,18 +39,6 @@ class Amd:
 
     def certain(self) -> bool:
         return (self._dev / "kfd").exists()
-
-    def heard(self, event: Json) -> Heard:
-        return amd_facts.heard(event)
-
-    def look(self, gpu: Json) -> GpuLook:
-        return amd_facts.look(gpu)
-
-    def need(self, look: GpuLook, codes: tuple[str, ...]) -> Finding:
-        return amd_facts.need(look, codes)
-
-    def utilisation(self, device: str, gpu: Json) -> Utilisation:
-        return amd_facts.utilisation(device, gpu)
 
     def order_reset(self, look: GpuLook, child: LibraryChild, timeout_s: float) -> ResetAnswer:
         try:

@@ -23,26 +23,8 @@ LEAST_LOOK_S = 5.0
 PIDS_SHOWN = 5
 
 
-class Vendor(Protocol):
-    """What differs. library, python_module, extra: names for people, for the import and for pip.
-
-    child: module whose `main` asks the library. visible: the variables that pick GPUs for a job, the first one set
-    counts. shares_resets: a reset of one GPU may disturb the others, so all have to be idle.
-    """
-
-    kind: str
-    library: str
-    python_module: str
-    extra: str
-    child: str
-    visible: tuple[str, ...]
-    shares_resets: bool
-
-    def here(self) -> bool:
-        """Is there any sign of such GPUs? Touches none."""
-
-    def certain(self) -> bool:
-        """Is it more than the library's file, which images carry to nodes without GPUs too?"""
+class Facts(Protocol):
+    """What the vendor's library tells, read: a module of pure functions."""
 
     def heard(self, event: Json) -> Heard:
         """An event as the child tells it."""
@@ -55,6 +37,29 @@ class Vendor(Protocol):
 
     def utilisation(self, device: str, gpu: Json) -> Utilisation:
         """The answer to `utilisation` for one GPU."""
+
+
+class Vendor(Protocol):
+    """What differs. library, python_module, extra: names for people, for the import and for pip.
+
+    child: module whose `main` asks the library. visible: the variables that pick GPUs for a job, the first one set
+    counts. shares_resets: a reset of one GPU may disturb the others, so all have to be idle.
+    """
+
+    kind: str
+    facts: Facts
+    library: str
+    python_module: str
+    extra: str
+    child: str
+    visible: tuple[str, ...]
+    shares_resets: bool
+
+    def here(self) -> bool:
+        """Is there any sign of such GPUs? Touches none."""
+
+    def certain(self) -> bool:
+        """Is it more than the library's file, which images carry to nodes without GPUs too?"""
 
     def order_reset(self, look: GpuLook, child: LibraryChild, timeout_s: float) -> ResetAnswer:
         """Reset this GPU. Whatever this process has open is to be closed first."""
@@ -118,7 +123,7 @@ class GpuProbe:
         told = self._ask("utilisation", timeout_s)
         for look, gpu in zip(self._looks_of(told), told, strict=True):
             if look.identity in by_identity:
-                yield self._vendor.utilisation(by_identity[look.identity], gpu)
+                yield self._vendor.facts.utilisation(by_identity[look.identity], gpu)
 
     def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
         """As the protocol says. Events do not clear: they are over when nobody is left on the GPU, it answers, and
@@ -147,7 +152,7 @@ class GpuProbe:
 
     def _looks_of(self, gpus: list[Json]) -> list[GpuLook]:
         try:
-            return [self._vendor.look(gpu) for gpu in gpus]
+            return [self._vendor.facts.look(gpu) for gpu in gpus]
         except (KeyError, TypeError, ValueError) as error:
             raise NoAnswer(f"{self._vendor.library} tells what makes no sense: {error!r}") from None
 
@@ -161,7 +166,7 @@ class GpuProbe:
         return gpus
 
     def _hear(self, event: Json) -> None:
-        self._memory.hear(self._vendor.heard(event), self._clock())
+        self._memory.hear(self._vendor.facts.heard(event), self._clock())
 
     def _without_extra(self) -> ProbeAnswer:
         """Said once: the job runs, and hearing it every few seconds helps nobody."""
@@ -208,7 +213,7 @@ class GpuProbe:
             return Finding(Need.TIME, f"GPU {device} is lost: {'; '.join(look.trouble) or 'it does not answer'}")
         if look.trouble:
             return Finding(Need.TIME, f"GPU {device}: {'; '.join(look.trouble)}", sure=False)
-        finding = self._vendor.need(look, codes)
+        finding = self._vendor.facts.need(look, codes)
         all_idle = finding.need is Need.RESET and self._vendor.shares_resets
         return Finding(finding.need, finding.why, _users(looks if all_idle else {device: look}), True, finding.may_pass)
 
@@ -244,7 +249,7 @@ class GpuProbe:
         for name in (device, *looks):
             if looks[name].lost or looks[name].trouble:
                 return self._judged(name, (), looks)
-        return self._vendor.need(looks[device], ())
+        return self._vendor.facts.need(looks[device], ())
 
     def _look_limit_s(self, until: float) -> float:
         return min(LOOK_LIMIT_S, max(until - self._clock(), LEAST_LOOK_S))

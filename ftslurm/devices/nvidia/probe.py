@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ftslurm.devices.gpu.library_child import Json, LibraryChild
-from ftslurm.devices.gpu.looks import Finding, GpuLook, Heard, ResetAnswer
-from ftslurm.devices.gpu.probe import GpuProbe, is_library_here
+from ftslurm.devices.gpu.library_child import LibraryChild
+from ftslurm.devices.gpu.looks import GpuLook, ResetAnswer
+from ftslurm.devices.gpu.probe import Facts, GpuProbe, is_library_here
 from ftslurm.devices.nvidia import nvml_facts
 from ftslurm.errors import FtslurmError
-from ftslurm.model.devices import Utilisation
 from ftslurm.system.commands import Runner
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -22,6 +21,7 @@ class Nvidia:
     """What is NVIDIA's own in a GpuProbe. dev: where device nodes are."""
 
     kind = nvml_facts.KIND
+    facts: Facts = nvml_facts
     library = "NVML"
     python_module = "pynvml"
     extra = "nvidia"
@@ -41,18 +41,6 @@ class Nvidia:
 
     def certain(self) -> bool:
         return any(self._dev.glob("nvidia[0-9]*"))
-
-    def heard(self, event: Json) -> Heard:
-        return nvml_facts.heard(event)
-
-    def look(self, gpu: Json) -> GpuLook:
-        return nvml_facts.look(gpu)
-
-    def need(self, look: GpuLook, codes: tuple[str, ...]) -> Finding:
-        return nvml_facts.need(look, codes)
-
-    def utilisation(self, device: str, gpu: Json) -> Utilisation:
-        return nvml_facts.utilisation(device, gpu)
 
     def order_reset(self, look: GpuLook, child: LibraryChild, timeout_s: float) -> ResetAnswer:
         """By the PCI address, which nvidia-smi takes like a number: numbers shift when a GPU is missing."""
