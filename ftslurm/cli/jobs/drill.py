@@ -95,7 +95,7 @@ def slow_rank(job: str, rank: int, share: float) -> None:
     _run(job, DrillAsked(0, "slow-rank", rank=rank, share=share))
 
 
-@drill.command("lost-node")
+@drill.command("lost-node", short_help="Kill all tasks on NODE, as if the node were lost.")
 @click.argument("job", shell_complete=complete.jobs)
 @_NODE
 def lost_node(job: str, node: str) -> None:

@@ -149,8 +149,10 @@ def _code(code: tuple[str, ...], settings: Settings, as_json: bool, missing: Unk
 
     explainer = Explainer(settings)
     found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
-    if missing is not None and all(each.kind == show.LINE for each in found):
-        raise missing
+    if missing is not None:
+        if all(each.kind == show.LINE for each in found):
+            raise missing
+        click.echo(visible(f"there is no ledger of a job {code[0]}; as a code:"), err=True)
     if as_json:
         return print_json(show.as_json(found))
     show.print_explained(console(), found)

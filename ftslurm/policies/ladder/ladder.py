@@ -435,7 +435,7 @@ def _hang(s: Situation) -> Answer:
     if s.blamed and any(LADDER[rung].allowed(s).yes for rung in without_it):
         return _no("a node is to blame, and the job can go on without it")
     if s.history.hangs.in_a_row >= (limit := s.settings.hangs_in_a_row):
-        return _no(f"{limit} hang restarts in a row have not helped")
+        return _no(f"{counted(limit, 'hang restart')} in a row {_have(limit)} not helped")
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "a hang that no hardware fault explains")
 
 

@@ -219,7 +219,8 @@ def _evidence(record: rec.Record) -> Iterator[tuple[str, str]]:
 def _verdict(d: rec.Diagnosed) -> Iterator[tuple[str, str]]:
     if d.said:
         place = f" ({d.place})" if d.place else ""
-        where = f"output of rank {d.rank} on {d.node}" if d.rank >= 0 else f"devices of {d.node}" if d.node else "verdict"
+        by_device = f"devices of {d.node}" if d.node and d.place else "verdict"
+        where = f"output of rank {d.rank} on {d.node}" if d.rank >= 0 else by_device
         yield where, f"{d.said}{place}"
     everywhere = ", the same everywhere" if d.program else ""
     words = "; ".join(word for word in ((d.meaning, d.spread) if d.said else (d.what,)) if word)

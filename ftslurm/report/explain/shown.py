@@ -68,11 +68,11 @@ def _print_one(console: Console, e: Explanation, whole: bool) -> None:
 
 
 def _known(evidence: Sequence[Evidence], most: int, what: str) -> list[tuple[str, str]]:
-    """Without what stands above already."""
+    """The latest, without what stands above already: the verdict comes last."""
     told = [each for each in evidence if each.what != what]
-    rows = [("known", f"{clock(each.at)} {each.source}: {each.what}") for each in told[:most]]
+    rows = [("known", f"{clock(each.at)} {each.source}: {each.what}") for each in told[-most:]]
     left = len(told) - len(rows)
-    return [*rows, ("", f"and {left} more{MORE if what else ''}")] if left else rows
+    return [("known", f"{left} earlier{MORE if what else ''}"), *rows] if left else rows
 
 
 def _ladder(e: Explanation) -> Iterator[tuple[str, str]]:
