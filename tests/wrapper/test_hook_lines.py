@@ -103,7 +103,7 @@ def test_one_that_hangs_is_cut_off_and_decides_nothing(tmp_path: Path, name: str
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_RESTART_COUNT": "1", "FTSLURM_STATE_DIR": str(tmp_path)}
     began = time.monotonic()
     done = run_script(tmp_path, name, str(python), **env)
-    assert (tmp_path / "began").exists() and time.monotonic() - began < 40
+    assert (tmp_path / "began").exists() and time.monotonic() - began < 45
     assert done.returncode == 0 and "late" not in done.stdout
     assert ("export MA_SCHEDULE_CNT=1" in done.stdout) == (name == "task_prolog")
 
