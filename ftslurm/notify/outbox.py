@@ -68,6 +68,15 @@ class Outbox:
         """The oldest first; what is too old is removed, and what a sender left behind is there again."""
         return sorted(self._current(destination))
 
+    def being_sent(self, destination: str) -> tuple[int, float]:
+        """How many a sender has taken, and how many seconds from now the last of them counts as waiting again: that sender may
+        have died with its node or its job."""
+        taken = []
+        for path in self._folder.glob(f"*.{self._of}.{destination}.*{_TAKEN}"):
+            with suppress(OSError):
+                taken.append(path.stat().st_mtime)
+        return len(taken), max(0.0, max(taken, default=0.0) + TAKEN_S - self._now())
+
     def anything(self) -> bool:
         return any(True for _ in self._current(None))
 

@@ -57,6 +57,7 @@ def test_a_number_without_a_ledger_is_a_code_if_it_is_one(ledger: Path, capsys: 
     assert told(capsys, "80818038")[1].startswith("80818038: device SoC")
     status, text, why = told(capsys, "123456")
     assert (status, text) == (66, "") and "there is no ledger of job 123456" in why
+    assert told(capsys, "27503001")[0] == 66, "it has the form of an Ascend code, and is none that is known"
     assert told(capsys, "123456", "--decision", "1")[0] == 66 and told(capsys, str(ledger.with_name("no.jsonl")))[0] == 66
 
 

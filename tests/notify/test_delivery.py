@@ -217,6 +217,13 @@ def test_what_could_not_go_out_is_sent_from_where_it_can(tmp_path: Path, monkeyp
         assert notify(tmp_path, monkeypatch, "--pending") == (None, "team: 1 of 1 notice sent\n", "")
         assert "no notices are waiting" in notify(tmp_path, monkeypatch, "--pending")[2]
         assert len(hook.bodies) == 1
+        outbox = Outbox(file.parent, file)
+        outbox.put(Notice("b", time.time(), "7", "failure", "t", "x"), "team")
+        outbox.take(outbox.waiting("team"))  # by a sender that then dies with its node
+        told = notify(tmp_path, monkeypatch, "--pending")[1]
+        assert (
+            told.startswith("team: 1 notice still with a job's sender; if it has died, ask again in ") and len(hook.bodies) == 1
+        )
 
 
 def test_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

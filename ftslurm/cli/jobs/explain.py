@@ -142,7 +142,7 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
 
 
 def _code(code: tuple[str, ...], settings: Settings, as_json: bool, missing: UnknownJob | None) -> None:
-    """missing: it looks like a job, and there is none: raised where it is no known code either."""
+    """missing: it looks like a job, and there is none: raised unless it is a known code."""
     from ftslurm.report.explain import code as show
     from ftslurm.report.text import console
     from ftslurm.wrapper.explain_code import MAX_TEXT_BYTES, Explainer
@@ -150,8 +150,8 @@ def _code(code: tuple[str, ...], settings: Settings, as_json: bool, missing: Unk
     explainer = Explainer(settings)
     found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
     if missing is not None:
-        if all(each.kind == show.LINE for each in found):
-            raise missing
+        if not any(each.known for each in found) and not _STATUS.fullmatch(code[0]):
+            raise missing  # eight digits may be an Ascend code, and are most often a job
         click.echo(visible(f"there is no ledger of a job {code[0]}; as a code:"), err=True)
     if as_json:
         return print_json(show.as_json(found))

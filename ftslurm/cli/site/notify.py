@@ -82,7 +82,12 @@ def _send_pending(root: Path, file: Path, burst: int, window_s: float) -> None:
         if many:
             left = len(outbox.waiting(name))
             click.echo(visible(f"{name}: {many - left} of {counted(many, 'notice')} sent"))
-    if not any(waiting.values()):
+    taken = {name: found for name in known if (found := outbox.being_sent(name))[0]}
+    for name, (many, wait_s) in taken.items():
+        click.echo(
+            visible(f"{name}: {counted(many, 'notice')} still with a job's sender; if it has died, ask again in {wait_s:.0f} s")
+        )
+    if not any(waiting.values()) and not taken:
         click.echo("no notices are waiting", err=True)
     if said:
         raise StateError("; ".join(said), hint="they are kept for a day")

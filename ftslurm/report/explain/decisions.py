@@ -148,7 +148,7 @@ class _Walk:
         for decision in reversed(self.found):
             if decision.id == done.id:
                 decision.ok = done.ok
-                decision.outcome += (done.what,) if done.what else ()
+                decision.outcome += (done.what,) if done.what and done.what not in decision.outcome else ()
                 if done.ok is False:
                     self.known.append(Evidence(done.at, f"decision {decision.number}", f"failed: {done.what}"))
                 return
