@@ -20,6 +20,10 @@ def store() -> Store:
     return Store(state_folder(os.environ))
 
 
+class NoLedgerHere(UnknownJob):
+    """Slurm knows the job."""
+
+
 def find_ledger(job: str) -> tuple[Journal, Contents]:
     """The ledger of a job by its number, or a ledger file by its path.
 
@@ -39,7 +43,7 @@ def find_ledger(job: str) -> tuple[Journal, Contents]:
         if not (why := why_no_ledger(job, os.geteuid(), os.environ)):
             raise
         hint = f"name the ledger file (JOBS/*.{job}.jsonl in the state folder), or set {VARIABLE}"
-        raise UnknownJob(why, hint=hint) from error
+        raise NoLedgerHere(why, hint=hint) from error
 
 
 def latest_job() -> str:

@@ -9,7 +9,7 @@ import sys
 import click
 
 from ftslurm.cli import suggestions as complete
-from ftslurm.cli.output import find_ledger, latest_job, print_json
+from ftslurm.cli.output import NoLedgerHere, find_ledger, latest_job, print_json
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.journal import Contents
 from ftslurm.model.settings.tree import Resolved, Settings
@@ -150,8 +150,11 @@ def _code(code: tuple[str, ...], settings: Settings, as_json: bool, missing: Unk
     explainer = Explainer(settings)
     found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
     if missing is not None:
-        if not any(each.known for each in found) and not _STATUS.fullmatch(code[0]):
-            raise missing  # eight digits may be an Ascend code, and are most often a job
+        known = any(each.known for each in found)
+        # Eight digits may be an Ascend code. Three are most often meant as a status, whatever job had the number.
+        a_job = isinstance(missing, NoLedgerHere) and not known and not _STATUS.fullmatch(code[0])
+        if a_job or all(each.kind == show.LINE for each in found):
+            raise missing
         click.echo(visible(f"there is no ledger of a job {code[0]}; as a code:"), err=True)
     if as_json:
         return print_json(show.as_json(found))
