@@ -12,6 +12,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import OWN_STEPS, beside_argv, own_step_env
+from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.events import (
     LoansEnded,
@@ -23,6 +24,7 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
+from ftslurm.model.record import AttemptBegan
 from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer
@@ -32,7 +34,7 @@ from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.requeue.keeper import keep, start_words
-from ftslurm.wrapper.requeue.late_steps import Outage, stepds
+from ftslurm.wrapper.requeue.late_steps import Outage, steps_here
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, slurms_lead_s
 
@@ -190,12 +192,16 @@ class SlurmScheduler:
             self.outage.note(began, False)
             raise
         self.outage.note(began, True)
-        waited = self.outage.await_steps(self._left_steps, self.sleep)
+        waited = self.outage.await_steps(lambda: steps_here(self.job).ended, self._listed_ours, self.sleep)
         return self.client.job(self.job) if waited else view
 
-    def _left_steps(self) -> frozenset[str] | None:
-        """That Slurm lists, or whose slurmstepd is still here."""
-        return stepds(self.job) or self.steps().steps
+    def _listed_ours(self) -> frozenset[str] | None:
+        """Steps of ftrun's ranks that Slurm lists and that do not run on this node. None: Slurm does not answer."""
+        listed = self.steps().steps
+        if not listed:
+            return listed
+        begun = {record.step for record in Journal(self.ledger).read().records if isinstance(record, AttemptBegan)}
+        return (listed & begun) - steps_here(self.job).running
 
     def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> str:
         """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes

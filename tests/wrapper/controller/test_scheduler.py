@@ -20,7 +20,7 @@ from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.scheduler import KEEPERS_MOST, SlurmScheduler
-from ftslurm.wrapper.requeue.late_steps import LOOK_AGAIN_S, RESEND_S, Outage, stepds
+from ftslurm.wrapper.requeue.late_steps import LOOK_AGAIN_S, RESEND_S, Outage, steps_here
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS
 from tests.fakes.slurm import FakeSlurm
 
@@ -199,31 +199,45 @@ class Times:
         return self.now
 
 
-def waits_s(times: Times, outage: Outage, listed: Callable[[], Collection[str] | None]) -> float:
+def waits_s(
+    times: Times, outage: Outage, listed: Callable[[], Collection[str] | None], ended: Callable[[], Collection[str]] = tuple
+) -> float:
     began = times.now
-    outage.await_steps(listed, times.pause)
+    outage.await_steps(ended, listed, times.pause)
     return times.now - began
 
 
-def test_where_slurmctld_was_there_no_step_is_asked_for() -> None:
+@pytest.mark.parametrize("took_s", [0.0, 1.9])
+def test_where_slurmctld_was_there_no_step_is_asked_for(took_s: float) -> None:
     times = Times()
     outage = Outage(times.clock, times.clock)
-    outage.note(times.now, True, up_since=100)
-    assert waits_s(times, outage, lambda: pytest.fail("asked")) == 0.0
+    outage.note(times.now - took_s, True, up_since=100)
+    assert waits_s(times, outage, lambda: pytest.fail("asked"), lambda: pytest.fail("asked")) == 0.0
 
 
 @pytest.mark.parametrize("how", ["no answer", "late", "just up"])
 def test_a_step_that_slurmctld_missed_the_end_of_is_waited_for(how: str) -> None:
     times = Times()
     outage = Outage(times.clock, times.clock)
-    asked = times.now - (5.0 if how == "late" else 0.0)
+    asked = times.now - (12.0 if how == "late" else 0.0)
     outage.note(asked, how != "no answer", up_since=int(times.now) - 8 if how == "just up" else 0)
     ends = times.now + 40.0
     assert 40.0 <= waits_s(times, outage, lambda: ["7.0"] if times.now < ends else []) < 42.0
     assert waits_s(times, outage, lambda: ["7.0"]) == 0.0, "once for each time that slurmctld was away"
 
 
-def test_a_step_of_somebody_else_is_waited_for_no_longer_than_a_message_may_be_late() -> None:
+def test_a_slow_answer_shows_no_outage_so_only_a_slurmstepd_that_is_seen_to_wait_counts() -> None:
+    times = Times()
+    outage = Outage(times.clock, times.clock)
+    outage.note(times.now - 5.0, True)
+    assert waits_s(times, outage, lambda: pytest.fail("asked")) == 0.0
+    outage.note(times.now - 5.0, True)
+    ends = times.now + 40.0
+    ended = waits_s(times, outage, lambda: pytest.fail("asked"), lambda: ["7.0"] if times.now < ends else [])
+    assert 40.0 <= ended < 42.0
+
+
+def test_a_step_of_which_nobody_knows_is_waited_for_no_longer_than_a_message_may_be_late() -> None:
     times = Times()
     outage = Outage(times.clock, times.clock)
     outage.note(times.now, False)
@@ -236,8 +250,11 @@ def test_a_step_of_somebody_else_is_waited_for_no_longer_than_a_message_may_be_l
 
 
 def test_a_requeue_behind_an_outage_begins_when_the_steps_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of its ranks: of others, such as a monitor that the script has started, nobody knows that they end."""
     job = Requeue(tmp_path, {"SLURM_TASK_PID": "1"})
-    job.listed = ["1.0 train\n1.1 ftslurm-agent\n", "1.0 train\n", "1.1 ftslurm-agent\n"]
+    ours, others = f"{job.number}.0", f"{job.number}.2 monitor\n"
+    Journal(job.scheduler.ledger).append([rec.AttemptBegan(2.0, "r1", 1, 0, "k", 1, "n[1-3]", 3, ours)])
+    job.listed = [f"{ours} train\n1.1 ftslurm-agent\n{others}", f"{ours} train\n{others}", f"1.1 ftslurm-agent\n{others}"]
     job.scheduler.outage.note(0.0, False)
     job.give_back(monkeypatch)
     assert job.slept == [LOOK_AGAIN_S, LOOK_AGAIN_S] and not job.listed
@@ -250,7 +267,9 @@ def test_a_slurmstepd_that_still_waits_is_found_on_its_node(tmp_path: Path) -> N
         (tmp_path / str(pid + 10)).mkdir()
         (tmp_path / str(pid + 10) / "cmdline").write_bytes(words)
     (tmp_path / "20").mkdir()
-    assert stepds(7, tmp_path, lambda: {11, 12}) == {"7.0"}
-    assert stepds(7, tmp_path, lambda: {10}) == frozenset(), "its step runs"
+    seen = steps_here(7, tmp_path, lambda: {11, 12})
+    assert (seen.ended, seen.running) == ({"7.0"}, frozenset())
+    seen = steps_here(7, tmp_path, lambda: {10})
+    assert (seen.ended, seen.running) == (frozenset(), {"7.0"})
     stranger = os.geteuid() + 1
-    assert stepds(7, tmp_path, lambda: {11, 12}, [stranger]) == frozenset(), "anybody may call a process so"
+    assert steps_here(7, tmp_path, lambda: {11, 12}, [stranger]).ended == frozenset(), "anybody may call a process so"
