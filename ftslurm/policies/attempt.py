@@ -262,6 +262,11 @@ class Attempt:
         """What srun ends with where ranks fail as these did by themselves, as a shell has it; 0 if none did."""
         return of_step(status for rank, status in self.exits.items() if rank not in self.late).shell
 
+    @property
+    def out_of_memory(self) -> bool:
+        """Did the kernel end a rank that failed by itself, or a process of it, for want of memory?"""
+        return any(end.oom and not end.status.ok for rank, end in self.ends.items() if rank not in self.late)
+
     def belongs(self, rank: int, number: int) -> bool:
         """Is it this attempt's, or that of the rank started again alone?"""
         return number == self.number or number == self.numbers.get(rank)

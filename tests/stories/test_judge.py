@@ -658,6 +658,19 @@ def test_a_job_that_cannot_be_requeued_fails_with_its_own_status_and_says_why(
     assert job.rungs == ["fail"] and job.status == 42 and why in job.said
 
 
+@pytest.mark.parametrize(
+    ("oom", "launcher", "status"),
+    [(True, ExitStatus(1), 1), (True, ExitStatus(0, SIGKILL), 137), (False, ExitStatus(1), 137)],
+    ids=["the step's limit", "the node's memory", "no want of memory"],
+)
+def test_where_srun_says_that_the_step_had_too_little_memory_so_does_ftrun(oom: bool, launcher: ExitStatus, status: int) -> None:
+    job = Job(Settings(ladder=("fail",))).begin()
+    job.silent = {do.EndStep}
+    job.tell(replace(job.exit_of(1, signal=SIGKILL), oom=oom))
+    job.tell(ev.StepEnded(launcher))
+    assert job.rungs == ["fail"] and job.status == status
+
+
 def test_no_requeue_is_overruled_only_where_that_is_asked_for() -> None:
     job = Job(Settings(even_if_no_requeue=True)).begin()
     job.slurm = replace(RUNNING, requeueable=False)

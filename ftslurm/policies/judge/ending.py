@@ -23,6 +23,7 @@ from ftslurm.model.decisions import (
     Start,
 )
 from ftslurm.model.events import Now
+from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.summary import MAY_GO_ON
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
@@ -40,6 +41,10 @@ TELL_LEASES_S = 1.0
 # A step usually ends within a second, and srun says nothing however long it takes: people are told only of a wait that they would
 # wonder about. On a busy cluster a few seconds are ordinary.
 TELL_STEP_S = 8.0
+
+# Of srun, where the limit of the step's memory ended a task or a process of it; whatever signal or code that task ended with.
+# Source: srun.c, SIG_OOM (22.05 to 26.05); seen on 22.05.
+OUT_OF_MEMORY = ExitStatus(1)
 
 
 class Ending(SlurmAway):
@@ -137,6 +142,8 @@ class Ending(SlurmAway):
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         self._timers.stop_all()
         self._attempt.step_end.end()
+        if self._attempt.out_of_memory and event.status == OUT_OF_MEMORY:
+            self._end.finish_with(OUT_OF_MEMORY.shell)
         return self._fenced(now)
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:

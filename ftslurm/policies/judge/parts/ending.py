@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ftslurm.policies.judge.then import Afterwards, ThenDecide
+from dataclasses import replace
+
+from ftslurm.policies.judge.then import Afterwards, ThenDecide, ThenFinish
 
 
 class RunEnd:
@@ -21,6 +23,11 @@ class RunEnd:
     def as_unended(self) -> None:
         """Switch to what follows if the step cannot be ended."""
         self.after = self.after.if_unended
+
+    def finish_with(self, status: int) -> None:
+        """If ftrun is to end, then with this status."""
+        if isinstance(then := self.after.then, ThenFinish):
+            self.after = replace(self.after, then=replace(then, status=status))
 
     def finish(self, status: int) -> None:
         self.status = status
