@@ -1,4 +1,4 @@
-"""What is known of a site, and what `ftslurm doctor` finds there."""
+"""What ftslurm knows about a site, and what `ftslurm doctor` finds there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ftslurm.model.values import dataclass
 class Level(Enum):
     """The worst first."""
 
-    BLOCKS = "blocks"  # a rung that cannot be climbed
-    COSTS = "costs"  # works, but dearer
-    UNKNOWN = "unknown"  # nobody says
+    BLOCKS = "blocks"  # a rung cannot be used
+    COSTS = "costs"  # works, but costs more
+    UNKNOWN = "unknown"  # not shown by Slurm, or not visible from this machine
     OK = "ok"
 
 
@@ -38,7 +38,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Said:
     """What a rule says. reason: one sentence. lost: what that costs, with the measured figure where there is one. rungs: those
-    that cannot be climbed."""
+    that cannot be used."""
 
     level: Level
     reason: str
@@ -49,7 +49,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check. source: where the reason can be read up."""
+    """One check. source: where the reason is documented."""
 
     check: str
     said: Said

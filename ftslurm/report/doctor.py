@@ -22,7 +22,7 @@ def print_findings(console: Console, findings: Sequence[Finding], head: str, who
     console.print(printable(", ".join(f"{counts[level]} {_COUNTED[level]}" for level in Level), style="bold"))
 
 
-_COUNTED = {Level.BLOCKS: "in the way", Level.COSTS: "dearer than need be", Level.UNKNOWN: "unknown", Level.OK: "ok"}
+_COUNTED = {Level.BLOCKS: "in the way", Level.COSTS: "costing more than necessary", Level.UNKNOWN: "unknown", Level.OK: "ok"}
 
 
 def _facts(finding: Finding, whole: bool) -> Iterable[tuple[str, str]]:

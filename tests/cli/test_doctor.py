@@ -86,8 +86,8 @@ def test_a_machine_without_slurm(tmp_path: Path) -> None:
     argv = [Path(sys.executable).with_name("ftslurm"), "doctor"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1 and not done.stderr, done.stderr
-    assert "blocks    Slurm: there is no srun to start steps with: `srun` is not on PATH" in done.stdout
-    assert "checks wait for an answer of Slurm" in done.stdout
+    assert "blocks    Slurm: ftrun finds no srun to start steps with: `srun` is not on PATH" in done.stdout
+    assert "checks need an answer from Slurm" in done.stdout
 
 
 def test_a_policy_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:

@@ -10,15 +10,19 @@ from ftslurm.cli import suggestions as complete
 
 
 @click.command(short_help="Check this cluster, and name the lines to change.")
-@click.option("-v", "--verbose", is_flag=True, help="Show for what is well, too, where it can be read up.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the source of each check, also of those that are ok.")
 @click.option(
-    "--policy", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-policy: slurm.bin may stand there."
+    "--policy",
+    metavar="FILE",
+    default="",
+    shell_complete=complete.files,
+    help="Policy file, as for ftrun --ft-policy; slurm.bin is read from it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def doctor(verbose: bool, policy: str, as_json: bool) -> None:
-    """Check what in the configuration of this cluster and on this machine stands in the way of ftrun.
+    """Check which settings of this cluster and of this machine hinder ftrun.
 
-    Each check is `blocks` (which rungs cannot be climbed), `costs` (works, but dearer), `unknown` (nobody says) or `ok`,
+    Each check is `blocks` (a rung cannot be used), `costs` (works, but costs more), `unknown` (not visible from here) or `ok`,
     with the line to change and who can change it. Run it on a login node and inside an allocation: they may differ. As root
     or SlurmUser it checks the settings of the hooks as well. The exit status is 1 if something blocks.
     """

@@ -1,1 +1,1 @@
-"""What of a site's configuration stands in the way of ftrun: facts in, findings out. Pure."""
+"""Which parts of a site's configuration hinder ftrun: facts in, findings out. Pure."""

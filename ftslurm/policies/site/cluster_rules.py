@@ -1,4 +1,4 @@
-"""The site's hooks, replacements, and what Slurm confines, hides or limits."""
+"""Rules about the site's hooks, about replacements, and about what Slurm confines, hides or limits."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ftslurm.policies.site.rules import NotSaid, Rule
 
 ADMINS = "docs/administrators.md"
 SCRIPTS = "/usr/local/lib/ftslurm"
-# Limits that the hooks' own scripts keep, seconds: `hooks/install/scripts.py` (a test holds them together).
+# Time limits of the hooks' own scripts, seconds: `hooks/install/scripts.py` (a test checks that they are the same).
 PROLOG_S, EPILOG_S = 30, 900
-# nodes.replacement_wait, by default.
+# The default of nodes.replacement_wait.
 REPLACEMENT_WAIT_S = 300
-# Of srun's LaunchParameters, those that do ftrun no harm: tried (tests/live/test_sites.py), or of no weight for steps.
+# LaunchParameters that do not disturb ftrun: tried (tests/live/test_sites.py), or without effect on steps.
 HARMLESS = frozenset({"use_interactive_step", "enable_nss_slurm", "disable_send_gids", "send_gids", "slurmstepd_memlock"})
 
 
@@ -36,10 +36,10 @@ def _hook(key: str, does: str, lost: str, source: str, *instead: Change) -> Rule
         if any(map(is_ours, named)):
             return Said(Level.OK, f"{key} of ftslurm {does}")
         if named:
-            what = f"there is another {key}, and nobody says whether it runs that of ftslurm as well"
+            what = f"{key} names another program; ftslurm cannot see whether that program also runs ftslurm's {key}"
             return Said(Level.UNKNOWN, what, changes=(HOOKS,))
         ours = set_to(key, f"{SCRIPTS}/{FILES[key]}")
-        return Said(Level.COSTS, f"there is no {key}", lost, changes=(ours, HOOKS, *instead))
+        return Said(Level.COSTS, f"{key} is not set", lost, changes=(ours, HOOKS, *instead))
 
     return Rule(key, ("SLURM_VERSION",), source, judge)
 
@@ -55,34 +55,34 @@ def _health_interval(site: Site) -> Said | None:
         return Said(Level.OK, f"nodes are checked every {every:g} s")
     return Said(
         Level.COSTS,
-        "there is a HealthCheckProgram, and Slurm never runs it",
-        "bad nodes are met by jobs",
+        "HealthCheckProgram is set, but Slurm never runs it (HealthCheckInterval is 0)",
+        "a bad node is found only when a job fails there",
         changes=(set_to("HealthCheckInterval", "300"), set_to("HealthCheckNodeState", "ANY")),
     )
 
 
 def _no_hold(site: Site) -> Said:
     if has(site.config, "SchedulerParameters", "nohold_on_prolog_fail"):
-        return Said(Level.OK, "a job that the Prolog turns away runs elsewhere")
+        return Said(Level.OK, "a job that the Prolog turns away from a bad node starts on other nodes")
     if not programs(site.config, "Prolog"):
-        return Said(Level.OK, "there is no Prolog, so none turns jobs away")
+        return Said(Level.OK, "Prolog is not set, so no job is turned away")
     return Said(
         Level.COSTS,
         "Slurm holds a job that the Prolog turns away from a bad node",
-        "such a job waits until somebody releases it",
+        "such a job waits until somebody releases it (scontrol release)",
         changes=(with_words(site.config, "SchedulerParameters", "nohold_on_prolog_fail"),),
     )
 
 
 def _prolog_flags(site: Site) -> Said:
     if has(site.config, "PrologFlags", "Alloc") or has(site.config, "PrologFlags", "Contain"):
-        return Said(Level.OK, "the Prolog checks all nodes of a job before it begins, spares too")
+        return Said(Level.OK, "the Prolog checks all nodes of a job, including spares, before the job begins")
     if not programs(site.config, "Prolog"):
-        return Said(Level.OK, "there is no Prolog that spares could miss")
+        return Said(Level.OK, "Prolog is not set, so there is no check that spares could miss")
     return Said(
         Level.COSTS,
-        "a spare node runs no Prolog before its first step",
-        "a bad spare is found when it is needed",
+        "Slurm does not run the Prolog on a spare node before its first step",
+        "a bad spare is found only when it is needed",
         changes=(with_words(site.config, "PrologFlags", "Alloc"),),
     )
 
@@ -103,10 +103,10 @@ def _hook_limits(site: Site) -> Said | None:
                 Level.COSTS,
                 f"Slurm drains a node whose Prolog or Epilog takes longer than {limit:g} s; the hooks of ftslurm may"
                 f" take {needs[key]} s",
-                "a healthy node, if a clean-up or a reset takes long",
+                "Slurm drains a healthy node when a clean-up or a reset takes long",
                 changes=(set_to(key, f"{needs[key] + 60}"),),
             )
-    return Said(Level.OK, "Prolog and Epilog have the time that the hooks of ftslurm may take")
+    return Said(Level.OK, "the time limits of Prolog and Epilog are longer than the hooks of ftslurm may take")
 
 
 # --- replacements
@@ -140,8 +140,8 @@ def _limits(site: Site) -> Said:
         return Said(Level.OK, "no limit of your account or QOS forbids a donor job beside yours")
     return Said(
         Level.UNKNOWN,
-        "limits of your account or QOS may forbid a donor job (one node more) beside yours; the next rung is taken then",
-        "node replacement by a donor; spares need none",
+        "limits of your account or QOS may forbid a donor job (one more node) beside yours; ftrun then uses the next rung",
+        "node replacement by a donor job; spare nodes do not need one",
         changes=(shell_line("sacctmgr show assoc user=$USER format=account,qos,maxjobs,maxsubmit,grptres"),),
     )
 
@@ -149,11 +149,11 @@ def _limits(site: Site) -> Said:
 def _power(site: Site) -> Said:
     idle, boot = seconds(site.config, "SuspendTime"), seconds(site.config, "ResumeTimeout")
     if not 0 < idle < float("inf") or boot < REPLACEMENT_WAIT_S:
-        return Said(Level.OK, "a donor's node is up within nodes.replacement_wait, 5 min by default")
+        return Said(Level.OK, "a node for a donor job is up within nodes.replacement_wait (default: 5 min)")
     return Said(
         Level.COSTS,
-        f"a node that sleeps may take {boot:g} s to boot, and a replacement is waited for {REPLACEMENT_WAIT_S} s only",
-        "one of node_replacements, for a donor that is given up",
+        f"a powered-down node may take {boot:g} s to boot, but ftrun waits only {REPLACEMENT_WAIT_S} s for a replacement",
+        "one of node_replacements for each donor job that ftrun gives up",
         changes=(policy_line(f"nodes.replacement_wait: {boot + 60:g}s"),),
     )
 
@@ -161,11 +161,11 @@ def _power(site: Site) -> Said:
 def _mpi(site: Site) -> Said:
     default = site.config["MpiDefault"]
     if default.lower() in ("", "none"):
-        return Said(Level.OK, "a step has no MPI plugin unless it asks for one, so it may span a donor's node")
+        return Said(Level.OK, "a step has no MPI plugin unless it asks for one, so it can span a node of a donor job")
     return Said(
         Level.COSTS,
-        f"each step has the MPI plugin {default}; with `restart_via: step` it cannot span two jobs",
-        "donors, not spares",
+        f"each step uses the MPI plugin {default}; with `restart_via: step` such a step cannot span two jobs",
+        "replacement by donor jobs; spare nodes still work",
         changes=(job_line("--nodes=N+1"), shell_line("ftrun --ft-spares 1 ...")),
     )
 
@@ -175,18 +175,18 @@ def _preempt(site: Site) -> Said:
     if "SUSPEND" in mode or "GANG" in mode:
         return Said(
             Level.COSTS,
-            "jobs may be suspended, and a node that a donor has lent is not suspended with its job",
-            "one of max_restarts, where a node is borrowed and the suspension lasts longer than lease.time (60 s)",
+            "Slurm may suspend jobs, but it does not suspend a node that a donor job has lent to the suspended job",
+            "one of max_restarts, if a node is borrowed and the suspension is longer than lease.time (60 s)",
             changes=(shell_line("ftrun --ft-spares 1 ..."), policy_line("nodes.donor: false")),
         )
     if "CANCEL" in mode:
         return Said(
             Level.COSTS,
-            "a job that is preempted is over, unless its partition or QOS says otherwise",
+            "preemption ends a job, unless the job's partition or QOS sets another PreemptMode",
             "the job",
             changes=(policy_line("warning.requeue: true"), set_to("PreemptMode", "REQUEUE")),
         )
-    return Said(Level.OK, "preemption costs a job nothing" if mode not in ("", "OFF") else "jobs are not preempted")
+    return Said(Level.OK, "preemption does not end a job" if mode not in ("", "OFF") else "Slurm does not preempt jobs")
 
 
 # --- network
@@ -196,12 +196,12 @@ def _ports(site: Site) -> Said:
     try:
         named = port_range(site.config["SrunPortRange"])
     except ValueError:
-        raise NotSaid("SrunPortRange cannot be read") from None
+        raise NotSaid("ftslurm cannot read SrunPortRange") from None
     if named is not None:
-        return Said(Level.OK, f"ftrun listens on a port of {named[0]} to {named[1]}, as srun does")
+        return Said(Level.OK, f"ftrun listens on a port from {named[0]} to {named[1]}, as srun does")
     return Said(
         Level.UNKNOWN,
-        "ftrun listens on any free port, and nobody says whether a firewall stands between nodes",
+        "ftrun listens on any free port; ftslurm cannot see whether a firewall between the nodes blocks it",
         "",
         changes=(policy_line("nodes.ports: 60000-60100"), set_to("SrunPortRange", "60000-60100")),
     )
@@ -209,14 +209,14 @@ def _ports(site: Site) -> Said:
 
 def _auth(site: Site) -> Said:
     if site.config["AuthType"] == "auth/munge":
-        return Said(Level.OK, "the secret of a run travels as a munge credential that only you can read")
+        return Said(Level.OK, "ftrun sends the secret of a run as a munge credential that only you can read")
     encrypts = site.config.get("TLSType", "")
     if encrypts and not encrypts.endswith("none"):
-        return Said(Level.OK, "srun sends the secret of a run itself, and Slurm encrypts what it sends (TLS)")
+        return Said(Level.OK, "srun sends the secret of a run, and Slurm encrypts it (TLS)")
     return Said(
         Level.COSTS,
-        "Slurm does without munge, so srun sends the secret of a run as it sends all environment",
-        "who can read that on the network can speak as your ranks do",
+        "Slurm does not use munge, so srun sends the secret of a run unencrypted, with the rest of the environment",
+        "whoever can read the network can pretend to be your ranks",
         changes=(policy_line("nodes.secret: file"), set_to("TLSType", "tls/s2n")),
     )
 
@@ -227,12 +227,12 @@ def _auth(site: Site) -> Said:
 def _tracking(site: Site) -> Said:
     how = site.config["ProctrackType"].rpartition("/")[2]
     if how == "cgroup":
-        return Said(Level.OK, "Slurm ends all that a step has started (cgroups); a clean-up takes 3 to 5 s")
+        return Said(Level.OK, "Slurm ends every process that a step has started (cgroups); a clean-up takes 3 to 5 s")
     if how == "linuxproc":
         return Said(
             Level.COSTS,
-            "Slurm tracks processes by their parents and does not end those that have lost theirs",
-            "ranks that a dead shim leaves run until the next step on their node; a clean-up takes under 1 s instead of 3 to 5 s",
+            "Slurm tracks processes by their parents and does not end a process that has lost its parent",
+            "if a shim dies, its ranks run on until the next step on their node; a clean-up takes under 1 s instead of 3 to 5 s",
             changes=(set_to("ProctrackType", "proctrack/cgroup"),),
         )
     return Said(
@@ -243,11 +243,11 @@ def _tracking(site: Site) -> Said:
 def _tasks(site: Site) -> Said:
     plugins = words(site.config, "TaskPlugin")
     if any("cgroup" in each for each in plugins):
-        return Said(Level.OK, "Slurm confines the tasks of a job by cgroups, as cgroup.conf says")
+        return Said(Level.OK, "Slurm confines the tasks of a job by cgroups, as set in cgroup.conf")
     return Said(
         Level.COSTS,
-        "Slurm confines no task to the memory and devices of its job",
-        "a rank of another job can take the memory or use the devices of yours, and the fault looks like the node's",
+        "Slurm does not confine tasks to the memory and devices of their job",
+        "another job can use the memory or the devices of yours, and the failure then looks like a fault of the node",
         changes=(set_to("TaskPlugin", "task/cgroup,task/affinity"),),
     )
 
@@ -261,10 +261,10 @@ def _confined(key: str, what: str, lost: str, gpus_only: bool) -> Rule:
         if key not in site.config:
             raise NotSaid(f"Slurm does not show {key} of cgroup.conf")
         if site.config[key].lower() == "yes":
-            return Said(Level.OK, f"a job has no more than its own {what}")
+            return Said(Level.OK, f"Slurm confines a job to its own {what}")
         return Said(
             Level.COSTS,
-            f"Slurm does not keep a job to its own {what}",
+            f"Slurm does not confine a job to its own {what}",
             lost,
             changes=(Change(Whose.ADMIN, "cgroup.conf", f"{key}=yes"),),
         )
@@ -275,15 +275,15 @@ def _confined(key: str, what: str, lost: str, gpus_only: bool) -> Rule:
 def _memory(site: Site) -> Said:
     counted = "MEMORY" in site.config["SelectTypeParameters"].upper()
     if not counted:
-        return Said(Level.OK, "memory is not counted, so a second step is never refused for it")
+        return Said(Level.OK, "Slurm does not allocate memory, so it never refuses a second step for lack of memory")
     by_node = site.config.get("DefMemPerNode", "")
     default = by_node not in ("", "UNLIMITED", "0") or site.config.get("DefMemPerCPU", "") not in ("", "UNLIMITED", "0")
     if default:
-        return Said(Level.OK, "memory is counted; ftrun asks for it by node, as much as its step first had")
+        return Said(Level.OK, "Slurm allocates memory; ftrun asks for as much on each node as its first step had")
     return Said(
         Level.COSTS,
-        "memory is counted, and a job that names none gets all of each node",
-        "a donor then waits for an empty node",
+        "Slurm allocates memory, and a job that requests none gets all memory of each node",
+        "a donor job then waits for an empty node",
         changes=(job_line("--mem=SIZE"), set_to("DefMemPerCPU", "MEGABYTES")),
     )
 
@@ -300,11 +300,11 @@ def _tmp(site: Site) -> Said:
     if not keys:
         raise NotSaid("Slurm shows neither JobContainerType nor NamespaceType")
     if not any("tmpfs" in site.config[key] or "linux" in site.config[key] for key in keys):
-        return Said(Level.OK, "what ranks leave in /tmp and /dev/shm outlives a restart in place")
+        return Said(Level.OK, "files of ranks in /tmp and /dev/shm survive a restart in place")
     return Said(
         Level.COSTS,
-        "each job has its own /tmp and /dev/shm, which outlive a restart in place, yet not a change of job",
-        "on a node that a donor lends they are new and empty",
+        "each job has its own /tmp and /dev/shm; they survive a restart in place, but not a requeue",
+        "on a node that a donor job lends they are new and empty",
         changes=(shell_line("ftrun --ft-spares 1 ..."),),
     )
 
@@ -324,15 +324,15 @@ _HOOKS = f'{FACTS}, "Prolog, Epilog and TaskProlog"'
 _SITE, _REPLACED = f"{ADMINS}, What a site sets", "docs/nodes.md, A node that is replaced"
 
 RULES = (
-    _hook("Prolog", "checks a node before each job", "a bad node is found by the job that fails there", f"{ADMINS}, The hooks",
-          policy_line("nodes.health_command: [/site/check]")),
-    _hook("Epilog", "ends what a job leaves behind", "processes and shared memory of the job before meet the next one",
+    _hook("Prolog", "checks each node before a job begins", "a bad node is found only when a job fails there",
+          f"{ADMINS}, The hooks", policy_line("nodes.health_command: [/site/check]")),
+    _hook("Epilog", "ends what a job leaves behind", "processes and shared memory of one job disturb the next job on the node",
           f"{ADMINS}, The hooks"),
     _hook("TaskProlog", "sets the counters in batch scripts and in steps of plain srun",
-          "MA_SCHEDULE_CNT and MA_PROC_START_CNT are in the ranks of ftrun alone", _HOOKS,
+          "only ranks of ftrun have MA_SCHEDULE_CNT and MA_PROC_START_CNT", _HOOKS,
           Change(Whose.USER, "job script", 'eval "$(ftslurm env)"')),
-    _hook("HealthCheckProgram", "drains bad nodes and takes them back", "jobs meet bad nodes, and a drain waits for a person",
-          f"{ADMINS}, The hooks"),
+    _hook("HealthCheckProgram", "drains bad nodes and resumes them when the fault has gone",
+          "bad nodes are found only when jobs fail there, and a person must resume a drained node", f"{ADMINS}, The hooks"),
     Rule("HealthCheckInterval", ("HealthCheckProgram", "HealthCheckInterval"), _HOOKS, _health_interval),
     Rule("nohold_on_prolog_fail", ("SchedulerParameters", "SLURM_VERSION"), _HOOKS, _no_hold),
     Rule("PrologFlags", ("PrologFlags", "SLURM_VERSION"), _HOOKS, _prolog_flags),
@@ -347,8 +347,9 @@ RULES = (
     Rule("AuthType", ("AuthType",), "docs/how-it-works.md, Connections and their secret", _auth),
     Rule("ProctrackType", ("ProctrackType",), "docs/nodes.md, A node that is cut off", _tracking),
     Rule("TaskPlugin", ("TaskPlugin",), "slurm.conf(5), TaskPlugin", _tasks),
-    _confined("ConstrainDevices", "devices", "ranks of another job can use the devices of yours", True),
-    _confined("ConstrainRAMSpace", "memory", "another job can take the memory of yours, and the kernel ends ranks", False),
+    _confined("ConstrainDevices", "devices", "another job can use the devices of yours", True),
+    _confined("ConstrainRAMSpace", "memory",
+              "another job can take the memory of yours, and the kernel then kills your ranks", False),
     Rule("memory", ("SelectTypeParameters",), f'{FACTS}, "Several steps in one allocation"', _memory),
     Rule("SelectType", ("SelectType",), f'{FACTS}, "Clusters for tests"', _select),
     Rule("job_container", (), _SITE, _tmp),

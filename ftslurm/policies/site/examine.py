@@ -1,4 +1,4 @@
-"""The table of rules, and what they find: `ftslurm doctor`."""
+"""The table of rules and their findings: `ftslurm doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ftslurm.model.site import Finding, Level, Said, Site
 from ftslurm.policies.site import cluster_rules, machine_rules, requeue_rules
 from ftslurm.policies.site.rules import NotSaid, Rule
 
-# On this machine, asked whether or not Slurm answers.
+# Rules about this machine: they are checked even if Slurm does not answer.
 OF_THE_MACHINE: Sequence[Rule] = machine_rules.RULES
 OF_SLURM: Sequence[Rule] = (*requeue_rules.RULES, *cluster_rules.RULES)
 RULES: Sequence[Rule] = (*OF_THE_MACHINE, *OF_SLURM)
@@ -18,14 +18,14 @@ _ORDER = tuple(Level)
 
 
 def examine(site: Site) -> tuple[Finding, ...]:
-    """One finding for each rule that means something here; the worst first, else in the order of the table.
+    """One finding for each rule that applies here, the worst first, otherwise in the order of the table.
 
-    Where Slurm does not answer, nothing is guessed from defaults: all rules about it are one finding, unknown.
+    If Slurm does not answer, nothing is guessed from defaults: all rules about Slurm become one finding, unknown.
     """
     rules = RULES if site.config else OF_THE_MACHINE
     found = [Finding(rule.check, said, rule.source) for rule in rules if (said := _said(rule, site)) is not None]
     if not site.config:
-        found.append(Finding("configuration", Said(Level.UNKNOWN, f"{len(OF_SLURM)} checks wait for an answer of Slurm"), _SLURM))
+        found.append(Finding("configuration", Said(Level.UNKNOWN, f"{len(OF_SLURM)} checks need an answer from Slurm"), _SLURM))
     return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.said.level)))
 
 
@@ -40,5 +40,5 @@ def _said(rule: Rule, site: Site) -> Said | None:
 
 
 def blocks(findings: Sequence[Finding]) -> bool:
-    """Is there a rung that cannot be climbed?"""
+    """Is there a rung that cannot be used here?"""
     return any(finding.said.level is Level.BLOCKS for finding in findings)

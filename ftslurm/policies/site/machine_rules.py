@@ -1,4 +1,4 @@
-"""This machine: Python, ftrun, Slurm's commands, and where the ledgers lie."""
+"""Rules about this machine: Python, ftrun, Slurm's commands, and the folder of the ledgers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ftslurm.policies.site.requeue_rules import HOOKS, REQUEUES
 from ftslurm.policies.site.rules import NotSaid, Rule
 
 OLDEST_PYTHON = (3, 10)
-# Kinds of file systems that several machines see at once; and those that a machine keeps in its memory.
+# File systems that several machines share, and those that a machine keeps in its memory.
 SHARED = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.beegfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs",
     "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "virtiofs",
     "wekafs",
 })  # fmt: skip
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
-# A sync that takes longer delays each decision by as much.
+# Each decision waits for a sync, so a slower one delays it.
 SLOW_SYNC_S = 1.0
 ALL_RUNGS = (
     Rung.RANK_RESTART, Rung.IN_PLACE_RESTART, Rung.HANG_RESTART, Rung.NODE_REPLACEMENT, Rung.SHRINK, *REQUEUES,
@@ -25,7 +25,7 @@ SLURM_RUNGS = (Rung.NODE_REPLACEMENT, Rung.SHRINK, *REQUEUES)
 
 
 def _is_shared(folder: Folder) -> bool | None:
-    """None: nobody can tell; a local disk may be what others mount."""
+    """None: unknown, since other machines may mount a local disk."""
     if folder.kind in SHARED:
         return True
     return False if folder.kind in IN_MEMORY else None
@@ -40,7 +40,7 @@ def _slurm(site: Site) -> Said:
     if site.machine.srun.why:
         return Said(
             Level.BLOCKS,
-            f"there is no srun to start steps with: {site.machine.srun.why}",
+            f"ftrun finds no srun to start steps with: {site.machine.srun.why}",
             "",
             SLURM_RUNGS,
             (bin_, shell_line("ftrun --ft-launcher local ...")),
@@ -53,12 +53,12 @@ def _slurm(site: Site) -> Said:
 def _stands_in(site: Site) -> Said:
     m = site.machine
     if m.srun.why:
-        raise NotSaid("there is no srun")
+        raise NotSaid("no srun was found")
     if m.stands_in:
         return Said(Level.OK, f"`srun` on PATH is ftrun ({m.first_srun}), and ftrun finds Slurm's own")
     return Said(
         Level.OK,
-        "`srun` on PATH is Slurm's own, so programs that call srun themselves run without ftrun",
+        "`srun` on PATH is Slurm's own, so a program that calls srun itself runs without ftrun",
         "",
         changes=(shell_line("ln -s $(command -v ftrun) /shared/ftslurm/as-srun/srun"),),
     )
@@ -72,7 +72,7 @@ def _ftrun(site: Site) -> Said:
         return Said(
             Level.COSTS,
             "`ftrun` is not on PATH",
-            "job scripts have to name its path",
+            "job scripts must name its path",
             changes=(shell_line(f"export PATH={m.installed.path}:$PATH"),),
         )
     return Said(Level.OK, f"ftrun is {m.ftrun.path}, with Python {m.version[0]}.{m.version[1]}")
@@ -82,19 +82,19 @@ def _installation(site: Site) -> Said:
     place = site.machine.installed
     shared = _is_shared(place)
     if shared:
-        return Said(Level.OK, f"the installation lies on {place.kind}, which other machines can see")
+        return Said(Level.OK, f"ftslurm is installed on {place.kind}, which other machines can see")
     again = shell_line("/usr/bin/python3 -m venv /shared/ftslurm && /shared/ftslurm/bin/pip install .")
     if shared is False:
         return Said(
             Level.BLOCKS,
-            f"the installation ({place.path}) lies in the memory of this machine, so nodes have none",
+            f"ftslurm is installed in the memory of this machine ({place.path}), so other nodes do not have it",
             "",
             ALL_RUNGS,
             (again,),
         )
     return Said(
         Level.UNKNOWN,
-        f"the installation ({place.path}) lies on {place.kind or 'an unknown file system'}; each node needs it there",
+        f"ftslurm is installed on {place.kind or 'an unknown file system'} ({place.path}); every node needs it at that path",
         "",
         changes=(again,),
     )
@@ -117,21 +117,21 @@ def _shared(site: Site) -> Said:
     folder = site.machine.ledgers.folder
     shared = _is_shared(folder)
     if shared:
-        return Said(Level.OK, f"the ledgers lie on {folder.kind}, which other machines can see")
+        return Said(Level.OK, f"the ledgers are on {folder.kind}, which other machines can see")
     if shared is False:
         return Said(
             Level.BLOCKS,
-            f"the ledgers lie in the memory of this machine ({folder.path}, {folder.kind}), so a requeued job does not"
-            " find its own elsewhere",
+            f"the ledgers are in the memory of this machine ({folder.path}, {folder.kind}), so a job that is requeued to"
+            " another node does not find its ledger",
             "counters, budgets and excluded nodes",
             REQUEUES,
             (_state_dir(),),
         )
     return Said(
         Level.UNKNOWN,
-        f"the ledgers lie on {folder.kind or 'an unknown file system'} ({folder.path}); nobody says whether each"
+        f"the ledgers are on {folder.kind or 'an unknown file system'} ({folder.path}); ftslurm cannot tell whether every"
         " node sees that folder",
-        "counters, budgets and excluded nodes of a job that is requeued elsewhere, if not",
+        "if not: counters, budgets and excluded nodes of a job that is requeued to another node",
         changes=(shell_line(f"srun -N2 ls -d {folder.path}"), _state_dir()),
     )
 
@@ -139,11 +139,11 @@ def _shared(site: Site) -> Said:
 def _locks(site: Site) -> Said:
     ledgers = site.machine.ledgers
     if ledgers.trouble:
-        raise NotSaid("no file can be made there")
+        raise NotSaid("no file can be created there")
     if ledgers.no_lock:
         return Said(
             Level.BLOCKS,
-            f"files in {ledgers.folder.path} cannot be locked, and ftrun locks each write: {ledgers.no_lock}",
+            f"ftrun locks each write, but files in {ledgers.folder.path} cannot be locked: {ledgers.no_lock}",
             "",
             ALL_RUNGS,
             (_state_dir(),),
@@ -152,9 +152,9 @@ def _locks(site: Site) -> Said:
     if local:
         return Said(
             Level.COSTS,
-            f"{ledgers.folder.path} is mounted with {local[0]}, so locks hold on one machine only",
+            f"{ledgers.folder.path} is mounted with {local[0]}, so a lock on one machine does not stop another machine",
             "two machines that write the same ledger at once may mix their lines",
-            changes=(Change(Whose.ADMIN, "fstab", f"the mount without {local[0]}"), _state_dir()),
+            changes=(Change(Whose.ADMIN, "fstab", f"mount it without {local[0]}"), _state_dir()),
         )
     return Said(Level.OK, "files there can be locked")
 
@@ -162,7 +162,7 @@ def _locks(site: Site) -> Said:
 def _sync(site: Site) -> Said:
     ledgers = site.machine.ledgers
     if ledgers.sync_s is None:
-        raise NotSaid("no file can be made there")
+        raise NotSaid("no file can be created there")
     took = f"{ledgers.sync_s * 1000:.1f} ms" if ledgers.sync_s < SLOW_SYNC_S else f"{ledgers.sync_s:.1f} s"
     if ledgers.sync_s < SLOW_SYNC_S:
         return Said(Level.OK, f"a write to the ledger is on disk after {took}")
@@ -174,16 +174,18 @@ def _sync(site: Site) -> Said:
 def _devices(site: Site) -> Said:
     m = site.machine
     if not m.tools:
-        return Said(Level.UNKNOWN, "this machine has no tool of any device (npu-smi, nvidia-smi, amd-smi); ask on a node")
+        return Said(
+            Level.UNKNOWN, "this machine has no device tool (npu-smi, nvidia-smi, amd-smi); run `ftslurm doctor` on a node"
+        )
     if m.deaf:
         missing = sorted(m.deaf.values())
         return Said(
             Level.COSTS,
-            f"devices are here ({', '.join(sorted(m.deaf))}), and ftslurm lacks what reads their faults",
-            "a faulty device is known by what ranks print alone",
+            f"this machine has devices ({', '.join(sorted(m.deaf))}), but the package that reads their faults is missing",
+            "ftrun notices a faulty device only by what ranks print",
             changes=tuple(shell_line(f"pip install '.[{extra}]'") for extra in missing),
         )
-    return Said(Level.OK, f"faults of devices can be read: {', '.join(m.tools)}")
+    return Said(Level.OK, f"ftslurm can read faults of these devices: {', '.join(m.tools)}")
 
 
 def _scripts(site: Site) -> Said | None:
@@ -193,24 +195,28 @@ def _scripts(site: Site) -> Said | None:
     if not scripts or not (ours or missing):
         return None
     if not missing:
-        return Said(Level.OK, "the scripts that slurm.conf names are here")
+        return Said(Level.OK, "the scripts that slurm.conf names are on this machine")
     if site.machine.on_node:
         return Said(
             Level.COSTS,
-            f"slurm.conf names {missing[0]}, which is not on this node or may not be run",
+            f"slurm.conf names {missing[0]}, which is missing on this node or not executable",
             "Slurm drains a node on which the Prolog is missing",
             changes=(shell_line("sudo ftslurm install-hooks", Whose.ADMIN), HOOKS),
         )
-    return Said(Level.UNKNOWN, f"slurm.conf names {missing[0]}, which is not here; each node and slurmctld's host need it")
+    return Said(
+        Level.UNKNOWN, f"slurm.conf names {missing[0]}, which is not on this machine; every node and slurmctld's host need it"
+    )
 
 
 def _hook_settings(site: Site) -> Said | None:
-    """For those who can mend it."""
+    """The finding for the one who can correct the hooks' settings."""
     if not site.admin or not any(map(is_ours, site.machine.scripts)):
         return None
     if site.machine.hook_settings:
-        return Said(Level.COSTS, site.machine.hook_settings, "the hooks leave nodes and jobs alone", changes=(HOOKS,))
-    return Said(Level.OK, "the settings of the hooks can be read, or are the defaults")
+        return Said(
+            Level.COSTS, site.machine.hook_settings, "the hooks do nothing, neither to nodes nor to jobs", changes=(HOOKS,)
+        )
+    return Said(Level.OK, "the settings of the hooks are valid, or the defaults")
 
 
 _INSTALL, _LEDGER = "docs/install.md", "docs/operating.md, The ledger"

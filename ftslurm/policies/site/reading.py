@@ -1,4 +1,4 @@
-"""Values of `scontrol show config`, and lines of slurm.conf made of them. Source: slurm.conf(5)."""
+"""Reads values of `scontrol show config`, and makes lines for slurm.conf from them. Source: slurm.conf(5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Config = Mapping[str, str]
 Release = tuple[int, int, int]
 
 _ENDLESS = frozenset({"INFINITE", "UNLIMITED", "NONE"})
-# From here on a Prolog that is not set is not shown: there may be several, `Prolog[0]` and so on (24.11, 26.05).
+# From this release on Slurm does not show a Prolog that is not set, and shows several as `Prolog[0]` and so on (24.11, 26.05).
 _SEVERAL_FROM: Release = (23, 11, 0)
 # What Slurm writes for "no limit" in 16 bits.
 _NO_LIMIT_S = 65534
@@ -23,34 +23,34 @@ def release(config: Config) -> Release:
     """Raises: NotSaid."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", config.get("SLURM_VERSION", ""))
     if found is None:
-        raise NotSaid("Slurm's release cannot be read")
+        raise NotSaid("ftslurm cannot read Slurm's release")
     return int(found[1]), int(found[2]), int(found[3])
 
 
 def seconds(config: Config, key: str) -> float:
-    """Of `30 sec`, `2 min`, `65534` or INFINITE (inf). Raises: NotSaid."""
+    """Seconds of `30 sec`, `2 min`, `65534` or INFINITE (inf). Raises: NotSaid."""
     text = config[key]
     if text.upper() in _ENDLESS:
         return math.inf
     found = re.fullmatch(r"(\d{1,9})( sec| min)?", text)
     if found is None:
-        raise NotSaid(f"{key} is no time that can be read")
+        raise NotSaid(f"ftslurm cannot read the time in {key}")
     took = int(found[1]) * (60.0 if found[2] == " min" else 1.0)
     return math.inf if took >= _NO_LIMIT_S and not found[2] else took
 
 
 def words(config: Config, key: str) -> tuple[str, ...]:
-    """Of a list with commas; `none` is no word."""
+    """The words of a comma-separated list; `none` does not count as one."""
     return tuple(word for word in re.split(r"[,\s]+", config[key]) if word and word.lower() != "none")
 
 
 def option(config: Config, key: str, name: str, default: float) -> float:
-    """N of `NAME=N` in a list such as SchedulerParameters; that it is not there means the default. Raises: NotSaid."""
+    """N of `NAME=N` in a list such as SchedulerParameters; the default if the list has no such entry. Raises: NotSaid."""
     found = [word.partition("=")[2] for word in words(config, key) if word.partition("=")[0].lower() == name]
     if not found:
         return default
     if not re.fullmatch(r"-?\d{1,9}", found[-1]):
-        raise NotSaid(f"{name} in {key} is no number")
+        raise NotSaid(f"{name} in {key} is not a number")
     return float(found[-1])
 
 
@@ -59,7 +59,7 @@ def has(config: Config, key: str, name: str) -> bool:
 
 
 def programs(config: Config, key: str) -> tuple[str, ...]:
-    """Those that `Prolog` or the like names. Raises: NotSaid where an old Slurm does not show the key."""
+    """The programs that `Prolog` or a similar key names. Raises: NotSaid if an old Slurm does not show the key."""
     shown = [value for name, value in config.items() if re.fullmatch(rf"{key}(\[\d+\])?", name)]
     if not shown and release(config) < _SEVERAL_FROM:
         raise NotSaid(f"Slurm does not show {key}")
@@ -67,7 +67,7 @@ def programs(config: Config, key: str) -> tuple[str, ...]:
 
 
 def is_ours(program: str) -> bool:
-    """One that `ftslurm install-hooks` has written, by its folder."""
+    """Is it a script that `ftslurm install-hooks` has written? Its folder tells."""
     return "ftslurm" in program
 
 
@@ -76,14 +76,14 @@ def set_to(key: str, value: str) -> Change:
 
 
 def with_words(config: Config, key: str, *more: str) -> Change:
-    """The line that stands there, and `more`; NAME=N takes the place of another NAME."""
+    """The present line with `more` added; NAME=N replaces another value of NAME."""
     names = {word.partition("=")[0].lower() for word in more}
     kept = [word for word in words(config, key) if word.partition("=")[0].lower() not in names]
     return set_to(key, ",".join((*kept, *more)))
 
 
 def without_word(config: Config, key: str, name: str) -> Change:
-    """The line that stands there, less `name`."""
+    """The present line without `name`."""
     return set_to(key, ",".join(word for word in words(config, key) if word.lower() != name.lower()))
 
 

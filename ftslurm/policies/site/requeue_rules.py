@@ -1,4 +1,4 @@
-"""What a requeue costs on this site, and a node that dies."""
+"""Rules about what a requeue, and a node that dies, cost on this site."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ REQUEUES = (Rung.ISOLATED_REQUEUE, Rung.UNCONDITIONAL_REQUEUE)
 FACTS = "docs/slurm-facts.md"
 HOOKS = shell_line("ftslurm install-hooks --dry-run", Whose.ADMIN)
 
-# What Slurm adds to a requeue whose start time has passed: cred_expire (120 s) and 1.
+# The delay that Slurm adds to a requeue whose start time has passed: cred_expire (120 s) and 1 s.
 SLURMS_OWN_S = 121
-# Slurm notices a dead node after 1.5 to 2 times SlurmdTimeout; this one keeps that within Slurm's own delay.
+# Slurm notices a dead node after 1.5 to 2 times SlurmdTimeout; with this value that stays within the 121 s.
 SHORT_TIMEOUT_S = 60
 DEFAULT_MESSAGE_S = 10
-# The step that carries a requeue out watches the other nodes for 9 s, and ends 3 s before SIGKILL: `wrapper/requeue`.
+# The step that carries out a requeue watches the other nodes for 9 s, and ends 3 s before SIGKILL: `wrapper/requeue`.
 KILL_WAIT_S = 12
 # slurm.conf(5), SchedulerParameters.
 SCHED_INTERVAL_S, BF_INTERVAL_S = 60, 30
@@ -47,24 +47,24 @@ def _release(site: Site) -> Said:
     found = release(site.config)
     name = site.config["SLURM_VERSION"]
     if not TRIED[0] <= found[:2] <= TRIED[1]:
-        return Said(Level.UNKNOWN, f"Slurm {name} is not among the releases on which ftslurm was tried (22.05 to 26.05)")
+        return Said(Level.UNKNOWN, f"ftslurm was not tested on Slurm {name} (tested: 22.05 to 26.05)")
     if found >= LOSES_GPUS_BEFORE:
         return Said(Level.OK, f"Slurm {name} has none of the bugs that ftslurm works around")
     if "GresTypes" not in site.config:
         raise NotSaid("Slurm does not show GresTypes")
     if not has(site.config, "GresTypes", "gpu"):
-        return Said(Level.OK, f"Slurm {name} may start a requeued job without its GPUs (bug 16121), and this cluster has none")
+        return Said(Level.OK, f"Slurm {name} may start a requeued job without its GPUs (bug 16121), but this cluster has no GPUs")
     return Said(
         Level.COSTS,
-        f"Slurm {name} starts a requeued job without its GPUs if a node of it went down during the clean-up (bug 16121)",
-        "one requeue more; the GPUs of its nodes count as taken until slurmctld restarts",
+        f"Slurm {name} starts a requeued job without its GPUs if one of its nodes went down during the clean-up (bug 16121)",
+        "one more requeue; the GPUs of the job's nodes count as allocated until slurmctld restarts",
         changes=(Change(Whose.ADMIN, "packages", "Slurm 23.02.2 or later"),),
     )
 
 
 def _job_requeue(site: Site) -> Said:
     if site.config["JobRequeue"] == "1":
-        return Said(Level.OK, "batch jobs may be requeued unless they ask not to be")
+        return Said(Level.OK, "Slurm may requeue a batch job unless it was submitted with --no-requeue")
     return Said(
         Level.BLOCKS,
         "Slurm refuses to requeue a batch job that was submitted without --requeue",
@@ -81,7 +81,7 @@ def _own_job(site: Site) -> Said | None:
     if not job.batch:
         return Said(
             Level.BLOCKS,
-            f"job {job.number} has no batch script (salloc), and Slurm requeues batch jobs only",
+            f"job {job.number} has no batch script (salloc), and Slurm requeues only batch jobs",
             "",
             REQUEUES,
             (shell_line("sbatch job.sh"),),
@@ -100,20 +100,22 @@ def _own_job(site: Site) -> Said | None:
 def _start(site: Site) -> Said:
     named = programs(site.config, "EpilogSlurmctld")
     if any(map(is_ours, named)):
-        return Said(Level.OK, "a requeued job starts 2 s after its nodes are clean, and an interrupted requeue is finished")
+        return Said(
+            Level.OK, "a requeued job starts 2 s after its nodes are clean, and EpilogSlurmctld finishes an interrupted requeue"
+        )
     if named:
         return Said(
             Level.UNKNOWN,
-            "there is an EpilogSlurmctld, and nobody says whether it runs that of ftslurm as well",
+            "EpilogSlurmctld names another program; ftslurm cannot see whether that program also runs ftslurm's",
             "",
             changes=(HOOKS,),
         )
     first = 45 if programs(site.config, "Epilog") else 6
     return Said(
         Level.COSTS,
-        "without EpilogSlurmctld the start of a requeued job is estimated from earlier clean-ups",
+        "without EpilogSlurmctld ftrun estimates the start of a requeued job from earlier clean-ups",
         f"a job on one node starts {first} s after its first requeue; a clean-up that takes longer costs {SLURMS_OWN_S} s once;"
-        " an interrupted requeue waits for `ftslurm requeue --finish`",
+        " an interrupted requeue waits until somebody runs `ftslurm requeue --finish`",
         changes=(set_to("EpilogSlurmctld", "/usr/local/lib/ftslurm/epilog_slurmctld"), HOOKS),
     )
 
@@ -123,11 +125,11 @@ def _expedited(site: Site) -> Said | None:
         return None
     if has(site.config, "SlurmctldParameters", "enable_expedited_requeue"):
         return Said(
-            Level.OK, "a job that asks for it is requeued 0.1 s after its clean-up", changes=(job_line("--requeue=expedite"),)
+            Level.OK, "a job that asks for it starts again 0.1 s after its clean-up", changes=(job_line("--requeue=expedite"),)
         )
     return Said(
         Level.COSTS,
-        "the site does not allow expedited requeue, so ftrun sets a start time behind the clean-up",
+        "the site does not allow expedited requeue, so ftrun sets a start time after the expected end of the clean-up",
         "5.7 s for a requeue instead of the clean-up (2.9 s) and 0.1 s, on a quiet cluster without an Epilog",
         changes=(with_words(site.config, "SlurmctldParameters", "enable_expedited_requeue"), job_line("--requeue=expedite")),
     )
@@ -140,11 +142,13 @@ def _batch_requeues(site: Site) -> Said | None:
         raise NotSaid("Slurm does not show MaxBatchRequeue")
     most = option({"": f"n={site.config['MaxBatchRequeue']}"}, "", "n", 0)
     if most >= SOME_BAD_NODES:
-        return Said(Level.OK, f"Slurm holds a job that it has requeued by itself {most:g} times, after a failed Prolog say")
+        return Said(
+            Level.OK, f"Slurm holds a job after it has requeued it by itself {most:g} times, for example after a failed Prolog"
+        )
     return Said(
         Level.COSTS,
-        f"Slurm holds a job as soon as it has requeued it by itself {most:g} times, after a failed Prolog say",
-        "such a job waits for an administrator",
+        f"Slurm holds a job after it has requeued it by itself only {most:g} times, for example after a failed Prolog",
+        "such a job waits until an administrator releases it",
         changes=(set_to("MaxBatchRequeue", f"{SOME_BAD_NODES}"),),
     )
 
@@ -156,7 +160,7 @@ def _exit_statuses(key: str, what: str, cost: str) -> Rule:
             return Said(Level.OK, f"Slurm {what} no job for its exit status")
         return Said(
             Level.COSTS,
-            f"Slurm itself {what} a job that ends with {', '.join(listed)}, also where the ladder says fail",
+            f"Slurm itself {what} a job that ends with {', '.join(listed)}, even if the ladder has decided `fail`",
             cost,
             changes=(set_to(key, ""),),
         )
@@ -171,11 +175,11 @@ def _pace(site: Site) -> Said:
         backfill = -1
     each = min((every for every in (main, backfill) if every > 0), default=math.inf)
     if each <= QUICK_INTERVAL_S:
-        return Said(Level.OK, f"the scheduler looks at waiting jobs every {each:g} s at least")
-    often = f"every {each:g} s at least" if each < math.inf else "only when other jobs come and go"
+        return Said(Level.OK, f"the scheduler looks at waiting jobs at least every {each:g} s")
+    often = f"at least every {each:g} s" if each < math.inf else "only when other jobs come and go"
     return Said(
         Level.COSTS,
-        f"the scheduler looks at waiting jobs {often}, and at once only where other jobs come and go",
+        f"the scheduler looks at waiting jobs {often}, and sooner only if other jobs start or end",
         "on an idle cluster a requeue takes longer: 16 to 22 s with sched_interval=60,bf_interval=30",
         changes=(
             with_words(
@@ -188,11 +192,11 @@ def _pace(site: Site) -> Said:
 def _completing(site: Site) -> Said:
     wait = seconds(site.config, "CompleteWait")
     if not wait:
-        return Said(Level.OK, "waiting jobs do not wait for others that clean up")
+        return Said(Level.OK, "Slurm starts waiting jobs while others are cleaned up")
     return Said(
         Level.COSTS,
-        "Slurm starts no job while another one cleans up",
-        f"up to {wait:g} s for each requeue and each donor",
+        "Slurm starts no job while another one is cleaned up",
+        f"up to {wait:g} s for each requeue and each donor job",
         changes=(set_to("CompleteWait", "0"),),
     )
 
@@ -200,24 +204,24 @@ def _completing(site: Site) -> Said:
 def _kill_wait(site: Site) -> Said:
     wait = seconds(site.config, "KillWait")
     if wait >= KILL_WAIT_S:
-        return Said(Level.OK, f"the step that carries a requeue out has {wait:g} s before SIGKILL, which is enough")
+        return Said(Level.OK, f"the step that carries out a requeue has {wait:g} s before SIGKILL, which is enough")
     watched = max(0.0, wait - 3)
     return Said(
         Level.COSTS,
-        f"SIGKILL follows {wait:g} s after the SIGTERM of a requeue, so the step that carries it out watches the"
+        f"SIGKILL follows {wait:g} s after the SIGTERM of a requeue, so the step that carries out the requeue watches the"
         f" clean-up for {watched:g} s instead of 9 s",
-        f"a start that is more of a guess; a wrong one costs {SLURMS_OWN_S} s",
+        f"ftrun estimates the start less exactly; a start that is too early costs {SLURMS_OWN_S} s",
         changes=(set_to("KillWait", "30"),),
     )
 
 
 def _append(site: Site) -> Said:
     if site.config["JobFileAppend"] == "1":
-        return Said(Level.OK, "a requeued job continues its output file")
+        return Said(Level.OK, "Slurm appends to the output file of a requeued job")
     return Said(
         Level.COSTS,
-        "Slurm begins the output file of a requeued job anew, unless the job says otherwise",
-        "ftrun keeps 16 MB of each file (logs.keep_bytes), `ftslurm logs` shows them; the rest is lost",
+        "Slurm truncates the output file of a requeued job, unless the job sets --open-mode=append",
+        "ftrun saves 16 MB of each file (logs.keep_bytes), which `ftslurm logs` shows; the rest is lost",
         changes=(job_line("--open-mode=append"), set_to("JobFileAppend", "1")),
     )
 
@@ -239,7 +243,7 @@ def _slurmd_timeout(site: Site) -> Said:
     if not 0 < limit < math.inf:
         return Said(
             Level.BLOCKS,
-            "Slurm never takes a node that does not answer for down, so a job that cannot give it back waits for ever",
+            "Slurm never marks a node that does not answer as down, so a job that cannot give it back waits for ever",
             "",
             (Rung.ISOLATED_REQUEUE,),
             shorter,
@@ -248,8 +252,8 @@ def _slurmd_timeout(site: Site) -> Said:
         return Said(Level.OK, f"Slurm notices a dead node after {_waits(site.config)}")
     return Said(
         Level.COSTS,
-        "a requeue waits for Slurm to notice a dead node where the job cannot give it back: the batch node's, an"
-        " exclusive job's, and without slurmdbd every one",
+        "a requeue waits until Slurm notices a dead node if the job cannot give it back: the batch node, a node of an"
+        " exclusive job, and without slurmdbd any node",
         f"{_waits(site.config)} for each such requeue",
         changes=shorter,
     )
@@ -257,11 +261,11 @@ def _slurmd_timeout(site: Site) -> Said:
 
 def _shrink(site: Site) -> Said:
     if not has(site.config, "SchedulerParameters", "disable_job_shrink"):
-        return Said(Level.OK, "a job may give nodes back")
+        return Said(Level.OK, "the site allows jobs to give nodes back")
     return Said(
         Level.COSTS,
-        "the site forbids jobs to give nodes back, so a job keeps its dead nodes, also one that has replaced them or"
-        " goes on with fewer",
+        "the site does not allow jobs to give nodes back, so a job keeps its dead nodes, even if it has replaced them or"
+        " continues with fewer",
         f"{_waits(site.config)} for a requeue away from a dead node; after a replacement or a shrink Slurm ends a job without"
         " --no-kill when it notices",
         changes=(job_line("--no-kill"), without_word(site.config, "SchedulerParameters", "disable_job_shrink")),
@@ -270,8 +274,12 @@ def _shrink(site: Site) -> Said:
 
 def _accounts(site: Site) -> Said:
     if "slurmdbd" in site.config["AccountingStorageType"]:
-        return Said(Level.OK, "with slurmdbd Slurm accepts changes of a job that has lost a node")
-    more = f"; a job that has lost a node is requeued plainly, {SLURMS_OWN_S} s" if release(site.config) < (23, 0, 0) else ""
+        return Said(Level.OK, "with slurmdbd Slurm accepts changes to a job that has lost a node")
+    more = (
+        f"; after a job has lost a node, ftrun cannot set a start time for its requeue: {SLURMS_OWN_S} s"
+        if release(site.config) < (23, 0, 0)
+        else ""
+    )
     return Said(
         Level.COSTS,
         "without slurmdbd a job keeps its dead node until Slurm notices",
@@ -285,7 +293,9 @@ def _exclusive(site: Site) -> Said:
         raise NotSaid("Slurm does not show its partitions")
     names = [each.name for each in site.partitions if each.exclusive]
     if not names:
-        return Said(Level.OK, "no partition makes jobs exclusive; a job gives a dead node back unless it asked for --exclusive")
+        return Said(
+            Level.OK, "no partition makes jobs exclusive; a job can give a dead node back unless it asked for --exclusive"
+        )
     shown = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
     return Said(
         Level.COSTS,
@@ -298,10 +308,10 @@ def _exclusive(site: Site) -> Said:
 def _message_timeout(site: Site) -> Said:
     limit = seconds(site.config, "MessageTimeout")
     if limit <= DEFAULT_MESSAGE_S:
-        return Said(Level.OK, f"slurmctld knows {limit + 1:g} to {limit + 3:g} s after a call that a node does not answer")
+        return Said(Level.OK, f"slurmctld notices {limit + 1:g} to {limit + 3:g} s after a call that a node does not answer")
     return Said(
         Level.COSTS,
-        "slurmctld waits longer than by default before it knows that a node does not answer",
+        "slurmctld waits longer than by default (MessageTimeout) before it notices that a node does not answer",
         f"{limit - DEFAULT_MESSAGE_S:g} s more for each requeue away from a dead node",
         changes=(set_to("MessageTimeout", f"{DEFAULT_MESSAGE_S}"),),
     )
@@ -309,11 +319,11 @@ def _message_timeout(site: Site) -> Said:
 
 def _private(site: Site) -> Said:
     if not has(site.config, "PrivateData", "nodes"):
-        return Said(Level.OK, "users see the states of nodes")
+        return Said(Level.OK, "users can see the states of nodes")
     kept = [word for word in words(site.config, "PrivateData") if word.lower() != "nodes"]
     return Said(
         Level.COSTS,
-        "users do not see the states of nodes: ftrun knows a dead one by its slurmd alone, and keeps it in the job",
+        "users cannot see the states of nodes: ftrun recognises a dead node only by its slurmd, and keeps it in the job",
         f"{_waits(site.config)} for a requeue away from a dead node",
         changes=(set_to("PrivateData", ",".join(kept) or "none"),),
     )
@@ -321,11 +331,11 @@ def _private(site: Site) -> Said:
 
 def _return(site: Site) -> Said:
     if site.config["ReturnToService"] != "0":
-        return Said(Level.OK, "a node that was only silent comes back by itself")
+        return Said(Level.OK, "a node that was only silent returns to service by itself")
     return Said(
         Level.COSTS,
-        "a node that was down stays down until an administrator resumes it, also where it was only silent",
-        "that many nodes fewer for replacements and requeues",
+        "a node that was down stays down until an administrator resumes it, even if it was only silent",
+        "replacements and requeues cannot use these nodes",
         changes=(set_to("ReturnToService", "1"),),
     )
 
@@ -333,10 +343,10 @@ def _return(site: Site) -> Said:
 def _unkillable(site: Site) -> Said:
     limit = seconds(site.config, "UnkillableStepTimeout")
     if limit <= SLURMS_OWN_S:
-        return Said(Level.OK, f"Slurm drains a node {limit:g} s after a process there has outlived SIGKILL")
+        return Said(Level.OK, f"Slurm drains a node if a process there survives SIGKILL for {limit:g} s")
     return Said(
         Level.COSTS,
-        "a process that outlives SIGKILL holds its node, and a requeued job, until Slurm drains the node",
+        "a process that survives SIGKILL holds its node, and a requeued job, until Slurm drains the node",
         f"up to {limit:g} s",
         changes=(set_to("UnkillableStepTimeout", "60"),),
     )

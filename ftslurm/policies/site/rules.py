@@ -1,4 +1,4 @@
-"""What a rule about a site is."""
+"""The form of a rule about a site."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ftslurm.model.values import dataclass
 
 
 class NotSaid(Exception):
-    """What a rule needs is not told, or cannot be read. The text: what, in words."""
+    """A rule lacks a value: Slurm does not show it, or it cannot be read. The text says which, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """keys: of `scontrol show config`; where one is not shown, the finding is unknown. judge: raises NotSaid; None where the
-    check means nothing on this site."""
+    """keys: of `scontrol show config`; if one is not shown, the finding is unknown. judge: raises NotSaid; gives None if the
+    check does not apply to this site."""
 
     check: str
     keys: tuple[str, ...]
