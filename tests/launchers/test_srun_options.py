@@ -368,3 +368,11 @@ def test_what_srun_would_do_and_ftrun_does_not_is_told(options: str, others_end:
     from ftslurm.launchers.srun import overruled
 
     assert len(overruled(tuple(options.split()), others_end)) == told
+
+
+def test_a_user_s_verbose_srun_does_not_make_ours_verbose_which_are_quiet() -> None:
+    """srun: don't specify both --verbose (-v) and --quiet (-Q)."""
+    from ftslurm.launchers.srun import beside_argv, own_step_env
+
+    assert "--quiet" in beside_argv(["n1"], "ftslurm-look", ["true"])
+    assert own_step_env({"SLURM_DEBUG": "1", "SLURM_JOB_ID": "7"}) == {"SLURM_JOB_ID": "7"}
