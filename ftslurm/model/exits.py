@@ -47,6 +47,23 @@ def of_step(statuses: Iterable[ExitStatus]) -> ExitStatus:
     return max(statuses, key=lambda status: (status.signal, status.code), default=ExitStatus(0))
 
 
+# Slurm's numbers for messages that did not get through (slurm_errno.h). 5001 and 5003 would look like tasks that SIGKILL or
+# SIGSEGV ended before their command began.
+_UNDELIVERED = {
+    1001: "no connection to a node", 1002: "sending failed", 1003: "receiving failed", 1004: "a connection was closed",
+    5000: "an empty answer", 5002: "not all was sent", 5004: "no answer in time", 5005: "no byte was sent or received",
+}  # fmt: skip
+
+
+def undelivered(status: ExitStatus) -> str:
+    """What went wrong between srun and the nodes, from the status of an srun whose tasks have not come up; empty if nothing did.
+
+    Source: srun ends with the last byte of Slurm's error number where it cannot start a step (launch_slurm.c of 22.05, launch.c
+    of 24.11).
+    """
+    return next((words for number, words in _UNDELIVERED.items() if status == ExitStatus(number & 0xFF)), "")
+
+
 # Linux's numbers (signal(7)), the only ones Slurm's nodes have; a table, for the words do no I/O and need no module.
 _NAMES = (
     "0", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",

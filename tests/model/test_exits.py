@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.model.exits import ExitStatus, from_returncode, from_shell, of_step, signal_name
+from ftslurm.model.exits import ExitStatus, from_returncode, from_shell, of_step, signal_name, undelivered
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,10 @@ def test_a_real_process_agrees() -> None:
 )
 def test_of_several_ends_a_signal_comes_first_and_then_the_highest_code_as_with_srun(ends: list[ExitStatus], status: int) -> None:
     assert of_step(ends).shell == status and of_step(reversed(ends)).shell == status
+
+
+def test_srun_s_status_tells_of_messages_that_did_not_get_through() -> None:
+    """5005 & 255, 1001 & 255; not what a task's own end may be, and no srun that was killed."""
+    assert undelivered(ExitStatus(141)) and undelivered(ExitStatus(233))
+    assert not any(undelivered(ExitStatus(code)) for code in (0, 1, 2, 7, 93, 126, 127, 130, 134, 137, 139, 143, 253, 255))
+    assert not any(undelivered(ExitStatus(0, number)) for number in range(1, 65))

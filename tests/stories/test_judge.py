@@ -1696,6 +1696,37 @@ def test_a_step_that_a_fresh_slurmctld_refuses_is_started_once_more_and_not_for_
     assert job.status == 1 and "had just come up" in job.said
 
 
+def messages_fail(can: tuple[str, ...] = ("ask", "requeue"), requeueable: bool = True) -> Job:
+    """srun gives up again and again: a node's slurmd closes the connection without an answer (5005, seen on a busy 22.05)."""
+    job = Job(can=can)
+    job.silent = {do.LaunchStep}
+    job.slurm = replace(job.slurm, requeueable=requeueable)
+    job.tell(ev.Begun())
+    for launches in range(1, 2 + LAUNCHES_AGAIN):
+        assert job.status is None and len(job.did(do.LaunchStep)) == launches
+        job.tell(ev.StepEnded(ExitStatus(141)))
+        job.wait(GATHERS_S * launches + 0.1)
+    return job
+
+
+def test_a_step_whose_messages_were_lost_is_started_again_and_then_elsewhere() -> None:
+    job = messages_fail()
+    assert "no byte was sent or received" in job.said
+    assert job.rungs == ["unconditional-requeue"] and len(job.did(do.LaunchStep)) == 1 + LAUNCHES_AGAIN
+
+
+def test_a_step_whose_messages_are_lost_for_ever_fails_with_srun_s_status() -> None:
+    job = messages_fail(requeueable=False)
+    assert (job.status, job.rungs) == (141, ["fail"])
+
+
+def test_without_slurm_a_launcher_s_status_is_no_error_of_slurm_s() -> None:
+    job = Job(can=())
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), ev.StepEnded(ExitStatus(141)))
+    assert (job.status, len(job.did(do.LaunchStep))) == (141, 1)
+
+
 def test_a_step_that_slurm_refuses_for_good_fails_at_once() -> None:
     assert launch_fails(FRESH_S + 1.0).status == 1
 

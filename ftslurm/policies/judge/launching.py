@@ -11,7 +11,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import CheckNode, Decision, ListSteps, Say
 from ftslurm.model.events import Now
-from ftslurm.model.exits import signal_name
+from ftslurm.model.exits import signal_name, undelivered
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
@@ -288,8 +288,8 @@ class Launching(Settling):
         self._anew()
         what = f"the step did not come up: its launcher {event.status}"
         self._attempt.lose_step(what)
-        self._launch.fail()
-        cause = Cause.LOST if self._attempt.number else Cause.LAUNCH
+        self._launch.fail(undelivered(event.status) if Capability.ASK in self.facts.can else "")
+        cause = Cause.LOST if self._attempt.number or self._launch.undelivered else Cause.LAUNCH
         return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
 
     def _launch_ended_in_part(self, event: ev.PartEnded, now: Now) -> list[Decision]:

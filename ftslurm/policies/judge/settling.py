@@ -178,6 +178,8 @@ class Settling(Causes):
             return ""
         if self._slurm.was_away:
             return "slurmctld was away while the step was to start"
+        if self._launch.undelivered:
+            return f"srun could not start the step on every node ({self._launch.undelivered})"
         return "slurmctld had just come up when the step was to start" if self._slurm.just_came_up(now) else ""
 
     def _launch_later(self, now: Now) -> None:

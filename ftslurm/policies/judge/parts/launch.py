@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 class StepLaunch:
     """step: its name, from rank 0's shim. steps: node -> the step there. overlap: is it launched beside ended steps that Slurm
-    still remembers? in_vain: launches that failed because slurmctld was away.
+    still remembers? in_vain: launches that failed because of Slurm itself.
     """
 
     def __init__(self) -> None:
@@ -17,6 +17,7 @@ class StepLaunch:
         self.overlap = False
         self.in_vain = 0
         self.failed = False  # did the step fail to start?
+        self.undelivered = ""  # of such a step, what went wrong between srun and the nodes
         self.run_began_at = 0.0  # monotonic seconds
         self.launched_at = 0.0  # Unix seconds, of a step whose ranks have not been started yet
         self.others_unlisted = False  # does Slurm list no step of a killed ftrun?
@@ -32,7 +33,7 @@ class StepLaunch:
     def begin(self, at: float, look_in_s: float) -> None:
         """at: Unix seconds."""
         self.steps, self.absent, self.unfit, self.stragglers = {}, {}, {}, frozenset()
-        self.launched_at, self.look_in_s, self.failed = at, look_in_s, False
+        self.launched_at, self.look_in_s, self.failed, self.undelivered = at, look_in_s, False, ""
 
     def arrive(self, node: str, step: str, first: bool) -> None:
         self.steps[node] = step
@@ -45,8 +46,8 @@ class StepLaunch:
         at, self.launched_at, self.in_vain = self.launched_at, 0.0, 0
         return at
 
-    def fail(self) -> None:
-        self.failed = True
+    def fail(self, undelivered: str = "") -> None:
+        self.failed, self.undelivered = True, undelivered
 
     def again(self) -> None:
         """The step is launched again, or the search for its nodes begins again."""
