@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import select
 import shlex
 import shutil
@@ -42,6 +43,7 @@ PATIENCE = 4
 END_TIMEOUT_S = 95.0  # from when a test begins to wait; the jobs of a module share two cores and six nodes
 START_TIMEOUT_S = 45.0
 GONE_TIMEOUT_S = 15.0
+_TROUBLE = re.compile("error|fatal|signal|Terminate", re.IGNORECASE)
 HELD_BACK_S = 15.0  # longer than anything here asks for itself
 
 # Everything that makes a live test long, made short; what a story sets itself counts more (--ft-set beats FTRUN_*).
@@ -326,13 +328,21 @@ class Story:
         )
         ledger = "\n".join(path.read_text(errors="replace") for path in self.folder.glob("state/jobs/*.jsonl"))
         head = f"--- {self.folder.name}, job {self.id}\n{said}\n--- output\n{self.output()[-3000:]}\n{ledger}"
-        return f"{head}\n--- slurmctld\n{self.slurmctld_log()}"
+        return f"{head}\n--- slurmctld\n{self.slurmctld_log()}\n--- nodes\n{self.troubles_of_nodes()}"
 
     def slurmctld_log(self, lines: int = 60) -> str:
         """Its latest lines on this job: who ended a step, for one."""
         log = Path(self.cluster.folder, "log", "slurmctld.log")
         text = log.read_text(errors="replace") if log.is_file() else ""
         return "\n".join([line for line in text.splitlines() if f"={self.id}" in line][-lines:])
+
+    def troubles_of_nodes(self, lines: int = 8) -> str:
+        """The latest errors of each slurmd, whichever job they are of: a slurmd that ended, for one."""
+        found = []
+        for log in (Path(self.cluster.folder, "log", f"{node}.log") for node in self.cluster.nodes):
+            text = log.read_text(errors="replace").splitlines() if log.is_file() else []
+            found += [f"  {log.stem}: {line}" for line in [line for line in text if _TROUBLE.search(line)][-lines:] + text[-1:]]
+        return "\n".join(found)
 
 
 def processes_with(mark: str) -> dict[int, str]:
