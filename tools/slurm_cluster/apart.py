@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurm_cluster.cluster import Cluster
-from slurm_cluster.daemons import BOOT_TIMEOUT_S, STOP_GRACE_S, logs_of, spawn
+from slurm_cluster.daemons import BOOT_TIMEOUT_S, STOP_GRACE_S, logs_of, spawn, start
 from slurm_cluster.processes import POLL_S, all_pids, read_link, send, wait_gone
 from slurm_cluster.spec import JOBS_EACH, Spec
 from slurm_cluster.trouble import BootFailed, Trouble
@@ -126,7 +126,7 @@ def is_on(cluster: Cluster, node: str) -> bool:
 
 
 def switch_on(cluster: Cluster, nodes: Sequence[str]) -> None:
-    """Their namespaces and cables; slurmd is started by itself. Raises: BootFailed, Trouble."""
+    """Their namespaces, cables and munged; slurmd is started by itself. Raises: BootFailed, Trouble."""
     keep_cgroups(cluster.spec, nodes)
     ready = {node: cluster.folder / "run" / f"{node}.ready" for node in nodes}
     for path in ready.values():
@@ -139,7 +139,8 @@ def switch_on(cluster: Cluster, nodes: Sequence[str]) -> None:
         time.sleep(POLL_S)
     try:
         plug_in(cluster, nodes)
-    except Trouble:  # a node that is on without a cable would be taken for one that has it
+        start([cluster.node_munged(node) for node in nodes], cluster)
+    except (Trouble, BootFailed):  # a node that is on without them would be taken for one that has them
         send([init_pid(cluster, node) for node in nodes], signal.SIGKILL)
         raise
 

@@ -95,6 +95,15 @@ class Cluster:
 
     @property
     def munged(self) -> Daemon:
+        """The machine's own: of slurmctld, of commands, and of nodes that are not apart."""
+        return self._munged("munged")
+
+    def node_munged(self, machine: str) -> Daemon:
+        """Of a node that is apart. With one for all, every credential that a second node decodes is a replayed one, and over two of
+        those at once a slurmd before 23.11 aborts."""
+        return self._munged(f"munged-{machine}", self.inside(machine))
+
+    def _munged(self, name: str, inside: tuple[str, ...] = ()) -> Daemon:
         folder = self.folder
         # --force turns complaints about folders above ours into warnings (a group-writable home, a closed
         # XDG_RUNTIME_DIR); our own folder is checked by check_folder.
@@ -104,10 +113,10 @@ class Cluster:
             f"--key-file={folder}/munge/munge.key",
             f"--socket={folder}/munge/munge.socket",
             f"--seed-file={folder}/munge/munged.seed",
-            f"--pid-file={folder}/run/munged.pid",
-            f"--log-file={folder}/log/munged.log",
+            f"--pid-file={folder}/run/{name}.pid",
+            f"--log-file={folder}/log/{name}.log",
         )
-        return Daemon("munged", argv, folder / "run/munged.pid", folder / "log/munged.log")
+        return Daemon(name, argv, folder / f"run/{name}.pid", folder / f"log/{name}.log", (*inside, *argv) if inside else ())
 
     @property
     def slurmctld(self) -> Daemon:

@@ -162,6 +162,9 @@ def write_files(cluster: Cluster) -> None:
 def write_files_of_nodes(cluster: Cluster) -> None:
     folder, spec = cluster.folder, cluster.spec
     (folder / "hosts").write_text(conf.render_hosts(spec))
+    for machine in spec.machines:  # seen there in the place of munge/
+        (folder / f"munge-{machine}").mkdir()
+        os.link(folder / "munge/munge.key", folder / f"munge-{machine}/munge.key")
     (folder / "epilog-seconds").write_text("0\n")
     (folder / "epilog").write_text(conf.EPILOG.format(folder=folder))
     (folder / "epilog").chmod(0o755)

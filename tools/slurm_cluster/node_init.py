@@ -54,6 +54,7 @@ def main() -> None:
     folder, node, host_name, *shared = sys.argv[1 + own_run :]
     socket.sethostname(host_name)
     lay(Path(folder), [folder, *shared])
+    mount(f"{folder}/munge-{node}", f"{folder}/munge", "", MS_BIND)
     if own_run:
         lay_run(Path(folder))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans are buried by the kernel
