@@ -79,12 +79,13 @@ ASKED = {
     "threads-per-core": Case("--threads-per-core=1 --mem-per-cpu=500", (1000, 2, 0)),
     "gres and mem-per-gpu": Case("--gres=gpu:2 --mem-per-gpu=500", (1000, 2, 2)),
     "gpus-per-node": Case("--gpus-per-node=2 --mem-per-cpu=500", (1000, 2, 2)),
+    "gpus": Case("--gpus=4 --mem-per-cpu=500", (1000, 2, 2)),
     "gpus-per-task": Case("--gpus-per-node=2 --mem-per-cpu=500", (1000, 2, 1), "--gpus-per-task=1"),
     "licences": Case("--licenses=lic:1 --mem-per-cpu=500", (1000, 2, 0)),
 }
 # Less for each CPU, or the machine itself would be the limit.
 FOR_ITSELF = Case("--exclusive --mem-per-cpu=100", (9600, 96, 0))
-IN_A_NEW_STEP = ["DefMemPerCPU", "gpus-per-task"]
+IN_A_NEW_STEP = ["DefMemPerCPU", "mem-per-cpu", "gpus", "gpus-per-task"]
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,21 @@ JOBS = {
     "by a spare: nodes for itself": Job(FOR_ITSELF, SPARE, ALONE),
     **{
         f"by a donor: {name}": Job(ASKED[name], DONOR)
-        for name in ("DefMemPerCPU", "DefMemPerNode", "mem", "gres and mem-per-gpu", "exclusive step")
+        for name in (
+            "DefMemPerCPU",
+            "DefMemPerNode",
+            "mem",
+            "mem-per-cpu",
+            "cpus-per-task",
+            "gres and mem-per-gpu",
+            "gpus-per-task",
+            "exclusive step",
+        )
     },
-    **{f"with fewer: {name}": Job(ASKED[name], SHRINK, ranks=2, rung="shrink") for name in ("DefMemPerCPU", "gpus-per-task")},
+    **{
+        f"with fewer: {name}": Job(ASKED[name], SHRINK, ranks=2, rung="shrink")
+        for name in ("DefMemPerCPU", "mem-per-cpu", "gpus-per-task")
+    },
 }
 # Also on the other releases, where each is refused or granted as on 22.05.
 EVERYWHERE = (

@@ -99,8 +99,8 @@ class Cluster:
         return self._munged("munged")
 
     def node_munged(self, machine: str) -> Daemon:
-        """Of a node that is apart. With one for all, every credential that a second node decodes is a replayed one, and over two of
-        those at once a slurmd before 23.11 aborts."""
+        """Of a node that is apart. With one for all, every credential that a second node decodes is a replayed one, and over two
+        of those at once a slurmd before 23.11 aborts."""
         return self._munged(f"munged-{machine}", self.inside(machine))
 
     def _munged(self, name: str, inside: tuple[str, ...] = ()) -> Daemon:
