@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,8 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.judge.earlier_steps import LOOK_AGAIN_S
 from ftslurm.policies.judge.judge import Phase
-from ftslurm.policies.judge.launching import LOOK_AGAIN_S
 from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.state import IDLE_LOOK, SIGINT, SIGTERM
@@ -44,9 +45,9 @@ def test_cut_off_it_says_so_and_leaves_the_rest_to_the_leases() -> None:
 # --- ftrun was killed, and its script calls it again; Slurm may never hear that the first one's step has ended
 
 
-def held(*over: str) -> Job:
+def held(*over: str, can: Iterable[str] = ("requeue",)) -> Job:
     """The step does not come up, since srun waits for nodes. over: steps of the first ftrun."""
-    job = Job(can=frozenset({"ask", "requeue", "probe", "steps"}))
+    job = Job(can=frozenset({"ask", "probe", "steps", *can}))
     job.reachable = True
     job.judge.facts = replace(job.facts, earlier=EarlierRuns(steps_over=frozenset(over)))
     job.silent = {do.LaunchStep}
@@ -100,6 +101,18 @@ def test_where_nothing_holds_the_nodes_srun_is_started_again_and_not_for_ever() 
         job.tell(ev.StepsListed(frozenset()))
     assert len(job.did(do.LaunchStep)) == 1 + LAUNCHES_AGAIN and "starting it again" in job.said
     assert not any(launch.overlap for launch in job.did(do.LaunchStep))
+
+
+@pytest.mark.parametrize(("can", "decided"), [({"requeue"}, ["unconditional-requeue"]), (set(), [])])
+def test_a_step_that_slurm_never_starts_is_given_up_for_a_requeue_alone(can: set[str], decided: list[str]) -> None:
+    """Else ftrun waits, as srun does. A slurmctld that took over in the middle of a clean-up may never start a step again."""
+    job = held(can=can)
+    for _ in range(30):
+        job.wait(job.settings.silence_s + 1.0)
+        if decided and job.rungs:
+            break
+        job.tell(ev.StepsListed(frozenset()))
+    assert job.rungs == decided and len(job.did(do.LaunchStep)) == 1 + LAUNCHES_AGAIN
 
 
 @pytest.mark.parametrize("listed", [frozenset(), frozenset({"7.1"})])

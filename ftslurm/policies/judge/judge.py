@@ -6,6 +6,7 @@ group calls the groups below it; the few methods that a lower group calls are de
 answer may lead to: `handle` checks that, and docs/ARCHITECTURE.md shows the diagram.
 
     launching        from the first event until ranks run
+    earlier_steps    ranks of an earlier ftrun that may still run
     ranks            ranks that exit or are lost; a rank of an async job
     signals          signals from outside, and their meaning by Slurm
     devices          agents, and the faults of devices
@@ -350,7 +351,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_E, ev.RankStopped): Row(Judge._stopped_while_ending, *_AFTERWARDS),
     (_Q, ev.NodeSilent): Row(Judge._nothing),
     (_L, ev.NodeProbed): Row(Judge._launch_probed, _S),
-    (_L, ev.StepsListed): Row(Judge._steps_listed, _E),
+    (_L, ev.StepsListed): Row(Judge._steps_listed, _S, _E),
     **{(phase, ev.StepsListed): Row(Judge._nothing) for phase in (_R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodeProbed): Row(Judge._nothing) for phase in (_P, _E, _Q)},
     (_R, ev.NodeLate): Row(Judge._node_late),

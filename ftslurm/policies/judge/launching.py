@@ -1,6 +1,4 @@
-"""From the first event until ranks run: the records of the run, the wait for leases of an earlier scheduling, the arrival of the
-step's tasks, and a step that does not start.
-"""
+"""From the first event until ranks run: the records of the run, the arrival of tasks, and a step that does not start."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
+from ftslurm.policies.judge.earlier_steps import EarlierSteps, beside
 from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
 from ftslurm.policies.judge.parts.progress import read_at_begin
-from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
+from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.judge.then import Afterwards, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
 from ftslurm.policies.ladder.ladder import Cause
@@ -31,16 +29,11 @@ from ftslurm.policies.lease.quorum import longest_s
 LONGEST_LOOK_S = 600.0
 # Missing nodes of a slow launch that are probed in one round; and how often in a row a node may be unreachable.
 AT_A_TIME, ABSENT_MOST = 8, 2
-# Seconds between two looks at Slurm's list of steps, while steps of a killed ftrun end.
-LOOK_AGAIN_S = 3.0
+# How long the last srun of several waits for its step before the job is requeued; a busy slurmctld grants one within seconds.
+NEVER_GRANTED_S = 180.0
 
 
-def _beside(steps: Collection[str]) -> Say:
-    held = ", ".join(sorted(steps))
-    return Say(f"Slurm still holds the nodes for {held}, which has ended; launching beside it (--overlap)")
-
-
-class Launching(Settling):
+class Launching(EarlierSteps):
     def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
         f, me = self.facts, self.facts.process
         self._launch.begin_run(now.mono, f.earlier.beside)
@@ -66,73 +59,6 @@ class Launching(Settling):
             *read_at_begin(self.settings, self.history, self.facts),
         ]
         return [*loans, *begun, *(self._await_others(now) if f.earlier.unproven else self._first_launch(now))]
-
-    def _await_others(self, now: Now) -> list[Decision]:
-        """Wait for ranks of an earlier ftrun: Slurm requeued the job away from a node that could not confirm that its ranks have
-        ended, or the ftrun before this one was killed. With --overlap or --exact, srun would start beside them.
-        """
-        self._enter(Phase.LAUNCHING)
-        wait_s = longest_s(self.settings)
-        self._timers.only({Timer.OTHERS: now.mono + wait_s})
-        nodes_of: dict[str, set[str]] = {}
-        for node, why in self.facts.earlier.unproven.items():
-            nodes_of.setdefault(why, set()).add(node)
-        where = "; ".join(sorted(f"{fold_nodes(nodes)}: {why}" for why, nodes in nodes_of.items()))
-        sooner = ", or Slurm lists no step of theirs any more" if self._slurm_knows_of_others else ""
-        said = f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out{sooner} ({where})"
-        nodes = fold_nodes(self.facts.earlier.unproven)
-        return [*self._wait_for(f"the leases of ranks on {nodes}", wait_s, now, said), *self._look_for_others(now)]
-
-    @property
-    def _slurm_knows_of_others(self) -> bool:
-        """Does slurmctld know of the other steps? It forgets a step when each of its nodes has confirmed the end, or is down. It
-        does not tell this for the part in a donor job.
-        """
-        f = self.facts
-        lists = {Capability.ASK, Capability.STEPS} <= f.can
-        return (
-            lists
-            and bool(f.earlier.steps_over)
-            and f.earlier.unproven.keys() == f.earlier.killed
-            and f.earlier.killed <= set(f.nodes)
-        )
-
-    def _look_for_others(self, now: Now) -> list[Decision]:
-        if Timer.OTHERS not in self._timers or not self._slurm_knows_of_others:
-            return []
-        self._timers.set(Timer.LOOK_FOR_OTHERS, now.mono + LOOK_AGAIN_S)
-        return [ListSteps()]
-
-    def _others_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
-        """The listed steps have arrived: if none is left, a node that is down could still not confirm anything."""
-        if not self._slurm_knows_of_others or event.steps is None:
-            return []
-        self._launch.others_listed(event.steps if event.steps <= self.facts.earlier.steps_over else None)
-        if event.steps & self.facts.earlier.steps_over or Timer.ASK in self._timers:
-            return []
-        self._launch.no_others_listed()
-        return [self._ask_slurm(now)]
-
-    def _slurm_while_launching(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
-        self._take(event, now)
-        unlisted = self._launch.others_unlisted
-        self._launch.no_others_listed(False)
-        if (
-            Timer.OTHERS not in self._timers
-            or not unlisted
-            or event.error
-            or self.facts.earlier.killed & dict(event.bad_nodes).keys()
-        ):
-            return []
-        self._timers.stop(Timer.OTHERS)
-        return self._first_launch(now)
-
-    def _others_over(self, now: Now) -> list[Decision]:
-        """Every lease has run out. A step that Slurm still lists is on a node that could not confirm its end."""
-        if not self._launch.others_hold:
-            return self._first_launch(now)
-        self._launch.beside()
-        return [_beside(self._launch.others_hold), *self._first_launch(now)]
 
     def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
         task = self._in_its_slot(event.task)
@@ -166,9 +92,8 @@ class Launching(Settling):
         """Tasks are on wrong nodes; nothing has been started yet."""
         attempt = self._anew()
         attempt.none_begun()
-        attempt.cannot_stay(what)
         attempt.search.fail(what)
-        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+        return self._cannot_start(what, now)
 
     # --- a node that dies while the step starts: srun waits for it, two minutes and more
 
@@ -202,24 +127,37 @@ class Launching(Settling):
         if not theirs <= self.facts.earlier.steps_over or (theirs and not leases_over):
             return []  # ftrun waits for another's step, as srun does
         self._launch.beside()
-        return [_beside(event.steps), *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
+        return [beside(event.steps), *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
     def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
         """Launch again: no step blocks the nodes, but ours has not started. A slurmctld that had just returned refused it, and
         srun asks again only when a step ends (on 22.05 a second srun got its step at once).
         """
         if self._launch.in_vain >= LAUNCHES_AGAIN:
-            return []
+            return self._never_granted(now)
         self._launch.again()
         said = Say("srun waits although no other step holds the nodes; starting it again")
         return [said, *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
+    def _never_granted(self, now: Now) -> list[Decision]:
+        """Give up a step that Slurm never starts, where a requeue can help; elsewhere wait as srun does. Seen on 22.05: a backup
+        slurmctld that took over from a killed one while the job was cleaned up."""
+        waited_s = now.unix - self._launch.launched_at
+        if Capability.REQUEUE not in self.facts.can or waited_s < NEVER_GRANTED_S:
+            return []
+        what = f"Slurm has not started the step for {waited_s:.0f} s, although no other step holds its nodes"
+        self._anew().cannot_stay(what)
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
     def _launcher_stays(self, now: Now) -> list[Decision]:
         """The launcher did not end: nothing may be launched beside it."""
         what = "srun waits for nodes, and could not be ended"
-        attempt = self._anew()
-        attempt.step_end.cannot_end(what)
-        attempt.cannot_stay(what)
+        self._anew().step_end.cannot_end(what)
+        return self._cannot_start(what, now)
+
+    def _cannot_start(self, what: str, now: Now) -> list[Decision]:
+        """The step does not start here. A command that has run before may run elsewhere."""
+        self._attempt.cannot_stay(what)
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
     # --- a live node on which no task starts
@@ -297,8 +235,7 @@ class Launching(Settling):
         self._anew()
         ranks = ", ".join(map(str, event.ranks))
         what = f"the step did not come up: the launcher of rank{'s' if len(event.ranks) > 1 else ''} {ranks} ended"
-        self._attempt.cannot_stay(what)
-        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+        return self._cannot_start(what, now)
 
     def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         """A shim connected and closed before the start: the step or its node is going down. A shim that never connected is of the
