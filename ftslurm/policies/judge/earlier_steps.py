@@ -1,4 +1,4 @@
-"""Ranks of an earlier ftrun that may still run: nothing starts before their leases are over or Slurm has forgotten their steps."""
+"""Ranks of an earlier ftrun that may still run: nothing starts before their leases are over, or Slurm forgets their steps."""
 
 from __future__ import annotations
 
