@@ -22,12 +22,11 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.records import from_line
 from ftslurm.ledger.store import ledger_parts
 from ftslurm.ledger.untrusted import read_untrusted
-from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.policies.ladder.start_time import EPILOG_S, behind
+from ftslurm.policies.ladder.start_time import plan_finish
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.system.owner import Owner, owner_of
@@ -106,8 +105,7 @@ def finish(settings: HookSettings, owner: Owner, words: Sequence[str], watch_s: 
 
 
 def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, number: int, watch_s: float) -> str:
-    known_s = behind(found.history.clean_ups)
-    start = Start(max(settings.start_in_s, known_s or (0.0 if watch_s else EPILOG_S)), watch_s, epilog=True)
+    start = plan_finish(settings.start_in_s, found.history.clean_ups, watch_s)
     return finish_open_requeue(client, number, Journal(found.path), found.history, start, False, "by EpilogSlurmctld")
 
 

@@ -17,7 +17,7 @@ from ftslurm.hooks.guarded import run_hook
 from ftslurm.hooks.hook_inputs import JobFacts, job_facts
 from ftslurm.hooks.owner_queries import WATCH_LIMIT_S, ask_owner, finish_timeout_s
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.ladder.start_time import EPILOG_S
+from ftslurm.policies.ladder.start_time import elsewhere_in_s
 from ftslurm.policies.node.health import turned_away
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState
@@ -51,7 +51,7 @@ def start_elsewhere(settings: HookSettings, facts: JobFacts, watch_s: float) -> 
     clock = slurms_clock(client.config())
     if view.completing and watch_s:
         return f"turned away from {', '.join(bad)}: {start_when_clean(client, facts.job.number, watch_s, clock)}"
-    in_s = max(settings.start_in_s, EPILOG_S) if view.completing else settings.start_in_s
+    in_s = elsewhere_in_s(settings.start_in_s, clean=not view.completing)
     client.start_at(facts.job.number, int(clock() + in_s))
     return f"turned away from {', '.join(bad)}: starts elsewhere in {in_s:g} s"
 

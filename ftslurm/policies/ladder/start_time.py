@@ -44,6 +44,17 @@ def plan_start(settings: Settings, epilog: bool, known: Sequence[CleanUpTook]) -
     return Start(EPILOG_S if epilog else NO_EPILOG_S, WATCH_S, epilog)
 
 
+def plan_finish(least_s: float, known: Sequence[CleanUpTook], watch_s: float) -> Start:
+    """For EpilogSlurmctld, which finishes a requeue in the place of its job. least_s: what the site sets. watch_s: for how long
+    the nodes can be watched from outside until they are clean; 0: not at all, and the start is a guess."""
+    return Start(max(least_s, behind(known) or (0.0 if watch_s else EPILOG_S)), watch_s, epilog=True)
+
+
+def elsewhere_in_s(least_s: float, clean: bool) -> float:
+    """Seconds until a job that the Prolog turned away starts elsewhere, where nobody watches its nodes. clean: they are already."""
+    return least_s if clean else max(least_s, EPILOG_S)
+
+
 def behind(known: Sequence[CleanUpTook]) -> float:
     """Seconds within which the next clean-up ends, if it is like those before; 0 where there was none.
 

@@ -18,7 +18,9 @@ from ftslurm.policies.ladder.start_time import (
     NO_EPILOG_S,
     SLURMS_OWN_S,
     after_watch,
+    elsewhere_in_s,
     for_slowness,
+    plan_finish,
     plan_start,
 )
 
@@ -95,3 +97,23 @@ def test_what_is_left_is_guessed_from_what_was_watched() -> None:
 
 def test_a_machine_that_answers_slowly_gets_more_time() -> None:
     assert for_slowness(0.1) < 1.0 < for_slowness(1.0)
+
+
+@pytest.mark.parametrize(
+    ("least_s", "known", "watch_s", "in_s"),
+    [(0.0, (), 0.0, EPILOG_S), (0.0, (), 60.0, 0.0), (5.0, (), 60.0, 5.0), (60.0, (), 0.0, 60.0)],
+)
+def test_whoever_finishes_a_requeue_from_outside_guesses_only_where_it_cannot_watch(
+    least_s: float, known: Sequence[CleanUpTook], watch_s: float, in_s: float
+) -> None:
+    assert plan_finish(least_s, known, watch_s) == Start(in_s, watch_s, epilog=True)
+
+
+def test_what_is_known_of_clean_ups_counts_from_outside_too() -> None:
+    known = [CleanUpTook(8.0), CleanUpTook(8.2)]
+    assert plan_finish(0.0, known, 60.0).in_s == start_time.behind(known) > 8.2
+
+
+def test_a_job_that_was_turned_away_starts_elsewhere_at_once_or_behind_an_epilog() -> None:
+    assert (elsewhere_in_s(2.0, clean=True), elsewhere_in_s(2.0, clean=False)) == (2.0, EPILOG_S)
+    assert elsewhere_in_s(90.0, clean=False) == 90.0
