@@ -51,7 +51,7 @@ def plan_finish(least_s: float, known: Sequence[CleanUpTook], watch_s: float) ->
 
 
 def elsewhere_in_s(least_s: float, clean: bool) -> float:
-    """Seconds until a job that the Prolog turned away starts elsewhere, where nobody watches its nodes. clean: they are already."""
+    """Seconds until a job that the Prolog turned away starts elsewhere. clean: its nodes are; else nobody watches them."""
     return least_s if clean else max(least_s, EPILOG_S)
 
 
