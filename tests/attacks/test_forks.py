@@ -34,6 +34,14 @@ def her(program):
 def all_of_hers():
     return [one for one in all_processes().values() if one.user_id == {HER} and one.state != "zombie"]
 
+def await_hers(least, stopped=0):
+    # Until so many of hers are there, and so many of them stopped; then they are left to it for a second.
+    until = time.monotonic() + 60.0
+    while len(found := all_of_hers()) < least or sum(one.state == "stopped" for one in found) < stopped:
+        assert time.monotonic() < until, [(one.name, one.state) for one in found]
+        time.sleep(0.05)
+    time.sleep(1.0)
+
 def epilog(limit_s=40.0):
     asked = []
     case = Case("5", {HER}, "n1", lambda: asked.append(1) and "")
@@ -114,19 +122,19 @@ def tell(story: str) -> str:
 @pytest.mark.parametrize(("count", "life"), [(60, 0.0), (60, 0.002), (1, 0.0), (1, 0.001)])
 def test_lineages_end_and_drain_nothing(count: int, life: float) -> None:
     said = tell(
-        f"her({LINEAGE.format(count=count, life=life)!r})\ntime.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')"
+        f"her({LINEAGE.format(count=count, life=life)!r})\nawait_hers({min(10, count)})\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')"
     )
     assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
 
 
 def test_those_that_she_traces_end_with_their_tracers() -> None:
-    said = tell(f"her({TRACED!r})\ntime.sleep(1.5)\nepilog()\nprint(len(all_of_hers()), 'alive')")
+    said = tell(f"her({TRACED!r})\nawait_hers(40)\nepilog()\nprint(len(all_of_hers()), 'alive')")
     assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
 
 
 def test_those_that_revive_each_other_end() -> None:
     said = tell(
-        f"her({REVIVES!r})\nher({LINEAGE.format(count=20, life=0.001)!r})\ntime.sleep(1.5)\nepilog()\nprint(len(all_of_hers()), 'alive')"
+        f"her({REVIVES!r})\nher({LINEAGE.format(count=20, life=0.001)!r})\nawait_hers(18)\nepilog()\nprint(len(all_of_hers()), 'alive')"
     )
     assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
 
@@ -166,7 +174,7 @@ if os.fork(): os._exit(0)
 def test_a_friend_in_her_session_lets_none_go_on(count: int) -> None:
     program = AWAY + LINEAGE.format(count=count, life=0.0)
     said = tell(
-        f"{WITH_A_FRIEND}\nher_with_a_friend({program!r})\ntime.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')"
+        f"{WITH_A_FRIEND}\nher_with_a_friend({program!r})\nawait_hers({min(10, count)})\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')"
     )
     assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
 
@@ -193,7 +201,7 @@ def test_in_a_job_s_group_none_goes_on_though_she_is_logged_in(group: Path) -> N
     """So that nothing can be ended by her number alone."""
     program = AWAY + LINEAGE.format(count=60, life=0.0)
     said = tell(
-        f"{WITH_A_FRIEND}\n{SPARED}\nher_with_a_friend({program!r}, {str(group)!r})\ntime.sleep(2.0)\nepilog(25.0)\ntime.sleep(0.5)\n"
+        f"{WITH_A_FRIEND}\n{SPARED}\nher_with_a_friend({program!r}, {str(group)!r})\nawait_hers(13, stopped=1)\nepilog(25.0)\ntime.sleep(0.5)\n"
         "print(sorted((one.name, one.state == 'stopped') for one in all_of_hers()))"
     )
     assert " 0 stuck; gone in " in said and said.splitlines()[-1].count("(") == 3, said
@@ -207,7 +215,7 @@ def test_who_stood_still_in_a_group_with_others_goes_on(group: Path) -> None:
     said = tell(
         f"other = subprocess.Popen([sys.executable, '-c', {other!r}])\n"
         f"subprocess.run([sys.executable, '-c', {program!r}], check=True)\n"
-        "time.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), other.poll(), all_processes()[other.pid].state)\nother.kill()"
+        "await_hers(10)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), other.poll(), all_processes()[other.pid].state)\nother.kill()"
     )
     assert " 0 stuck; gone in " in said and said.endswith("\n0 None sleeping\n"), said
 
@@ -227,7 +235,7 @@ session.wait()
 
 def test_what_root_looks_after_goes_on_and_what_stood_stands() -> None:
     said = tell(
-        f"{SPARED}\nher({LINEAGE.format(count=20, life=0.001)!r})\ntime.sleep(2.0)\nepilog()\ntime.sleep(0.5)\n"
+        f"{SPARED}\nher({LINEAGE.format(count=20, life=0.001)!r})\nawait_hers(13, stopped=1)\nepilog()\ntime.sleep(0.5)\n"
         "print(sorted((one.name, one.state == 'stopped') for one in all_of_hers()))"
     )
     assert " 0 stuck; gone in " in said, said
