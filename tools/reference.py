@@ -181,15 +181,34 @@ def records_part() -> str:
 
 
 def _record(kind: Any) -> str:
-    names = [field.name for field in fields(kind)]
+    names, meanings = [field.name for field in fields(kind)], _meanings(kind)
     rows = (
-        [code(field.name), code(str(field.type).replace("tuple[tuple[str, str], ...]", "pairs of str")), _default(field)]
+        [
+            code(field.name),
+            code(str(field.type).replace("tuple[tuple[str, str], ...]", "pairs of str")),
+            _default(field),
+            plain(meanings.get(field.name, "")),
+        ]
         for field in fields(kind)
     )
     head = " ".join((inspect.getdoc(kind) or "").split())
     for name in sorted(names, key=len, reverse=True):
         head = head.replace(f" {name}: ", f" `{name}`: ")
-    return f"## {kind.__name__}\n\n{plain(head)}\n\n{table(('field', 'type', 'if missing'), rows)}"
+    return f"## {kind.__name__}\n\n{plain(head)}\n\n{table(('field', 'type', 'if missing', 'meaning'), rows)}"
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """Field -> the comment behind it or above it."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(kind).splitlines():
+        if comment := re.match(r"    # (.*)", line):
+            above.append(comment[1])
+            continue
+        if field := re.match(r"    (\w+): .*?(?:  # (.*))?$", line):
+            found[field[1]] = " ".join([*above, *([field[2]] if field[2] else [])])
+        above = []
+    return found
 
 
 def _default(field: Any) -> str:

@@ -30,27 +30,23 @@ OWN = frozenset({"job", "site"})
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of line. name: its meaning, for people. where: who prints it: log, kernel, sched, tool, any.
-
-    confirm: tries worth spending on a confirmation. needs: plain words that each line it matches holds, or empty.
-    sources: words that the catalogue's table of sources explains. defers: to any other root of the same rank, for it is a header.
-    """
+    """One kind of line."""
 
     id: str
-    name: str
+    name: str  # its meaning, for people
     error_class: ErrorClass
     retriable: Retriable
     blame: Blame
     role: Role
-    where: str
+    where: str  # who prints it: log, kernel, sched, tool, any
     remedy: Remedy
-    confirm: int
+    confirm: int  # tries worth spending on a confirmation
     pattern: str
-    needs: str = ""
+    needs: str = ""  # plain words that each line it matches holds, or empty
     sample: str = ""
     note: str = ""
-    sources: tuple[str, ...] = ()
-    defers: bool = False
+    sources: tuple[str, ...] = ()  # words that the catalogue's table of sources explains
+    defers: bool = False  # to any other root of the same rank, for it is a header
 
     @property
     def heals(self) -> bool:

@@ -102,41 +102,31 @@ class Socket:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """What is known of one rank at one moment. None: not known.
-
-    wchan: kernel function that the main thread sleeps in. ended_at: Unix seconds on its node. main_fresh: its Python code
-    ran within the last seconds. gil_held: the process runs, but none of its other threads gets the interpreter lock.
-    cpu_percent, io_bytes_s: of the process tree. children: processes alive below it. exact: `inside` tells all waits there
-    are, so a rank that is not inside waits for nobody. stack_inside: what the main thread's stack says, for a rank without
-    such words.
-    probed: the counters are the rank's own; False: it has no probe, and is seen from outside only. left: it has given up all
-    its process groups, or its program is over. idle_s: since its process tree last did any work. device_busy: the use of a
-    device of its node changes; whose it is, is not known. hidden_groups: process groups of which nothing is known, so
-    it may wait in one of them. polls_s: so many times a second it looks for something that does not come, and does nothing
-    else; what that takes is in neither cpu_percent nor io_bytes_s. None: it does not poll, as far as is known.
-    """
+    """What is known of one rank at one moment. None: not known."""
 
     rank: int
     node: str
     process: ProcessState = ProcessState.UNKNOWN
-    wchan: str = ""
+    wchan: str = ""  # kernel function that the main thread sleeps in
     exit_status: ExitStatus | None = None
-    ended_at: float | None = None
-    main_fresh: bool | None = None
-    gil_held: bool | None = None
-    cpu_percent: float | None = None
+    ended_at: float | None = None  # Unix seconds on its node
+    main_fresh: bool | None = None  # its Python code ran within the last seconds
+    gil_held: bool | None = None  # the process runs, but none of its other threads gets the interpreter lock
+    cpu_percent: float | None = None  # cpu_percent, io_bytes_s: of the process tree
     io_bytes_s: float | None = None
-    children: int = 0
+    children: int = 0  # processes alive below it
     groups: tuple[GroupView, ...] = ()
     inside: CurrentCall | None = None
-    exact: bool = False
-    stack_inside: bool | None = None
+    exact: bool = False  # `inside` tells all waits there are, so a rank that is not inside waits for nobody
+    stack_inside: bool | None = None  # what the main thread's stack says, for a rank without such words
     sockets: tuple[Socket, ...] = ()
-    probed: bool = False
-    left: bool = False
-    idle_s: float | None = None
-    device_busy: bool | None = None
-    hidden_groups: int = 0
+    probed: bool = False  # the counters are the rank's own; False: it has no probe, and is seen from outside only
+    left: bool = False  # it has given up all its process groups, or its program is over
+    idle_s: float | None = None  # since its process tree last did any work
+    device_busy: bool | None = None  # the use of a device of its node changes; whose it is, is not known
+    hidden_groups: int = 0  # process groups of which nothing is known, so it may wait in one of them
+    # so many times a second it looks for something that does not come, and does nothing else; what that takes is in neither
+    # cpu_percent nor io_bytes_s. None: it does not poll, as far as is known.
     polls_s: float | None = None
 
 

@@ -262,31 +262,23 @@ class SignalSeen:
 
 @dataclass(frozen=True, slots=True)
 class SlurmAnswered:
-    """What Slurm said of our job and its nodes. error: it did not say anything.
+    """What Slurm said of our job and its nodes."""
 
-    state: base state of the job. batch, requeueable, end_time (Unix seconds): of the job. node_count: what it asks for.
-    bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
-    partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer. away: of an
-    error that the return of slurmctld may mend. late_s: how long the answer took. up_since: of slurmctld, Unix seconds, 0 if
-    not known. loans_over: donor jobs of ours that have ended, or are about to. excluded: nodes that the job is kept off now.
-    slurmd_timeout_s: for so long Slurm waits for a node that says nothing; 0 if not told.
-    """
-
-    state: str = ""
-    batch: bool = False
+    state: str = ""  # base state of the job
+    batch: bool = False  # batch, requeueable, end_time (Unix seconds): of the job
     requeueable: bool = False
     end_time: int = 0
-    bad_nodes: tuple[tuple[str, str], ...] = ()
-    usable: frozenset[str] | None = None
-    node_count: int = 0
-    error: str = ""
-    epilog: bool = False
-    away: bool = False
-    late_s: float = 0.0
-    up_since: int = 0
-    loans_over: frozenset[int] = frozenset()
-    excluded: frozenset[str] = frozenset()
-    slurmd_timeout_s: float = 0.0
+    bad_nodes: tuple[tuple[str, str], ...] = ()  # (name, Slurm's words) of the job's nodes that are down or failing
+    usable: frozenset[str] | None = None  # all nodes of the job's partition that could run it, None if not known
+    node_count: int = 0  # what it asks for
+    error: str = ""  # it did not say anything
+    epilog: bool = False  # the site has one, so that a clean-up takes longer
+    away: bool = False  # of an error that the return of slurmctld may mend
+    late_s: float = 0.0  # how long the answer took
+    up_since: int = 0  # of slurmctld, Unix seconds, 0 if not known
+    loans_over: frozenset[int] = frozenset()  # donor jobs of ours that have ended, or are about to
+    excluded: frozenset[str] = frozenset()  # nodes that the job is kept off now
+    slurmd_timeout_s: float = 0.0  # for so long Slurm waits for a node that says nothing; 0 if not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,26 +309,20 @@ class LedgerFailed:
 
 @dataclass(frozen=True, slots=True)
 class DrillAsked:
-    """The user wants a fault injected on purpose. asker: whom to answer.
+    """The user wants a fault injected on purpose."""
 
-    fault: device-fault, rank-crash, hang, slow-rank, lost-node, or end (of a hang or slowness).
-
-    rank, node: what is hit, -1 and empty where it is the other. device, code, kind, severity, heals: of a device fault.
-    status, signal: of a crash. share: of the time that a slow rank still gets.
-    """
-
-    asker: int
-    fault: str
-    rank: int = -1
+    asker: int  # whom to answer
+    fault: str  # device-fault, rank-crash, hang, slow-rank, lost-node, or end (of a hang or slowness)
+    rank: int = -1  # rank, node: what is hit, -1 and empty where it is the other
     node: str = ""
-    device: str = ""
+    device: str = ""  # device, code, kind, severity, heals: of a device fault
     code: str = ""
     kind: str = ""
     severity: str = "unknown"
     heals: bool = True
-    status: int = 0
+    status: int = 0  # status, signal: of a crash
     signal: int = 0
-    share: float = 0.0
+    share: float = 0.0  # of the time that a slow rank still gets
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,25 +414,19 @@ class ProgramSaid:
 
 @dataclass(frozen=True, slots=True)
 class StallSeen:
-    """How the ranks of `node` get on with their collectives, as their probes tell; said again when it changes.
-
-    probed: how many ranks have a probe and a process group; left: of these, how many have given up all their groups.
-    stalled_s: since none of them has got on, 0: they do. paused_s: with stalled_s 0, how long the stall was that has just
-    ended. begun: has any got on since its start? usual_s: the median time between two signs of it, None while there were
-    too few. stage_s: the hang interval that a program has set for where it is now, -1: it has switched detection off,
-    None: it has not. reports: a program tells its life itself, and is judged by that. meets_s: for how long ranks wait where
-    groups are made, or in a store, since the last of them came; 0: none does, or not for long.
-    """
+    """How the ranks of `node` get on with their collectives, as their probes tell; said again when it changes."""
 
     node: str
-    probed: int
-    stalled_s: float = 0.0
-    paused_s: float = 0.0
-    begun: bool = True
-    usual_s: float | None = None
+    probed: int  # how many ranks have a probe and a process group
+    stalled_s: float = 0.0  # since none of them has got on, 0: they do
+    paused_s: float = 0.0  # with stalled_s 0, how long the stall was that has just ended
+    begun: bool = True  # has any got on since its start?
+    usual_s: float | None = None  # the median time between two signs of it, None while there were too few
+    # the hang interval that a program has set for where it is now, -1: it has switched detection off, None: it has not
     stage_s: float | None = None
-    reports: bool = False
-    left: int = 0
+    reports: bool = False  # a program tells its life itself, and is judged by that
+    left: int = 0  # of these, how many have given up all their groups
+    # for how long ranks wait where groups are made, or in a store, since the last of them came; 0: none does, or not for long
     meets_s: float = 0.0
     attempt: int = 0
 

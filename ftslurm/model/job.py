@@ -24,21 +24,17 @@ class JobId:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The nodes granted, as the environment of the batch script tells.
-
-    nodes: in Slurm's order, one a slot. restarts: requeues so far, of any cause (SLURM_RESTART_COUNT).
-    start_time: Unix seconds of this scheduling, submit_time: of the job or its last requeue; 0 if not told.
-    granted: the nodes when it began, in Slurm's order; some may have been lost or given back since. Empty if not told.
-    """
+    """The nodes granted, as the environment of the batch script tells."""
 
     job: JobId
     cluster: str
-    nodes: tuple[str, ...]
-    restarts: int = 0
-    start_time: int = 0
+    nodes: tuple[str, ...]  # in Slurm's order, one a slot
+    restarts: int = 0  # requeues so far, of any cause (SLURM_RESTART_COUNT)
+    start_time: int = 0  # Unix seconds of this scheduling, submit_time: of the job or its last requeue; 0 if not told
     end_time: int = 0
     batch: bool = False
     name: str = ""
+    # the nodes when it began, in Slurm's order; some may have been lost or given back since. Empty if not told.
     granted: tuple[str, ...] = ()
     submit_time: int = 0
 

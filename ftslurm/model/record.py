@@ -13,44 +13,34 @@ from ftslurm.model.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RunBegan:
-    """An ftrun process came up. run: its id. schedule: requeues of the job before this scheduling.
-
-    step_key: which ftrun of the script this is (a digest of its command). start_time: of the scheduling, by Slurm.
-    budgets: name -> limit, of the policy in force. number: of the job, as scontrol takes it. cleanup_grace_s: for how long
-    a clean-up before the next scheduling may hold it up, -1 without end. batch_node: where ftrun and the script run.
-    pid_space: of `pid`, as the kernel names it: in a container the same number is another process. started: of that process, in
-    clock ticks since the machine did: the number may be another's later; 0 if not told. log: where the ranks' errors go, a
-    pattern of which `%t` (rank) and `%N` (node) are left; empty where it is no file. labels: does srun write the rank before
-    each line? settings: the policy in force, name -> value, of all that is not the default (model/settings/told.py); empty in
-    ledgers of before. size: nodes of the job as
-    Slurm has scheduled it, those with which it is scheduled again; 0 if not told. submit_time: of the job, after a requeue
-    the end of the clean-up, by slurmctld's clock; 0 if not told.
-    """
+    """An ftrun process came up."""
 
     at: float
-    run: str
+    run: str  # its id
     job: str
     cluster: str
-    schedule: int
-    step_key: str
+    schedule: int  # requeues of the job before this scheduling
+    step_key: str  # which ftrun of the script this is (a digest of its command)
     command: str
     nodes: str
-    start_time: int = 0
+    start_time: int = 0  # of the scheduling, by Slurm
     name: str = ""
     launcher: str = ""
     version: str = ""
     host: str = ""
     pid: int = 0
-    budgets: Mapping[str, int] = field(default_factory=dict)
-    number: int = 0
-    cleanup_grace_s: float = -1.0
-    batch_node: str = ""
-    pid_space: str = ""
-    size: int = 0
-    started: int = 0
-    submit_time: int = 0
+    budgets: Mapping[str, int] = field(default_factory=dict)  # name -> limit, of the policy in force
+    number: int = 0  # of the job, as scontrol takes it
+    cleanup_grace_s: float = -1.0  # for how long a clean-up before the next scheduling may hold it up, -1 without end
+    batch_node: str = ""  # where ftrun and the script run
+    pid_space: str = ""  # of `pid`, as the kernel names it: in a container the same number is another process
+    size: int = 0  # nodes of the job as Slurm has scheduled it, those with which it is scheduled again; 0 if not told
+    started: int = 0  # of process `pid`, in clock ticks since the boot, as its number may be another's later; 0 if not told
+    submit_time: int = 0  # of the job, after a requeue the end of the clean-up, by slurmctld's clock; 0 if not told
+    # where the ranks' errors go, a pattern of which `%t` (rank) and `%N` (node) are left; empty where it is no file
     log: str = ""
-    labels: bool = False
+    labels: bool = False  # does srun write the rank before each line?
+    # the policy in force, name -> value, of all that is not the default (model/settings/told.py); empty in ledgers of before
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,43 +55,37 @@ class SettingsFrom:
 
 @dataclass(frozen=True, slots=True)
 class AttemptBegan:
-    """The command is about to run on every slot. attempt: over the whole life of the job, from 1.
-
-    cpus, gpus: what the step has on the node of each slot, as Slurm writes such lists, `4(x3),2`; empty where nobody said it.
-    launched: when the step was asked for, Unix seconds; `at` where the step of the attempt before goes on; 0 if not told.
-    """
+    """The command is about to run on every slot."""
 
     at: float
     run: str
-    attempt: int
+    attempt: int  # over the whole life of the job, from 1
     schedule: int
     step_key: str
     starts: int
     nodes: str
     tasks: int
     step: str = ""
+    # cpus, gpus: what the step has on the node of each slot, as Slurm writes such lists, `4(x3),2`; empty where nobody said it
     cpus: str = ""
     gpus: str = ""
+    # when the step was asked for, Unix seconds; `at` where the step of the attempt before goes on; 0 if not told
     launched: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsChanged:
-    """Who fills the slots from the next attempt on. nodes: one a slot, in order. filled: slot (as text) -> the node new there.
-
-    kept: of each slot, which one it was before; empty if all stay. lent: node -> donor job. ranks: those of the filled slots.
-    moved: of each rank, which one it was before; empty if all stay.
-    """
+    """Who fills the slots from the next attempt on."""
 
     at: float
     run: str
     schedule: int
-    nodes: tuple[str, ...]
-    filled: Mapping[str, str] = field(default_factory=dict)
-    kept: tuple[int, ...] = ()
-    lent: Mapping[str, int] = field(default_factory=dict)
-    ranks: tuple[int, ...] = ()
-    moved: tuple[int, ...] = ()
+    nodes: tuple[str, ...]  # one a slot, in order
+    filled: Mapping[str, str] = field(default_factory=dict)  # slot (as text) -> the node new there
+    kept: tuple[int, ...] = ()  # of each slot, which one it was before; empty if all stay
+    lent: Mapping[str, int] = field(default_factory=dict)  # node -> donor job
+    ranks: tuple[int, ...] = ()  # those of the filled slots
+    moved: tuple[int, ...] = ()  # of each rank, which one it was before; empty if all stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +162,7 @@ class RankBegan:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """What is behind the end of the attempt (verdict.Verdict says what the words mean). ranks: that failed by themselves.
-
-    blamed, suspects: node -> why; tasks: how many ranks the attempt had. drill: it was injected on purpose.
-    shown: of a suspicion by words, rank (as text) -> node, for every rank that printed them.
-    rank, node, said, meaning, place, spread, advice: what it goes by (verdict.Lead); empty in ledgers of before.
-    end: how that rank ended by itself, in words; empty where it did not, and in ledgers of before.
-    """
+    """What is behind the end of the attempt (verdict.Verdict says what the words mean)."""
 
     at: float
     attempt: int
@@ -194,21 +172,22 @@ class Diagnosed:
     confidence: str
     what: str
     evidence: tuple[str, ...] = ()
-    blamed: Mapping[str, str] = field(default_factory=dict)
+    blamed: Mapping[str, str] = field(default_factory=dict)  # blamed, suspects: node -> why
     suspects: Mapping[str, str] = field(default_factory=dict)
-    ranks: tuple[int, ...] = ()
-    tasks: int = 0
+    ranks: tuple[int, ...] = ()  # that failed by themselves
+    tasks: int = 0  # how many ranks the attempt had
     program: bool = False
-    drill: bool = False
+    drill: bool = False  # it was injected on purpose
+    # of a suspicion by words, rank (as text) -> node, for every rank that printed them
     shown: Mapping[str, str] = field(default_factory=dict)
-    rank: int = -1
+    rank: int = -1  # rank, node, said, meaning, place, spread, advice: what it goes by (verdict.Lead); empty in ledgers of before
     node: str = ""
     said: str = ""
     meaning: str = ""
     place: str = ""
     spread: str = ""
     advice: str = ""
-    end: str = ""
+    end: str = ""  # how that rank ended by itself, in words; empty where it did not, and in ledgers of before
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,26 +204,22 @@ class Reinstated:
 
 @dataclass(frozen=True, slots=True)
 class HangSeen:
-    """The attempt stands still. sign: io (no IO, no change of use), silence, exit, beat, stall. evidence: what speaks for it.
-
-    culprit: who hangs in one sentence, where that is known already. ranks, nodes: likewise, empty if it is not. hang_class:
-    CulpritSeen's sign; level and the rest as there. since: when progress ended, Unix seconds; 0 if not told.
-    """
+    """The attempt stands still."""
 
     at: float
     attempt: int
-    sign: str
+    sign: str  # io (no IO, no change of use), silence, exit, beat, stall
     what: str
-    evidence: tuple[str, ...] = ()
-    culprit: str = ""
-    ranks: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()  # what speaks for it
+    culprit: str = ""  # who hangs in one sentence, where that is known already
+    ranks: tuple[int, ...] = ()  # ranks, nodes: likewise, empty if it is not
     nodes: tuple[str, ...] = ()
-    hang_class: str = ""
+    hang_class: str = ""  # CulpritSeen's sign; level and the rest as there
     level: str = ""
     operation: str = ""
     cause: str = ""
     blamed: tuple[str, ...] = ()
-    since: float = 0.0
+    since: float = 0.0  # when progress ended, Unix seconds; 0 if not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,31 +330,24 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A remedy, before it is carried out.
-
-    id: unique in the ledger. rung, cause: by name. why: one sentence. passed: each rung before it and why not that one.
-    isolate: node -> reason, from now on kept out of the job. exclude: all nodes to keep out at this requeue.
-    cost: the budget it is taken from, or empty. status: exit status if the job ends here. words: of isolate, those that
-    nothing but words speaks against, with the signature of those words. dead: nodes that do not live now.
-    reason: of `why`, what the rung itself says; empty in ledgers of before. settings: (rung, setting, value) that each rung that
-    was asked looked at; likewise.
-    """
+    """A remedy, before it is carried out."""
 
     at: float
-    id: str
+    id: str  # unique in the ledger
     attempt: int
-    rung: str
+    rung: str  # rung, cause: by name
     cause: str
-    why: str
-    passed: tuple[tuple[str, str], ...] = ()
-    isolate: Mapping[str, str] = field(default_factory=dict)
-    exclude: tuple[str, ...] = ()
-    cost: str = ""
-    status: int = 0
+    why: str  # one sentence
+    passed: tuple[tuple[str, str], ...] = ()  # each rung before it and why not that one
+    isolate: Mapping[str, str] = field(default_factory=dict)  # node -> reason, from now on kept out of the job
+    exclude: tuple[str, ...] = ()  # all nodes to keep out at this requeue
+    cost: str = ""  # the budget it is taken from, or empty
+    status: int = 0  # exit status if the job ends here
+    # of isolate, those that nothing but words speaks against, with the signature of those words
     words: Mapping[str, str] = field(default_factory=dict)
-    dead: tuple[str, ...] = ()
-    reason: str = ""
-    settings: tuple[tuple[str, str, str], ...] = ()
+    dead: tuple[str, ...] = ()  # nodes that do not live now
+    reason: str = ""  # of `why`, what the rung itself says; empty in ledgers of before
+    settings: tuple[tuple[str, str, str], ...] = ()  # (rung, setting, value) that each rung that was asked looked at; likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,28 +408,22 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """The owner of the job has asked for something (`ftslurm control`). number: of the request, from 1. by, host: who, and where.
-
-    verb: as in control.py. nodes, rung: what it is about. checkpoints: it waits for so many, 0: for none; only those count that
-    come after `after`; files: a pattern of files that a checkpoint makes or changes, empty: as the settings say. until: at the
-    latest then, 0: never. after, until: Unix seconds. later: nothing is stopped for it. target: the request that it undoes.
-    schedule: requeues of the job before.
-    """
+    """The owner of the job has asked for something (`ftslurm control`)."""
 
     at: float
-    number: int
-    by: str
-    verb: str
+    number: int  # of the request, from 1
+    by: str  # by, host: who, and where
+    verb: str  # as in control.py
     host: str = ""
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # nodes, rung: what it is about
     rung: str = ""
-    checkpoints: int = 0
-    after: float = 0.0
-    until: float = 0.0
-    files: str = ""
-    later: bool = False
-    target: int = 0
-    schedule: int = 0
+    checkpoints: int = 0  # it waits for so many, 0: for none; only those count that come after `after`
+    after: float = 0.0  # after, until: Unix seconds
+    until: float = 0.0  # at the latest then, 0: never
+    files: str = ""  # a pattern of files that a checkpoint makes or changes, empty: as the settings say
+    later: bool = False  # nothing is stopped for it
+    target: int = 0  # the request that it undoes
+    schedule: int = 0  # requeues of the job before
 
 
 @dataclass(frozen=True, slots=True)

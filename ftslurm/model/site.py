@@ -105,25 +105,22 @@ class Ledgers:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine that the question was asked on. first_srun: what `srun` means on PATH, as a path; stands_in: that is ftrun.
-    slurm_bin: the setting. tools: kinds of devices whose tool is here; deaf: of these, kind -> the extra that is missing.
-    scripts: paths that slurm.conf names -> may be run here. on_node: inside an allocation.
-    """
+    """The machine that the question was asked on."""
 
     python: str = ""
     version: tuple[int, int] = (0, 0)
     installed: Folder = Folder()
     ftrun: Program = Program()
     srun: Program = Program()
-    first_srun: str = ""
-    stands_in: bool = False
-    slurm_bin: str = ""
+    first_srun: str = ""  # what `srun` means on PATH, as a path
+    stands_in: bool = False  # that is ftrun
+    slurm_bin: str = ""  # the setting
     ledgers: Ledgers = Ledgers()
-    tools: tuple[str, ...] = ()
-    deaf: Mapping[str, str] = field(default_factory=dict)
-    scripts: Mapping[str, bool] = field(default_factory=dict)
+    tools: tuple[str, ...] = ()  # kinds of devices whose tool is here
+    deaf: Mapping[str, str] = field(default_factory=dict)  # of these, kind -> the extra that is missing
+    scripts: Mapping[str, bool] = field(default_factory=dict)  # paths that slurm.conf names -> may be run here
     hook_settings: str = ""
-    on_node: bool = False
+    on_node: bool = False  # inside an allocation
 
 
 @dataclass(frozen=True, slots=True)

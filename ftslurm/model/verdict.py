@@ -67,23 +67,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """How one rank of a failed attempt ended, and its last words.
-
-    status: None if it is not known (the shim is gone). at: Unix seconds, 0 if not known. stopped: it ended after it had
-    been told to stop, so its status says nothing. lost: its shim is silent. oom: the kernel says that it was killed for memory.
-    alive: when it last did IO or gave a sign of life, as far as its agent has seen, Unix seconds; alive_by: which of them.
-    """
+    """How one rank of a failed attempt ended, and its last words."""
 
     rank: int
     node: str
-    status: ExitStatus | None = None
-    at: float = 0.0
-    stopped: bool = False
-    lost: bool = False
-    oom: bool = False
+    status: ExitStatus | None = None  # None if it is not known (the shim is gone)
+    at: float = 0.0  # Unix seconds, 0 if not known
+    stopped: bool = False  # it ended after it had been told to stop, so its status says nothing
+    lost: bool = False  # its shim is silent
+    oom: bool = False  # the kernel says that it was killed for memory
     output: tuple[Piece, ...] = ()
-    alive: float = 0.0
-    alive_by: str = ""
+    alive: float = 0.0  # when it last did IO or gave a sign of life, as far as its agent has seen, Unix seconds
+    alive_by: str = ""  # which of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +115,22 @@ UNKNOWN = "unknown"  # the signature of a failure that nobody could look into
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is behind a failure.
-
-    signature: what the same failure is known by (`py-import`, `exit 1`, `SIGSEGV`). program: the same everywhere, so it is
-    the program or its data and no node. confirm: tries worth spending although `retriable` is NO. heals: a device error
-    that a restart in place may answer. evidence: the lines and facts that count, for people, the one that decides first.
-    shown: rank -> node, of the ranks whose words decide. setup: one node failed before any rank had begun its work, so
-    its installation is to be doubted. follows: what the error follows from node to node, where it is the program's for that.
-    called: words of the user's own call it retriable, whatever else it is.
-    """
+    """What is behind a failure."""
 
     error_class: ErrorClass
     retriable: Retriable
     confidence: Confidence
-    signature: str
+    signature: str  # what the same failure is known by (`py-import`, `exit 1`, `SIGSEGV`)
     what: str
     suspects: tuple[Suspect, ...] = ()
-    evidence: tuple[str, ...] = ()
-    program: bool = False
-    confirm: int = 0
-    heals: bool = False
-    shown: Mapping[int, str] = field(default_factory=dict)
-    setup: bool = False
-    follows: str = ""
-    called: bool = False
+    evidence: tuple[str, ...] = ()  # the lines and facts that count, for people, the one that decides first
+    program: bool = False  # the same everywhere, so it is the program or its data and no node
+    confirm: int = 0  # tries worth spending although `retriable` is NO
+    heals: bool = False  # a device error that a restart in place may answer
+    shown: Mapping[int, str] = field(default_factory=dict)  # rank -> node, of the ranks whose words decide
+    setup: bool = False  # one node failed before any rank had begun its work, so its installation is to be doubted
+    follows: str = ""  # what the error follows from node to node, where it is the program's for that
+    called: bool = False  # words of the user's own call it retriable, whatever else it is
     lead: Lead = NO_LEAD
 
 

@@ -37,25 +37,20 @@ _INDENT, _LABEL = 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One failure and what was done about it. at: Unix seconds. rung: the one that handled it; empty for a hang left alone.
+    """One failure and what was done about it."""
 
-    title: what becomes of the job, and who failed (rank, node). what: exception or code; meaning: what that means. where:
-    file:line or device. why: the evidence. done: what ftrun did, and its cost. hint: what a person can do. log: the rank's log
-    file. next: a command to type. again: for a log, is another try worth it?
-    """
-
-    at: float
-    rung: str
-    title: str
-    what: str = ""
-    meaning: str = ""
-    where: str = ""
-    why: str = ""
-    done: str = ""
-    hint: str = ""
-    log: str = ""
-    next: str = ""
-    again: str = ""
+    at: float  # Unix seconds
+    rung: str  # the one that handled it; empty for a hang left alone
+    title: str  # what becomes of the job, and who failed (rank, node)
+    what: str = ""  # exception or code
+    meaning: str = ""  # what that means
+    where: str = ""  # file:line or device
+    why: str = ""  # the evidence
+    done: str = ""  # what ftrun did, and its cost
+    hint: str = ""  # what a person can do
+    log: str = ""  # the rank's log file
+    next: str = ""  # a command to type
+    again: str = ""  # for a log, is another try worth it?
 
     def rows(self, most: int = MAX_CHARS) -> tuple[tuple[str, str], ...]:
         """(label, value) of the known facts; the title's label is empty. most: characters of a value; a longer message is

@@ -19,19 +19,16 @@ _LABEL = re.compile(rb" *(\d{1,9}): ")
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a ledger knows of the job's output. files: printed into by ftrun and script, of all schedulings. ranks: as in
-    OutputTo, of the last. schedule_of, step_of: attempt -> requeues before it, and its step. label, logs: see OutputTo.
-    size_of: attempt -> nodes and ranks. cycle_of: attempt -> starts of the same command before it.
-    """
+    """What a ledger knows of the job's output."""
 
-    files: tuple[str, ...]
-    ranks: tuple[tuple[str, str], ...]
-    label: bool
-    schedule_of: dict[int, int]
+    files: tuple[str, ...]  # printed into by ftrun and script, of all schedulings
+    ranks: tuple[tuple[str, str], ...]  # as in OutputTo, of the last
+    label: bool  # label, logs: see OutputTo
+    schedule_of: dict[int, int]  # schedule_of, step_of: attempt -> requeues before it, and its step
     step_of: dict[int, str]
     logs: str = ""
-    size_of: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    cycle_of: Mapping[int, int] = field(default_factory=dict)
+    size_of: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # attempt -> nodes and ranks
+    cycle_of: Mapping[int, int] = field(default_factory=dict)  # attempt -> starts of the same command before it
 
     @property
     def last(self) -> int:

@@ -13,26 +13,25 @@ from ftslurm.model.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """state: open (nobody has taken it yet), taken, refused, done, undone. text: the answer, or what came of it. The rest as in
-    record.Requested; times in Unix seconds, 0: not, or not yet. seen: checkpoints that counted so far. attempt, node: of the
-    ftrun that answered."""
+    """A request of the owner of the job, for people; fields without a comment as in record.Requested. Times in Unix seconds, 0:
+    not, or not yet."""
 
     number: int
-    state: str
+    state: str  # open (nobody has taken it yet), taken, refused, done, undone
     verb: str
     what: str
-    text: str
+    text: str  # the answer, or what came of it
     by: str
     host: str
     at: float
     answered_at: float = 0.0
     done_at: float = 0.0
-    attempt: int = 0
+    attempt: int = 0  # attempt, node: of the ftrun that answered
     node: str = ""
     nodes: tuple[str, ...] = ()
     rung: str = ""
     checkpoints: int = 0
-    seen: int = 0
+    seen: int = 0  # checkpoints that counted so far
     after: float = 0.0
     until: float = 0.0
     files: str = ""

@@ -19,10 +19,7 @@ from ftslurm.report.requests import InForce, RequestView, in_force, requests, to
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a job stands. at: of the last record, Unix seconds. left: budget -> (left, limit). hang: the last one that the
-    present attempt was seen in, with whom it is laid to. waits_until: at the latest, if it waits and somebody knows. requests:
-    what the owner of the job has asked for and is still to come; in_force: what such requests hold.
-    """
+    """Where a job stands."""
 
     job: str
     cluster: str
@@ -36,16 +33,16 @@ class Status:
     why: str
     nodes: str
     excluded: Mapping[str, str]
-    left: Mapping[str, tuple[int, int]]
+    left: Mapping[str, tuple[int, int]]  # budget -> (left, limit)
     unconditional_in_a_row: int
-    at: float
+    at: float  # of the last record, Unix seconds
     requeue_open: bool
     damaged: int = 0
     card: Card | None = None
-    hang: HangView | None = None
-    waits_until: float = 0.0
-    requests: tuple[RequestView, ...] = ()
-    in_force: InForce | None = None
+    hang: HangView | None = None  # the last one that the present attempt was seen in, with whom it is laid to
+    waits_until: float = 0.0  # at the latest, if it waits and somebody knows
+    requests: tuple[RequestView, ...] = ()  # what the owner of the job has asked for and is still to come
+    in_force: InForce | None = None  # what such requests hold
 
 
 @dataclass(slots=True)
@@ -73,23 +70,19 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class HangView:
-    """The attempt stood still. sign: by what it was noticed, or for who was found the class. what: in words.
+    """The attempt stood still."""
 
-    ranks, nodes: who hangs, empty if that is not known. hang_class: RankCommHang, ...; level: Error, Warn, Info. blamed: of the
-    nodes, those that something speaks against. at: Unix seconds.
-    """
-
-    sign: str
-    what: str
+    sign: str  # by what it was noticed, or for who was found the class
+    what: str  # in words
     evidence: tuple[str, ...]
-    at: float = 0.0
-    ranks: tuple[int, ...] = ()
+    at: float = 0.0  # Unix seconds
+    ranks: tuple[int, ...] = ()  # ranks, nodes: who hangs, empty if that is not known
     nodes: tuple[str, ...] = ()
-    hang_class: str = ""
-    level: str = ""
+    hang_class: str = ""  # RankCommHang, ...
+    level: str = ""  # Error, Warn, Info
     operation: str = ""
     cause: str = ""
-    blamed: tuple[str, ...] = ()
+    blamed: tuple[str, ...] = ()  # of the nodes, those that something speaks against
 
 
 @dataclass(frozen=True, slots=True)

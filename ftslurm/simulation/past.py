@@ -42,18 +42,16 @@ BEYOND_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A job that was. truth: what happened, in the words of a simulation. known: fields of the plan that were measured, each with
-    how many times. notes: what the ledger does not tell. budgets: of the job's own policy. settings: that policy; None where the
-    ledger does not hold it, as those of older versions."""
+    """A job that was."""
 
     job: str
     trace: Trace
-    truth: Outcome
-    known: Mapping[str, int]
-    notes: tuple[str, ...]
-    budgets: Mapping[str, int]
+    truth: Outcome  # what happened, in the words of a simulation
+    known: Mapping[str, int]  # fields of the plan that were measured, each with how many times
+    notes: tuple[str, ...]  # what the ledger does not tell
+    budgets: Mapping[str, int]  # of the job's own policy
     tells_steps: bool
-    settings: Settings | None
+    settings: Settings | None  # that policy; None where the ledger does not hold it, as those of older versions
 
 
 def pairs(truth: Outcome, simulated: Outcome) -> list[tuple[Answered, Answered]]:

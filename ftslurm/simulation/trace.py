@@ -84,28 +84,21 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong. node: from 1, 0: where `rank` runs then. line: in its file, 0: in none; of a
-    real job, its place in the trace, from 1.
-
-    code, device, vendor, heals, for_s: of a device fault (heals None: as its class says); for_s also of a dead node, 0: repair_s.
-    status, signal, error_class, retriable, confidence, signature, blames, program: of a crash and its verdict.
-    network: the hang is inside a collective, and the connections of the node are stuck. hangs_up: a node whose connections close
-    when it dies, as they do where its kernel lives on. warning_s, wait_s: of a preemption, and wait_s of a requeue: how long the
-    job waits in the queue besides.
-    real: of a fault that a real job had.
-    """
+    """One thing that goes wrong."""
 
     at: float
     kind: Kind
-    node: int = 0
+    node: int = 0  # from 1, 0: where `rank` runs then
     rank: int = 0
-    line: int = 0
+    line: int = 0  # in its file, 0: in none; of a real job, its place in the trace, from 1
+    # code, device, vendor, heals, for_s: of a device fault (heals None: as its class says); for_s also of a dead node, 0:
+    # repair_s
     code: str = ""
     device: str = "0"
     vendor: str = ""
     heals: bool | None = None
     for_s: float = 0.0
-    status: int = 1
+    status: int = 1  # status, signal, error_class, retriable, confidence, signature, blames, program: of a crash and its verdict
     signal: int = 0
     error_class: ErrorClass = ErrorClass.UNKNOWN
     retriable: Retriable = Retriable.UNKNOWN
@@ -113,11 +106,12 @@ class Fault:
     signature: str = ""
     blames: bool = False
     program: bool = False
-    network: bool = False
-    hangs_up: bool = False
+    network: bool = False  # the hang is inside a collective, and the connections of the node are stuck
+    hangs_up: bool = False  # a node whose connections close when it dies, as they do where its kernel lives on
+    # warning_s, wait_s: of a preemption, and wait_s of a requeue: how long the job waits in the queue besides
     warning_s: float = 0.0
     wait_s: float = 0.0
-    real: Real | None = None
+    real: Real | None = None  # of a fault that a real job had
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,50 +38,38 @@ class NodeState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One look at a job. Times in Unix seconds, 0 where Slurm says Unknown.
-
-    held: waits for a `release`. to_be_held: runs, and somebody has held it for when it waits again.
-    completing: the nodes still clean up after the last scheduling.
-    nodes, cleaning, excluded, required: expanded. nodes is empty while the job waits. cleaning: of one that waits, the nodes
-    that still clean up. required: asked for by name (--nodelist). node_count: what the job asks for.
-    start_time: of this scheduling; while the job waits, the earliest it can be. end_time: 0 while the job waits.
-    submit_time: after a requeue the moment at which its clean-up ended.
-    configuring: granted, yet its nodes still boot, or their Prolog runs: no step starts there by now.
-    reason: Slurm's word or words, joined by `_`. features: its --constraint. gres: what it
-    has asked for on each node, as --gres takes it; min_cpus: its --mincpus, 0 if not told. expedited: submitted with
-    `--requeue=expedite` (25.11 and later), so that a requeue waits for the clean-up and no longer. array_task: None for
-    tasks that wait under the array's number. exclusive: no other job may use its nodes; also where nobody says.
-    """
+    """One look at a job. Times in Unix seconds, 0 where Slurm says Unknown."""
 
     number: int
     state: JobState
-    reason: str = ""
-    completing: bool = False
-    configuring: bool = False
-    held: bool = False
-    to_be_held: bool = False
+    reason: str = ""  # Slurm's word or words, joined by `_`
+    completing: bool = False  # the nodes still clean up after the last scheduling
+    configuring: bool = False  # granted, yet its nodes still boot, or their Prolog runs: no step starts there by now
+    held: bool = False  # waits for a `release`
+    to_be_held: bool = False  # runs, and somebody has held it for when it waits again
     batch: bool = False
     requeue: bool = False
     restarts: int = 0
-    start_time: int = 0
-    end_time: int = 0
-    submit_time: int = 0
-    nodes: tuple[str, ...] = ()
-    cleaning: tuple[str, ...] = ()
+    start_time: int = 0  # of this scheduling; while the job waits, the earliest it can be
+    end_time: int = 0  # 0 while the job waits
+    submit_time: int = 0  # after a requeue the moment at which its clean-up ended
+    nodes: tuple[str, ...] = ()  # nodes, cleaning, excluded, required: expanded. nodes is empty while the job waits.
+    cleaning: tuple[str, ...] = ()  # of one that waits, the nodes that still clean up
     excluded: frozenset[str] = frozenset()
-    required: frozenset[str] = frozenset()
-    node_count: int = 0
+    required: frozenset[str] = frozenset()  # asked for by name (--nodelist)
+    node_count: int = 0  # what the job asks for
     partition: str = ""
     name: str = ""
     user_id: int = -1
     comment: str = ""
+    # submitted with `--requeue=expedite` (25.11 and later), so that a requeue waits for the clean-up and no longer
     expedited: bool = False
-    features: str = ""
-    gres: str = ""
-    min_cpus: int = 0
+    features: str = ""  # its --constraint
+    gres: str = ""  # what it has asked for on each node, as --gres takes it
+    min_cpus: int = 0  # its --mincpus, 0 if not told
     array_job: int | None = None
-    array_task: int | None = None
-    exclusive: bool = True
+    array_task: int | None = None  # None for tasks that wait under the array's number
+    exclusive: bool = True  # no other job may use its nodes; also where nobody says
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,18 +43,12 @@ _OURS = ("set", "policy", "state-dir")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What was asked for.
-
-    nodes: that the ranks need; spares: more that are to be held back. per_node: ranks a node, or cpu, gpu, auto.
-    given: ft_launcher's configuration from flags; config: the path of its YAML file. policy: any-failed or min-healthy.
-    unused: option -> why it has no effect. shown_ranks: --local-ranks-filter; line_prefix: torchrun's variable for what --tee
-    prints. The rest as the options of that name.
-    """
+    """What was asked for; fields without a comment as the options of that name."""
 
     command: tuple[str, ...]
-    nodes: int
-    spares: int
-    per_node: str
+    nodes: int  # that the ranks need
+    spares: int  # more that are to be held back
+    per_node: str  # ranks a node, or cpu, gpu, auto
     max_restarts: int
     term_timeout_s: float
     stop_timeout_s: float
@@ -65,15 +59,15 @@ class Launch:
     log_dir: str
     redirects: str
     tee: str
-    shown_ranks: str
-    line_prefix: str
+    shown_ranks: str  # --local-ranks-filter
+    line_prefix: str  # torchrun's variable for what --tee prints
     applog_prefix: str
-    policy: str
+    policy: str  # any-failed or min-healthy
     module: bool
     with_python: bool
-    config: str
-    given: Mapping[str, Any]
-    unused: Mapping[str, str]
+    config: str  # the path of its YAML file
+    given: Mapping[str, Any]  # ft_launcher's configuration from flags
+    unused: Mapping[str, str]  # option -> why it has no effect
     own: Mapping[str, Any]
     dry_run: bool
     verbose: bool

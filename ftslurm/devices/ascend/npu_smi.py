@@ -30,22 +30,18 @@ _ALARMS = {"WARNING": Severity.MINOR, "ALARM": Severity.MAJOR, "CRITICAL": Sever
 
 @dataclass(frozen=True, slots=True)
 class ChipRow:
-    """One chip in the main table. health: the tool's word as printed. None: the tool printed NA, `-` or nothing.
-
-    phy_id: the second id of the row, `Phy-ID` on the A3 and `Device` on the 310P; other layouts have none.
-    aicore_percent: on the 950 the use of the whole NPU. memory_…: where there is no HBM, as on the 310P.
-    """
+    """One chip in the main table."""
 
     card: int
     chip: int
     name: str
-    health: str
+    health: str  # the tool's word as printed. None: the tool printed NA, `-` or nothing.
     power_w: float | None = None
     temperature_c: float | None = None
-    aicore_percent: int | None = None
+    aicore_percent: int | None = None  # on the 950 the use of the whole NPU. memory_…: where there is no HBM, as on the 310P.
     hbm_used_mb: int | None = None
     hbm_total_mb: int | None = None
-    phy_id: int | None = None
+    phy_id: int | None = None  # the second id of the row, `Phy-ID` on the A3 and `Device` on the 310P; other layouts have none
     bus_id: str = ""
     memory_used_mb: int | None = None
     memory_total_mb: int | None = None

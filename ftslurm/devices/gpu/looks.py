@@ -15,24 +15,18 @@ ECC_UNCORRECTABLE = "ECC-UNCORRECTABLE"
 
 @dataclass(frozen=True, slots=True)
 class GpuLook:
-    """One GPU at one look. None: the library does not tell, which is no fault.
+    """One GPU at one look. None: the library does not tell, which is no fault."""
 
-    index: the library's number, which shifts when a GPU is missing. identity: what stays (UUID or PCI address), empty if
-    not told. bus: the PCI address. words: for people. conditions: codes that hold at this moment. uncorrectable: memory
-    errors that could not be corrected, counted since the last reset or boot. recovery: what NVIDIA's driver asks for
-    (0: nothing). trouble: calls that failed for no reason that says anything. processes: pids, None also if not asked for.
-    """
-
-    index: int
-    identity: str
-    bus: str = ""
-    words: str = ""
-    conditions: tuple[str, ...] = ()
-    uncorrectable: int | None = None
-    recovery: int | None = None
+    index: int  # the library's number, which shifts when a GPU is missing
+    identity: str  # what stays (UUID or PCI address), empty if not told
+    bus: str = ""  # the PCI address
+    words: str = ""  # for people
+    conditions: tuple[str, ...] = ()  # codes that hold at this moment
+    uncorrectable: int | None = None  # memory errors that could not be corrected, counted since the last reset or boot
+    recovery: int | None = None  # what NVIDIA's driver asks for (0: nothing)
     lost: bool = False
-    trouble: tuple[str, ...] = ()
-    processes: tuple[int, ...] | None = None
+    trouble: tuple[str, ...] = ()  # calls that failed for no reason that says anything
+    processes: tuple[int, ...] | None = None  # pids, None also if not asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,22 +41,19 @@ class State(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """text: the answer, and what came of it. order: when it was taken, among all that were. seen: checkpoints that counted.
-
-    run, attempt, node: of the ftrun that answered. answered_at, done_at: Unix seconds, 0: not yet. before: of the nodes that
-    it excludes or reinstates, what was known of those that were isolated then.
-    """
+    """A request of the owner of the job, and what came of it."""
 
     asked: Requested
     state: State = State.OPEN
-    text: str = ""
-    order: int = 0
-    run: str = ""
+    text: str = ""  # the answer, and what came of it
+    order: int = 0  # when it was taken, among all that were
+    run: str = ""  # run, attempt, node: of the ftrun that answered
     attempt: int = 0
     node: str = ""
-    answered_at: float = 0.0
+    answered_at: float = 0.0  # answered_at, done_at: Unix seconds, 0: not yet
     done_at: float = 0.0
-    seen: int = 0
+    seen: int = 0  # checkpoints that counted
+    # of the nodes that it excludes or reinstates, what was known of those that were isolated then
     before: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
     @property

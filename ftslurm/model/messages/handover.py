@@ -12,22 +12,18 @@ from ftslurm.model.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HandoverPlan:
-    """ledger: its file, on the shared file system. number, schedule: of the job, as Slurm counts. run: of this ftrun.
+    """What a standby controller needs to know to take over from the ftrun of a dead batch node."""
 
-    job: its name for people. batch_node: where the controller is. nodes: of the allocation, in the order of their slots.
-    script: pid of the batch script there, 0 where it is not known.
-    """
-
-    ledger: str
-    number: int
+    ledger: str  # its file, on the shared file system
+    number: int  # number, schedule: of the job, as Slurm counts
     schedule: int
-    run: str
-    job: str
+    run: str  # of this ftrun
+    job: str  # its name for people
     cluster: str
-    batch_node: str
-    nodes: tuple[str, ...]
+    batch_node: str  # where the controller is
+    nodes: tuple[str, ...]  # of the allocation, in the order of their slots
     settings: Settings
-    script: int = 0
+    script: int = 0  # pid of the batch script there, 0 where it is not known
 
     def place(self, node: str) -> int | None:
         """Of `node` among those that may succeed, from 0; None for one that may not."""

@@ -17,26 +17,20 @@ TEXT_MAX, NAMES_MAX, RANKS_MAX, DEVICES_MAX = 256, 8, 4096, 1024
 
 @dataclass(frozen=True, slots=True)
 class RankLive:
-    """One rank. None: not known, or the program does not tell it.
+    """One rank. None: not known, or the program does not tell it."""
 
-    rank: as the program calls it; task: the rank of the task that it is below, another where torchrun starts several below one.
-    beats, beat_s: how many heartbeats, and seconds since the last. step, step_s: the last training step, and seconds since it was
-    done. steps_per_s: over the last minute at the most. sections: open ones. cores: of CPU used by all of its processes.
-    io_bytes_s: read and written by them. collectives: begun so far. inside, inside_s: the one it is in, and for how long.
-    """
-
-    rank: int
-    task: int
-    beats: int | None = None
+    rank: int  # as the program calls it
+    task: int  # the rank of the task that it is below, another where torchrun starts several below one
+    beats: int | None = None  # beats, beat_s: how many heartbeats, and seconds since the last
     beat_s: float | None = None
-    step: int | None = None
+    step: int | None = None  # step, step_s: the last training step, and seconds since it was done
     step_s: float | None = None
-    steps_per_s: float | None = None
-    sections: tuple[str, ...] = ()
-    cores: float | None = None
-    io_bytes_s: float | None = None
-    collectives: int | None = None
-    inside: str = ""
+    steps_per_s: float | None = None  # over the last minute at the most
+    sections: tuple[str, ...] = ()  # open ones
+    cores: float | None = None  # of CPU used by all of its processes
+    io_bytes_s: float | None = None  # read and written by them
+    collectives: int | None = None  # begun so far
+    inside: str = ""  # inside, inside_s: the one it is in, and for how long
     inside_s: float | None = None
 
 

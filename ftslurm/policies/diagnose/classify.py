@@ -146,21 +146,17 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line of a rank's output that reports a failure. own: its rank failed by itself. overcome: the rank then went on well.
-
-    place: in the user's own code, where a trace tells it. mild: its writer does not call it an error. settled: nor a failure.
-    led_to: an exception that came of the one before it.
-    """
+    """A line of a rank's output that reports a failure. own: its rank failed by itself."""
 
     end: RankEnd
     at: float
     line: str
     pattern: Pattern
-    overcome: bool = False
-    place: str = ""
-    mild: bool = False
-    settled: bool = False
-    led_to: bool = False
+    overcome: bool = False  # the rank then went on well
+    place: str = ""  # in the user's own code, where a trace tells it
+    mild: bool = False  # its writer does not call it an error
+    settled: bool = False  # nor a failure
+    led_to: bool = False  # an exception that came of the one before it
 
     @property
     def own(self) -> bool:

@@ -39,21 +39,17 @@ class Scans(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """offset: of the line, bytes. place: in the user's own code, where a trace tells it. mild: below the level of an error.
+    """A line that a pattern or rule knows."""
 
-    word: of a device's vocabulary. settled: the program says that it got over it. start: in the line, where the words begin.
-    led_to: it comes of the exception before it.
-    """
-
-    offset: int
+    offset: int  # of the line, bytes
     line: bytes
     pattern: Pattern
-    place: str = ""
-    mild: bool = False
-    word: Word | None = None
-    settled: bool = False
-    start: int = 0
-    led_to: bool = False
+    place: str = ""  # in the user's own code, where a trace tells it
+    mild: bool = False  # below the level of an error
+    word: Word | None = None  # of a device's vocabulary
+    settled: bool = False  # the program says that it got over it
+    start: int = 0  # in the line, where the words begin
+    led_to: bool = False  # it comes of the exception before it
 
 
 def findings(text: bytes, book: Scans) -> list[Finding]:

@@ -33,25 +33,18 @@ FENCED_LINES, FENCED_BYTES = 200, 20_000
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An error as its runtime told it.
+    """An error as its runtime told it."""
 
-    offset: of its line, bytes. kind: the type, `ValueError`, or `panic`, `abort`. place: `train.py:175`, the deepest frame of the
-    user's own code, else the deepest; may be empty. own: it is the user's own.
-    ignored: the runtime says that nobody cares (`Exception ignored in`). thrown: by a `raise` or `assert` in the user's own
-    code, so its words are the program's, whatever they say. deepest: the last frame, whoever's it is. wraps: its cause is told
-    below it (`Caused by:`). led_to: another error of the same process led to it, as the runtime says.
-    """
-
-    offset: int
-    kind: str
+    offset: int  # of its line, bytes
+    kind: str  # the type, `ValueError`, or `panic`, `abort`
     message: str
-    place: str = ""
-    own: bool = False
-    ignored: bool = False
-    thrown: bool = False
-    deepest: str = ""
-    wraps: bool = False
-    led_to: bool = False
+    place: str = ""  # `train.py:175`, the deepest frame of the user's own code, else the deepest; may be empty
+    own: bool = False  # it is the user's own
+    ignored: bool = False  # the runtime says that nobody cares (`Exception ignored in`)
+    thrown: bool = False  # by a `raise` or `assert` in the user's own code, so its words are the program's, whatever they say
+    deepest: str = ""  # the last frame, whoever's it is
+    wraps: bool = False  # its cause is told below it (`Caused by:`)
+    led_to: bool = False  # another error of the same process led to it, as the runtime says
 
     def __str__(self) -> str:
         said = f"{self.kind}: {self.message}" if self.message else self.kind

@@ -80,22 +80,18 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One page over time. writer: process and init; another one is another program.
+    """One page over time."""
 
-    out: when the last section ended, as the page has it; 0: one is open. sections: those that are open. seen: all that ever
-    were. steps: done since the first one told, None if none was. warmup: steps that the program called slow.
-    """
-
-    writer: tuple[int, int, int]
+    writer: tuple[int, int, int]  # process and init; another one is another program
     begun: Since
     beats: Since
     stage: Since
     stage_s: float | None
-    out: Since
-    sections: Mapping[str, Since]
-    seen: frozenset[str]
-    steps: int | None
-    warmup: int | None
+    out: Since  # when the last section ended, as the page has it; 0: one is open
+    sections: Mapping[str, Since]  # those that are open
+    seen: frozenset[str]  # all that ever were
+    steps: int | None  # done since the first one told, None if none was
+    warmup: int | None  # steps that the program called slow
 
 
 @dataclass(frozen=True, slots=True)

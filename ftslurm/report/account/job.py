@@ -62,11 +62,7 @@ class NodeEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobAccount:
-    """One job. began, ended: Unix seconds; ended is now while it is not over. nodes: of the last attempt. gpus: likewise, -1: not
-    known. budgets: name -> (left, limit). excluded: node -> why, as it stands. reinstated: node -> why. events: of nodes.
-    queued_s: before its first start, -1: not known; no part of the rest. notes: what a reader has to know about the figures.
-    starts: attempts, those of single ranks too. attempts: only with its whole story.
-    """
+    """One job."""
 
     job: str
     cluster: str
@@ -75,25 +71,25 @@ class JobAccount:
     state: str
     what: str
     over: bool
-    began: float
+    began: float  # began, ended: Unix seconds; ended is now while it is not over
     ended: float
-    nodes: str
+    nodes: str  # of the last attempt
     tasks: int
-    gpus: int
+    gpus: int  # likewise, -1: not known
     spent: Spent
-    starts: int
+    starts: int  # attempts, those of single ranks too
     failures: tuple[Failure, ...]
-    budgets: Mapping[str, tuple[int, int]]
-    excluded: Mapping[str, str]
-    reinstated: Mapping[str, str]
-    events: tuple[NodeEvent, ...]
+    budgets: Mapping[str, tuple[int, int]]  # name -> (left, limit)
+    excluded: Mapping[str, str]  # node -> why, as it stands
+    reinstated: Mapping[str, str]  # node -> why
+    events: tuple[NodeEvent, ...]  # of nodes
     saved: Saved
     rungs: Mapping[str, int] = field(default_factory=dict)
-    queued_s: float = -1.0
+    queued_s: float = -1.0  # before its first start, -1: not known; no part of the rest
     damaged: int = 0
     user: str = ""
-    notes: tuple[str, ...] = ()
-    attempts: tuple[AttemptView, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reader has to know about the figures
+    attempts: tuple[AttemptView, ...] = ()  # only with its whole story
 
     @property
     def lost_s(self) -> float:

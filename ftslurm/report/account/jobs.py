@@ -74,23 +74,22 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class JobsAccount:
-    """began, ended: of the period, Unix seconds. unit: of parts and lost: `GPU` where the GPUs of every job are known, else
-    `node`; parts: seconds times those. goodput: productive of all. by_job, by_node, by_gpu: MTBF per job, per node, per GPU;
-    the latter two of failures that a node or a device is behind. ran_s: seconds that ranks ran.
-    """
+    """What all jobs of a time have used and lost."""
 
-    began: float
+    began: float  # began, ended: of the period, Unix seconds
     ended: float
     jobs: tuple[JobAccount, ...]
-    unit: str
-    parts: Mapping[Part, float]
-    goodput: Ratio | None
+    unit: str  # of parts and lost: `GPU` where the GPUs of every job are known, else `node`
+    parts: Mapping[Part, float]  # seconds times those
+    goodput: Ratio | None  # productive of all
     failures: int
     drills: int
     interruptions: int
     kinds: tuple[Kind, ...]
     nodes: tuple[NodeLine, ...]
     rungs: tuple[RungLine, ...]
+    # by_job, by_node, by_gpu: MTBF per job, per node, per GPU; the latter two of failures that a node or a device is behind.
+    # ran_s: seconds that ranks ran.
     by_job: Mtbf
     by_node: Mtbf
     by_gpu: Mtbf | None

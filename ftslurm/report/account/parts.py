@@ -63,24 +63,20 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Why the ranks did not go on. at: when ftrun knew. began: the fault itself, 0: not known. decided: every decision about it
-    (id), the last one counts. back: when ranks ran again, 0: never. by_others: nothing had failed: a signal, a preemption, a
-    requeue or the end by somebody's will. drill: on purpose. unseen: nobody was there to see it. gpus, nodes: of the attempt;
-    gpus -1: not known.
-    """
+    """Why the ranks did not go on."""
 
-    at: float
+    at: float  # when ftrun knew
     attempt: int
     cause: str
     what: str
-    began: float = 0.0
-    decided: tuple[rec.Decided, ...] = ()
+    began: float = 0.0  # the fault itself, 0: not known
+    decided: tuple[rec.Decided, ...] = ()  # every decision about it (id), the last one counts
     verdict: rec.Diagnosed | None = None
-    back: float = 0.0
-    by_others: bool = False
-    drill: bool = False
-    unseen: bool = False
-    gpus: int = -1
+    back: float = 0.0  # when ranks ran again, 0: never
+    by_others: bool = False  # nothing had failed: a signal, a preemption, a requeue or the end by somebody's will
+    drill: bool = False  # on purpose
+    unseen: bool = False  # nobody was there to see it
+    gpus: int = -1  # gpus, nodes: of the attempt; gpus -1: not known
     nodes: int = 0
 
     @property

@@ -39,34 +39,28 @@ class SettingRead:
 
 @dataclass(slots=True)
 class Explanation:
-    """One decision. number: from 1. at: Unix seconds. what: the trouble that it answers. why: what the rung says for itself.
+    """One decision."""
 
-    passed: each rung that was asked before, and why not that one; None where the ledger does not say. settings: likewise.
-    cost: budget -> (used by now, with this decision; limit, 0 if not told). exclude: all nodes that the next scheduling may not
-    use; isolate: those that this decision adds, node -> why. ok: was it carried out? None: open, or never told. outcome: what
-    became of it. back_s: seconds from the trouble until the ranks ran again; None: they did not, or not yet. attempt_after:
-    theirs.
-    """
-
-    number: int
+    number: int  # from 1
     id: str
-    at: float
+    at: float  # Unix seconds
     attempt: int
     rung: str
     cause: str
-    what: str
-    why: str
+    what: str  # the trouble that it answers
+    why: str  # what the rung says for itself
     evidence: tuple[Evidence, ...]
+    # each rung that was asked before, and why not that one; None where the ledger does not say
     passed: tuple[tuple[str, str], ...] | None
-    settings: tuple[SettingRead, ...] | None
-    cost: Mapping[str, tuple[int, int]]
-    isolate: Mapping[str, str]
-    exclude: tuple[str, ...]
+    settings: tuple[SettingRead, ...] | None  # likewise
+    cost: Mapping[str, tuple[int, int]]  # budget -> (used by now, with this decision; limit, 0 if not told)
+    isolate: Mapping[str, str]  # those that this decision adds, node -> why
+    exclude: tuple[str, ...]  # all nodes that the next scheduling may not use
     status: int
-    ok: bool | None = None
-    outcome: tuple[str, ...] = ()
-    back_s: float | None = None
-    attempt_after: int = 0
+    ok: bool | None = None  # was it carried out? None: open, or never told
+    outcome: tuple[str, ...] = ()  # what became of it
+    back_s: float | None = None  # seconds from the trouble until the ranks ran again; None: they did not, or not yet
+    attempt_after: int = 0  # theirs
 
     def of(self, rung: str) -> tuple[SettingRead, ...]:
         """What that rung looked at."""

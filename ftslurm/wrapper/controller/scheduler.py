@@ -52,26 +52,22 @@ ASK_OTHERS = 3
 
 @dataclass(frozen=True, slots=True)
 class SlurmScheduler:
-    """See effects.Scheduler. nodes: of the allocation, where the keeper can run. kind, timeout_s: of the client.
-
-    schedule: requeues of the job before ours; after more of them it is no longer ours to judge or to give back. comments: may
-    the job's own comment be ours?
-    """
+    """See effects.Scheduler."""
 
     client: SlurmClient
     job: int
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # of the allocation, where the keeper can run
     ledger: Path
     env: Mapping[str, str]
     python: Python
     run: Runner
-    kind: str
+    kind: str  # kind, timeout_s: of the client
     timeout_s: float
     lenders: Lenders
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    schedule: int = 0
-    comments: bool = False
+    schedule: int = 0  # requeues of the job before ours; after more of them it is no longer ours to judge or to give back
+    comments: bool = False  # may the job's own comment be ours?
     _places: dict[str, NodeView] = field(default_factory=dict)
     outage: Outage = field(default_factory=Outage)
 

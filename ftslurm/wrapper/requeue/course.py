@@ -38,21 +38,17 @@ class Parted:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known about the job. job: its state. may_go: it runs, and may be requeued. dead: known to be so. batch_node: where
-    its script runs, empty if unknown. had: how many nodes it had in this scheduling, as far as is known. gave_back: nodes may
-    have left it since. config: Slurm's. takes_changes: Slurm's answer since nodes last left the job, None: not asked. parted:
-    None: not tried.
-    """
+    """What is known about the job."""
 
-    job: JobView
-    may_go: bool
-    config: Mapping[str, str]
-    dead: frozenset[str] = frozenset()
-    batch_node: str = ""
-    had: int = 0
-    gave_back: bool = False
-    takes_changes: bool | None = None
-    parted: Parted | None = None
+    job: JobView  # its state
+    may_go: bool  # it runs, and may be requeued
+    config: Mapping[str, str]  # Slurm's
+    dead: frozenset[str] = frozenset()  # known to be so
+    batch_node: str = ""  # where its script runs, empty if unknown
+    had: int = 0  # how many nodes it had in this scheduling, as far as is known
+    gave_back: bool = False  # nodes may have left it since
+    takes_changes: bool | None = None  # Slurm's answer since nodes last left the job, None: not asked
+    parted: Parted | None = None  # None: not tried
 
 
 @dataclass(frozen=True, slots=True)
