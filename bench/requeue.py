@@ -4,8 +4,9 @@
 
 Each job fails four seconds after its ranks began (by then all is there that ftrun starts beside them), as often as
 `--rounds` says, and remembers what it learns of clean-ups for itself alone: the first requeue of each knows nothing. A
-requeue that fell into Slurm's own delay takes more than 121 s. --busy: as many endless loops beside. --conf: a further line
-of slurm.conf. The jobs of one cluster run at once, and so do the clusters.
+requeue that fell into Slurm's own delay takes more than 121 s. Beside them, for each Epilog, a job on as many nodes as the
+first of `--nodes` requeues itself by plain `scontrol requeue`, `--plain` times. --busy: as many endless loops beside. --conf: a
+further line of slurm.conf. The jobs of one cluster run at once, and so do the clusters.
 
 The clusters look for jobs to start each second. With Slurm's own settings (`--conf
 SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=30`) a job whose start time has come waits, on a
@@ -48,7 +49,7 @@ export FTSLURM_STATE_DIR={folder}/state
 PLAIN = """#!/bin/bash
 number=$((${{SLURM_RESTART_COUNT:-0}} + 1))
 echo "$EPOCHREALTIME start $number" >>{folder}/marks
-if [ $number = 1 ]; then
+if [ $number -le {rounds} ]; then
     echo "$EPOCHREALTIME fault $number" >>{folder}/marks
     scontrol requeue $SLURM_JOB_ID
     sleep 100
@@ -58,17 +59,21 @@ fi
 
 @dataclass(frozen=True)
 class Cell:
-    """epilog: how long it takes, None where there is none. parts_s: medians, of what PARTS names."""
+    """The requeues of one job."""
 
-    epilog: float | None
+    epilog: float | None  # how long it takes, None where there is none
     nodes: int
     times_s: tuple[float, ...]
     clean_ups_s: tuple[float, ...]
-    parts_s: tuple[float, ...]
+    parts_s: tuple[float, ...]  # medians, of what PARTS names
+    plain: bool = False  # by `scontrol requeue`
 
     def __str__(self) -> str:
         name = "no Epilog" if self.epilog is None else f"Epilog {self.epilog:g} s"
         late = sum(seconds > SLURMS_OWN_S for seconds in self.times_s)
+        if self.plain:
+            median, spread = statistics.median(self.times_s), f"{min(self.times_s):.1f} to {max(self.times_s):.1f}"
+            return f"{name:<13} {self.nodes} nodes  plain `scontrol requeue`: median {median:.1f} s, {spread}"
         first, rest = self.times_s[0], self.times_s[1:] or self.times_s
         clean = f"{statistics.median(self.clean_ups_s):5.1f}" if self.clean_ups_s else "    ?"
         return (
@@ -123,6 +128,8 @@ def once(script: str, env: Mapping[str, str], epilog: float | None, nodes: int, 
         text = script.format(folder=folder, ftrun=FTRUN, rounds=rounds)
         batch(text, env, folder, f"-N{nodes}", "--ntasks-per-node=1", timeout_s=EVER_S)
         marks, state = folder / "marks", folder / "state"
+        if script is PLAIN:
+            return Cell(epilog, nodes, times_s(marks), (), (), plain=True)
         return Cell(epilog, nodes, times_s(marks), clean_ups_s(state), parts_s(marks, state))
 
 
@@ -147,15 +154,19 @@ def cluster_with(epilog: float | None, nodes: int, conf: Sequence[str] = ()) -> 
         yield env
 
 
-def cells(epilogs: Sequence[float | None], sizes: Sequence[int], rounds: int, loops: int, conf: Sequence[str] = ()) -> list[Cell]:
+def cells(
+    epilogs: Sequence[float | None], sizes: Sequence[int], rounds: int, loops: int, conf: Sequence[str] = (), plain: int = 0
+) -> list[Cell]:
+    """plain: how often a further job on each cluster requeues itself without ftrun."""
+    jobs = [(OURS, size, rounds) for size in sizes] + ([(PLAIN, sizes[0], plain)] if plain else [])
     with ExitStack() as stack:
-        envs = [stack.enter_context(cluster_with(epilog, sum(sizes), conf)) for epilog in epilogs]
+        envs = [stack.enter_context(cluster_with(epilog, sum(size for _, size, _ in jobs), conf)) for epilog in epilogs]
         stack.enter_context(busy(loops))
-        pool = stack.enter_context(ThreadPoolExecutor(len(epilogs) * len(sizes)))
+        pool = stack.enter_context(ThreadPoolExecutor(len(epilogs) * len(jobs)))
         asked = [
-            pool.submit(once, OURS, env, epilog, size, rounds)
+            pool.submit(once, script, env, epilog, size, times)
             for epilog, env in zip(epilogs, envs, strict=True)
-            for size in sizes
+            for script, size, times in jobs
         ]
         return [one.result() for one in asked]
 
@@ -178,11 +189,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epilog", nargs="+", default=["none", "0", "5"], metavar="SECONDS")
     parser.add_argument("--nodes", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--plain", type=int, default=2, metavar="ROUNDS")
     parser.add_argument("--busy", type=int, default=0, metavar="LOOPS")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args()
     epilogs = [None if text == "none" else float(text) for text in asked.epilog]
-    for cell in cells(epilogs, asked.nodes, asked.rounds, asked.busy, asked.conf):
+    for cell in cells(epilogs, asked.nodes, asked.rounds, asked.busy, asked.conf, asked.plain):
         print(cell, flush=True)
 
 
