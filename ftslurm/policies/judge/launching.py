@@ -78,8 +78,8 @@ class Launching(Settling):
         for node, why in self.facts.earlier.unproven.items():
             nodes_of.setdefault(why, set()).add(node)
         where = "; ".join(sorted(f"{fold_nodes(nodes)}: {why}" for why, nodes in nodes_of.items()))
-        sooner = ", or Slurm lists no step of theirs any more" if self._slurm_knows_of_others else ""
-        said = f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out{sooner} ({where})"
+        sooner = ", or for Slurm to list no step of theirs" if self._slurm_knows_of_others else ""
+        said = f"waiting up to {wait_s:g} s for the leases of an earlier ftrun's ranks to expire{sooner} ({where})"
         nodes = fold_nodes(self.facts.earlier.unproven)
         return [*self._wait_for(f"the leases of ranks on {nodes}", wait_s, now, said), *self._look_for_others(now)]
 
@@ -159,7 +159,7 @@ class Launching(Settling):
         for rank, task in sorted(self._tasks.items()):
             meant = self._places.layout.node_of(rank) if rank < len(self._places.layout.slots) else ""
             if task.node not in self._places.layout.nodes or (meant and meant != task.node):
-                return f"rank {rank} came up on {task.node} and was meant for {meant or fold_nodes(self._places.layout.nodes)}"
+                return f"rank {rank} was placed on {task.node} instead of {meant or fold_nodes(self._places.layout.nodes)}"
         return ""
 
     def _misplaced(self, what: str, now: Now) -> list[Decision]:
@@ -246,7 +246,7 @@ class Launching(Settling):
         """The check of such a node: a node that cannot run our check cannot run a rank either, so it counts as bad."""
         if event.node not in self._launch.stragglers:
             return self._looked_ahead(event, now)
-        self._launch.seen(event.node, "" if event.good is True else event.why or "it could not be looked at")
+        self._launch.seen(event.node, "" if event.good is True else event.why or "it could not be checked")
         return [] if self._launch.stragglers else self._stragglers_known(now)
 
     def _stragglers_known(self, now: Now) -> list[Decision]:
