@@ -711,7 +711,7 @@ class Settings:
     notify_failure: tuple[str, ...] = leaf("notify.failure", words_of(), ("all",), "who is notified when the job has failed")
     notify_requeue: tuple[str, ...] = leaf("notify.requeue", words_of(), ("all",), "who is notified of a requeue")
     notify_replacement: tuple[str, ...] = leaf(
-        "notify.replacement", words_of(), ("all",), "who is notified when a node is replaced or given up"
+        "notify.replacement", words_of(), ("all",), "who is notified when a node is replaced or excluded"
     )
     notify_restart: tuple[str, ...] = leaf(
         "notify.restart",
