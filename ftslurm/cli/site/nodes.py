@@ -14,7 +14,7 @@ from ftslurm.model.text import visible
 @click.command(short_help="List the nodes that jobs excluded because of a fault.")
 @click.option("--clear", metavar="NODES", default="", help="Forget the faults of NODES: n3, or n[1-4],m7.")
 @click.option("--all-users", is_flag=True, help="Include nodes that ftslurm drained; as root, other users' nodes.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def nodes(clear: str, all_users: bool, as_json: bool) -> None:
     """List the nodes that your jobs excluded because of a fault: which fault, how long it counts, and what you can do.
 
