@@ -61,7 +61,7 @@ LEAVES = {
 @click.option("--ft-policy", metavar="FILE", shell_complete=complete.files, help="Ladder and budgets, YAML.  [FTRUN_POLICY]")
 @click.option(
     "--ft-profile", metavar="NAME", shell_complete=complete.profiles,
-    help="A ladder that ships: modelarts, aimaster-sync, aimaster-async, ft-launcher.  [FTRUN_PROFILE]",
+    help="Built-in settings: modelarts, aimaster-sync, aimaster-async, ft-launcher.  [FTRUN_PROFILE]",
 )  # fmt: skip
 @click.option(
     "--ft-annotations",
@@ -72,18 +72,21 @@ LEAVES = {
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
 @click.option(
     "--ft-mode",
-    metavar="sync|async",
+    metavar="sync|async|min-healthy",
     shell_complete=complete.words("sync", "async", "min-healthy"),
-    help="async: restart only the rank that failed.",
+    help="A failed rank restarts: all ranks (sync) or itself (async); min-healthy: see nodes.min_healthy.",
 )
-@click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="As ft_launcher's; see nodes.min_healthy.")
+@click.option(
+    "--ft-restart-policy", metavar="any-failed|min-healthy",
+    help="any-failed: a failed rank restarts all; min-healthy: only below nodes.min_healthy nodes.",
+)  # fmt: skip
 @click.option(
     "--ft-watch",
     metavar="L0|L1|L2",
     shell_complete=complete.words("L0", "L1", "L2"),
     help="Watch Python ranks with a probe, to tell which one hangs.",
 )
-@click.option("--ft-provide", metavar="nvrx,aimaster", help="Stand in for these packages, even where they are installed.")
+@click.option("--ft-provide", metavar="nvrx,aimaster", help="Use ftslurm's own implementation of these packages.")
 @click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="Retry the job if a failed rank printed WORD.")
 @click.option("--ft-max-restarts", metavar="N", help="Requeues allowed for the job, 0 to 128.")
 @click.option("--ft-spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")

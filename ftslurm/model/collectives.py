@@ -230,7 +230,7 @@ def unfold(text: str) -> tuple[int, ...]:
                 raise ValueError("too many ranks")
             found.extend(span)
     except ValueError as error:
-        raise WireError(f"`{text[:80]}` is no list of ranks: {error}") from None
+        raise WireError(f"`{text[:80]}` is not a list of ranks: {error}") from None
     return tuple(found)
 
 

@@ -39,7 +39,7 @@ class Timer(Word):
     AWAY = "away"  # to ask a slurmctld again that is away
     # in several phases
     ADVICE = "advice"  # for hints on a hang
-    ASK = "ask"  # for Slurm's word on job and nodes
+    ASK = "ask"  # for Slurm's answer about the job and its nodes
     PROBE = "probe"  # for a look at nodes by another way
     PROBE_AGAIN = "probe again"
     SILENCE = "silence"  # to look again at a silent node

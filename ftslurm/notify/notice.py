@@ -12,11 +12,11 @@ from ftslurm.model.values import dataclass
 KINDS = {
     "failure": "the job has failed",
     "requeue": "the job is requeued",
-    "replacement": "a node is replaced, or given up",
+    "replacement": "a node is replaced or excluded",
     "restart": "the ranks are restarted on the same nodes",
     "hang": "the job hangs, and ftrun does nothing about it",
     "message": "the program has a message",
-    "end": "the job is over, and not by a failure",
+    "end": "the job has ended without a failure",
     "test": "a test",
 }
 MAX_TITLE, MAX_TEXT = 200, 8000

@@ -20,9 +20,9 @@ NO_NODE = "?"
 _NOBODY = re.compile(r"\brank -1 on \S+?(: | (?=exited|was)|$)|(?<=rank )-1 on \?")
 _NOWHERE = re.compile(r"(?<=\d) on \?(?=\W|$)")
 AGAIN: Mapping[Retriable, str] = {
-    Retriable.YES: "yes: the same may go well the next time",
-    Retriable.ONCE: "yes, once more: if it comes back, it stays",
-    Retriable.NO: "no: the same would come again",
+    Retriable.YES: "yes: the failure may not recur",
+    Retriable.ONCE: "yes, once more: if it recurs, it is permanent",
+    Retriable.NO: "no: it would fail the same way",
     Retriable.UNKNOWN: "not known: nothing in the log tells",
 }
 

@@ -273,7 +273,7 @@ class _Walk:
         title = f"job {self.job} seems to hang: {hang.what}"
         return Card(
             hang.at, "", title, hang.culprit or self._culprit(), "", "", _pieces(hang.evidence),
-            "nothing: hang-restart is switched off, the ranks are left alone",
+            "nothing: hang-restart is switched off; the ranks keep running",
             self._hint(None) or "rungs.hang-restart.enabled: true lets ftrun answer the next one",
             self._log(-1, ""), f"ftslurm history {self.job}",
         )  # fmt: skip
@@ -300,7 +300,7 @@ class _Walk:
             Rung.IN_PLACE_RESTART: f"{job} is restarted in place",
             Rung.HANG_RESTART: f"{job} hangs and is restarted in place",
             Rung.NODE_REPLACEMENT: f"{job} replaces{left}",
-            Rung.SHRINK: f"{job} goes on without{left}",
+            Rung.SHRINK: f"{job} continues without{left}",
             Rung.FAIL: f"{job} failed",
         }
         return becomes.get(decided.rung, f"{job} is requeued{without}")
@@ -425,7 +425,10 @@ def meaning_of(v: rec.Diagnosed) -> str:
 
 def fault_of(v: rec.Diagnosed) -> str:
     """Whose it is, and how widely it was seen."""
-    return f"{_fault(v)}{f', {v.spread}' if v.spread else ''}"
+    fault = _fault(v)
+    if not v.spread:
+        return fault
+    return f"{fault}; seen {v.spread}" if fault == _NOT_KNOWN else f"{fault}, {v.spread}"
 
 
 def more_of(v: rec.Diagnosed, known: Sequence[str]) -> list[str]:
@@ -436,13 +439,14 @@ def more_of(v: rec.Diagnosed, known: Sequence[str]) -> list[str]:
 def _fault(v: rec.Diagnosed) -> str:
     known = {each.value: FAULT[each] for each in ErrorClass if each is not ErrorClass.UNKNOWN}
     if v.error_class not in known:
-        return "the cause is unknown"
+        return _NOT_KNOWN
     whose, rest = _WHOSE.match(known[v.error_class]).groups()  # type: ignore[union-attr]
     by_words = v.error_class == ErrorClass.HARDWARE.value and v.confidence == Confidence.STRONG.value
     sure = "by its words " if by_words else "probably " if v.confidence == Confidence.WEAK.value else ""
     return f"{sure}{whose} fault{rest}"
 
 
+_NOT_KNOWN = "cause unknown"
 _WHOSE = re.compile(r"([^:,]*)(.*)")
 # Reasons of rungs that their names tell already.
 _PLAIN = frozenset({

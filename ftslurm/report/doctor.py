@@ -19,10 +19,7 @@ def print_findings(console: Console, findings: Sequence[Finding], head: str, who
     console.print(printable(head, style="bold"))
     print_facts(console, [fact for finding in findings for fact in _facts(finding, whole)], 2)
     counts = Counter(finding.said.level for finding in findings)
-    console.print(printable(", ".join(f"{counts[level]} {_COUNTED[level]}" for level in Level), style="bold"))
-
-
-_COUNTED = {Level.BLOCKS: "in the way", Level.COSTS: "costing more than necessary", Level.UNKNOWN: "unknown", Level.OK: "ok"}
+    console.print(printable(", ".join(f"{counts[level]} {level.value}" for level in Level), style="bold"))
 
 
 def _facts(finding: Finding, whole: bool) -> Iterable[tuple[str, str]]:

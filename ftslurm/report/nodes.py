@@ -54,7 +54,7 @@ def _word(node: NodeReport) -> str:
     if any(by.suspect for by in node.left):
         words.append("suspect")
     elif node.left:
-        words.append("left once" if sum(len(by.jobs) for by in node.left) == 1 else "left")
+        words.append("excluded once" if sum(len(by.jobs) for by in node.left) == 1 else "excluded")
     return ", ".join(words)
 
 
@@ -66,6 +66,6 @@ def _facts(node: NodeReport, with_users: bool) -> list[tuple[str, str]]:
         facts += [("reason", f"{node.reason}{given}"), ("comes back", node.comes_back)]
     for by in node.left:
         whose = f"{by.user}: " if with_users else ""
-        facts += [("left by", f"{whose}{', '.join(by.jobs)}"), ("last", moment(by.at)), ("why", by.why)]
+        facts += [("excluded by", f"{whose}{', '.join(by.jobs)}"), ("last", moment(by.at)), ("why", by.why)]
         facts.append(("forgotten", moment(by.expires)))
     return [*facts, ("advice", node.advice)]

@@ -84,7 +84,7 @@ def _yaml(text: str, place: str) -> Iterator[Entry]:
                     yield item.start_mark.line + 1, "fault", _built(item, place)
             else:
                 near = suggestion(str(key.value), ("job", "faults"))
-                raise _wrong(place, line, f"`{key.value}` is no part of a trace{near}", "a trace has `job` and `faults`")
+                raise _wrong(place, line, f"`{key.value}` is not a part of a trace{near}", "a trace has `job` and `faults`")
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise _wrong(place, mark.line + 1 if mark else 1, f"not YAML: {getattr(error, 'problem', None) or error}") from None

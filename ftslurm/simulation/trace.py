@@ -51,7 +51,7 @@ class JobPlan:
     plain_requeue_s: float = setting(122.0, "from a requeue without ftrun to the next start", "plain `scontrol requeue`")
     borrow_s: float = setting(1.3, "until a donor job lends a free node", "its chip breaks, and no spare is there")
     node_known_s: float = setting(1.1, "from silence to the proof that a node is dead", "a node of four loses its power")
-    slurmd_timeout_s: float = setting(300.0, "until Slurm itself takes a dead node for down", "SlurmdTimeout")
+    slurmd_timeout_s: float = setting(300.0, "until Slurm itself marks a dead node down", "SlurmdTimeout")
     slurm_s: float = setting(0.05, "an answer of slurmctld")
     device_look_s: float = setting(10.0, "from one look of an agent at its devices to the next")
     heal_s: float = setting(5.0, "until a device that heals has healed")

@@ -77,7 +77,7 @@ def steps_argv(number: int) -> tuple[str, ...]:
 def _node(name: str) -> str:
     """The name. Raises: UsageError unless it names one node: a list would drain them all."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,255}", name):
-        raise UsageError(f"`{name[:40]}` is no node", hint="slurmd sets SLURMD_NODENAME for its scripts")
+        raise UsageError(f"`{name[:40]}` is not a node", hint="slurmd sets SLURMD_NODENAME for its scripts")
     return name
 
 

@@ -48,7 +48,7 @@ class Retries:
                 if now >= deadline:
                     raise
                 if now >= tell_at:
-                    tell(f"{silence.message}. Waiting for it, {deadline - now:.0f} s at the most (slurm.patience)")
+                    tell(f"{silence.message}. ftrun waits up to {deadline - now:.0f} s (slurm.patience)")
                     tell_at = now + TELL_AGAIN_S
             self.sleep(min(LONGEST_WAIT_S, max(deadline - self.clock(), 0.0)))
 

@@ -136,9 +136,9 @@ def as_owner(job: str, words: Sequence[str], env: Mapping[str, str], say: Callab
         user_id = CliSlurmClient(timeout_s=SLURM_S, env=env).job(number).user_id if number is not None else None
     except FtslurmError as error:
         why = f"root has no ledger of job {job}, and Slurm does not say whose job it is: {error.message}"
-        raise UnknownJob(why) from None
+        raise UnknownJob(why, hint="run it as the job's owner, or check `scontrol ping`") from None
     if user_id is None:
-        raise UnknownJob(f"root has no ledger of job {job}", hint="another user's job goes by Slurm's number")
+        raise UnknownJob(f"root has no ledger of job {job}", hint="name another user's job by its Slurm job id")
     owner = owner_of(user_id)
     kept = {name: env[name] for name in (VARIABLE, "SLURM_CONF", "TZ") if name in env}
     own_env = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": str(owner.home), "USER": owner.name, BY_VARIABLE: ROOT, **kept}

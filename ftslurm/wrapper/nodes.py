@@ -52,12 +52,12 @@ def clear(root: Path, known: Iterable[Remembered], wanted: str, now: float) -> s
     nodes = frozenset(expand(wanted))
     found = [node for node in known if node.node in nodes]
     if not found:
-        raise UnknownJob(f"no job has abandoned {wanted}", hint="`ftslurm nodes` lists the nodes that jobs abandoned")
+        raise UnknownJob(f"no job has excluded {wanted}", hint="`ftslurm nodes` lists the nodes that jobs excluded")
     NodeMemory(root).add([NodeCleared(now, node.cluster, node.node) for node in found])
     jobs = dict.fromkeys(job for node in found for job in node.jobs)
     unknown = nodes - {node.node for node in found}
-    rest = f"; no job had abandoned {fold(unknown)}" if unknown else ""
-    return f"{fold({node.node for node in found})}: forgotten, abandoned by {', '.join(jobs)}{rest}"
+    rest = f"; no job had excluded {fold(unknown)}" if unknown else ""
+    return f"{fold({node.node for node in found})}: forgotten, excluded by {', '.join(jobs)}{rest}"
 
 
 def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: float) -> list[str]:

@@ -49,7 +49,7 @@ def test_nothing_blocks(slurm: FakeSlurm) -> None:
     assert lines[0].startswith("cluster live, Slurm 24.11.5, seen from ")
     assert "  costs     slurmdbd: without slurmdbd a job keeps its dead node until Slurm notices" in lines
     assert "    change  AccountingStorageType=accounting_storage/slurmdbd  (slurm.conf, admin)" in lines
-    assert lines[-1].startswith("0 in the way, ") and lines[-1].endswith(" ok")
+    assert lines[-1].startswith("0 blocks, ") and lines[-1].endswith(" ok")
     assert "blocks" not in levels(CliRunner().invoke(group, ["doctor", "--json"]).output).values()
 
 

@@ -177,7 +177,7 @@ def test_what_is_asked_for_becomes_settings() -> None:
 
 
 @pytest.mark.parametrize(("words", "status", "said"), [
-    (["--nonsense", "x.py"], 2, "--nonsense"), (["--nnodes=2", "x.py"], 1, "no Slurm allocation"),
+    (["--nonsense", "x.py"], 2, "--nonsense"), (["--nnodes=2", "x.py"], 1, "outside a Slurm allocation"),
     (["--ft-cfg-path=/not/there.yaml", "x.py"], 1, "/not/there.yaml"), (["--nproc-per-node=gpu", "x.py"], 1, "no GPU"),
     (["--no-python", "/not/there"], 1, "No such file"),
 ])  # fmt: skip

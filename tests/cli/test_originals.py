@@ -77,14 +77,14 @@ def test_without_job_restart_a_hang_at_the_exit_is_reported_and_left_alone(tmp_p
     flags = EXIT_HANG.format("False") + " --fault-tolerant-policy=OnFailure"
     script, reported = (
         "[ $SLURM_PROCID = 0 ] && exit 0; until [ -e go ]; do sleep 0.1; done; exit 5",
-        "seems to hang: 1 rank has ended",
+        "seems to hang: 1 rank has exited",
     )
     status, said = followed("--ft-aimaster", flags, "-n2", "sh", "-c", script, home=tmp_path, marks={reported: "go"})
     assert reported in said and status == 5 and rungs(tmp_path) == ["fail"]
 
 
 def test_a_hang_that_is_left_alone_comes_with_a_hint_names_the_program_s_limit_and_is_over_when_it_is(tmp_path: Path) -> None:
-    marks = {"no rank has printed anything for 2 s": "hangs", "the job goes on": "goes on"}
+    marks = {"no rank has printed anything for 2 s": "hangs", "the job makes progress again": "goes on"}
     argv = ("--ft-aimaster", "--enable-job-hang-detection=True", "-n2", "python3", "-c", TRAIN)
     status, said = followed(*argv, home=tmp_path, marks=marks)
     assert status == 0 and all(words in said for words in marks), said

@@ -85,7 +85,7 @@ def test_a_ledger_that_cannot_be_read_hides_no_others(jobs: Path, capsys: pytest
     ("argv", "said"),
     [
         (("8",), "there is no ledger of job 8"),
-        (("7", "-o", "job.pdf"), "names no known format"),
+        (("7", "-o", "job.pdf"), "no format has this ending"),
         (("7", "-o", "/nowhere/at/all.html"), "cannot be written"),
         (("7", "--since", "3d"), "do not go with JOB"),
         (("--since", "soon"), "--since soon"),

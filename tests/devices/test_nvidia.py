@@ -258,7 +258,7 @@ def test_a_library_that_crashes_is_an_error_and_is_asked_again(stage: NvidiaStag
     assert child is not None
     os.kill(child.process.pid, signal.SIGSEGV)
     child.process.wait()
-    assert stage.probe.read(10).error == "the process that asks NVML is gone (status -11)"
+    assert stage.probe.read(10).error == "the process that asks NVML has ended (status -11)"
     assert set(stage.reports()) == {"0", "1"}
 
 

@@ -217,7 +217,7 @@ def test_a_job_leaves_its_dead_node_to_slurm_and_comes_back_whole_with_its_gpus(
                 each.wait_for(lambda of=each: records(of, "CarriedOut"), "the requeue to be carried out", 60.0)
                 (done,) = [record["what"] for record in records(each, "CarriedOut")]
                 if name == "exclusive-no-gpus":
-                    assert f"{dead[name]} stays in the job until Slurm takes it for down: {OWN_NODES}" in done
+                    assert f"{dead[name]} stays in the job until Slurm marks it down: {OWN_NODES}" in done
                     assert dead[name] in nodes_in(own, each.job()["NodeList"]), "and nothing else: it waits for it"
                     own.answer(["scontrol", "update", f"NodeName={dead[name]}", "State=DOWN", "Reason=dead"], user=admin())
                     each.wait_for(lambda of=each: goes_on(of), "the job to run again", 60.0)

@@ -238,7 +238,7 @@ def test_what_cannot_be_written_down_is_not_done(on_small_disks: dict[str, Story
     told = on_small_disks["not-a-byte-left"]
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("0", "3:0")
-    assert "No space left" in told.output() and "nothing was done about it" in told.output()
+    assert "No space left" in told.output() and "ftrun takes no remedy" in told.output()
     assert told.counters() == [(1, 1, 1)]
     told.wait_nothing_left()
     status = told.json("status", str(told.id))
@@ -257,7 +257,7 @@ exec sleep 100
 def test_so_it_is_when_the_state_folder_goes_away(told: Story) -> None:
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("0", "3:0")
-    assert "nothing was done about it" in told.output() and f"{told.folder}/state" in told.output()
+    assert "ftrun takes no remedy" in told.output() and f"{told.folder}/state" in told.output()
     told.wait_nothing_left()
 
 

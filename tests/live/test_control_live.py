@@ -28,7 +28,7 @@ def test_a_node_is_left_at_the_owners_word_and_what_is_asked_meanwhile_the_next_
     node = told.wait_started()[1].node
     done = control(told, "exclude", node)
     assert done.returncode == 0 and "is taken by attempt 1" in done.stdout, done
-    assert f"the job goes on without {node}: isolated-requeue" in done.stdout
+    assert f"the job continues without {node}: isolated-requeue" in done.stdout
     told.cluster.wait_for_state(told.id, "PENDING")
     done = control(told, "hold", "in-place-restart")
     assert done.returncode == 3 and "its next attempt answers it" in done.stderr, done

@@ -28,4 +28,4 @@ def test_slurm_tells_what_the_rules_ask_for(told: Story) -> None:
         unread = [name for name, each in found.items() if any(words in each["reason"] for words in UNREAD)]
         assert unread == []
     lines = (told.folder / "inside.txt").read_text().splitlines()
-    assert lines[-1].startswith("0 in the way, ") and lines[-1].endswith(" ok")
+    assert lines[-1].startswith("0 blocks, ") and lines[-1].endswith(" ok")

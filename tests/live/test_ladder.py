@@ -142,7 +142,7 @@ def test_what_the_annotations_do_not_ask_for_is_off(told: Story) -> None:
     assert told.counters() == [(1, 1, 1), (1, 2, 2), (2, 1, 3)]
 
 
-TOO_FEW = "the job needs 6 nodes and only 5 would be left"
+TOO_FEW = "the job needs 6 nodes and only 5 remain"
 
 
 @story(

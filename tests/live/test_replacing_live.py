@@ -179,7 +179,7 @@ def test_a_spare_that_dies_is_given_back_before_slurm_ends_the_job_with_it(job_p
         told.wait_for(lambda: max(beat.time for beat in beats(told.folder)) > at + 3.0, "it to go on after that")
         job = told.job()
         assert (job["JobState"], job["Restarts"]) == ("RUNNING", "0") and set(told.attempts()) == {1}
-        assert f"{spare}, on which no rank runs, is given up" in told.output()
+        assert f"excluded {spare} (no rank runs there)" in told.output()
         own.cancel(told.id)
 
 
@@ -365,7 +365,7 @@ def test_no_rank_starts_where_it_was_not_meant_to(place: Stage) -> None:
     (told.folder / "astray").touch()
     breaks(told, node_of(told, 1, 2))
     told.ended("FAILED")
-    assert f"rank 0 came up on {spare} and was meant for {meant}" in told.output()
+    assert f"rank 0 was placed on {spare} instead of {meant}" in told.output()
     assert not told.of_attempt(2)
     told.wait_nothing_left()
     breaks_no_more(told, node_of(told, 1, 2))

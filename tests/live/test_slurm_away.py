@@ -68,7 +68,7 @@ await back
     told.wait_for(lambda: len(agents(told)) == 2, "the agents")
     with away(own_stage.cluster):  # type: ignore[operator]
         told.allow("away")
-        says(told, "Waiting for it before anything is decided, ")
+        says(told, "(slurm.patience) to decide what to do")
     told.wait_started(attempt=2, timeout_s=WAITS_S)
     told.allow("back")
     assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
@@ -119,10 +119,9 @@ def test_a_requeue_waits_for_slurmctld_and_says_so(own_stage: Stage, away: objec
     with away(own_stage.cluster):  # type: ignore[operator]
         told.allow("away")
         says(told, "Slurm does not answer: ")
-        assert "Waiting for it before anything is decided, " in told.output()
-        assert "at the most (slurm.patience)" in told.output()
+        assert "(slurm.patience) to decide what to do" in told.output()
         time.sleep(8.0)  # more than one question
-        assert told.output().count("Waiting for it") == 1
+        assert told.output().count("ftrun waits up to") == 1
     assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "1"
     assert "Slurm answers again, after " in told.output()
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
@@ -154,7 +153,7 @@ exec /usr/bin/scontrol "$@"
     told.allow("away")
     told.wait_for(lambda: (told.folder / "asked").exists(), "the requeue to be tried", WAITS_S)
     with killed(own_stage.cluster):
-        says(told, "Waiting for it to give the job back, ")
+        says(told, "(slurm.patience) to requeue the job")
         assert told.json("status", str(told.id))["requeue_open"] is True
     told.allow("back")
     assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "1"
@@ -184,7 +183,7 @@ def test_ftrun_begins_while_slurmctld_is_away(own_stage: Stage, away: object) ->
     told.wait_for(lambda: (told.folder / "there").exists(), "the script to run")
     with away(own_stage.cluster):  # type: ignore[operator]
         told.allow("away")
-        says(told, "Waiting for it, ")
+        says(told, "ftrun waits up to ")
     assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]
 
@@ -208,7 +207,7 @@ PATH=$STORY/bin:$PATH %RUN%
     with killed(own_stage.cluster):
         told.allow("away")
         says(told, "Unable to contact slurm controller")
-        says(told, "Waiting for it before anything is decided")
+        says(told, "(slurm.patience) to decide what to do")
     assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]
     assert left(told) == 8

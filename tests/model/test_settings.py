@@ -253,12 +253,12 @@ def test_a_clean_up_s_grace_that_is_none_is_named(said: str) -> None:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"lease.time": "15s"}, "lease.time 15 s is below 30 s .*: ranks would end before their node is missed"),
-        ({"lease.time": "29s"}, "lease.time 29 s is below 30 s"),
-        ({"nodes.silence": "2m"}, "lease.time 60 s is below 170 s"),
-        ({"nodes.probe_timeout": "36s"}, "lease.time 60 s is below 61 s"),
-        ({"lease.margin": "36s"}, "lease.time 60 s is below 61 s"),
-        ({"nodes.silence": "0"}, "nodes.silence 0 s: no node would be missed"),
+        ({"lease.time": "15s"}, "lease.time 15 s is below the minimum of 30 s .*several times nodes.silence"),
+        ({"lease.time": "29s"}, "lease.time 29 s is below the minimum of 30 s"),
+        ({"nodes.silence": "2m"}, "lease.time 60 s is below the minimum of 170 s"),
+        ({"nodes.probe_timeout": "36s"}, "lease.time 60 s is below the minimum of 61 s"),
+        ({"lease.margin": "36s"}, "lease.time 60 s is below the minimum of 61 s"),
+        ({"nodes.silence": "0"}, "nodes.silence 0 s: ftrun would miss no node"),
         ({"lease.margin": "1s"}, "lease.margin 1 s leaves no time"),
     ],
 )

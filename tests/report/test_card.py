@@ -123,7 +123,7 @@ def test_a_hang_that_is_announced_is_a_card_until_it_is_answered(cause: str, run
     )
     told = facts(last_card([*begun, seen]))
     assert told[""] == "job 7 seems to hang: no rank gets on for 3 min" and "rank 2 on n2" in told["what"]
-    assert "left alone" in told["done"] and "hang-restart" in told["hint"]
+    assert "keep running" in told["done"] and "hang-restart" in told["hint"]
     on = rec.Paused(90.0, 1, 88.0, True)
     assert facts(last_card([*begun, seen, on]))["done"].endswith("went on by itself after 1 min 28 s")
     ended = [rec.TroubleSeen(99.0, 1, cause, "x"), rec.Decided(99.5, "r-1", 1, "hang-restart", cause, "", reason="a hang")]

@@ -97,7 +97,7 @@ def test_lines(given: dict[str, Any], changes: dict[str, Any], expected: list[st
 
 def test_what_words_may_cost_is_told_with_what_takes_it_back() -> None:
     (*_, last) = line(blame=Blame.YES, blame_on_words=2).does
-    assert "costs a job 2 nodes at the most (blame.on_words)" in last.what and "the first is reinstated" in last.what
+    assert "exclude at most 2 nodes per job (blame.on_words)" in last.what and "reinstates the first" in last.what
 
 
 def test_a_status_decides_only_where_nothing_else_does() -> None:

@@ -57,7 +57,7 @@ def test_yaml_and_json_lines_say_the_same() -> None:
     ("job: {nodse: 3}", "t, line 1: the job has no `nodse`; did you mean `nodes`"),
     ("job: {step: 0s}", "t, line 1: step: it takes some time"),
     ("job: {}\njob: {}", "t, line 2: `job` is here twice"),
-    ("fault: []", "t, line 1: `fault` is no part of a trace; did you mean `faults`"),
+    ("fault: []", "t, line 1: `fault` is not a part of a trace; did you mean `faults`"),
     ("faults: [&a {at: 1h, kind: crash}, *a]", "t, line 1: aliases"),
     ("faults: [[[[[[]]]]]]", "t, line 1: nested more than 4 deep"),
     ("faults: {", "t, line 2: not YAML"),

@@ -50,7 +50,7 @@ class Campaign:
         self, per_node: int = 1, width: int = 2, policy: Settings | None = None, remembered: Iterable[str] = (), **more: Any
     ) -> None:
         self.width = width
-        known = dict.fromkeys(remembered, "abandoned because of a fault by jobs 3, 4, last: Slurm says DOWN")
+        known = dict.fromkeys(remembered, "excluded after a fault by jobs 3, 4, last: Slurm says DOWN")
         self.job = Job(policy, nodes=CLUSTER[:width], per_node=per_node, diagnose=judged, remembered=known, **more)
         self.tried = 1
         self._begin()
@@ -145,7 +145,7 @@ def test_what_nobody_knows_neither_costs_a_node_nor_is_remembered() -> None:
 
 
 def test_a_memory_alone_makes_no_rung_dearer_for_a_fault_that_heals() -> None:
-    job = Job(remembered={"n1": "left by jobs 3, 4"}, diagnose=judged).begin()
+    job = Job(remembered={"n1": "excluded after a fault by jobs 3, 4"}, diagnose=judged).begin()
     job.shows(fault("n2"))
     assert job.rungs == ["in-place-restart"] and job.did(do.HealDevices)
 
@@ -245,7 +245,7 @@ def test_words_cost_a_job_one_node_and_all_further_tries_stay_inside() -> None:
         job.fails(rank, LAUNCH)
     assert job.ever_excluded == {"n2"} and job.job.rungs[-1] == "unconditional-requeue"
     passed = dict(job.job.recorded(rec.Decided)[-1].passed)
-    assert "words alone may cost a job 1 node (blame.on_words), n2 it has left" in passed["isolated-requeue"]
+    assert "blame.on_words lets a job exclude 1 node without a proven fault; it has excluded n2" in passed["isolated-requeue"]
 
 
 @pytest.mark.parametrize(("most", "left"), [(0, 0), (1, 1), (2, 2)])

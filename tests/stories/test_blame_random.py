@@ -89,7 +89,7 @@ class Life:
     step: int = 0
 
     def __post_init__(self) -> None:
-        known = dict.fromkeys(self.remembered, "abandoned because of a fault by jobs 3, 4")
+        known = dict.fromkeys(self.remembered, "excluded after a fault by jobs 3, 4")
         self.job = Job(self.policy, nodes=CLUSTER[: self.width], per_node=self.per_node, diagnose=self.diagnose, remembered=known)
         self._begin()
 

@@ -34,7 +34,7 @@ def test_nothing_is_decided_before_it_is_known_and_people_hear_what_is_waited_fo
     job = asked()
     assert job.judge.phase is Phase.SETTLING
     job.wait(3.5)
-    assert "waiting for what the ranks' last words tell" in job.said
+    assert "waiting for the analysis of the ranks' output" in job.said
     job.tell(ev.Diagnosed(1, PROGRAM))
     assert job.rungs == ["fail"] and job.status == 1
     assert [record.signature for record in job.recorded(rec.Diagnosed)] == ["py-key"]

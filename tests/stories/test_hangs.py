@@ -100,7 +100,7 @@ def test_agents_that_never_answer_for_use_are_no_hang() -> None:
 def test_without_hang_restart_a_hang_is_said_and_the_ranks_are_left_alone() -> None:
     job = Job().begin()
     quiet(job)
-    assert job.recorded(rec.HangSeen) and "left alone" in job.said and not job.did(do.StopRanks)
+    assert job.recorded(rec.HangSeen) and "keep running" in job.said and not job.did(do.StopRanks)
     job.all_exit()
     assert job.status == 0
 
@@ -492,7 +492,7 @@ def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -
     now = status(job.ledger)
     assert over.sign == sign and now is not None and (now.state, now.hang) == ("running", None)
     assert summarise(job.ledger).state == "running"  # type: ignore[union-attr]
-    assert "went on by itself after 5.0 s" in (now.card.done if now.card else "") and "the job goes on" in job.said
+    assert "went on by itself after 5.0 s" in (now.card.done if now.card else "") and "the job makes progress again" in job.said
     goes_on_by(job, by)
     assert len(job.recorded(rec.HangEnded)) == 1
 

@@ -428,7 +428,7 @@ def test_a_fault_with_no_remedy_leaves_a_healthy_job_alone() -> None:
     job = Job(Settings(isolated_requeue=False)).begin()
     job.shows(fault(graded=ISOLATE))
     job.wait(HOUR_S)
-    assert not job.did(do.StopRanks) and not job.rungs and "left alone" in job.said
+    assert not job.did(do.StopRanks) and not job.rungs and "keep running" in job.said
     job.tell(ev.DevicesSeen("n2", job.devices["n2"]))
     assert len(job.did(do.Say)) == 1, "said once"
     job.all_exit(0)
@@ -838,7 +838,7 @@ def test_a_crash_while_slurmctld_is_silent_ends_with_its_own_status_and_names_sl
     job.silent = {do.AskSlurm}
     job.exits(0, 4)
     job.wait(Settings().slurm_timeout_s + 60)
-    assert job.status is None and "60 s. Waiting for it before anything is decided, 4 h at the most" in job.said
+    assert job.status is None and "60 s. ftrun waits up to 4 h (slurm.patience) to decide what to do" in job.said
     job.wait(Settings().slurm_patience_s)
     assert job.status == 4 and "Slurm did not say how the job stands" in job.said
 
@@ -852,9 +852,9 @@ def test_a_slurmctld_that_is_away_is_asked_again_until_it_is_back_and_nothing_is
     job.exits(0, 4)
     job.wait(HOUR_S)
     assert len(job.did(do.AskSlurm)) > 100 and not job.rungs
-    assert job.said.count("Waiting for it") > 100, "quietly"
+    assert job.said.count("ftrun waits up to") > 100, "quietly"
     loud = [say for say in job.did(do.Say) if not say.quiet]
-    assert 6 <= len(loud) <= 7 and "nobody listens" in loud[0].text and "4 h at the most" in loud[0].text
+    assert 6 <= len(loud) <= 7 and "nobody listens" in loud[0].text and "up to 4 h (slurm.patience)" in loud[0].text
     job.slurm = replace(RUNNING, node_count=2)
     job.wait(10.0)
     assert job.rungs == ["unconditional-requeue"] and job.status == 75
@@ -919,7 +919,7 @@ def test_a_requeue_that_slurm_s_absence_kept_from_being_done_is_tried_again_and_
         job.tell(ev.RequeueEnded(False, "nobody listens", away=True))
         job.wait(6.0)
     assert len(job.did(do.Requeue)) == 4 and len({requeue.decision for requeue in job.did(do.Requeue)}) == 1
-    assert job.recorded(rec.CarriedOut) == [] and "to give the job back, 4 h at the most" in job.said
+    assert job.recorded(rec.CarriedOut) == [] and "up to 4 h (slurm.patience) to requeue the job" in job.said
     job.tell(ev.RequeueEnded(True, "requeued"))
     assert job.status == 75 and job.judge.history.budgets.spent == {"max_restarts": 1}
 

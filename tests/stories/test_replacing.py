@@ -364,7 +364,7 @@ def test_a_rank_that_comes_up_elsewhere_is_not_started() -> None:
     job.truth.placed(job.tasks)
     job.tell(*(ev.TaskArrived(task, 6, "7.1") for task in job.tasks))
     assert len(job.did(do.StartRanks)) == started
-    assert "rank 2 came up on n5 and was meant for n4" in job.said
+    assert "rank 2 was placed on n5 instead of n4" in job.said
 
 
 def test_where_the_new_step_does_not_come_up_no_device_that_heals_makes_up_for_it() -> None:
@@ -480,7 +480,7 @@ def test_donors_that_stay_are_named() -> None:
     job = on_loan().begin()
     assert not job.tell(ev.LoansEnded())
     job.tell(ev.LoansEnded((909, 910)))
-    assert job.said.endswith("hold their nodes until this job ends: 909, 910")
+    assert job.said.endswith("donor jobs 909, 910; they keep their nodes until this job ends (`scancel 909 910`)")
 
 
 def test_a_donor_whose_end_could_not_be_written_down_with_the_rest_goes_all_the_same() -> None:
@@ -582,7 +582,7 @@ def test_the_next_ftrun_of_the_script_does_not_go_back_to_a_node_that_was_left()
     assert layout(second).nodes == ("n1", "n8") and counts(second) == [(1, 1), (1, 1), (3, 1), (3, 1)]
     none = on_loan(past=first.ledger, step_key="eval").begin()
     assert none.rungs == ["isolated-requeue"] and none.excluded == ("n2",)
-    assert none.status == 75 and "n2 is kept out of the job" in none.said
+    assert none.status == 75 and "n2 is excluded, and" in none.said
 
 
 @pytest.mark.parametrize("requeue", [True, False])
@@ -594,7 +594,7 @@ def test_a_requeue_whose_exclusion_slurm_did_not_take_is_made_once_more(requeue:
     assert first.rungs == ["node-replacement", "isolated-requeue"]
     can = tuple(word for word in CAN if requeue or word != "requeue")
     again = Job(first.settings, nodes=("n1", "n2", "n3"), can=can, width=2, past=first.ledger).begin()
-    assert not again.did(do.LaunchStep) and "n2 is kept out of the job, and no spare node is left" in again.said
+    assert not again.did(do.LaunchStep) and "n2 is excluded, and no spare node is left" in again.said
     assert again.rungs == ["isolated-requeue" if requeue else "fail"] and again.status == (75 if requeue else 1)
     assert [given_back.exclude for given_back in again.did(do.Requeue)] == ([("n1", "n2")] if requeue else [])
 
@@ -613,7 +613,7 @@ def test_a_requeue_that_blames_nobody_lets_in_a_node_that_the_job_cannot_start_w
     assert layout(job).nodes == ("n1", "n3")
     job.exits(0, 1)
     assert job.rungs == ["node-replacement", "unconditional-requeue"] and job.excluded == ()
-    assert "too few nodes would be left without n2" in job.recorded(rec.Decided)[-1].why
+    assert "too few nodes remain without n2" in job.recorded(rec.Decided)[-1].why
     later = job.again().begin()
     assert layout(later).nodes == ("n1", "n3"), "it becomes a spare"
 
@@ -668,7 +668,7 @@ def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was() -> None:
     job.shows(fault("n1", graded=FaultClass.ISOLATE))
     job.exits(0, 1)
     assert job.rungs == ["node-replacement", "fail"]
-    assert "the job needs 3 nodes and only 2 would be left" in dict(job.recorded(rec.Decided)[-1].passed)["isolated-requeue"]
+    assert "the job needs 3 nodes and only 2 remain" in dict(job.recorded(rec.Decided)[-1].passed)["isolated-requeue"]
 
 
 def test_the_next_ftrun_of_its_script_knows_that_too() -> None:
@@ -749,7 +749,7 @@ def test_a_node_that_is_well_again_takes_an_open_slot_and_another_is_borrowed(
         assert layout(second).nodes == nodes and "replaced n9 by n2 (a spare), n3 by n8" in second.said
         assert counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1), (2, 1), (2, 1)]
     else:
-        assert second.excluded == ("n3",) and second.status == 75 and "n3 is kept out of the job" in second.said
+        assert second.excluded == ("n3",) and second.status == 75 and "n3 is excluded, and" in second.said
 
 
 def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again() -> None:
@@ -824,7 +824,7 @@ def test_the_job_goes_on_with_fewer_nodes_where_that_is_enough() -> None:
     assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n2",)]
     job.shows(fault("n3", graded=FaultClass.ISOLATE))
     assert job.rungs == ["shrink", "isolated-requeue"]
-    assert "1 node would be left" in dict(job.recorded(rec.Decided)[-1].passed)["shrink"]
+    assert "only 1 node would remain" in dict(job.recorded(rec.Decided)[-1].passed)["shrink"]
 
 
 def test_smaller_only_when_no_other_node_is_to_be_had() -> None:
@@ -932,7 +932,7 @@ def test_a_replacement_waits_for_slurmctld_and_nothing_dearer_is_taken_meanwhile
     job.slurm, job.unfit = AWAY, {"n4": None, "n5": None}  # no step comes up while it is away
     job.shows(BROKEN)
     job.wait(120.0)
-    assert not job.rungs and "Waiting for it" in job.said
+    assert not job.rungs and "ftrun waits up to" in job.said
     job.slurm, job.unfit = replace(RUNNING, node_count=5), {}
     job.wait(10.0)
     assert job.rungs == ["node-replacement"] and layout(job).nodes == ("n1", "n4", "n3")

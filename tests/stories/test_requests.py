@@ -248,7 +248,7 @@ def test_what_makes_no_sense_is_refused_everywhere_with_a_reason(name: str, verb
 def test_an_excluded_node_is_left_at_once_for_a_spare_and_costs_nothing() -> None:
     job = Job(REPLACES, **SPARE).begin()
     asked = ask(job, ctl.EXCLUDE, nodes=("n2",))
-    assert answer(job, asked.number) == (True, "the job goes on without n2: node-replacement")
+    assert answer(job, asked.number) == (True, "the job continues without n2: node-replacement")
     (decided,) = job.recorded(rec.Decided)
     assert (decided.rung, decided.cause, decided.cost) == ("node-replacement", "request", "")
     assert job.did(do.LaunchStep)[-1].layout.nodes == ("n1", "n3")
@@ -259,7 +259,7 @@ def test_an_excluded_node_is_left_at_once_for_a_spare_and_costs_nothing() -> Non
 def test_without_a_spare_the_job_is_requeued_without_the_node() -> None:
     job = running()
     asked = ask(job, ctl.EXCLUDE, nodes=("n2",))
-    assert answer(job, asked.number) == (True, "the job goes on without n2: isolated-requeue")
+    assert answer(job, asked.number) == (True, "the job continues without n2: isolated-requeue")
     assert job.status == 75 and job.excluded == ("n2",)
     assert not job.judge.history.budgets.spent
     job = job.again(nodes=("n1", "n3")).begin()
@@ -281,7 +281,7 @@ def test_a_node_that_cannot_be_left_is_refused_and_the_ranks_run_on() -> None:
     job.slurm = replace(job.slurm, usable=frozenset({"n1", "n2"}))
     asked = ask(job, ctl.EXCLUDE, nodes=("n2",))
     ok, text = answer(job, asked.number)
-    assert not ok and "the job needs 2 nodes and only 1 would be left without n2" in text
+    assert not ok and "the job needs 2 nodes and only 1 remains if n2 is excluded" in text
     assert job.judge.phase is Phase.RUNNING and not job.did(do.StopRanks)
     assert not job.judge.history.exclusions.isolated
 
@@ -312,7 +312,7 @@ def test_an_excluded_node_is_never_let_in_again_for_want_of_others() -> None:
     job.slurm = replace(job.slurm, usable=frozenset({"n1", "n2"}))
     job.exits(0, 1)
     assert job.status == 1
-    assert "only 1 would be left without n2, dead or excluded" in job.said
+    assert "only 1 remains without n2 (dead or excluded)" in job.said
 
 
 def test_a_reinstated_node_is_used_again_whoever_excluded_it() -> None:
@@ -377,7 +377,7 @@ def test_a_requeue_can_leave_nodes() -> None:
         ({"requeueable": False}, {}, "the job may not be requeued"),
         ({"state": "CANCELLED"}, {}, "the job was cancelled"),
         ({"batch": False}, {}, "only a batch job can be requeued"),
-        ({"usable": frozenset({"n1", "n2"})}, {"nodes": ("n2",)}, "only 1 would be left without n2"),
+        ({"usable": frozenset({"n1", "n2"})}, {"nodes": ("n2",)}, "only 1 remains without n2"),
         ({"error": "no answer", "away": True}, {}, "Slurm did not say how the job stands"),
     ],
 )
@@ -577,7 +577,7 @@ def test_no_more_restarts_lets_the_next_failure_end_the_job_until_they_are_allow
     ask(job, ctl.NO_RESTARTS)
     requeue = ask(job, ctl.REQUEUE)
     ok, text = answer(job, requeue.number)
-    assert not ok and "`allow-restarts` comes first" in text
+    assert not ok and "forbids restarts; run `ftslurm control 7 allow-restarts` first" in text
     allowed = ask(job, ctl.ALLOW_RESTARTS)
     assert answer(job, allowed.number)[0]
     undo = ask(job, ctl.UNDO, target=allowed.number)

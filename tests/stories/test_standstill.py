@@ -101,7 +101,7 @@ def test_also_where_hang_restarts_are_off_but_not_a_hang_that_blames_nobody() ->
     assert job.rungs == ["isolated-requeue"]
     job = standing(SOMEBODY_LATE, Settings())
     job.wait(4000)
-    assert not job.rungs and job.said.count("left alone") == 1
+    assert not job.rungs and job.said.count("keep running") == 1
 
 
 def test_c4d_s_own_times() -> None:

@@ -192,14 +192,16 @@ def test_a_device_error_that_heals_is_answered_in_place_and_costs_nothing() -> N
 
 @pytest.mark.parametrize("error_class", [ErrorClass.USER_CODE, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.DATA])
 def test_a_suspect_of_earlier_jobs_is_not_blamed_for_what_is_not_a_node_s(error_class: ErrorClass) -> None:
-    job = Job(diagnose=told(verdict(error_class, Retriable.YES)), remembered={"n2": "left by jobs 3, 4"}).begin()
+    job = Job(
+        diagnose=told(verdict(error_class, Retriable.YES)), remembered={"n2": "excluded after a fault by jobs 3, 4"}
+    ).begin()
     job.exits(2, 1)
     assert "n2" not in job.recorded(rec.Decided)[0].isolate or job.rungs == ["unconditional-requeue"]
     assert job.recorded(rec.Decided)[0].cause == "crash"
 
 
 def test_an_unexplained_failure_on_a_node_that_two_jobs_left_is_not_held_against_it() -> None:
-    job = Job(diagnose=told(FAULT), remembered={"n2": "left by jobs 3, 4"}).begin()
+    job = Job(diagnose=told(FAULT), remembered={"n2": "excluded after a fault by jobs 3, 4"}).begin()
     assert "n2 is suspect" in job.said
     job.exits(2, 1)
     assert job.rungs == ["unconditional-requeue"] and not job.did(do.TellOthers)
@@ -207,7 +209,7 @@ def test_an_unexplained_failure_on_a_node_that_two_jobs_left_is_not_held_against
 
 
 def test_a_remembered_node_is_avoided_at_any_requeue_if_it_can_be_spared() -> None:
-    job = Job(diagnose=told(FAULT), remembered={"n5": "left by jobs 3, 4"}).begin()
+    job = Job(diagnose=told(FAULT), remembered={"n5": "excluded after a fault by jobs 3, 4"}).begin()
     job.exits(0, 1)
     assert job.rungs == ["unconditional-requeue"] and job.excluded == ("n5",)
     assert not job.did(do.TellOthers), "this job has seen nothing there"
@@ -308,7 +310,7 @@ def test_under_min_healthy_a_failure_ends_its_node_and_the_others_go_on() -> Non
     job.exits(2, 1)
     (stop,) = job.did(do.StopRanks)
     assert stop.ranks == (3,) and len(job.did(do.StartRanks)) == 1 and not job.rungs
-    assert "1 of 2 nodes will do (nodes.min_healthy 1)" in job.said
+    assert "the job continues on 1 of 2 nodes (nodes.min_healthy 1)" in job.said
     job.exits(0)
     job.exits(1)
     assert job.status == 0

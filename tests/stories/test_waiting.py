@@ -58,7 +58,7 @@ def test_a_silent_node_is_told_of_once_and_so_is_that_it_is_back() -> None:
     for node in ("n2", "n3"):
         job.wait(15.0)
         job.tell(ev.NodeSilent(node, 15.0))
-    assert waits(job) == ["a word from n2, or the end of its lease"] and "no message from n2 for 15 s" in job.said
+    assert waits(job) == ["a message from n2, or the end of its lease"] and "no message from n2 for 15 s" in job.said
     job.tell(ev.NodeHeard("n2"))
     assert last_wait(job.ledger) is not None
     job.tell(ev.NodeHeard("n3"))
@@ -73,7 +73,7 @@ def test_leases() -> None:
     job.wait(15.0)
     job.tell(ev.NodeSilent("n2", 15.0))
     job.wait(5.0)
-    assert waits(job)[-1] == "the leases of the ranks on n2" and "until the leases of the ranks on n2 have run out" in job.said
+    assert waits(job)[-1] == "the leases of the ranks on n2" and "for the leases of the ranks on n2 to expire" in job.said
 
 
 def test_a_donor_s_number_is_told_at_once() -> None:
@@ -82,7 +82,7 @@ def test_a_donor_s_number_is_told_at_once() -> None:
     job.exits(2, 1)
     job.tell(ev.DonorSubmitted(1, 4712))
     told(job, "a node of donor job 4712", ST.replacement_wait_s)
-    assert "donor job 4712 waits for a node in the place of n2" in job.said
+    assert "for donor job 4712 to borrow a replacement for n2" in job.said
     job.reachable = False
     assert waits(job)[-1] == "a node of donor job 4712"
     job.tell(ev.DonorSubmitted(5, 4713))  # not for a slot that is open
@@ -121,7 +121,7 @@ def test_slurm_that_takes_its_time_to_answer_and_to_end_a_step() -> None:
     job.silent = {do.AskSlurm, do.EndStep, do.KillStep}
     job.exits(0, 1)
     job.wait(TELL_S + 1.0)
-    assert waits(job) == ["Slurm's word on job and nodes"]
+    assert waits(job) == ["Slurm's answer about the job and its nodes"]
     job.tell(RUNNING)
     job.wait(TELL_STEP_S + 1.0)
     assert waits(job)[1:] == ["Slurm to end the step"]
@@ -131,7 +131,7 @@ def test_slurmctld_that_is_away() -> None:
     job = Job().begin()
     job.slurm = replace(SILENT, away=True)
     job.exits(0, 1)
-    assert waits(job) == ["slurmctld, before anything is decided"]
+    assert waits(job) == ["slurmctld, to decide what to do"]
 
 
 def test_a_requeue_says_what_the_job_will_wait_for() -> None:
@@ -142,12 +142,11 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     job.tell(ev.NodeSilent("n2", 15.0))
     job.wait(100.0)
     assert job.did(do.ShowWait)[-1].what == (
-        "its nodes to be clean, which they are at the latest when Slurm takes n2 for down (SlurmdTimeout 300 s, up to twice that), "
+        "its nodes to be clean, which they are at the latest when Slurm marks n2 down (SlurmdTimeout 300 s, up to twice that), "
         "requeued"
     )
     assert (
-        "as soon as its nodes are clean, at the latest when Slurm takes n2 for down (SlurmdTimeout 300 s"
-        in job.said.splitlines()[-1]
+        "as soon as its nodes are clean, at the latest when Slurm marks n2 down (SlurmdTimeout 300 s" in job.said.splitlines()[-1]
     )
     plain = Job().begin()
     plain.exits(0, 1)

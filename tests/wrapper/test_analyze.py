@@ -62,7 +62,7 @@ def test_a_card_with_who_what_where_and_the_line_to_look_at(tmp_path: Path, caps
         "  what   KeyError: 'lr' (the program looked up something that is not there)",
         "  where  /home/u/t.py:3",
         "  why    the program's fault",
-        "  again  no: the same would come again",
+        "  again  no: it would fail the same way",
         f"  log    {path}:4",
         f"  next   less +4 {path}",
     ]

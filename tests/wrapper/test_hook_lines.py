@@ -215,7 +215,7 @@ def test_the_settings_that_are_written_for_a_site_are_settings() -> None:
     [
         ({"helth_command": ["/x"]}, "did you mean `health_command`"),
         ({"health_command": ["nhc"]}, "absolute path"),
-        ({"limit": 20}, "write a number with a unit"),
+        ({"limit": 20}, "write a duration, such as 20s"),
         ({"devices": {"gpu": 8}}, "`gpu` is not one of"),
         ({"ledgers": ["/home/{user}/../root"]}, "absolute path"),
         ({"cleanup": "/x"}, "not a list of commands"),

@@ -79,7 +79,7 @@ def test_what_users_left_and_what_slurm_drained_meet_in_one_report(capsys: pytes
     ) and four.comes_back == "when whoever took it out of service says so"
     print_nodes([two, four], with_users=True)
     shown = capsys.readouterr().out
-    assert "n2 on c: allocated+drain, suspect\n" in shown and "left by     ann: 7, 8\n" in shown
+    assert "n2 on c: allocated+drain, suspect\n" in shown and "excluded by  ann: 7, 8\n" in shown
     by_hand = look.reports({}, look.SlurmSays("c", views, {}), ADVISE)
     assert [node.comes_back for node in by_hand] == ["by hand: scontrol update NodeName=n2 State=RESUME"]
 
@@ -97,8 +97,8 @@ def test_a_set_of_nodes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyP
     now = look_now()
     NodeMemory(tmp_path / ".ftslurm").add([NodeLeft(now, "c", node, "7", HBM) for node in ("n1", "n2", "n3")])
     told = CliRunner().invoke(door, ["--clear", "n[1-2,9]"])
-    assert told.stdout == "n[1-2]: forgotten, abandoned by 7; no job had abandoned n9\n"
-    assert "n3 on c: left once\n" in CliRunner().invoke(door, []).stdout
+    assert told.stdout == "n[1-2]: forgotten, excluded by 7; no job had excluded n9\n"
+    assert "n3 on c: excluded once\n" in CliRunner().invoke(door, []).stdout
     assert isinstance(CliRunner().invoke(door, ["--clear", "n1"]).exception, UnknownJob)
     assert isinstance(CliRunner().invoke(door, ["--clear", "n[1-"]).exception, UsageError)
 

@@ -62,7 +62,7 @@ def test_an_empty_policy_changes_nothing(policy: Write, text: str) -> None:
     ("text", "said"),
     [
         ("max_restarts: 5\nmax_restart: 3\n", ", line 2: there is no setting `max_restart`; did you mean `max_restarts`?"),
-        ("stop:\n\n  grace: 20\n", ", line 3: stop.grace: `20` is not a duration; write a number with a unit"),
+        ("stop:\n\n  grace: 20\n", ", line 3: stop.grace: `20` is not a duration (write a duration, such as 20s"),
         ("stop:\n  grace: 20min\n", ", line 2: stop.grace: `20min` is not a duration"),
         ("rungs:\n  hang-restrat:\n    enabled: on\n", ", line 3: `hang-restrat` is not a rung; did you mean `hang-restart`?"),
         ("rungs:\n  pod-restart:\n    enabled: true\n", ", line 3: `pod-restart` is not a rung"),

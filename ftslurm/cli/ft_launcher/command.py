@@ -94,7 +94,7 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
     local = not in_job or (in_step and launch.nodes + launch.spares == 1)
     if local and launch.width > 1 and not env.get("FTRUN_LOCAL_NODES"):
         raise UsageError(
-            f"--nnodes={launch.width}, and this is no Slurm allocation: ft_launchers on several machines cannot find each other",
+            f"--nnodes={launch.width}, outside a Slurm allocation: ft_launchers on several machines cannot find each other",
             hint=f"start it in a job of Slurm; {CHOICE}=nvidia runs NVIDIA's own, FTRUN_LOCAL_NODES=N plays N nodes here",
         )
     from ftslurm.config.settings_files import Request

@@ -23,7 +23,7 @@ STATUS = {Retriable.YES: WORTH_IT, Retriable.ONCE: WORTH_IT, Retriable.NO: NOT_W
 @click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
 @click.option("--profile", metavar="NAME", default="", help="As ftrun --ft-profile.")
 @click.option("--annotations", metavar="FILE", default="", help="As ftrun --ft-annotations.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str, annotations: str, as_json: bool) -> NoReturn:
     """Tell why the job that wrote LOG failed, by the rules of ftrun, whatever launched it.
 

@@ -77,8 +77,9 @@ def _of_another_user(job: str) -> bool:
     return False
 
 
-def _verb(name: str) -> Callable[[F], click.Command]:
-    """A command that asks for `name`; its function makes what the request is about."""
+def _verb(name: str, short_help: str | None = None) -> Callable[[F], click.Command]:
+    """A command that asks for `name`; its function makes what the request is about. short_help: for the list of commands, where
+    the first sentence is too long for it."""
 
     def decorate(function: F) -> click.Command:
         @functools.wraps(function)
@@ -92,7 +93,7 @@ def _verb(name: str) -> Callable[[F], click.Command]:
             "--wait", "wait_s", type=click.FloatRange(0, 600), default=WAIT_S, show_default=True, metavar="S",
             help="Seconds to wait for the answer.",
         )  # fmt: skip
-        return control.command(name)(wait(click.pass_context(ask)))
+        return control.command(name, short_help=short_help)(wait(click.pass_context(ask)))
 
     return decorate
 
@@ -159,7 +160,7 @@ def _nodes(words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({node for word in words for node in expand(word)}))
 
 
-@_verb(ctl.STOP)
+@_verb(ctl.STOP, "End the job; start nothing again.")
 @_when
 def stop(**when: Any) -> dict[str, Any]:
     """End the job: send SIGTERM to the ranks, wait for the grace time, and start nothing again.
@@ -193,7 +194,7 @@ def exclude(nodes: tuple[str, ...], later: bool, **when: Any) -> dict[str, Any]:
     return {"nodes": _nodes(nodes), "later": later, **conditions}
 
 
-@_verb(ctl.REINSTATE)
+@_verb(ctl.REINSTATE, "Let the job use NODES again.")
 @click.argument("nodes", nargs=-1, required=True)
 def reinstate(nodes: tuple[str, ...]) -> dict[str, Any]:
     """Let the job use NODES again, no matter whether you or ftrun excluded them."""
@@ -233,8 +234,8 @@ def undo(number: int | None) -> dict[str, Any]:
     return {"target": number or 0}
 
 
-@control.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@control.command("list", short_help="List all requests and their outcomes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def list_requests(context: click.Context, as_json: bool) -> None:
     """List all requests: who asked for what and when, and the outcome."""

@@ -36,9 +36,9 @@ LAST = "last"
 @click.option("--annotations", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-annotations.")
 @click.option(
     "--job", metavar="JOB", default="", shell_complete=complete.jobs,
-    help="Show the ladder of this job, with what `ftslurm control JOB` holds in it.",
+    help="Show the ladder of this job, and the rungs that `ftslurm control JOB hold` skips.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
     what: tuple[str, ...], last: bool, number: str, policy: str, profile: str, annotations: str, job: str, as_json: bool
 ) -> None:

@@ -68,7 +68,8 @@ def _format(form: str | None, place: str) -> str:
     ending = Path(place).suffix.lower().lstrip(".")
     known = {"htm": "html", "markdown": "md", "": "md"}.get(ending, ending)
     if known not in FORMATS:
-        raise UsageError(f"-o {place}: its ending names no known format", hint=f"--format {' or '.join(FORMATS)} says")
+        endings = ", ".join(f".{one}" for one in FORMATS[:-1]) + f" or .{FORMATS[-1]}"
+        raise UsageError(f"-o {place}: no format has this ending", hint=f"end the name in {endings}, or pass --format")
     return known
 
 
@@ -151,4 +152,4 @@ def _age(text: str) -> float:
     try:
         return lasting(text)
     except ValueError as error:
-        raise UsageError(f"--since {text}: {error}", hint="such as 30d") from None
+        raise UsageError(f"--since {text}: {error}", hint="write a duration, such as 30d") from None

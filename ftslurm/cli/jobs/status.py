@@ -17,7 +17,7 @@ from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.nodes import expand
-from ftslurm.model.text import visible
+from ftslurm.model.text import counted, visible
 from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, moment, states_named
 from ftslurm.report.view import Status
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 @click.option("-w", "--node", "nodes", default="", metavar="NODES", help="Only jobs that ran on one of these: n[3-5].")
 @click.option("--sort", type=click.Choice(sorted(SORTS)), default="last", show_default=True, help="last: those not over first.")
 @click.option("-r", "--reverse", "backwards", is_flag=True, help="Reverse the order.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(
     job: str | None, every: bool, since: str, until: str, states: str, names: str, nodes: str, sort: str, backwards: bool,
     as_json: bool,
@@ -72,7 +72,8 @@ def status(
     if not jobs:
         click.echo(f"no ledger in {visible(folder)}: no job has run under ftrun yet", err=True)
     if older:
-        click.echo(f"jobs that were over {visible(_when(since))}: {visible(older)} left out (--all)", err=True)
+        more = f"{counted(older, 'job')} that ended {_when(since)} {'is' if older == 1 else 'are'} not shown (--all)"
+        click.echo(visible(more), err=True)
     if silent:
         click.echo(f"from the ledgers alone, because Slurm does not answer: {visible(silent)}", err=True)
 
@@ -114,4 +115,4 @@ def require_begun(job: str, found: T | None) -> T:
 
 
 def _when(since: str) -> str:
-    return f"before {since}" if "-" in since or ":" in since else f"{since} ago"
+    return f"before {since}" if "-" in since or ":" in since else f"more than {since} ago"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     help="Replay what failed in this job; also a ledger file or folder, or all.",
 )
 @click.option("--random", "rates", metavar="KIND=RATE", multiple=True, help="Add random faults: so many per node and day.")
-@click.option("--seed", metavar="N", type=int, default=1, show_default=True, help="Of the random faults.")
+@click.option("--seed", metavar="N", type=int, default=1, show_default=True, help="Seed of the random faults.")
 @click.option("--job", metavar="NAME=VALUE", multiple=True, help="Change the trace's job: nodes=1000, until=30d.")
 @click.option("--policy", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-policy.")
 @click.option("--profile", metavar="NAME", default="", shell_complete=complete.profiles, help="As ftrun --ft-profile.")
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.option(
     "--against", "files", metavar="FILE", multiple=True, shell_complete=complete.files, help="Compare with this policy file."
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs, with the answer to each fault.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the answer to each fault.")
 def simulate(
     trace: tuple[str, ...], jobs: tuple[str, ...], rates: tuple[str, ...], seed: int, job: tuple[str, ...], policy: str,
     profile: str, annotations: str, settings: tuple[str, ...], others: tuple[str, ...], files: tuple[str, ...], as_json: bool,

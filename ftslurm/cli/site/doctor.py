@@ -18,7 +18,7 @@ from ftslurm.cli import suggestions as complete
     shell_complete=complete.files,
     help="Policy file, as for ftrun --ft-policy; slurm.bin is read from it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(verbose: bool, policy: str, as_json: bool) -> None:
     """Check which settings of this cluster and of this machine hinder ftrun.
 

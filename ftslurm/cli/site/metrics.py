@@ -31,8 +31,8 @@ from ftslurm.model.text import visible
 def metrics(job: str | None, since: str, limit: int, all_users: bool, output: str, otlp: bool, endpoint: str) -> None:
     """Jobs, attempts, restarts by rung and cause, seconds by phase, excluded nodes: on stdout, in Prometheus' text format.
 
-    Of JOB alone, else of all jobs that are not over, or have not been for --since. ftrun writes the same for node_exporter while
-    the job runs, with its beats (metrics.dir).
+    For JOB, or for all jobs that run or ended within --since. ftrun writes the same for node_exporter while the job runs, with
+    its beats (metrics.dir).
     """
     if otlp:
         return _send(job, endpoint)

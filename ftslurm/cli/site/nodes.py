@@ -11,14 +11,14 @@ import click
 from ftslurm.model.text import visible
 
 
-@click.command(short_help="List the nodes that jobs abandoned because of a fault.")
+@click.command(short_help="List the nodes that jobs excluded because of a fault.")
 @click.option("--clear", metavar="NODES", default="", help="Forget the faults of NODES: n3, or n[1-4],m7.")
 @click.option("--all-users", is_flag=True, help="Include nodes that ftslurm drained; as root, other users' nodes.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def nodes(clear: str, all_users: bool, as_json: bool) -> None:
-    """List the nodes that your jobs abandoned because of a fault: which fault, how long it counts, and what you can do.
+    """List the nodes that your jobs excluded because of a fault: which fault, how long it counts, and what you can do.
 
-    A node that two jobs abandoned is suspect to the next ones, which avoid it at a requeue.
+    A node that two jobs excluded is suspect to the next ones, which avoid it at a requeue.
     """
     from ftslurm.cli.output import print_json, site_settings
     from ftslurm.config.settings_files import Request, settings_in_force
@@ -52,15 +52,15 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
         click.echo(visible(_NOBODY_S if all_users else _NONE), err=True)
 
 
-_NONE = "none of your jobs has abandoned a node because of a fault"
-_NOBODY_S = "ftslurm has drained no node, and no job has abandoned one because of a fault"
+_NONE = "none of your jobs has excluded a node because of a fault"
+_NOBODY_S = "ftslurm has drained no node, and no job has excluded one because of a fault"
 
 
 def _say_what_is_missing(silent: str) -> None:
     if silent:
         click.echo(f"drained nodes are not shown, because Slurm does not answer:  {visible(silent)}", err=True)
     if os.geteuid() != 0:
-        click.echo("only nodes that your own jobs abandoned are shown; root sees everybody's", err=True)
+        click.echo("only nodes that your own jobs excluded are shown; root sees everybody's", err=True)
 
 
 def _passed_over(text: str) -> None:

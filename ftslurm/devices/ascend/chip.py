@@ -17,7 +17,7 @@ _BY_NUMBER = {0: Severity.HINT, 1: Severity.MINOR, 2: Severity.MAJOR, 3: Severit
 
 
 class NoAnswer(Exception):
-    """The tool or the driver is missing, fails, hangs or talks nonsense; the text says which."""
+    """The tool or the driver is missing, fails, hangs or sends an unreadable answer; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ class Driver:
         try:
             return read()
         except (KeyError, TypeError, ValueError) as error:
-            raise NoAnswer(f"{NAME} was answered for by nonsense: {error}") from None
+            raise NoAnswer(f"{NAME} sent an unreadable answer: {error}") from None
 
 
 def _warn(message: str) -> None:

@@ -29,7 +29,7 @@ KILL_WAIT_S = 1.0
 
 
 class NoAnswer(Exception):
-    """The library is missing, fails, hangs or talks nonsense; the text says which. absent: there are no such devices."""
+    """The library is missing, fails, hangs or sends an unreadable answer; the text says which. absent: no such devices."""
 
     def __init__(self, why: str, absent: bool = False) -> None:
         super().__init__(why)
@@ -64,10 +64,10 @@ class LibraryChild:
         except (OSError, EOFError):
             self.close()
             status = child.process.returncode
-            raise NoAnswer(f"the process that asks {self._name} is gone (status {status})") from None
+            raise NoAnswer(f"the process that asks {self._name} has ended (status {status})") from None
         except (ValueError, TypeError, KeyError):
             self.close()
-            raise NoAnswer(f"the process that asks {self._name} talks nonsense") from None
+            raise NoAnswer(f"the process that asks {self._name} sent an unreadable answer") from None
 
     def close(self) -> None:
         """End the child, and with it all use of the devices; the next request would start another."""

@@ -154,7 +154,7 @@ class GpuProbe:
         try:
             return [self._vendor.facts.look(gpu) for gpu in gpus]
         except (KeyError, TypeError, ValueError) as error:
-            raise NoAnswer(f"{self._vendor.library} tells what makes no sense: {error!r}") from None
+            raise NoAnswer(f"{self._vendor.library} sent an unreadable answer: {error!r}") from None
 
     def _ask(self, what: str, timeout_s: float, **more: object) -> list[Json]:
         if timeout_s <= 0:
@@ -162,7 +162,7 @@ class GpuProbe:
         answer = self._child.ask({"ask": what, **more}, timeout_s, self._hear)
         gpus: Any = answer.get("gpus")
         if not isinstance(gpus, list):
-            raise NoAnswer(f"the process that asks {self._vendor.library} talks nonsense")
+            raise NoAnswer(f"the process that asks {self._vendor.library} sent an unreadable answer")
         return gpus
 
     def _hear(self, event: Json) -> None:

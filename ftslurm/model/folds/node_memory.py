@@ -83,5 +83,5 @@ def suspects(nodes: Iterable[Remembered], cluster: str, job: str, suspect_from: 
     for node in nodes:
         others = [other for other in node.jobs if other != job]
         if node.cluster == cluster and len(others) >= suspect_from:
-            found[node.node] = f"abandoned because of a fault by jobs {', '.join(others)}, last: {node.why}"
+            found[node.node] = f"excluded after a fault by jobs {', '.join(others)}, last: {node.why}"
     return found

@@ -411,7 +411,7 @@ def _counts(message: Message, name: str) -> dict[str, int]:
     """Kind -> how many; empty where nothing is said."""
     found = message.get(name, {})
     if not isinstance(found, dict):
-        raise WireError(f"`{name}` is no table of counts")
+        raise WireError(f"`{name}` is not a table of counts")
     return {_short(kind, 64): _number(found, kind, low=1) for kind in found}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import Layer, choice, count, from_c4d, share, suggestion, switch
+from ftslurm.model.settings.tree import Layer, choice, count, from_c4d, how_to_correct, share, suggestion, switch
 from ftslurm.model.values import dataclass
 
 HINT = "AIMaster's flags are written --name=value"
@@ -100,7 +100,7 @@ def _value(name: str, raw: str, place: str) -> Any:
     try:
         return FLAGS[name].kind(raw)
     except ValueError as error:
-        raise PolicyError(f"{place}: --{name}: {error}", hint="correct the value there") from None
+        raise PolicyError(f"{place}: --{name}: {error}", hint=how_to_correct(FLAGS[name].kind)) from None
 
 
 def _joined(values: Mapping[str, Any]) -> dict[str, Any]:

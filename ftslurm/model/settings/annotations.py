@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import Layer, count, suggestion, switch
+from ftslurm.model.settings.tree import Layer, count, how_to_correct, suggestion, switch
 
 PREFIX = "fault-tolerance/"
 RETRY, UNCONDITIONAL, HANG, POD = (
@@ -66,4 +66,4 @@ def _value(key: str, raw: Any, place: str) -> Any:
     try:
         return _KINDS[key](raw)
     except ValueError as error:
-        raise PolicyError(f"{place}: {key}: {error}", hint="correct the value there") from None
+        raise PolicyError(f"{place}: {key}: {error}", hint=how_to_correct(_KINDS[key])) from None

@@ -15,7 +15,7 @@ from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.exits import signal_name
-from ftslurm.model.settings.tree import choice, count, suggestion, switch
+from ftslurm.model.settings.tree import choice, count, how_to_correct, suggestion, switch
 from ftslurm.model.values import dataclass
 
 RANK_VARIABLE = "FTSLURM_FT_CONFIG"  # as JSON, for the client in the rank
@@ -256,7 +256,7 @@ def checked(values: Mapping[str, Any], place: str) -> dict[str, Any]:
         try:
             found[name] = key.kind(raw)
         except ValueError as error:
-            raise PolicyError(f"{place}: {name}: {error}", hint="correct the value there") from None
+            raise PolicyError(f"{place}: {name}: {error}", hint=how_to_correct(key.kind)) from None
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import count, duration, lasting, leaf, suggestion, switch, text, words_of
+from ftslurm.model.settings.tree import count, duration, how_to_correct, lasting, leaf, suggestion, switch, text, words_of
 from ftslurm.model.values import dataclass
 
 
@@ -208,5 +208,5 @@ def hook_settings(tree: Mapping[str, Any], place: str) -> HookSettings:
         try:
             values[leaf.name] = leaf.metadata["kind"](raw)
         except (ValueError, TypeError) as error:
-            raise PolicyError(f"{place}: {name}: {error}", hint="correct the value there") from None
+            raise PolicyError(f"{place}: {name}: {error}", hint=how_to_correct(leaf.metadata["kind"])) from None
     return HookSettings(**values)

@@ -31,5 +31,5 @@ def local_ranks(value: Any) -> tuple[int, ...]:
     items = value if isinstance(value, (list, tuple)) else str(value).split(",")
     words = [str(item).strip() for item in items if str(item).strip()]
     if not all(word.isascii() and word.isdecimal() and len(word) < 6 for word in words):
-        raise ValueError(f"`{value}` is no list of local ranks; write 0,1")
+        raise ValueError(f"`{value}` is not a list of local ranks, such as 0,1")
     return tuple(sorted({int(word) for word in words}))

@@ -37,6 +37,11 @@ def takes(kind: Callable[[Any], Any]) -> str:
     return _TAKES.get(kind, "text")
 
 
+def how_to_correct(kind: Callable[[Any], Any]) -> str:
+    """The hint for a value that `kind` refuses."""
+    return f"write {_TAKES[kind]}" if kind in _TAKES else "correct the value there"
+
+
 def duration(value: Any) -> float:
     """`20s`, `1.5h`, `never` (0) -> seconds. A number without a unit is refused: Slurm's own options mean minutes."""
     text = str(value).strip()
@@ -45,11 +50,11 @@ def duration(value: Any) -> float:
     number = text.rstrip("mshd")
     unit = text[len(number) :]
     if unit not in _UNITS:
-        raise ValueError(f"`{text}` is not a duration; write a number with a unit: 20s, 5m, 24h, 2d or never")
+        raise ValueError(f"`{text}` is not a duration")
     try:
         seconds = float(number) * _UNITS[unit]
     except ValueError:
-        raise ValueError(f"`{text}` is not a duration; write a number with a unit: 20s, 5m, 24h, 2d") from None
+        raise ValueError(f"`{text}` is not a duration") from None
     if not 0 <= seconds < 1e9:
         raise ValueError(f"`{text}` is out of range for a duration")
     return seconds
@@ -58,7 +63,7 @@ def duration(value: Any) -> float:
 def lasting(value: Any) -> float:
     """A duration that cannot be `never`: it would be taken for at once."""
     if str(value).strip() == "never":
-        raise ValueError("`never` is no value here; write a long time, such as 30d")
+        raise ValueError("`never` is not allowed here; a long time, such as 30d, is")
     return duration(value)
 
 
@@ -67,7 +72,7 @@ def lasting_or_auto(value: Any) -> float:
     if str(value).strip() == "auto":
         return 0.0
     if not (seconds := lasting(value)):
-        raise ValueError(f"`{value}` is no time at all; write one, or auto")
+        raise ValueError(f"`{value}` is not a duration above 0")
     return seconds
 
 
@@ -168,9 +173,9 @@ def port_range(value: Any) -> tuple[int, int] | None:
         return None
     low, dash, high = raw.partition("-")
     if not (dash and low.isascii() and low.isdecimal() and high.isascii() and high.isdecimal()):
-        raise ValueError(f"`{raw}` is no range of ports; write 60000-60100")
+        raise ValueError(f"`{raw}` is not a port range")
     if not 1024 <= int(low) <= int(high) <= 65535:
-        raise ValueError(f"`{raw}` is no range of ports between 1024 and 65535")
+        raise ValueError(f"`{raw}` is not a port range between 1024 and 65535")
     return int(low), int(high)
 
 
@@ -184,7 +189,7 @@ def table(value: Any) -> str:
             raise ValueError
         return json.dumps(dict(tree), separators=(",", ":")) if tree else ""
     except (TypeError, ValueError, RecursionError):
-        raise ValueError(f"`{str(value)[:60]}` is no table of names and values") from None
+        raise ValueError(f"`{str(value)[:60]}` is not a mapping of names to values") from None
 
 
 _TAKES |= {
@@ -199,7 +204,7 @@ _TAKES |= {
     mode: "one of sync, any-failed (the same), async, min-healthy",
     secret_file: "the path of a file",
     port_range: "two numbers from 1024 to 65535, such as 60000-60100",
-    table: "a table of names and values, or JSON of one",
+    table: "a mapping of names to values, or JSON of one",
 }
 
 
@@ -225,8 +230,8 @@ class Settings:
     )
     mode: str = leaf(
         "mode", mode, "sync",
-        "what the exit of one rank means. sync: all ranks are stopped and start again; async: only that rank starts again;"
-        " min-healthy: the other nodes continue while at least nodes.min_healthy nodes have no exited rank",
+        "what the exit of one rank means. sync: all ranks start again; async: only that rank does;"
+        " min-healthy: nodes without an exited rank continue (nodes.min_healthy)",
     )  # fmt: skip
     rank_restarts_in_a_row: int = leaf(
         "rungs.rank-restart.in_a_row", count(1, 100_000), 20,
@@ -333,8 +338,8 @@ class Settings:
         "retry.policy",
         choice("Evidence", "ExitCodeAndErrorMsg", "OnFailure", "Never"),
         "Evidence",
-        "which failures are retried. Evidence: all except those proven hopeless; ExitCodeAndErrorMsg: only those that the"
-        " exit status or the output calls retriable; OnFailure: all; Never: none",
+        "which failures are retried. Evidence: all but hopeless ones; ExitCodeAndErrorMsg: those that exit status or output"
+        " calls retriable; OnFailure: all; Never: none",
     )
     same_error: int = leaf(
         "retry.same_error",
@@ -398,8 +403,8 @@ class Settings:
         "hang.watch",
         choice("L0", "L1", "L2"),
         "L1",
-        "probe inside Python ranks that tells which rank the others wait for. L0: no probe; L1: collectives; L2: also"
-        " point-to-point operations and slow links, at 2 us for each wait",
+        "probe inside Python ranks that tells which rank the others wait for. L0: none; L1: collectives; L2: also"
+        " point-to-point operations and slow links (2 us a wait)",
     )
     ft_config: str = leaf(
         "fault_tolerance", table, "", "ft_launcher's configuration, as its YAML file has it: timeouts for heartbeats and sections"
@@ -478,9 +483,8 @@ class Settings:
     )
     after_signal_s: float = leaf(
         "stop.after_signal", lasting_or_auto, 0.0,
-        "time that ranks have to exit after a signal that ends ftrun (SIGTERM, SIGINT, SIGHUP, SIGQUIT), before SIGKILL."
-        " auto: stop.grace after a SIGTERM without Slurm; under Slurm the signal may be a warning, and ftrun waits for the"
-        " ranks",
+        "time from SIGTERM, SIGINT, SIGHUP or SIGQUIT to ftrun until SIGKILL to the ranks. auto: stop.grace after a SIGTERM"
+        " without Slurm, else until they exit",
     )  # fmt: skip
     signal_delay_s: float = leaf(
         "stop.signal_delay",
@@ -495,8 +499,8 @@ class Settings:
         "requeue.start_in",
         lasting_or_auto,
         0.0,
-        "time from a requeue to the earliest start of the job; longer if earlier clean-ups took longer. auto: as soon as the"
-        " clean-up is expected to have ended, judged by earlier ones",
+        "time from a requeue to the earliest start of the job; longer if earlier clean-ups took longer."
+        " auto: when the clean-up is expected to have ended",
     )
     cleanup: tuple[str, ...] = leaf(
         "requeue.cleanup",
@@ -530,13 +534,14 @@ class Settings:
         "isolation.memory_jobs",
         count(1, 1000),
         2,
-        "number of jobs that must have excluded a node because of a fact before it is suspect",
+        "number of jobs that must have excluded a node after a proven fault before it is suspect",
     )
     blame_on_words: int = leaf(
         "blame.on_words",
         count(0, 128),
         1,
-        "nodes that one job may exclude because of what ranks printed, unless a fact confirms it (0 = none)",
+        "nodes that one job may exclude because of what ranks printed, unless a device, Slurm or a health check confirms it"
+        " (0 = none)",
     )
 
     warning_signals: tuple[str, ...] = leaf(
@@ -569,7 +574,10 @@ class Settings:
         "progress.iterations", count(0, 1_000_000_000), 1, "iterations by which progress.file must grow in an attempt"
     )
     progress_attempts: int = leaf(
-        "progress.attempts", count(0, 1_000_000), 3, "attempts in a row without that after which the job fails (0 = no limit)"
+        "progress.attempts",
+        count(0, 1_000_000),
+        3,
+        "consecutive attempts without that growth after which the job fails (0 = no limit)",
     )
     no_restart_status: int = leaf(
         "no_restart_status", count(0, 255), 0,
@@ -638,9 +646,8 @@ class Settings:
     )
     secret: str = leaf(
         "nodes.secret", choice("auto", "munge", "file", "environment"), "auto",
-        "how the ranks and agents receive the secret of the run. munge: as a munge credential; file: in a file of the state"
-        " folder; environment: in the environment that srun sends; auto: munge if Slurm uses it; for steps that start in a"
-        " container file if the container mounts the state folder, else environment",
+        "how the ranks and agents receive the secret of the run. auto: munge where Slurm uses it, else environment;"
+        " steps in containers: file or environment",
     )  # fmt: skip
     check_s: float = leaf("nodes.check_timeout", lasting, 30.0, "how long the check of a node before ranks start there may take")
     min_healthy: int = leaf(
@@ -711,7 +718,7 @@ class Settings:
     notify_failure: tuple[str, ...] = leaf("notify.failure", words_of(), ("all",), "who is notified when the job has failed")
     notify_requeue: tuple[str, ...] = leaf("notify.requeue", words_of(), ("all",), "who is notified of a requeue")
     notify_replacement: tuple[str, ...] = leaf(
-        "notify.replacement", words_of(), ("all",), "who is notified when a node is replaced or given up"
+        "notify.replacement", words_of(), ("all",), "who is notified when a node is replaced or excluded"
     )
     notify_restart: tuple[str, ...] = leaf(
         "notify.restart",
@@ -972,15 +979,14 @@ def _has_timeouts(ft_config: str) -> bool:
 def _check_lease(settings: Settings, places: Mapping[str, str]) -> None:
     """Raises: PolicyError for leases that would end ranks too soon, or save nobody."""
     if not settings.silence_s:
-        raise PolicyError(f"{places['nodes.silence']}: nodes.silence 0 s: no node would be missed", hint="leave it out for 15 s")
+        raise PolicyError(f"{places['nodes.silence']}: nodes.silence 0 s: ftrun would miss no node", hint="leave it out for 15 s")
     # The last answer may have been lost: then the lease counts from the renewal before. Then come silence and the second proof.
     least_s = settings.silence_s * (1 + 1 / BEATS) + settings.probe_s + settings.lease_margin_s
     if settings.lease_s < least_s:
         raise PolicyError(
-            f"{places['lease.time']}: lease.time {settings.lease_s:g} s is below {least_s:g} s"
-            f" (nodes.silence {settings.silence_s:g} s and a third, nodes.probe_timeout {settings.probe_s:g} s,"
-            f" lease.margin {settings.lease_margin_s:g} s): ranks would end before their node is missed",
-            hint="make lease.time several times nodes.silence",
+            f"{places['lease.time']}: lease.time {settings.lease_s:g} s is below the minimum of {least_s:g} s"
+            " (by nodes.silence, nodes.probe_timeout, lease.margin)",
+            hint="make it several times nodes.silence",
         )
     if settings.lease_margin_s < LEAST_MARGIN_S:
         raise PolicyError(
@@ -1005,12 +1011,14 @@ def known_leaf(name: str, place: str) -> Any:
 
 def parse_leaf(name: str, raw: Any, place: str) -> Any:
     """Raises: PolicyError when `raw` is no value for the leaf."""
+    kind = LEAVES[name].metadata["kind"]
     try:
         if raw is None:
             raise ValueError("no value")
-        return LEAVES[name].metadata["kind"](raw)
+        return kind(raw)
     except ValueError as error:
-        raise PolicyError(f"{place}: {name}: {error}", hint="correct the value there") from None
+        where = place if place.endswith(f" {name}") else f"{place}: {name}"  # `--ft-set NAME` has named it
+        raise PolicyError(f"{where}: {error}", hint=how_to_correct(kind)) from None
 
 
 def from_tree(tree: Mapping[str, Any], place_of: Callable[[str], str]) -> Layer:

@@ -69,7 +69,7 @@ class Devices(Settling):
         if Capability.ASK in self.facts.can and not self._heard_lately(now):
             return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
         self._devices.leave_alone(acting)
-        return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks still run and are left alone")]
+        return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks keep running")]
 
 
 def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:

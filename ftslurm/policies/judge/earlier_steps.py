@@ -35,8 +35,8 @@ class EarlierSteps(Settling):
         for node, why in self.facts.earlier.unproven.items():
             nodes_of.setdefault(why, set()).add(node)
         where = "; ".join(sorted(f"{fold_nodes(nodes)}: {why}" for why, nodes in nodes_of.items()))
-        sooner = ", or Slurm lists no step of theirs any more" if self._slurm_knows_of_others else ""
-        said = f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out{sooner} ({where})"
+        sooner = ", or for Slurm to list no step of theirs" if self._slurm_knows_of_others else ""
+        said = f"waiting up to {wait_s:g} s for the leases of an earlier ftrun's ranks to expire{sooner} ({where})"
         nodes = fold_nodes(self.facts.earlier.unproven)
         return [*self._wait_for(f"the leases of ranks on {nodes}", wait_s, now, said), *self._look_for_others(now)]
 

@@ -119,7 +119,7 @@ class Ending(SlurmAway):
             return []
         nodes = fold_nodes({self._tasks[rank].node for rank in left})
         wait_s = self._timers.due_at(Timer.LEASE, now.mono) - now.mono
-        said = f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out"
+        said = f"waiting up to {wait_s:.0f} s for the leases of the ranks on {nodes} to expire"
         return self._wait_for(f"the leases of the ranks on {nodes}", wait_s, now, said)
 
     def _tell_step(self, now: Now) -> list[Decision]:
@@ -216,7 +216,7 @@ class Ending(SlurmAway):
         dead = self._decided.dead
         limit_s = self._slurm.answer.slurmd_timeout_s if self._slurm.answer is not None else 0.0
         timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
-        down = f"Slurm takes {fold_nodes(dead)} for down{timeout}"
+        down = f"Slurm marks {fold_nodes(dead)} down{timeout}"
         what = f"its nodes to be clean, which they are at the latest when {down}" if dead else "its nodes to be clean"
         if Capability.ASK not in self.facts.can or not self._told.tell(what, shown=False):
             return []
@@ -241,7 +241,7 @@ class Ending(SlurmAway):
         if event.ok:
             done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
             return [done, *self._slurm_is_back(now), *self._finish("requeued", REQUEUED_STATUS, now)]
-        if event.away and (waiting := self._await_slurm(Timer.REQUEUE, "to give the job back", event.why, now)):
+        if event.away and (waiting := self._await_slurm(Timer.REQUEUE, "to requeue the job", event.why, now)):
             return waiting  # the decision stays open, and its budget is charged once
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
         what = f"{self._decided.why}; the requeue failed: {event.why}"
@@ -251,7 +251,7 @@ class Ending(SlurmAway):
         """The ledger could not be written, and what is not recorded is not done: the job ends as if there were no ladder."""
         self._loans.all_again()
         status = self._trouble.status if self._trouble else 1
-        what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
+        what = f"{self._trouble.what if self._trouble else 'cannot go on'}; ftrun takes no remedy: {event.why}"
         if self.phase is Phase.FINISHED:
             return [Say(what), *self._loans.end_all(), Finish(self.exit_status)]
         return [Say(what), *self._end_step(status, Afterwards(ThenFinish(what, status)), now)]

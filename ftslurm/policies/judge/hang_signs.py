@@ -102,7 +102,8 @@ class Hangs(Settling):
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
         ended_s = now.mono - self._hangs.first_end if self._hangs.first_end is not None else 0.0
         ended = f"{count} ranks have" if (count := len(self._attempt.exits)) != 1 else "1 rank has"
-        what = f"{ended} ended, and for {ended_s:.0f} s rank {ranks} has not"
+        still = f"ranks {ranks} still run" if len(left) > 1 else f"rank {ranks} still runs"
+        what = f"{ended} exited; {still} after {ended_s:.0f} s"
         return self._hang("exit", what, (), now, ranks=tuple(left), still_s=ended_s)
 
     # --- what the program says: it knows best how long it will be silent
@@ -144,7 +145,8 @@ class Hangs(Settling):
         self._attempt.program.said.append((event.rank, event.what, event.words))
         why = " ".join(event.words)
         note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, why))
-        told = f"rank {event.rank} has no probe: {why}; who hangs is not told then, and a hang only by IO (hang.detect_time)"
+        then = "ftrun detects a hang only by I/O (hang.detect_time) and cannot name the hung rank"
+        told = f"rank {event.rank} has no probe: {why}; {then}"
         return [note, Say(told)]
 
     def _asked_for_restarts(self, what: str) -> list[Decision]:
@@ -154,7 +156,7 @@ class Hangs(Settling):
         if self.settings.hang_restart or not self.settings.hang_restart_asked:
             return []
         self.settings = replace(self.settings, hang_restart=True)
-        return [Say(f"the program has set limits of its own ({what}): a hang is answered by a restart from here on")]
+        return [Say(f"the program has set limits of its own ({what}): ftrun now restarts the job when it hangs")]
 
     def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
         program, before = self._attempt.program, self._attempt.program.step
@@ -175,7 +177,10 @@ class Hangs(Settling):
         if not standing or sign not in ("", standing):
             return []
         self._attempt.hang.standing = ""
-        return [self._note(rec.HangEnded(now.unix, self._attempt.number, standing, what)), Say(f"the job goes on: {what}")]
+        return [
+            self._note(rec.HangEnded(now.unix, self._attempt.number, standing, what)),
+            Say(f"the job makes progress again: {what}"),
+        ]
 
     def _ranks_alive(self, event: ev.RanksAlive, now: Now) -> list[Decision]:
         """The answer of nodes at the beginning of trouble: ranks that worked until then are not those that others waited for."""

@@ -11,17 +11,18 @@ answer may lead to: `handle` checks that, and docs/ARCHITECTURE.md shows the dia
     signals          signals from outside, and their meaning by Slurm
     devices          agents, and the faults of devices
     stalls           stalled and slow ranks, by their collectives
-    hangs            hangs by other signs, and what follows from any hang
+    hang_signs       hangs by other signs, and what follows from any hang
     nodes            silent nodes
     drills           faults that a person orders
     requests         what the owner of the job asks for while it runs
     interrupting     interrupting the job's work for such a request
     settling         trouble: stop ranks, collect facts, decide; most of the above leads there
+    causes           what is behind the end of an attempt: asked beside the loop, and recorded when known
     rungs            carrying out the decision
     replacing        other nodes for the slots of bad nodes
     starting         starting the step and its ranks
     ending           ending the step, and ftrun
-    patience         waiting for a slurmctld that is away
+    slurm_away       waiting for a slurmctld that is away
     state            what the judge knows, and what every group needs
     parts/           its parts: each owns its state, and only its own methods change it
 """

@@ -85,7 +85,7 @@ class Launching(EarlierSteps):
         for rank, task in sorted(self._tasks.items()):
             meant = self._places.layout.node_of(rank) if rank < len(self._places.layout.slots) else ""
             if task.node not in self._places.layout.nodes or (meant and meant != task.node):
-                return f"rank {rank} came up on {task.node} and was meant for {meant or fold_nodes(self._places.layout.nodes)}"
+                return f"rank {rank} was placed on {task.node} instead of {meant or fold_nodes(self._places.layout.nodes)}"
         return ""
 
     def _misplaced(self, what: str, now: Now) -> list[Decision]:
@@ -184,7 +184,7 @@ class Launching(EarlierSteps):
         """The check of such a node: a node that cannot run our check cannot run a rank either, so it counts as bad."""
         if event.node not in self._launch.stragglers:
             return self._looked_ahead(event, now)
-        self._launch.seen(event.node, "" if event.good is True else event.why or "it could not be looked at")
+        self._launch.seen(event.node, "" if event.good is True else event.why or "it could not be checked")
         return [] if self._launch.stragglers else self._stragglers_known(now)
 
     def _stragglers_known(self, now: Now) -> list[Decision]:

@@ -41,10 +41,10 @@ class Nodes(Settling):
         if Timer.LEASES not in self._timers or self._told.what:
             return []
         wait_s = self._timers.at(Timer.LEASES) - now.mono
-        asked = "Slurm and its slurmd are asked" if Capability.PROBE in self.facts.can else "it may come back"
+        asked = "asking Slurm and the node's slurmd" if Capability.PROBE in self.facts.can else "it may come back"
         ends = f"its ranks end by themselves in {wait_s:.0f} s"
         said = f"no message from {event.node} for {event.silent_s:.0f} s: {asked}; {ends}"
-        return self._wait_for(f"a word from {event.node}, or the end of its lease", wait_s, now, said)
+        return self._wait_for(f"a message from {event.node}, or the end of its lease", wait_s, now, said)
 
     def _heard_again(self, node: str, now: Now) -> list[Decision]:
         if not self._told.what or self._silent_here() or self.phase is not Phase.RUNNING:
@@ -120,7 +120,7 @@ class Nodes(Settling):
             return []
         known = node in self._kept_out(now)
         noted = [] if known else [self._note(rec.NodeRefused(now.unix, node, event.what))]
-        return [*noted, Say(f"{node}, on which no rank runs, is given up: {event.what}"), *self._release([node])]
+        return [*noted, Say(f"excluded {node} (no rank runs there): {event.what}"), *self._release([node])]
 
     # --- what follows from silence
 
@@ -153,10 +153,10 @@ class Nodes(Settling):
             return asked
         for node in over:
             for rank in self._ranks_on(node):
-                self._attempt.lose(rank, f"{node} was out of reach for longer than a lease lasts")
+                self._attempt.lose(rank, f"{node} was silent longer than its lease")
         if self.phase is Phase.HEALING:
             return []  # decided when that has ended
-        what = f"{fold_nodes(over)} was out of reach for longer than the lease of {self.settings.lease_s:g} s, though it lives"
+        what = f"{fold_nodes(over)} was silent longer than its lease ({self.settings.lease_s:g} s), so its ranks have ended"
         return self._into_trouble(Trouble(Cause.LOST, what, 1, self._silent_since(over, now)), now)
 
     def _silent_since(self, nodes: Collection[str], now: Now) -> float:

@@ -41,7 +41,7 @@ class Ranks(Signals):
 
     def _ended_well(self, now: Now) -> list[Decision]:
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), stopped=now.unix))
-        but = f", but for those of {fold_nodes(self._alone.failed_nodes)}" if self._alone.failed_nodes else ""
+        but = f", except on {fold_nodes(self._alone.failed_nodes)}" if self._alone.failed_nodes else ""
         return [ended, *self._end_step(0, Afterwards(ThenFinish(f"every rank ended with status 0{but}", 0)), now)]
 
     def _rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
@@ -95,7 +95,7 @@ class Ranks(Signals):
             return self._into_trouble(replace(trouble, what=f"{trouble.what}; {needed}" if st.min_healthy else trouble.what), now)
         self._alone.fail_node(node, trouble.what)
         seen = self._note(rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what))
-        said = Say(f"{trouble.what}: {left} of {counted(len(nodes), 'node')} will do (nodes.min_healthy {least})")
+        said = Say(f"{trouble.what}: the job continues on {left} of {counted(len(nodes), 'node')} (nodes.min_healthy {least})")
         others = tuple(sorted(other for other in self._ranks_on(node) if other not in self._attempt.exits))
         stop = [StopRanks(self._attempt.number, st.stop_grace_s, st.kill_wait_s, ranks=others)] if others else []
         return [seen, said, *stop, *(self._ended_well(now) if self._attempt.all_ended else [])]
@@ -171,7 +171,7 @@ class Ranks(Signals):
         late = self._alone.late(now.mono)
         left = [rank for rank in late if not self._alone.is_asked(rank)]
         for rank in left:
-            self._attempt.lose(rank, "no word whether its processes are gone")
+            self._attempt.lose(rank, "unknown whether its processes have ended")
         if left:
             return self._into_trouble(late[left[0]], now) if self.phase is Phase.RUNNING else []
         found: list[Decision] = []

@@ -108,7 +108,7 @@ class Replacing(Starting):
         search.submitted(event)
         for_s = max(0.0, search.until - now.mono)
         out = search.out[event.slot]
-        said = f"donor job {event.job} waits for a node in the place of {out}, {for_s:.0f} s at the most (nodes.replacement_wait)"
+        said = f"waiting up to {for_s:.0f} s (nodes.replacement_wait) for donor job {event.job} to borrow a replacement for {out}"
         return self._wait_for(f"a node of donor job {event.job}", for_s, now, said)
 
     def _still_wait_for_donors(self, search: ReplacementSearch, now: Now) -> list[Decision]:
@@ -117,8 +117,12 @@ class Replacing(Starting):
         return self._wait_for(f"a node of donor job {jobs}", max(0.0, search.until - now.mono), now) if jobs else []
 
     def _loans_ended(self, event: ev.LoansEnded, now: Now) -> list[Decision]:
-        jobs = ", ".join(map(str, event.left))
-        return [Say(f"donor jobs that could not be ended hold their nodes until this job ends: {jobs}")] if jobs else []
+        if not event.left:
+            return []
+        jobs, cancel = ", ".join(map(str, event.left)), " ".join(map(str, event.left))
+        one = len(event.left) == 1
+        keep = f"{'it keeps its node' if one else 'they keep their nodes'} until this job ends"
+        return [Say(f"ftrun could not end donor job{'' if one else 's'} {jobs}; {keep} (`scancel {cancel}`)")]
 
     def _node_overdue(self, now: Now) -> list[Decision]:
         if self._search is not None:
@@ -171,7 +175,7 @@ class Replacing(Starting):
         loans = search.drop()
         if not search.decision:
             missing = search.missing
-            what = f"{fold_nodes(missing)} is kept out of the job, and {search.failed}"
+            what = f"{fold_nodes(missing)} is excluded, and {search.failed}"
             if search.unsure and self._launch.in_vain < SEARCHES_AGAIN:
                 return [*loans, Say(f"{what}; searching again"), *self._search_later(now)]
             self._places.choose(self._first_choice(now).fewer())
@@ -180,7 +184,7 @@ class Replacing(Starting):
             return [*loans, Say(what), *self._launch_step(now)]
         done = self._note(rec.CarriedOut(now.unix, search.decision, False, search.failed))
         self._enter(Phase.SETTLING)
-        said = [*loans, done, Say(f"no other node: {search.failed}")]
+        said = [*loans, done, Say(f"no replacement found: {search.failed}")]
         if search.unsure and Capability.ASK in self.facts.can:  # slurmctld may have been the reason
             self._attempt.search.fail_unless_away(search.failed)
             self._slurm.forget()

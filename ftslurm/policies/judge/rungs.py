@@ -150,7 +150,7 @@ class Rungs(Replacing):
         avoid = avoidable(tuple(self._devices.faults.values()), s, self.facts.remembered)
         spared = let_in(s)
         if spared:
-            why = f"{choice.why}; too few nodes would be left without {fold_nodes(spared)}, so the job may go there"
+            why = f"{choice.why}; too few nodes remain without {fold_nodes(spared)}, so the job may run there"
             choice = replace(choice, why=why)
         decided = self._decision(choice, s, now, isolate=True, avoid=avoid, spared=spared)
         assert self._decided is not None

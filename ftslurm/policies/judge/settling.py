@@ -116,9 +116,13 @@ class Settling(Causes):
         if not self._attempt.all_stopped:
             what, until = f"the ranks to end (stop.grace {st.stop_grace_s:g} s)", self._timers.due_at(Timer.STOP, now.mono)
             return self._wait_for(what, until - now.mono, now)
-        word = f"a word on {fold_nodes(self._fence.asked)}"
-        asked = {Timer.LOOK: "the devices to be looked at", Timer.PROBE: word, Timer.ASK: "Slurm's word on job and nodes"}
-        asked |= dict.fromkeys((Timer.DIAGNOSIS, Timer.ADVICE), "what the ranks' last words tell")
+        word = f"an answer about {fold_nodes(self._fence.asked)}"
+        asked = {
+            Timer.LOOK: "the device checks",
+            Timer.PROBE: word,
+            Timer.ASK: "Slurm's answer about the job and its nodes",
+        }
+        asked |= dict.fromkeys((Timer.DIAGNOSIS, Timer.ADVICE), "the analysis of the ranks' output")
         asked[Timer.PROGRESS] = st.progress_file
         known = [(self._timers.at(wait), what) for wait, what in asked.items() if wait in self._timers]
         return self._wait_for(known[0][1], known[0][0] - now.mono, now) if known else []
@@ -160,7 +164,7 @@ class Settling(Causes):
         """Ask Slurm again while it is away and its answer could still help."""
         if not mends or self._slurm.answer is None or not self._slurm.answer.away:
             return []
-        return self._await_slurm(Timer.AWAY, "before anything is decided", self._slurm.answer.error, now)
+        return self._await_slurm(Timer.AWAY, "to decide what to do", self._slurm.answer.error, now)
 
     def _warning_needs_slurm(self) -> bool:
         return self.settings.warning_requeue and self._signal.meaning in ("warning", "") and Capability.REQUEUE in self.facts.can
@@ -233,7 +237,7 @@ class Settling(Causes):
         return self._settled(now)
 
     def _stop_overdue(self, now: Now) -> list[Decision]:
-        self._attempt.lose_rest("no word whether its processes are gone")
+        self._attempt.lose_rest("unknown whether its processes have ended")
         return self._settled(now)
 
     def _look_overdue(self, now: Now) -> list[Decision]:

@@ -25,7 +25,7 @@ class SlurmAway(JudgeState):
             return []
         self._timers.set(timer, now.mono + min(ASK_AGAIN_S, left_s))
         quiet = not self._slurm.to_be_said(now.mono)
-        words = f"Slurm does not answer: {why}. Waiting for it {what}, {in_time(left_s)} at the most (slurm.patience)"
+        words = f"Slurm does not answer: {why}. ftrun waits up to {in_time(left_s)} (slurm.patience) {what}"
         until = now.unix + left_s
         noted = [] if quiet else [self._note(Waiting(now.unix, self._attempt.number, f"slurmctld, {what}", until))]
         return [*noted, Say(words, quiet)]

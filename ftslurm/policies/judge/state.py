@@ -277,7 +277,7 @@ class JudgeState:
             return []
         until = now.unix + for_s if for_s else 0.0
         number = self._attempt.number or self.history.attempts
-        said = said or f"waiting for {what}{f', {for_s:.0f} s at the most' if for_s else ''}"
+        said = said or f"waiting for {what}{f', at most {for_s:.0f} s' if for_s else ''}"
         return [self._note(rec.Waiting(now.unix, number, what, until)), Say(said), ShowWait(number, what, until)]
 
     def _wait_over(self, number: int) -> list[Decision]:

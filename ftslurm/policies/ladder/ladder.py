@@ -271,7 +271,7 @@ def _rank_alone(s: Situation) -> Answer:
     if s.settings.mode != "async":
         return _not_meant("the ranks are not independent (mode sync)")
     if s.rank is None:
-        return _not_meant("it is not one rank's trouble")
+        return _not_meant("it is not the failure of a single rank")
     if s.cause is not Cause.CRASH:
         return _not_meant("a device or node is behind it")
     if s.alone_in_a_row >= (limit := s.settings.rank_restarts_in_a_row):
@@ -281,7 +281,7 @@ def _rank_alone(s: Situation) -> Answer:
 
 def _in_place(s: Situation) -> Answer:
     if s.rank is not None:
-        return _not_meant("the other ranks go on")
+        return _not_meant("only one rank failed; the others still run")
     if not s.settings.in_place:
         return Answer(False, _OFF, fits=s.cause in _FAULTS)
     if s.cause is Cause.HARDWARE:
@@ -433,7 +433,7 @@ def _hang(s: Situation) -> Answer:
         return _not_meant("no hang")
     without_it = [rung for rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE) if rung in s.settings.ladder]
     if s.blamed and any(LADDER[rung].allowed(s).yes for rung in without_it):
-        return _no("a node is to blame, and the job can go on without it")
+        return _no("a node is to blame, and the job can continue without it")
     if s.history.hangs.in_a_row >= (limit := s.settings.hangs_in_a_row):
         return _no(f"{counted(limit, 'hang restart')} in a row {_have(limit)} not helped")
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "a hang that no hardware fault explains")
@@ -441,7 +441,7 @@ def _hang(s: Situation) -> Answer:
 
 def _replace(s: Situation) -> Answer:
     if s.rank is not None:
-        return _not_meant("the other ranks go on")
+        return _not_meant("only one rank failed; the others still run")
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.node_replacement:
@@ -466,7 +466,7 @@ def _not_swappable(s: Situation) -> str:
     if s.others.unended:
         return s.others.unended
     if not s.blamed.keys() & s.step:
-        return "the ranks have no place on a node that is to blame"
+        return "no rank runs on a node that is to blame"
     if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hangs_in_a_row:
         return _hangs_in_vain(s)
     used, limit = s.history.budgets.spent.get(Budget.NODE_REPLACEMENTS, 0), s.settings.node_replacements
@@ -489,7 +489,7 @@ def _have(number: int) -> str:
 
 def _shrink(s: Situation) -> Answer:
     if s.rank is not None:
-        return _not_meant("the other ranks go on")
+        return _not_meant("only one rank failed; the others still run")
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not (s.settings.shrink and s.settings.min_nodes):
@@ -497,8 +497,10 @@ def _shrink(s: Situation) -> Answer:
     if reason := _not_swappable(s):
         return _no(reason)
     if s.standing < s.settings.min_nodes:
-        return _no(f"{counted(s.standing, 'node')} would be left, and the job needs {s.settings.min_nodes} (nodes.min)")
-    return Answer(True, f"nodes left: {s.standing} of {len(s.step)}, which is enough (nodes.min {s.settings.min_nodes})")
+        return _no(f"only {counted(s.standing, 'node')} would remain, and the job needs {s.settings.min_nodes} (nodes.min)")
+    return Answer(
+        True, f"{s.standing} of {counted(len(s.step), 'node')} remain, which is enough (nodes.min {s.settings.min_nodes})"
+    )
 
 
 def _nobody(s: Situation) -> str:
@@ -508,7 +510,7 @@ def _nobody(s: Situation) -> str:
 
 def _isolated(s: Situation) -> Answer:
     if s.rank is not None:
-        return _not_meant("the other ranks go on")
+        return _not_meant("only one rank failed; the others still run")
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.isolated_requeue:
@@ -522,7 +524,7 @@ def _isolated(s: Situation) -> Answer:
 
 def _unconditional(s: Situation) -> Answer:
     if s.rank is not None:
-        return _not_meant("the other ranks go on")
+        return _not_meant("only one rank failed; the others still run")
     if s.cause is Cause.UNSTARTABLE and s.settings.retry_policy != "OnFailure":
         return _no("the command cannot be executed on any node, so running it again cannot help")
     if s.cause is Cause.HANG:
@@ -578,7 +580,12 @@ def _too_few_left(s: Situation) -> str:
     left = len(s.usable - kept_out.keys())
     if left >= s.size:
         return ""
-    return f"the job needs {counted(s.size, 'node')} and only {left} would be left without {', '.join(sorted(kept_out))}"
+    excluded = f"{', '.join(sorted(kept_out))} {'is' if len(kept_out) == 1 else 'are'} excluded"
+    return f"the job needs {counted(s.size, 'node')} and {_only(left)} if {excluded}"
+
+
+def _only(left: int) -> str:
+    return f"only {left} remain{'s' if left == 1 else ''}"
 
 
 def _too_few_alive(s: Situation) -> str:
@@ -590,7 +597,7 @@ def _too_few_alive(s: Situation) -> str:
     if not never or left >= s.size:
         return ""
     why = "known dead" if never <= s.known_dead else "dead or excluded"
-    return f"the job needs {counted(s.size, 'node')} and only {left} would be left without {', '.join(sorted(never))}, {why}"
+    return f"the job needs {counted(s.size, 'node')} and {_only(left)} without {', '.join(sorted(never))} ({why})"
 
 
 def let_in(s: Situation) -> tuple[str, ...]:

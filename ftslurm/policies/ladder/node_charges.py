@@ -117,7 +117,7 @@ def within_budget(accused: Iterable[str], history: History, settings: Settings) 
 
 
 def _not_left(accused: Mapping[str, str], history: History, settings: Settings) -> dict[str, str]:
-    before = f", {', '.join(sorted(history.exclusions.left_on_words))} it has left" if history.exclusions.left_on_words else ""
+    before = f"; it has excluded {', '.join(sorted(left))}" if (left := history.exclusions.left_on_words) else ""
     most = settings.blame_on_words
-    limit = f"words alone may cost a job {counted(most, 'node')} (blame.on_words){before}"
+    limit = f"blame.on_words lets a job exclude {counted(most, 'node') if most else 'no node'} without a proven fault{before}"
     return {node: f"{why}; {limit}" for node, why in accused.items()}

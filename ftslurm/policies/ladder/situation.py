@@ -189,7 +189,7 @@ def _not_in_place(attempt: Attempt, bad: Mapping[str, str], settings: Settings) 
         return attempt.not_in_place
     if attempt.lost and settings.restart_via == "shim":
         rank, why = next(iter(attempt.lost.items()))
-        return f"the shim of rank {rank} is gone: {why}"
+        return f"the shim of rank {rank} was lost: {why}"
     if attempt.step_end.gone and settings.restart_via == "shim":
         return "there is no step any more to start them in"
     return ""

@@ -136,9 +136,13 @@ def of_line(
     return Explained(line, LINE, pattern.id, pattern.name, True, fault, does, why, sources, part, pattern.note)
 
 
+# A status names no cause: whoever sends SIGKILL makes the same one.
+_KILLED = "the program's, if memory ran out; the kernel log tells"
+
+
 def of_exit(status: int, meaning: str, finding: Finding, listed: bool, sources: tuple[str, ...], settings: Settings) -> Explained:
     """An exit status, which decides only where neither a device nor the output says more. listed: not by a rule for many."""
-    fault = FAULT[finding.error_class] + _BLAME[finding.blame]
+    fault = (_KILLED if finding.error_class is ErrorClass.OOM else FAULT[finding.error_class]) + _BLAME[finding.blame]
     does = (Step("", "look at devices and output first; where these say nothing:"), *_again(finding, 0, settings))
     why = f"class {finding.error_class.value}, {_retriable(finding)}"
     code = f"exit {status}"
@@ -238,10 +242,12 @@ def _again(finding: Finding, confirm: int, s: Settings) -> Steps:
 def _on_words(s: Settings, may: Steps, may_not: Steps) -> Steps:
     """may: what follows while words may still cost the job a node; may_not: when they may not."""
     if not s.blame_on_words:
-        return (*may_not, Step("", "no node is left for what ranks print (blame.on_words 0)"))
-    most = counted(s.blame_on_words, "node")
-    limit = f"what ranks print costs a job {most} at the most (blame.on_words)"
-    return (*may, Step("", f"{limit}; with the same rank on another node it is the program, and the first is reinstated"))
+        return (*may_not, Step("", "printed words alone exclude no node (blame.on_words 0)"))
+    limit = f"printed words alone exclude at most {counted(s.blame_on_words, 'node')} per job (blame.on_words)"
+    return (
+        *may,
+        Step("", f"{limit}; if the same rank fails on another node, the program is at fault and ftrun reinstates the first"),
+    )
 
 
 def _hopeless(confirm: int, s: Settings) -> Steps:
@@ -249,18 +255,20 @@ def _hopeless(confirm: int, s: Settings) -> Steps:
     if s.retry_policy == "ExitCodeAndErrorMsg":
         return (Step(Rung.FAIL, fails),)
     if confirm:
-        tries = "one more try" if confirm == 1 else f"{confirm} more tries"
-        return (Step(Rung.UNCONDITIONAL_REQUEUE, f"{tries} to make sure"), Step(Rung.FAIL, f"when it comes back: {fails}"))
+        tries = f"{'one' if confirm == 1 else confirm} more {'requeue' if confirm == 1 else 'requeues'}"
+        return (Step(Rung.UNCONDITIONAL_REQUEUE, f"{tries} to make sure"), Step(Rung.FAIL, f"if it recurs: {fails}"))
     return (
         Step(Rung.FAIL, f"on every rank: {fails}"),
-        Step(Rung.UNCONDITIONAL_REQUEUE, "on some ranks only: one more try, and when it comes back the same"),
+        Step(Rung.UNCONDITIONAL_REQUEUE, "on some ranks only: one more requeue; if it recurs, the job fails"),
     )
 
 
 def _requeues(s: Settings) -> Steps:
     steps = []
     if s.mode == "async":
-        steps.append(Step(Rung.RANK_RESTART, "start the failed rank again, the others go on (rank-restart, costs nothing)"))
+        steps.append(
+            Step(Rung.RANK_RESTART, "start the failed rank again; the others keep running (rank-restart, costs nothing)")
+        )
     if is_on(s, Rung.IN_PLACE_RESTART) and s.crash_restarts:
         told = f"run the command again on the same nodes (in-place-restart, at most {counted(s.crash_restarts, 'time')})"
         steps.append(Step(Rung.IN_PLACE_RESTART, told))

@@ -107,7 +107,7 @@ def _nodes(jobs: JobsAccount) -> Section:
     ]
     head = ("node", "failures", "device faults", "excluded", "reinstated", "jobs", "last", "why")
     return Section("nodes", "Nodes", (
-        *((Plot("nodes", "Nodes that failures are blamed on, or that jobs abandoned."),) if rows else ()),
+        *((Plot("nodes", "Nodes that failures are blamed on, or that jobs excluded."),) if rows else ()),
         table(head, rows, (1, 2, 3, 4), empty="nothing is held against any node"),
     ))  # fmt: skip
 

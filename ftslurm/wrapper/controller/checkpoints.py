@@ -94,7 +94,7 @@ def _plain(path: str, flags: int) -> int:
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise OSError(f"{path} is no plain file")
+    raise OSError(f"{path} is not a plain file")
 
 
 def looked_at(pattern: str) -> dict[str, Look]:

@@ -225,7 +225,7 @@ class Effects:
         try:
             self._left(decision)
         except StateError as error:
-            self.people.say(f"{error}; later jobs will not know which nodes this job abandoned")
+            self.people.say(f"{error}; later jobs will not know which nodes this job excluded")
 
     def _save_output(self, _: do.KeepOutput | None = None) -> None:
         """A file system that hangs does not keep the job from being given back."""

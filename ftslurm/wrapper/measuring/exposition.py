@@ -31,7 +31,7 @@ _NAMES: tuple[tuple[str, type[CounterMetricFamily] | type[GaugeMetricFamily], st
     ("ftslurm_job_messages", CounterMetricFamily, "Messages of the program to people.", ()),
     ("ftslurm_job_nodes", GaugeMetricFamily, "Nodes that the job runs on.", ()),
     ("ftslurm_job_tasks", GaugeMetricFamily, "Ranks of the last attempt.", ()),
-    ("ftslurm_job_excluded_nodes", GaugeMetricFamily, "Nodes that are kept out of the job.", ()),
+    ("ftslurm_job_excluded_nodes", GaugeMetricFamily, "Nodes that the job excludes.", ()),
     ("ftslurm_job_budget_left", GaugeMetricFamily, "What is left of a budget.", ("budget",)),
     ("ftslurm_job_beats", CounterMetricFamily, "Signs of life of ranks and agents that have reached this ftrun.", ()),
     ("ftslurm_job_last_beat_timestamp_seconds", GaugeMetricFamily, "When the last of them came, Unix time.", ()),

@@ -21,9 +21,9 @@ DATABASE_S = 15.0
 # The release that fixed Slurm's bug 16121.
 KEEPS_GPUS = (23, 2, 2)
 
-OWN_NODES = "the job has its nodes for itself, and Slurm would go on counting a node that such a job gives back as taken"
-NO_CHANGES = "it has lost nodes, and Slurm takes no change of it"
-NO_CHANGES_AFTER = "it has given nodes back, and Slurm takes no change of it since"
+OWN_NODES = "the job is exclusive, and Slurm would still count a node that it gives back as allocated"
+NO_CHANGES = "it has lost nodes, and Slurm accepts no change to it"
+NO_CHANGES_AFTER = "it has given nodes back, and since then Slurm accepts no change to it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def course(known: Known) -> Course:
     if not gone or not keeps_accounts(known.config):
         return Held()
     if why := stays(known.job, known.config):
-        return Held(f"{fold(gone)} stays in the job until Slurm takes it for down: {why}")
+        return Held(f"{fold(gone)} stays in the job until Slurm marks it down: {why}")
     return PartFirst(gone)
 
 

@@ -38,7 +38,7 @@ def part_with_dead(
     """Give the dead nodes back. job: its state. gone: nodes of it to give back. config: Slurm's. clock: any seconds. pause: waits
     for the given number of seconds.
     """
-    stays = f"{fold(gone)} stays in the job until Slurm takes it for down"
+    stays = f"{fold(gone)} stays in the job until Slurm marks it down"
     limit_s = (seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
     try:
         if not _noticed(client, job.number, gone, limit_s, clock, pause):

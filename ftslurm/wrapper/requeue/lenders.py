@@ -74,10 +74,10 @@ class Lenders:
                 return NodeChecked(node, None, f"no step came up there within {limit_s + STEP_MARGIN_S:g} s")
             if done.status:
                 said = done.stderr.strip().splitlines()
-                return NodeChecked(node, None, f"it could not be looked at: {said[-1] if said else f'status {done.status}'}")
+                return NodeChecked(node, None, f"it could not be checked: {said[-1] if said else f'status {done.status}'}")
             return NodeChecked(node, *read_answer(done.stdout))
         except (FtslurmError, ValueError) as error:
-            return NodeChecked(node, None, f"it could not be looked at: {error}")
+            return NodeChecked(node, None, f"it could not be checked: {error}")
 
     def _step(self, argv: tuple[str, ...], limit_s: float, lender: int) -> CommandResult:
         """Run the step; again if Slurm refuses it at once: slurmctld may have just started."""

@@ -30,7 +30,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     if not is_up_to_date(restarts, run.schedule):
         raise SlurmRefused(
             f"job {job} has been requeued {restarts} times but the ledger's decision is from scheduling {run.schedule}",
-            hint="the decision is out of date; nothing was done",
+            hint=f"nothing was done; see `ftslurm status {job}`",
         )
     start = plan_start(settings, True, known_clean_ups(store.root, run.cluster, history))
     allow_first = settings.even_if_no_requeue

@@ -36,7 +36,7 @@ AGREE_S = 2.0
 # Arguments: since (Unix seconds by slurmctld's clock), watched_s, others_clean: as in CleanUpBegan.
 Began = Callable[[float, float, bool], object]
 
-AS_IT_IS = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
+AS_IT_IS = "requeued without changes, so it starts after Slurm's own delay (usually 121 s)"
 RUNS_AGAIN = "requeued already, and it runs again"
 
 

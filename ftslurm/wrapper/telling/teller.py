@@ -66,7 +66,7 @@ def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: s
         case rec.RunBegan() if _unseen(record, past):
             count = schedule_count(record.schedule)
             id, title = f"{job}.{record.run}", f"job {job}: Slurm has started it again, scheduling {count}"
-            return Notice(id, record.at, job, "requeue", title, f"nobody could report how the one before ended\n{about}")
+            return Notice(id, record.at, job, "requeue", title, f"no record says how the previous scheduling ended\n{about}")
         case rec.Finished():
             return _of_end(record, past, job, about)
         case _:

@@ -251,7 +251,7 @@ def test_the_node_left_longest_ago_is_let_in_but_none_that_is_known_dead() -> No
 def test_a_job_that_only_a_dead_node_could_complete_is_not_requeued_onto_it() -> None:
     choice = choose(situation(Cause.LOST, left_dead("n2", "n3")))
     assert choice.rung == FAIL
-    assert "only 1 would be left without n2, n3, known dead" in dict(choice.passed)[UNCONDITIONAL]
+    assert "only 1 remains without n2, n3 (known dead)" in dict(choice.passed)[UNCONDITIONAL]
     assert choose(situation(Cause.LOST, left_dead("n2"))).rung == UNCONDITIONAL
 
 

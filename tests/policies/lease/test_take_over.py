@@ -238,9 +238,9 @@ def test_an_end_that_was_written_is_not_written_twice() -> None:
         ({"max_restarts": 1}, RUNS, "max_restarts"),
         ({"isolated_requeue": False}, RUNS, "switched off"),
         ({}, replace(RUNS, requeueable=False), "may not be requeued"),
-        ({}, replace(RUNS, usable=frozenset({"n1", "n2", "n3", "n4"})), "only 3 would be left"),
+        ({}, replace(RUNS, usable=frozenset({"n1", "n2", "n3", "n4"})), "only 3 remain"),
         # Slurm has cut the dead node out, and would requeue the job as large as it was
-        ({}, replace(RUNS, usable=frozenset({"n1", "n2", "n3", "n4"}), node_count=3), "needs 4 nodes and only 3 would be left"),
+        ({}, replace(RUNS, usable=frozenset({"n1", "n2", "n3", "n4"}), node_count=3), "needs 4 nodes and only 3 remain"),
     ],
 )
 def test_where_the_ladder_says_no_the_job_ends_with_the_reason(settings: dict, slurm: SlurmAnswered, why: str) -> None:

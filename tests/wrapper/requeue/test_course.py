@@ -34,7 +34,7 @@ LOST = replace(KNOWN, gave_back=True)
 AWAY = Parted(True, "n2 given back to Slurm")
 NOT_AWAY = Parted(False, "n2 stays in the job: Slurm has not noticed")
 MENDED = {**DBD, "SLURM_VERSION": "23.02.2"}
-STAYS = Held(f"n2 stays in the job until Slurm takes it for down: {OWN_NODES}")
+STAYS = Held(f"n2 stays in the job until Slurm marks it down: {OWN_NODES}")
 
 
 @pytest.mark.parametrize(

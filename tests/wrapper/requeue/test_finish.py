@@ -117,7 +117,7 @@ def test_an_exclusive_job_keeps_its_dead_node_which_is_said(tmp_path: Path) -> N
     job.journal.append([replace(DECIDED, dead=("n2",))])
     job.slurm.dead = {"n2"}
     job.slurm.settings["AccountingStorageType"] = "accounting_storage/slurmdbd"
-    assert f"n2 stays in the job until Slurm takes it for down: {OWN_NODES}" in job.keep()
+    assert f"n2 stays in the job until Slurm marks it down: {OWN_NODES}" in job.keep()
     assert job.changes() == ["requeue_held", "exclude", "start_at", "release"]
 
 

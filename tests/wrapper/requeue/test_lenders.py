@@ -423,7 +423,7 @@ def test_what_the_check_says_is_passed_on(good: bool | None, why: str) -> None:
     (said((), 1, "", "srun: error: boo\nsrun: error: Unable to create step: Node is down\n"), "Node is down"),
     (said((), 137), "status 137"),
     (said((), 0, ""), "no answer"),
-    (said((), 0, "{torn"), "it could not be looked at"),
+    (said((), 0, "{torn"), "it could not be checked"),
     (said((), 0, '{"good": "yes", "why": ""}'), "no answer"),
     (said((), 0, '{"good": true, "why": 3}'), "no answer"),
     (said((), 0, '{"why": "x"}'), "no answer"),

@@ -1,4 +1,4 @@
-"""The recipe that gives a job back, from wherever the job stands. Source: SLURM-FACTS, "Requeue with excluded nodes"."""
+"""The recipe that gives a job back, from wherever the job stands. Source: docs/slurm-facts.md, "Changes to a requeued job"."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Requests(Answers):
         ban = self.history.control.no_restarts
         if request.asked.verb != ctl.REQUEUE or ban is None:
             return ""
-        return f"no more restarts were asked for (request {ban.number}); `allow-restarts` comes first"
+        return f"request {ban.number} forbids restarts; run `ftslurm control {self.facts.job} allow-restarts` first"
 
     # --- stop
 
@@ -184,12 +184,12 @@ class Requests(Answers):
         if choice.rung == Rung.FAIL:
             if Capability.ASK in self.facts.can and not self._heard_lately(now):
                 return self._consider_later(request, now)
-            why = f"the job cannot go on without {fold_nodes(here)} now: {choice.why}"
+            why = f"the job cannot continue without {fold_nodes(here)} now: {choice.why}"
             if request.state is State.TAKEN:  # it holds for the next start, which may be possible
                 return self._agree(request, why, now, done=True)
             return self._refuse(request, why, now)
         self._attempt.nodes.ask_out(out)
-        taken = self._agree(request, f"the job goes on without {fold_nodes(here)}: {choice.rung}", now, done=True)
+        taken = self._agree(request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
         self._requests.carry_out(0)
         return [*taken, *self._into_trouble(trouble, now)]
 
@@ -199,7 +199,7 @@ class Requests(Answers):
             if request.asked.verb == ctl.EXCLUDE and not request.waits and self.phase is Phase.RUNNING:
                 here = [node for node in request.asked.nodes if node in self._step_nodes()]
                 if not here:
-                    return self._done(request, "no rank is there any more", now)
+                    return self._done(request, "no rank runs there now", now)
                 return self._leave(request, here, now)
         return []
 
@@ -222,7 +222,7 @@ class Requests(Answers):
             return self._decide(now)
         # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
         back = Choice(
-            Rung.IN_PLACE_RESTART, f"the node cannot be left after all: {choice.why}", "", choice.passed, choice.settings
+            Rung.IN_PLACE_RESTART, f"the node cannot be excluded after all: {choice.why}", "", choice.passed, choice.settings
         )
         decided = self._decision(back, s, now)
         if self._attempt.step_end.gone or self._attempt.lost:
