@@ -783,7 +783,7 @@ class Settings:
         "slurm.patience",
         duration,
         4 * 3600.0,
-        "how long to wait for a slurmctld that is away before the job is given up (0s = not at all)",
+        "how long to wait for a slurmctld that is away before ftrun decides without it (0s = not at all)",
     )
 
     launcher: str = leaf(
