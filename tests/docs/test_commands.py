@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 import tomllib
 import yaml
@@ -27,7 +28,6 @@ from ftslurm.model.settings.tree import resolve
 from ftslurm.notify.destinations import read_destinations
 from ftslurm.simulation.reading import read_trace
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_text
-from tests.docs.parsers import takes
 
 BIN = Path(sys.executable).parent
 LANGUAGES = frozenset({"sh", "bash", "python", "yaml", "ini", "json", "text", "{toctree}", "{reference}", "{eval-rst}"})
@@ -81,8 +81,23 @@ def test_ftrun_takes_it(item: Command, monkeypatch: pytest.MonkeyPatch, tmp_path
 @of(BY_PROGRAM["ftslurm"])
 def test_ftslurm_takes_it(item: Command) -> None:
     words = ["1" if word in ("$?", "N", "R") else word for word in item.words[1:] if word != "..."]
-    if words[:1] != ["VERB"]:
-        assert takes(words) or item in TOLD, "what is typed is whole; a sentence may name the command alone"
+    context: click.Context | None = None
+    command: click.Command = group
+    if words[:1] == ["VERB"]:
+        return
+    while True:
+        try:
+            context = command.make_context(command.name, list(words), parent=context)
+        except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
+            assert item in TOLD, "what is typed is whole; a sentence may name the command alone"
+            return
+        except click.exceptions.Exit:
+            return  # --help
+        if not isinstance(command, click.Group) or not (rest := [*context._protected_args, *context.args]):
+            return
+        _, found, words = command.resolve_command(context, rest)
+        assert found is not None
+        command = found
 
 
 @of([command for command in BY_PROGRAM["ftslurm"] if command.words[1:2] in (("explain",), ("completion",))])
