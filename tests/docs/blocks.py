@@ -1,4 +1,4 @@
-"""The fenced blocks and the commands of the documents.
+"""The fenced blocks and the commands of the documents, and the commands that the code tells people to type.
 
 A block says what it is behind its fence: ```sh (commands to type), ```bash NAME (a script), ```python NAME, ```yaml NAME,
 ```ini NAME, ```json, ```text (what is printed), or a directive of the site's in braces.
@@ -6,10 +6,12 @@ A block says what it is behind its fence: ```sh (commands to type), ```bash NAME
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +21,9 @@ CODE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
 NESTED = re.compile(r"\$\(([^()]+)\)")
 # What begins a command of ours in a sentence.
 OURS = re.compile(r"(ftrun|ftslurm|ft_launcher|make|tools/slurm-cluster)($| )|eval ")
+# In a text of the code: a command that stands as code, or is all there is, or all behind a colon.
+QUOTED = re.compile(r"(ftrun|ftslurm|ft_launcher)($| )")
+BARE = re.compile(r"(?:^|: )((?:sudo )?ftslurm (?P<verb>[a-z-]+)(?: \S+)*|ftrun --\S+(?: \S+)*)$")
 # Between two commands of one line.
 BETWEEN = frozenset({"|", "||", "&&", ";", "{", "}", "&", ";;", "(", ")"})
 REDIRECTIONS = frozenset({">", ">>", "<", ">&", "2>"})
@@ -99,3 +104,34 @@ def in_the_text(document: Path) -> Iterator[Command]:
         words = " ".join(code.split())
         if OURS.match(words):
             yield from commands_of(str(document.relative_to(ROOT)), words)
+
+
+def in_the_code(module: Path, verbs: Container[str]) -> Iterator[Command]:
+    """Commands of ours in its texts: messages, hints, helps, docstrings. verbs: of ftslurm."""
+    for number, text in texts(ast.parse(module.read_text())):
+        told = [words for code in CODE.findall(text) if QUOTED.match(words := " ".join(code.split()))]
+        if (bare := BARE.search(text)) and (bare["verb"] is None or bare["verb"] in verbs):
+            told.append(bare[1])
+        for words in told:
+            yield from commands_of(f"{module.relative_to(ROOT)}:{number}", words)
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, text) of each, its holes filled in: by either word of a choice, else by 1 behind an option and by JOB elsewhere."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    pieces = {id(piece) for node in found for piece in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces:
+            yield node.lineno, node.value
+    for node in found:
+        for filled in product(*map(_pieces, node.values)):
+            yield node.lineno, re.sub(r"(--[\w-]+[ =])\0", r"\g<1>1", "".join(filled)).replace("\0", "JOB")
+
+
+def _pieces(piece: ast.expr) -> tuple[str, ...]:
+    match piece:
+        case ast.Constant(str(text)):
+            return (text,)
+        case ast.FormattedValue(ast.IfExp(body=ast.Constant(str(one)), orelse=ast.Constant(str(other)))):
+            return one, other
+    return ("\0",)

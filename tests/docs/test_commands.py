@@ -1,5 +1,6 @@
 """Every command line, script and piece of configuration in the documents holds: it is run here, read by the parser that would read
-it, or run on a real cluster (tests/live/test_documents_live.py). What is none of these is an error here."""
+it, or run on a real cluster (tests/live/test_documents_live.py). What is none of these is an error here. So do the command lines
+that the code tells people to type."""
 
 from __future__ import annotations
 
@@ -27,14 +28,15 @@ from ftslurm.ledger.records import from_line
 from ftslurm.model.settings.tree import resolve
 from ftslurm.notify.destinations import read_destinations
 from ftslurm.simulation.reading import read_trace
-from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_text
+from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_code, in_the_text
 
 BIN = Path(sys.executable).parent
 LANGUAGES = frozenset({"sh", "bash", "python", "yaml", "ini", "json", "text", "{toctree}", "{reference}", "{eval-rst}"})
 NAMED = ("bash", "python", "yaml", "ini")
 # Of the machine; what they do is theirs. Slurm's own are run by the live test, or stand in a script that sbatch looks at there.
 OTHERS = frozenset({
-    "[", "break", "cat", "chmod", "cp", "done", "echo", "else", "eval", "exit", "export", "fi", "for", "ln", "mkdir", "mv", "train.sh",
+    "[", "break", "cat", "chmod", "cp", "done", "echo", "else", "eval", "exit", "export", "fi", "for", "head", "ln", "mkdir", "mv",
+    "train.sh",
 })  # fmt: skip
 SLURMS = frozenset({"sbatch", "scontrol", "sinfo", "squeue"})
 
@@ -44,7 +46,8 @@ def of(items: Sequence[Block] | Sequence[Command]) -> pytest.MarkDecorator:
 
 
 TYPED = [command for block in all_blocks("sh", "bash") for command in commands(block)]
-TOLD = [command for document in DOCUMENTS for command in in_the_text(document)]
+SAID = [command for module in sorted(ROOT.glob("ftslurm/**/*.py")) for command in in_the_code(module, group.commands)]
+TOLD = [*(command for document in DOCUMENTS for command in in_the_text(document)), *SAID]
 BY_PROGRAM: dict[str, list[Command]] = {}
 for _command in (*TYPED, *TOLD):
     BY_PROGRAM.setdefault(Path(_command.words[0]).name, []).append(_command)
@@ -60,6 +63,13 @@ def test_each_program_that_is_called_is_known() -> None:
     unknown = {program: calls for program, calls in BY_PROGRAM.items() if program not in checked | OTHERS | SLURMS}
     assert unknown == {}
     assert checked | SLURMS - {"squeue"} <= {*BY_PROGRAM}
+
+
+def test_what_the_code_tells_people_to_type_is_found() -> None:
+    told = {str(command).partition(" ")[2] for command in SAID}
+    assert {"ftslurm notify --test", "ftslurm control JOB list", "ftrun --ft-spares 1 ..."} <= told
+    assert {"ftslurm explain JOB --decision 1", "ftslurm history JOB", "ftslurm status JOB"} <= told, "with a number; of a choice"
+    assert len(SAID) > 90
 
 
 # --- commands of ours, by the parsers that read them
@@ -103,7 +113,7 @@ def test_ftslurm_takes_it(item: Command) -> None:
 @of([command for command in BY_PROGRAM["ftslurm"] if command.words[1:2] in (("explain",), ("completion",))])
 def test_what_needs_no_job_runs(item: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FTSLURM_STATE_DIR", str(tmp_path))
-    if "JOB" in item.words:
+    if {"JOB", "--decision"} & {*item.words} or item.words[1:] == ("completion",):
         return
     shell = {"VERB", "SHELL", "bash|zsh|fish"}
     done = CliRunner().invoke(group, [("bash" if word in shell else word) for word in item.words[1:]], obj=None)
@@ -113,7 +123,7 @@ def test_what_needs_no_job_runs(item: Command, tmp_path: Path, monkeypatch: pyte
 
 @of(BY_PROGRAM["ft_launcher"])
 def test_ft_launcher_takes_it(item: Command) -> None:
-    if len(item.words) == 1 or "..." in item.words or item.words[1:] == ("--version",):
+    if len(item.words) == 1 or "..." in item.words or item.words[1:] in (("--version",), ("--help",)):
         return
     more = (
         () if any(word.endswith(".py") for word in item.words) or item in TYPED else ("train.py",)
