@@ -19,6 +19,8 @@ from tests.house import SOURCE, House, survey
 ATTRIBUTES, LINES, MODULES, WRITERS = 25, 300, 20, 2
 # Of values that are one entry each of a table that people read.
 TABLE = 10_000
+# Of a class of this many fields and more each field has its meaning beside it.
+FIELDS = 10
 
 MANY_LINES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
@@ -72,6 +74,24 @@ def test_no_module_leads_back_to_itself() -> None:
     while ready := {module for module in left if not imported[module] & left}:
         left -= ready
     assert not left, "in a circle, or above one"
+
+
+def test_the_meaning_of_a_field_stands_behind_it() -> None:
+    """Or above it; in the docstring of a class of many fields nobody finds it."""
+    told = [
+        f"{path.relative_to(SOURCE)}:{node.name}: {', '.join(named)}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and len(
+            names := [
+                line.target.id for line in node.body if isinstance(line, ast.AnnAssign) if isinstance(line.target, ast.Name)
+            ]
+        )
+        >= FIELDS
+        and len(named := [name for name in names if re.search(rf"\b{name}(, \w+)*: ", ast.get_docstring(node) or "")]) > 1
+    ]
+    assert told == []
 
 
 def test_what_a_survey_sees(house: House) -> None:

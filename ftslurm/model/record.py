@@ -256,18 +256,18 @@ class Advised:
 
 @dataclass(frozen=True, slots=True)
 class CulpritSeen:
-    """Who hangs, in C4D's words: RankCommHang, RankNonCommHang, ... level: Error, Warn, Info. blamed: nodes."""
+    """Who hangs, in C4D's words: RankCommHang, RankNonCommHang, ..."""
 
     at: float
     attempt: int
     sign: str
-    level: str
+    level: str  # Error, Warn, Info
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     operation: str
     cause: str
     evidence: tuple[str, ...] = ()
-    blamed: tuple[str, ...] = ()
+    blamed: tuple[str, ...] = ()  # nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,12 @@ PHASES = tuple(part.name.lower() for part in Part)
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Of one job. state: JobSummary's word. began, at: of the first and the last record, Unix seconds. restarts: (rung, cause) ->
-    how many. seconds: phase -> seconds. faults: class -> how many. hangs: sign -> how many. budgets: name -> left.
-    """
+    """Of one job."""
 
     job: str
     cluster: str
-    state: str
-    began: float
+    state: str  # JobSummary's word
+    began: float  # began, at: of the first and the last record, Unix seconds
     at: float
     attempts: int
     schedulings: int
@@ -51,11 +49,11 @@ class Measures:
     tasks: int
     excluded: int
     messages: int
-    restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    faults: Mapping[str, int] = field(default_factory=dict)
-    hangs: Mapping[str, int] = field(default_factory=dict)
-    budgets: Mapping[str, int] = field(default_factory=dict)
+    restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (rung, cause) -> how many
+    seconds: Mapping[str, float] = field(default_factory=dict)  # phase -> seconds
+    faults: Mapping[str, int] = field(default_factory=dict)  # class -> how many
+    hangs: Mapping[str, int] = field(default_factory=dict)  # sign -> how many
+    budgets: Mapping[str, int] = field(default_factory=dict)  # name -> left
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class VerdictView:
 
 @dataclass(slots=True)
 class RemedyView:
-    """One decision of the ladder. done: what became of it, empty while open. passed: rungs not taken, and why."""
+    """One decision of the ladder."""
 
     at: float
     rung: str
@@ -121,9 +121,9 @@ class RemedyView:
     cost: str
     isolated: Mapping[str, str]
     excluded: tuple[str, ...]
-    passed: tuple[tuple[str, str], ...]
+    passed: tuple[tuple[str, str], ...]  # rungs not taken, and why
     ok: bool | None = None
-    done: str = ""
+    done: str = ""  # what became of it, empty while open
 
 
 def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = True) -> Status | None:

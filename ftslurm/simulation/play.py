@@ -48,14 +48,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One policy on one trace. ended: completed, failed, trains (until the end of the trace), hangs, pending. at: when, in
-    seconds from the first start; wall_s: the time that all parts add up to. node_s: nodes held, times seconds."""
+    """One policy on one trace."""
 
     name: str
-    ended: str
+    ended: str  # completed, failed, trains (until the end of the trace), hangs, pending
     why: str
-    at: float
-    wall_s: float
+    at: float  # when, in seconds from the first start
+    wall_s: float  # the time that all parts add up to
     parts: Mapping[Part, float]
     lost_to: Mapping[str, float]
     rungs: Mapping[str, int]
@@ -64,7 +63,7 @@ class Outcome:
     starts: int
     requeues: int
     excluded: tuple[str, ...]
-    node_s: float
+    node_s: float  # nodes held, times seconds
     plan_nodes: int
     ledger: tuple[rec.Record, ...] = field(default=(), repr=False)
 

@@ -38,40 +38,37 @@ OVER = frozenset({"completed", "failed", "cancelled", "timeout", "stopped", "gon
 
 
 class JobSummary(NamedTuple):
-    """state: one word of the table below. what: more of it, for people. over: nothing of it can follow any more, as far as the
-    ledger knows. local: without Slurm. attempt: the last one. schedule_count: as MA_SCHEDULE_CNT. rung, cause: of the last
-    decision. began, at: of the first and the last record, Unix seconds. until: what is waited for has come by then, Unix
-    seconds, 0: unknown. number: of the job, as scontrol takes it. host, pid_space, pid, started: of the ftrun (RunBegan).
+    """Where a job stands, in one line.
 
-    starting, running, recovering, waiting, hanging, requeued: it goes on. completed, failed, cancelled, timeout, stopped (its
-    owner has asked for that): it is over.
-    By Slurm's word besides (report/jobs.py): pending, held, suspended, completing, gone.
-    name: of the job. ever: every node that an attempt ran on, folded.
+    States of a job that goes on are starting, running, recovering, waiting, hanging and requeued; of one that is over completed,
+    failed, cancelled, timeout and stopped (its owner has asked for that). By Slurm's word there are besides (report/jobs.py):
+    pending, held, suspended, completing and gone.
     """
 
     job: str
     cluster: str
-    local: bool
+    local: bool  # without Slurm
     command: str
-    state: str
-    what: str
-    over: bool
-    attempt: int
-    schedule_count: int
+    state: str  # one of the words above
+    what: str  # more of it, for people
+    over: bool  # nothing of it can follow any more, as far as the ledger knows
+    attempt: int  # the last one
+    schedule_count: int  # as MA_SCHEDULE_CNT
     nodes: str
-    rung: str
+    rung: str  # rung, cause: of the last decision
     cause: str
-    began: float
+    began: float  # began, at: of the first and the last record, Unix seconds
     at: float
     requeue_open: bool
-    until: float
-    number: int
+    until: float  # what is waited for has come by then, Unix seconds, 0: unknown
+    number: int  # of the job, as scontrol takes it
+    # host, pid_space, pid, started: of the ftrun (RunBegan)
     host: str
     pid_space: str
     pid: int
     started: int
-    name: str = ""
-    ever: str = ""
+    name: str = ""  # of the job
+    ever: str = ""  # every node that an attempt ran on, folded
 
 
 @dataclass(frozen=True, slots=True)

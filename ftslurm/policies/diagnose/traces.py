@@ -250,16 +250,13 @@ _LIBRARY = _compiled(
 
 @dataclass(slots=True)
 class _Writer:
-    """What one process was in the middle of.
+    """What one process was in the middle of."""
 
-    indent: of the last frame; -1: in no trace. left: lines that the trace may still take.
-    """
-
-    indent: int = -1
+    indent: int = -1  # of the last frame; -1: in no trace
     own: str = ""
     any: str = ""
     throws: bool = False  # the line of the program below the last frame raises
-    left: int = 0
+    left: int = 0  # lines that the trace may still take
     fenced: int = 0  # so many more lines may stand in a block of code
     ignored: bool = False
     chain: bool = False  # the runtime has said that the next error comes of the one before

@@ -24,7 +24,7 @@ _OF_NODES = frozenset({"device", "node"})
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Failures of one name. rungs: how often each answered. lost_gpu_s: of jobs whose GPUs are known."""
+    """Failures of one name."""
 
     name: str
     error_class: str
@@ -32,8 +32,8 @@ class Kind:
     jobs: tuple[str, ...]
     nodes: tuple[str, ...]
     lost_s: float
-    lost_gpu_s: float
-    rungs: Mapping[str, int]
+    lost_gpu_s: float  # of jobs whose GPUs are known
+    rungs: Mapping[str, int]  # how often each answered
     example: str
     last_at: float
 

@@ -33,22 +33,19 @@ Steps = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One thing that was asked for. known: False where no catalogue has it. does: what ftrun would do, step after step.
+    """One thing that was asked for."""
 
-    why: what in the catalogues decides. sources: where that comes from. note: what a person can do. asked: the words or the line.
-    """
-
-    asked: str
+    asked: str  # the words or the line
     kind: str
     code: str
     name: str
-    known: bool
+    known: bool  # False where no catalogue has it
     fault: str
-    does: Steps
-    why: str
-    sources: tuple[str, ...] = ()
+    does: Steps  # what ftrun would do, step after step
+    why: str  # what in the catalogues decides
+    sources: tuple[str, ...] = ()  # where that comes from
     part: str = ""
-    note: str = ""
+    note: str = ""  # what a person can do
 
 
 @dataclass(frozen=True, slots=True)

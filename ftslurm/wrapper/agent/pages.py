@@ -35,14 +35,14 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class _Rank:
-    """attempt: the rank's start. path: of its page. offset: into its notes. told: an overdue beat was reported."""
+    """A rank whose page the agent reads."""
 
-    attempt: int
-    path: str
+    attempt: int  # the rank's start
+    path: str  # of its page
     limits: BeatLimits
     watches: dict[str, Watch | None]
-    offset: int = 0
-    told: bool = False
+    offset: int = 0  # into its notes
+    told: bool = False  # an overdue beat was reported
     stage_s: float | None = None
     step: int | None = None
     beats: int = 0

@@ -47,22 +47,18 @@ _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobS
 
 @dataclass(frozen=True, slots=True)
 class Lenders:
-    """Checks, borrows and returns nodes.
-
-    job, restarts: ours, in its present scheduling. env: ftrun's. _donors: submitted, and not yet told to end. _over: will ftrun
-    only end or requeue the job?
-    """
+    """Checks, borrows and returns nodes."""
 
     client: SlurmClient
-    job: int
+    job: int  # job, restarts: ours, in its present scheduling
     restarts: int
-    env: Mapping[str, str]
+    env: Mapping[str, str]  # ftrun's
     python: Python
     run: Runner
     settings: Settings
     sleep: Callable[[float], None] = time.sleep
-    _donors: set[int] = field(default_factory=set)
-    _over: threading.Event = field(default_factory=threading.Event)
+    _donors: set[int] = field(default_factory=set)  # submitted, and not yet told to end
+    _over: threading.Event = field(default_factory=threading.Event)  # will ftrun only end or requeue the job?
 
     # --- checking a node
 
