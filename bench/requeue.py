@@ -21,7 +21,7 @@ import json
 import statistics
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,8 +156,8 @@ def cluster_with(epilog: float | None, nodes: int, conf: Sequence[str] = ()) -> 
 
 def cells(
     epilogs: Sequence[float | None], sizes: Sequence[int], rounds: int, loops: int, conf: Sequence[str] = (), plain: int = 0
-) -> list[Cell]:
-    """plain: how often a further job on each cluster requeues itself without ftrun."""
+) -> Iterator[Cell]:
+    """In the order in which the jobs end. plain: how often a further job on each cluster requeues itself without ftrun."""
     jobs = [(OURS, size, rounds) for size in sizes] + ([(PLAIN, sizes[0], plain)] if plain else [])
     with ExitStack() as stack:
         envs = [stack.enter_context(cluster_with(epilog, sum(size for _, size, _ in jobs), conf)) for epilog in epilogs]
@@ -168,7 +168,8 @@ def cells(
             for epilog, env in zip(epilogs, envs, strict=True)
             for script, size, times in jobs
         ]
-        return [one.result() for one in asked]
+        for one in as_completed(asked):
+            yield one.result()
 
 
 def measure() -> list[Series]:

@@ -79,13 +79,15 @@ ASKED = {
     "threads-per-core": Case("--threads-per-core=1 --mem-per-cpu=500", (1000, 2, 0)),
     "gres and mem-per-gpu": Case("--gres=gpu:2 --mem-per-gpu=500", (1000, 2, 2)),
     "gpus-per-node": Case("--gpus-per-node=2 --mem-per-cpu=500", (1000, 2, 2)),
-    "gpus": Case("--gpus=4 --mem-per-cpu=500", (1000, 2, 2)),
     "gpus-per-task": Case("--gpus-per-node=2 --mem-per-cpu=500", (1000, 2, 1), "--gpus-per-task=1"),
     "licences": Case("--licenses=lic:1 --mem-per-cpu=500", (1000, 2, 0)),
 }
 # Less for each CPU, or the machine itself would be the limit.
 FOR_ITSELF = Case("--exclusive --mem-per-cpu=100", (9600, 96, 0))
-IN_A_NEW_STEP = ["DefMemPerCPU", "mem-per-cpu", "gpus", "gpus-per-task"]
+# How many GPUs of a job's --gpus each node has is Slurm's choice (3 and 1 of 4, seen on 22.05).
+RENEWED = {name: ASKED[name] for name in ("DefMemPerCPU", "mem-per-cpu", "gpus-per-task")} | {
+    "gpus": Case("--gpus=4 --mem-per-cpu=500", None)
+}
 
 
 @dataclass(frozen=True)
@@ -242,13 +244,13 @@ def test_without_a_dead_node_the_ranks_have_what_they_had_beside_the_step_that_s
 def renewed(place: Stage) -> dict[str, Story]:
     """Jobs whose first attempt fails, and that ask for a new step each time."""
     nodes = (LEFT, FREE)
-    return {name: begun(place, f"step-{name}", ASKED[name], BY_STEP, nodes, fails=True) for name in IN_A_NEW_STEP}
+    return {name: begun(place, f"step-{name}", case, BY_STEP, nodes, fails=True) for name, case in RENEWED.items()}
 
 
 @pytest.mark.slurms
-@pytest.mark.parametrize("name", IN_A_NEW_STEP)
+@pytest.mark.parametrize("name", RENEWED)
 def test_a_restart_by_step_gives_the_ranks_the_same_again(renewed: dict[str, Story], name: str) -> None:
-    check(renewed[name], ASKED[name], 4, "in-place-restart")
+    check(renewed[name], RENEWED[name], 4, "in-place-restart")
 
 
 @pytest.mark.slurms
