@@ -68,6 +68,8 @@ def _address_line(spec: Spec, address: str, device: str) -> str:
 def plug_in(cluster: Cluster, nodes: Sequence[str]) -> None:
     """A cable for each of the nodes, whose first processes run."""
     spec, inits = cluster.spec, {node: init_pid(cluster, node) for node in nodes}
+    for node in nodes:  # what a boot that was killed has left: the ports are ours, and so is the name
+        unplug(cluster, node)
     ip(
         [
             line
