@@ -92,7 +92,7 @@ CASES: dict[str, Case] = {
     "output-none": Case("-n2 -o none echo x"),
     "output-of-one-rank": Case("-n3 -o 1 sh -c 'echo $SLURM_PROCID'"),
     "binary": Case("-n1 sh -c 'printf \"\\000\\377\\r\\n\\033[0m\"'"),
-    "much": Case("-n1 seq 1 40000"),
+    "much": Case("-n1 seq 1 40000"),  # MUCH
     "unbuffered": Case("-u -n1 sh -c 'printf a; printf b >&2'"),
     "quiet": Case("-Q -n1 true"),
     # input
@@ -211,6 +211,9 @@ def compared(stage: Stage) -> dict[str, Path]:
     return {name: told.folder / name for told, names in zip(jobs, lanes, strict=True) for name in names}
 
 
+MUCH = "".join(f"{number}\n" for number in range(1, 40001))
+
+
 def left_in(folder: Path, case: Case) -> dict[str, str]:
     """Every file that the case left but its status: name to content. Lines of several ranks come in any order; those that tell
     of a busy machine are left out.
@@ -228,6 +231,9 @@ def test_does_what_srun_does(compared: dict[str, Path], name: str) -> None:
     case, srun, ftrun = CASES[name], compared[name] / "srun", compared[name] / "ftrun"
     if "unexpected eof reading message body" in (srun / "stderr").read_text(errors="replace"):
         pytest.skip("srun lost output of its own, as that of 26.05.5 does now and then")
+    if name == "much" and (srun / "stdout").read_text() != MUCH:  # it does not always say so
+        assert (ftrun / "stdout").read_text() == MUCH
+        pytest.skip("srun lost output of its own, and said nothing")
     status = int((srun / "status").read_text())
     assert status == case.status or (case.status is None and status), "srun itself does not do what the case expects"
     assert int((ftrun / "status").read_text()) == status, (ftrun / "stderr").read_text(errors="replace")
