@@ -98,7 +98,7 @@ _hedges = _holds(
 _announces_guesses = _holds(
     r"(?i)\b(?:(?:potential|possible|common|likely|typical|usual|frequent) (?:root )?"
     r"(?:causes?|reasons?|solutions?|fix(?:es)?|issues?)|troubleshooting|reasons? (?:include|are|may)"
-    r"|caused by (?:one|any) of (?:these|those|several|many|(?:the )?(?:following|below))|one of the following|known issues"
+    r"|caused by (?:one|any) of(?::| (?:these|those|several|many|(?:the )?(?:following|below)))|one of the following|known issues"
     r"|hints?:|tips?:|suggestions?:|things to (?:try|check)|faq|usage:|options:|examples?:)"
 )
 _gives_an_example = _holds(r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.)(?:[^.;!]|\.\w)*$")

@@ -145,7 +145,7 @@ class Launching(EarlierSteps):
         waited_s = now.unix - self._launch.launched_at
         if Capability.REQUEUE not in self.facts.can or waited_s < NEVER_GRANTED_S:
             return []
-        what = f"Slurm has not started the step for {waited_s:.0f} s, although no other step holds its nodes"
+        what = f"Slurm has not started the step for {waited_s:.0f} s, although no step stands in its way"
         self._anew().cannot_stay(what)
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
