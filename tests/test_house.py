@@ -96,11 +96,17 @@ def test_the_meaning_of_a_field_stands_behind_it() -> None:
 
 def test_what_a_survey_sees(house: House) -> None:
     """A class with its mix-ins is one object; a field of another one counts for whoever writes it."""
-    judge = house.attributes["ftslurm/policies/judge/state.py:JudgeState"]
-    assert {"phase", "_attempt", "_timers"} <= judge
-    assert house.writers["ftslurm/policies/judge/state.py:JudgeState", "phase"] == {
-        "ftslurm/policies/judge/state.py", "ftslurm/policies/judge/judge.py",
-    }  # fmt: skip
+    run = "ftslurm/policies/judge/state.py:Run"
+    assert {"phase", "attempt", "timers"} <= house.attributes[run]
+    assert house.writers[run, "phase"] == {"ftslurm/policies/judge/state.py"}
+
+
+def test_nobody_writes_what_the_judge_knows_but_itself(house: House) -> None:
+    """Its groups call the methods of `Run` and of its parts."""
+    own = "ftslurm/policies/judge/state.py"
+    written = {name: modules for (family, name), modules in house.writers.items() if family == f"{own}:Run"}
+    elsewhere = {(name, place) for name, modules in written.items() for place in modules - {own} if "/judge/" in place}
+    assert elsewhere == set()
 
 
 def test_rungs_and_budgets_are_no_literals() -> None:

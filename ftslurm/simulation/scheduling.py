@@ -23,6 +23,7 @@ from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict
 from ftslurm.policies.diagnose.classify import Book, Facts, classify
 from ftslurm.policies.diagnose.spread import on_the_whole
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
+from ftslurm.policies.judge.state import Run
 from ftslurm.policies.ladder.situation import ACTS
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part
 from ftslurm.simulation.cluster import Cluster
@@ -45,8 +46,8 @@ _PARTS = {
 Events = Iterable[ev.Event]
 
 
-class QuickJudge(Judge):
-    """The judge as it is. With a thousand nodes each of which tells something, what it looks up again and again is kept."""
+class _QuickRun(Run):
+    """What the judge knows. With a thousand nodes each of which tells something, what it looks up again and again is kept."""
 
     _known: tuple[dict[int, Task], int, dict[str, list[int]]] = ({}, -1, {})
     _there: tuple[dict[str, list[int]], int, list[str]] = ({}, -1, [])
@@ -54,27 +55,27 @@ class QuickJudge(Judge):
     def _by_node(self) -> dict[str, list[int]]:
         """Node -> ranks. Tasks are only added, or all are new: the table is another one then."""
         table, size, found = self._known
-        if table is not self._tasks or size != len(self._tasks):
+        if table is not self.tasks or size != len(self.tasks):
             found = {}
-            for rank in sorted(self._tasks):
-                found.setdefault(self._tasks[rank].node, []).append(rank)
-            self._known = (self._tasks, len(self._tasks), found)
+            for rank in sorted(self.tasks):
+                found.setdefault(self.tasks[rank].node, []).append(rank)
+            self._known = (self.tasks, len(self.tasks), found)
         return found
 
-    def _step_nodes(self) -> tuple[str, ...]:
+    def step_nodes(self) -> tuple[str, ...]:
         return tuple(self._by_node())
 
-    def _ranks_on(self, node: str) -> list[int]:
+    def ranks_on(self, node: str) -> list[int]:
         return list(self._by_node().get(node, ()))
 
-    def _ranks_in(self, nodes: Collection[str]) -> list[int]:
+    def ranks_in(self, nodes: Collection[str]) -> list[int]:
         by_node = self._by_node()
         return sorted(rank for node in nodes for rank in by_node.get(node, ()))
 
-    def _watching(self) -> list[str]:
-        by_node, changes = self._by_node(), self._agents.changes
+    def watched_nodes(self) -> list[str]:
+        by_node, changes = self._by_node(), self.agents.changes
         if self._there[0] is not by_node or self._there[1] != changes:
-            self._there = by_node, changes, super()._watching()
+            self._there = by_node, changes, super().watched_nodes()
         return self._there[2]
 
 
@@ -92,7 +93,7 @@ class _Ftrun:
             f"run{number}", "1", "simulated", number, "train", "train", nodes, can=CAN, number=1, width=plan.nodes,
             batch_node=cluster.batch_node(nodes), start_time=int(EPOCH + agenda.now),
         )  # fmt: skip
-        self.judge = QuickJudge(settings, history, facts)
+        self.judge = Judge(settings, history, facts, _QuickRun)
         self.ledger: list[rec.Record] = []
         self.tasks: tuple[Task, ...] = ()
         self.ranks = _Ranks()

@@ -26,7 +26,7 @@ from tests.stories.replay import RUNNING, SILENT, Job, fault
 def test_how_the_scheduling_before_ended_is_written_before_the_next_begins() -> None:
     job = Job()
     ended = (rec.TroubleSeen(1.0, 1, "node", "the batch node n1 died"), rec.AttemptEnded(1.0, 1, {"unknown": 4}))
-    job.judge.facts = replace(job.facts, schedule=1, batch_node="n2", earlier=EarlierRuns(cut_short=ended))
+    job.judge.run.facts = replace(job.facts, schedule=1, batch_node="n2", earlier=EarlierRuns(cut_short=ended))
     job.tell(ev.Begun())
     written = [decision.record for decision in job.did(do.Remember)]
     assert tuple(written[:2]) == ended
@@ -49,7 +49,7 @@ def held(*over: str, can: Iterable[str] = ("requeue",)) -> Job:
     """The step does not come up, since srun waits for nodes. over: steps of the first ftrun."""
     job = Job(can=frozenset({"ask", "probe", "steps", *can}))
     job.reachable = True
-    job.judge.facts = replace(job.facts, earlier=EarlierRuns(steps_over=frozenset(over)))
+    job.judge.run.facts = replace(job.facts, earlier=EarlierRuns(steps_over=frozenset(over)))
     job.silent = {do.LaunchStep}
     job.tell(ev.Begun())
     return job
@@ -134,7 +134,7 @@ def after_a_kill(here: tuple[str, ...] = ("n1", "n2"), **known: Any) -> Job:
     job = Job(can=frozenset({"ask", "requeue", "probe", "steps"}))
     nodes = frozenset({"n1", "n2"})
     killed = {"unproven": dict.fromkeys(nodes, "killed"), "killed": nodes, "steps_over": frozenset({"7.0"})}
-    job.judge.facts = replace(job.facts, nodes=here, earlier=EarlierRuns(**{**killed, **known}))
+    job.judge.run.facts = replace(job.facts, nodes=here, earlier=EarlierRuns(**{**killed, **known}))
     job.tell(ev.Begun())
     assert not job.did(do.LaunchStep) and ": killed" in job.said
     return job
@@ -226,7 +226,7 @@ def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
     ]  # fmt: skip
     left = predecessors(records, 1, gone=lambda began: began.run != "runs").loans()
     job = Job()
-    job.judge.facts = replace(job.facts, earlier=EarlierRuns(loans_left=left))
+    job.judge.run.facts = replace(job.facts, earlier=EarlierRuns(loans_left=left))
     job.tell(ev.Begun())
     assert job.did(do.EndLoans) == [do.EndLoans((909,))]
 

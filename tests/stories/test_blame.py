@@ -368,10 +368,10 @@ def test_a_hang_that_comes_with_its_rank_to_another_node_is_the_program_s() -> N
     job.slurm = replace(RUNNING, node_count=2, usable=frozenset(CLUSTER))
     judge = job.judge
     past = rec.CulpritSeen(job.now.unix, 1, "RankCommHang", "Error", (1,), ("n3",), "all_reduce", "stuck")
-    judge.history = judge.history.add(past)
-    held, cleared = judge._held_against(hang(1, "n2"), job.now)
+    judge.run.take_in(past)
+    held, cleared = judge.hangs.held_against(hang(1, "n2"), job.now)
     assert not held and cleared is not None and cleared.cleared == ("n3",)
-    held, cleared = judge._held_against(hang(0, "n1"), job.now)
+    held, cleared = judge.hangs.held_against(hang(0, "n1"), job.now)
     assert held.keys() == {"n1"} and cleared is None
 
 

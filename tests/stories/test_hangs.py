@@ -507,7 +507,7 @@ def test_the_limit_that_the_program_has_set_is_the_one_that_is_named() -> None:
 def test_calculated_timeouts_hold_after_a_restart_without_any_help_of_the_program() -> None:
     job = Job(replace(ON, crash_restarts=1))
     config = '{"rank_heartbeat_timeout":60.0,"safety_factor":2.0}'
-    job.judge.facts = job.facts = replace(job.facts, env=replace(job.facts.env, sdk={"FTSLURM_FT_CONFIG": config}))
+    job.judge.run.facts = job.facts = replace(job.facts, env=replace(job.facts.env, sdk={"FTSLURM_FT_CONFIG": config}))
     job.begin()
     job.tell(ev.ProgramSaid(1, "limits", ("first beat 9 s", "beat 3 s", "section step 4 s"), 1))
     job.exits(1, 1)

@@ -165,7 +165,7 @@ def test_a_requeue_that_is_slurm_s_own_is_not_put_down_to_the_remedy_before_it()
     first.shows(fault())
     again = Job(past=first.ledger, schedule=1)
     dead = (rec.TroubleSeen(1.0, 2, "node", "the batch node n1 died"), rec.AttemptEnded(1.0, 2, {"unknown": 4}))
-    again.judge.facts = replace(again.facts, earlier=EarlierRuns(cut_short=dead))
+    again.judge.run.facts = replace(again.facts, earlier=EarlierRuns(cut_short=dead))
     again.begin()
     assert again.counters == (2, 1, 3) and reason(again) == ("requeue-by-slurm", "node")
     again.shows(fault())
@@ -1153,7 +1153,7 @@ BOUND = Settings(after_signal_s=9.0)
 
 def local(settings: Settings) -> Job:
     job = Job(settings)
-    job.judge.facts = job.facts = replace(job.facts, launcher="local")
+    job.judge.run.facts = job.facts = replace(job.facts, launcher="local")
     return job.begin()
 
 

@@ -76,7 +76,7 @@ def test_a_silent_node_that_lives_or_may_live_is_left_to_itself_while_its_leases
     job.reachable = True
     job.tell(ev.NodeHeard("n2"))
     job.wait(1000.0)
-    assert not job.did(do.StopRanks) and job.judge._timers.running == {Timer.COMPARE}
+    assert not job.did(do.StopRanks) and job.judge.run.timers.running == {Timer.COMPARE}
 
 
 def test_a_node_that_dies_after_a_first_good_answer_is_lost_by_a_later_one() -> None:
@@ -262,7 +262,7 @@ class LauncherDies(Job):
 def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_there() -> None:
     """Slurm lets it run again when the node is down, which says nothing of the ranks on it."""
     job = Job()
-    job.judge.facts = replace(job.facts, earlier=EarlierRuns({"n9": "Slurm says DOWN*"}))
+    job.judge.run.facts = replace(job.facts, earlier=EarlierRuns({"n9": "Slurm says DOWN*"}))
     job.tell(ev.Begun())
     assert not job.did(do.LaunchStep) and "n9: Slurm says DOWN*" in job.said
     job.wait(longest_s(Settings()) - 1.0)
@@ -555,7 +555,7 @@ def test_a_node_that_is_heard_again_while_devices_heal_is_as_good_as_before() ->
     job.tell(ev.NodeHeard("n2"))
     job.wait(ALL_S)
     healed(job)
-    assert len(job.did(do.StartRanks)) == 2 and Timer.SILENCE not in job.judge._timers
+    assert len(job.did(do.StartRanks)) == 2 and Timer.SILENCE not in job.judge.run.timers
 
 
 def came_and_died(silent_s: float) -> Job:

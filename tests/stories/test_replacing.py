@@ -95,7 +95,7 @@ def test_a_node_that_slurm_calls_down_is_given_back_as_well() -> None:
 def test_a_step_that_slurm_would_refuse_is_not_asked_for(cpus: tuple[int, int], rung: str) -> None:
     """Memory by CPU, as many CPUs not on each node, and one srun for all: the next rung is chosen while the old step is there."""
     job = Job(ON_LOAN, can=CAN, width=2)
-    job.judge.facts = replace(job.facts, why_not=WhyNot(split="an MPI step cannot span two jobs (--mpi)"))
+    job.judge.run.facts = replace(job.facts, why_not=WhyNot(split="an MPI step cannot span two jobs (--mpi)"))
     job.shares = tuple(Share(number) for number in cpus)
     job.donors = ["n9"]
     job.begin()

@@ -65,7 +65,7 @@ def launching() -> Job:
 def awaiting_leases() -> Job:
     job = Job()
     job.facts = replace(job.facts, earlier=EarlierRuns({"n2": "the ftrun before this one was killed"}))
-    job.judge.facts = job.facts
+    job.judge.run.facts = job.facts
     job.tell(ev.Begun())
     return job
 

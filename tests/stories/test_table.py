@@ -79,7 +79,7 @@ def test_the_rows_name_the_phases_that_they_may_lead_to() -> None:
 def test_an_answer_that_leads_where_its_row_does_not_is_an_error() -> None:
     job = Job().begin()
     with pytest.raises(LookupError, match="no way from running to requeueing"):
-        job.judge._enter(Phase.REQUEUEING)
+        job.judge.run.enter(Phase.REQUEUEING)
 
 
 def test_every_wait_has_an_end() -> None:

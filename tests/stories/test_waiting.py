@@ -177,7 +177,7 @@ def test_a_rank_that_starts_alone_has_a_banner_too() -> None:
 
 def test_where_the_output_goes_is_written_down() -> None:
     job = Job()
-    job.judge.facts = replace(job.facts, output=OutputPlace(rec.OutputTo(0.0, "", ("/log",))))
+    job.judge.run.facts = replace(job.facts, output=OutputPlace(rec.OutputTo(0.0, "", ("/log",))))
     job.begin()
     (told,) = job.recorded(rec.OutputTo)
     assert (told.at, told.run, told.files) == (job.recorded(rec.RunBegan)[0].at, job.facts.run, ("/log",))

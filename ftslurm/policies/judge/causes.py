@@ -18,7 +18,7 @@ from ftslurm.policies.diagnose.contrast import Contrast
 from ftslurm.policies.judge.parts.inquiry import Inquiry
 from ftslurm.policies.judge.parts.progress import iteration_seen, read_at_end
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.rungs import Rungs
+from ftslurm.policies.judge.state import Above, Run
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
@@ -32,97 +32,102 @@ PROGRESS_S = 10.0
 TOOK_TOO_LONG = f"the diagnosis did not end within {DIAGNOSIS_S:g} s"
 
 
-class Causes(Rungs):
-    def _ask_what_is_behind(self, trouble: Trouble, now: Now) -> list[Decision]:
+class Causes:
+    def __init__(self, run: Run, above: Above) -> None:
+        self.run, self.above = run, above
+
+    def ask_what_is_behind(self, trouble: Trouble, now: Now) -> list[Decision]:
         """Ask for the cause, once an attempt. Empty if it is known, or nobody can tell."""
-        hangs = trouble.cause is Cause.HANG and not self._shown()
-        asked = [*(self._ask_hints(now) if hangs else self._ask_verdict(now)), *self._ask_progress(now)]
+        hangs = trouble.cause is Cause.HANG and not self.run.shown_faults()
+        asked = [*(self.ask_hints(now) if hangs else self._ask_verdict(now)), *self._ask_progress(now)]
         if asked:
-            self._timers.set(Timer.TELL, now.mono + TELL_S)
+            self.run.timers.set(Timer.TELL, now.mono + TELL_S)
         return asked
 
     def _ask_progress(self, now: Now) -> list[Decision]:
         """Ask how far the training has come, once an attempt, when the attempt has ended."""
-        closing = self._attempt.closing
-        asked = [] if closing.progress_asked else read_at_end(self.settings, self._attempt.number)
+        closing = self.run.attempt.closing
+        asked = [] if closing.progress_asked else read_at_end(self.run.settings, self.run.attempt.number)
         if asked:
             closing.progress_asked = True
-            self._timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
+            self.run.timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
         return asked
 
-    def _progress_overdue(self, now: Now) -> list[Decision]:
-        return self._settled(now)
+    def on_progress_overdue(self, now: Now) -> list[Decision]:
+        return self.above.settle(now)
 
-    def _iteration_read(self, event: ev.IterationRead, now: Now) -> list[Decision]:
-        waited = Timer.PROGRESS in self._timers and event.attempt == self._attempt.number
-        seen = iteration_seen(event, self.settings, self.history, now) if waited or not event.attempt else None
-        noted: list[Decision] = [] if seen is None else [self._note(seen)]
+    def on_iteration_read(self, event: ev.IterationRead, now: Now) -> list[Decision]:
+        waited = Timer.PROGRESS in self.run.timers and event.attempt == self.run.attempt.number
+        seen = iteration_seen(event, self.run.settings, self.run.history, now) if waited or not event.attempt else None
+        noted: list[Decision] = [] if seen is None else [self.run.note(seen)]
         if not (event.attempt and waited):
             return noted
-        self._timers.stop(Timer.PROGRESS)
-        return [*noted, *self._settled(now)]
+        self.run.timers.stop(Timer.PROGRESS)
+        return [*noted, *self.above.settle(now)]
 
-    def _ask_hints(self, now: Now) -> list[Decision]:
+    def ask_hints(self, now: Now) -> list[Decision]:
         """Ask for common reasons for a hang. If the ranks have been stopped, their last output has arrived."""
-        if Capability.ADVISE not in self.facts.can or self._attempt.hang.advised:
+        if Capability.ADVISE not in self.run.facts.can or self.run.attempt.hang.advised:
             return []
-        self._attempt.hang.advised = True
-        self._timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
+        self.run.attempt.hang.advised = True
+        self.run.timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
         return [self._inquiry().hints()]
 
     def _ask_verdict(self, now: Now) -> list[Decision]:
-        attempt = self._attempt
-        if Capability.DIAGNOSE not in self.facts.can or attempt.verdict is not None or not (attempt.number and attempt.ranks):
+        attempt = self.run.attempt
+        if Capability.DIAGNOSE not in self.run.facts.can or attempt.verdict is not None or not (attempt.number and attempt.ranks):
             return []
-        self._timers.set(Timer.DIAGNOSIS, now.mono + DIAGNOSIS_S)
-        return [self._question(None)]
+        self.run.timers.set(Timer.DIAGNOSIS, now.mono + DIAGNOSIS_S)
+        return [self.question(None)]
 
-    def _question(self, rank: int | None) -> Diagnose:
+    def question(self, rank: int | None) -> Diagnose:
         """rank: ask for the cause of the end of this rank alone; None: of the attempt."""
-        return self._inquiry(rank).question(self._shown(), bad_nodes(self._slurm.answer, self._attempt, self._chosen()))
+        return self._inquiry(rank).question(
+            self.run.shown_faults(), bad_nodes(self.run.slurm.answer, self.run.attempt, self.run.chosen_nodes())
+        )
 
     def _inquiry(self, rank: int | None = None) -> Inquiry:
-        return Inquiry(self._attempt, self._tasks, self.history, self.settings, self.facts, rank)
+        return Inquiry(self.run.attempt, self.run.tasks, self.run.history, self.run.settings, self.run.facts, rank)
 
-    def _diagnosed(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
+    def on_diagnosed(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
         """The answer about the cause; ignored if nobody waits for it any more."""
-        if Timer.DIAGNOSIS not in self._timers or event.attempt != self._attempt.number or event.rank is not None:
+        if Timer.DIAGNOSIS not in self.run.timers or event.attempt != self.run.attempt.number or event.rank is not None:
             return []
-        self._timers.stop(Timer.DIAGNOSIS)
-        return [*self._note_verdict(event.verdict, now), *self._settled(now)]
+        self.run.timers.stop(Timer.DIAGNOSIS)
+        return [*self.note_verdict(event.verdict, now), *self.above.settle(now)]
 
-    def _diagnosis_overdue(self, now: Now) -> list[Decision]:
-        return [*self._note_verdict(unknown(TOOK_TOO_LONG), now), *self._settled(now)]
+    def on_diagnosis_overdue(self, now: Now) -> list[Decision]:
+        return [*self.note_verdict(unknown(TOOK_TOO_LONG), now), *self.above.settle(now)]
 
-    def _advised(self, event: ev.Advised, now: Now) -> list[Decision]:
-        if event.attempt != self._attempt.number:
+    def on_advised(self, event: ev.Advised, now: Now) -> list[Decision]:
+        if event.attempt != self.run.attempt.number:
             return []
-        entered = any(view.groups for views in self._attempt.hang.views.values() for view in views)
+        entered = any(view.groups for views in self.run.attempt.hang.views.values() for view in views)
         hints = [hint for hint in event.hints if not (entered and hint[0] == "before-first-collective")]
-        noted: list[Decision] = [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in hints]
-        if Timer.ADVICE not in self._timers:
+        noted: list[Decision] = [self.run.note(rec.Advised(now.unix, self.run.attempt.number, *hint)) for hint in hints]
+        if Timer.ADVICE not in self.run.timers:
             return noted
-        self._timers.stop(Timer.ADVICE)
-        return [*noted, *self._advice_known(now)]
+        self.run.timers.stop(Timer.ADVICE)
+        return [*noted, *self.use_advice(now)]
 
-    def _advice_known(self, now: Now) -> list[Decision]:
+    def use_advice(self, now: Now) -> list[Decision]:
         """The hints are known: the report of a hang that is left alone waited for them, and so did the decision on one that is
         not.
         """
-        return [ShowCard()] if self.phase is Phase.RUNNING else self._settled(now)
+        return [ShowCard()] if self.run.phase is Phase.RUNNING else self.above.settle(now)
 
-    def _note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
+    def note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
         """Record the verdict. rank: it is about the end of this rank alone."""
-        showing = frozenset(node for node, _, _ in self._devices.faults)
+        showing = frozenset(node for node, _, _ in self.run.devices.faults)
         found = self._inquiry(rank).weigh(verdict, showing, now)
-        self._attempt.verdict = found.verdict
-        noted: list[Decision] = [self._note(found.record)]
+        self.run.attempt.verdict = found.verdict
+        noted: list[Decision] = [self.run.note(found.record)]
         cleared = found.cleared
-        return noted if cleared is None else [*noted, *self._reinstate(found.verdict.signature, cleared, now)]
+        return noted if cleared is None else [*noted, *self.reinstate(found.verdict.signature, cleared, now)]
 
-    def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
+    def reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
         """Reinstate nodes that a contrast clears; the next card says it."""
-        record = rec.Reinstated(now.unix, self._attempt.number, signature, dict.fromkeys(found.cleared, found.why))
-        back = self.history.exclusions.left_on_words_still(found.cleared)
-        noted: list[Decision] = [self._note(record)]
+        record = rec.Reinstated(now.unix, self.run.attempt.number, signature, dict.fromkeys(found.cleared, found.why))
+        back = self.run.history.exclusions.left_on_words_still(found.cleared)
+        noted: list[Decision] = [self.run.note(record)]
         return [*noted, TellOthers({}, back)] if back else noted

@@ -12,63 +12,70 @@ from ftslurm.model.events import Now
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.settling import Settling
+from ftslurm.policies.judge.state import Run
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
 
 
-class Devices(Settling):
-    def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
-        if dismissed := self._agent_meanwhile(event, now):
+class Devices:
+    def __init__(self, run: Run, rungs: Rungs, settling: Settling) -> None:
+        self.run, self.rungs, self.settling = run, rungs, settling
+
+    def on_agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
+        if dismissed := self.admit_agent(event, now):
             return dismissed
-        watched = self._watch_ranks([event.node]) if self.phase is not Phase.LAUNCHING else []  # the ranks have not started yet
-        held: list[Decision] = [*self._agents.take_orders(event.node), *watched]
-        return [*held, LookAtDevices(), *self._settled(now)] if Timer.LOOK in self._timers else held
+        watched = (
+            self.run.watch_ranks([event.node]) if self.run.phase is not Phase.LAUNCHING else []
+        )  # the ranks have not started yet
+        held: list[Decision] = [*self.run.agents.take_orders(event.node), *watched]
+        return [*held, LookAtDevices(), *self.settling.settle(now)] if Timer.LOOK in self.run.timers else held
 
-    def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
+    def admit_agent(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         """An agent arrived while no rank runs that it would have to watch."""
-        return [] if self._agents.arrive(event.node, event.kinds, now.mono) else [DismissAgents((event.node,))]
+        return [] if self.run.agents.arrive(event.node, event.kinds, now.mono) else [DismissAgents((event.node,))]
 
-    def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
+    def on_agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
         """The agent of a node ended: nobody is blamed, and what it watched is unknown until another agent is up."""
-        again = self._agents.lose(event.node, now.mono)
-        self._hangs.still.lose(event.node)
-        if self.phase is Phase.RUNNING:
-            self._timers.set(Timer.WATCH, min(self._timers.due_at(Timer.WATCH, again), again))
-        if self._attempt.healed(event.node, f"the agent was lost while healing: {event.why}"):
-            return self._healing_settled(now)
-        return self._settled(now)
+        again = self.run.agents.lose(event.node, now.mono)
+        self.run.hangs.still.lose(event.node)
+        if self.run.phase is Phase.RUNNING:
+            self.run.timers.set(Timer.WATCH, min(self.run.timers.due_at(Timer.WATCH, again), again))
+        if self.run.attempt.healed(event.node, f"the agent was lost while healing: {event.why}"):
+            return self.rungs.settle_healing(now)
+        return self.settling.settle(now)
 
-    def _devices_seen(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
+    def on_devices_seen(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
         notes = self._note_faults(event, now)
-        return [*notes, *(self._device_trouble(now) if not event.asked else [])]
+        return [*notes, *(self.act_on_faults(now) if not event.asked else [])]
 
-    def _devices_looked_at(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
+    def on_devices_looked_at(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
         notes = self._note_faults(event, now)
         if event.asked:
-            self._attempt.devices.look([event.node], seen=not event.error and any(event.there.values()))
-        return [*notes, *self._settled(now)]
+            self.run.attempt.devices.look([event.node], seen=not event.error and any(event.there.values()))
+        return [*notes, *self.settling.settle(now)]
 
     def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
         """Remember faults: a fault counts once, from its first report until it clears. A failed check changes nothing; nor does a
         report from an excluded node.
         """
-        if event.node not in self._agents.kinds:
+        if event.node not in self.run.agents.kinds:
             return []
-        return [self._note(_fault_record(fault, now)) for fault in self._devices.see(event)]
+        return [self.run.note(_fault_record(fault, now)) for fault in self.run.devices.see(event)]
 
-    def _device_trouble(self, now: Now) -> list[Decision]:
+    def act_on_faults(self, now: Now) -> list[Decision]:
         """Handle a fault while ranks run: stop them only if a rung can handle the fault, otherwise let them run."""
-        acting = [fault for key, fault in self._devices.acting.items() if key not in self._devices.left_alone]
-        if not acting or self._under_signal(now):
+        acting = [fault for key, fault in self.run.devices.acting.items() if key not in self.run.devices.left_alone]
+        if not acting or self.run.under_signal(now):
             return []
         trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
-        choice = choose(self._situation(trouble, now))
+        choice = choose(self.run.situation(trouble, now))
         if choice.rung != Rung.FAIL:
-            return self._into_trouble(trouble, now)
-        if Capability.ASK in self.facts.can and not self._heard_lately(now):
-            return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
-        self._devices.leave_alone(acting)
+            return self.settling.begin_trouble(trouble, now)
+        if Capability.ASK in self.run.facts.can and not self.run.heard_lately(now):
+            return [] if Timer.ASK in self.run.timers else [self.run.ask_slurm(now)]
+        self.run.devices.leave_alone(acting)
         return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks keep running")]
 
 

@@ -1,9 +1,10 @@
 """The judge: events in, decisions out. It knows no clock, no process and no file; every answer is data.
 
 The table at the end of this file names, for each phase and event, the method that answers. A pair that the table lacks is an
-error, so nothing is ignored by accident; the table says what is ignored on purpose. The methods are in groups, one module each. A
-group calls the groups below it; the few methods that a lower group calls are declared there. Each row names the phases that an
-answer may lead to: `handle` checks that, and docs/ARCHITECTURE.md shows the diagram.
+error, so nothing is ignored by accident; the table says what is ignored on purpose. The methods are in groups, one class and
+module each. A group gets the groups that it calls when it is made; the five calls that lead up again are in `state.Above`. What
+answers an event is named `on_` and the event, unless it does what its name says at other times as well. Each row names the phases
+that an answer may lead to: `Run.enter` checks that, and docs/ARCHITECTURE.md shows the diagram.
 
     launching        from the first event until ranks run
     earlier_steps    ranks of an earlier ftrun that may still run
@@ -23,8 +24,8 @@ answer may lead to: `handle` checks that, and docs/ARCHITECTURE.md shows the dia
     starting         starting the step and its ranks
     ending           ending the step, and ftrun
     slurm_away       waiting for a slurmctld that is away
-    state            what the judge knows, and what every group needs
-    parts/           its parts: each owns its state, and only its own methods change it
+    state            `Run`: what the judge knows, and what every group needs
+    parts/           the parts of that: each owns its state, and only its own methods change it
 """
 
 from __future__ import annotations
@@ -35,15 +36,32 @@ from ftslurm.model import events as ev
 from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Event, Now
 from ftslurm.model.folds.control import CHECKPOINT
+from ftslurm.model.folds.history import History
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
+from ftslurm.policies.judge.causes import Causes
+from ftslurm.policies.judge.devices import Devices
 from ftslurm.policies.judge.drills import Drills
-from ftslurm.policies.judge.launching import budgets
+from ftslurm.policies.judge.earlier_steps import EarlierSteps
+from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.hang_signs import Hangs
+from ftslurm.policies.judge.launching import Launching, budgets
 from ftslurm.policies.judge.nodes import Nodes
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.ranks import Ranks
+from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.requests.answers import Answers
+from ftslurm.policies.judge.requests.interrupting import Interrupting
 from ftslurm.policies.judge.requests.requests import Requests
+from ftslurm.policies.judge.rungs import Rungs
+from ftslurm.policies.judge.settling import Settling
+from ftslurm.policies.judge.signals import Signals
+from ftslurm.policies.judge.slurm_away import SlurmAway
 from ftslurm.policies.judge.stalls import Stalls
+from ftslurm.policies.judge.starting import Starting
+from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import (
+    Afterwards,
     Then,
     ThenAfterWarning,
     ThenDecide,
@@ -56,15 +74,69 @@ from ftslurm.policies.judge.then import (
     ThenShrink,
     ThenStepStays,
 )
+from ftslurm.policies.ladder.situation import Trouble
 
 __all__ = ["TABLE", "Judge", "Phase", "RunFacts", "budgets"]
 
 
-class Judge(Requests, Ranks, Stalls, Nodes, Drills):
+class Judge:
     """Decides how to keep the job alive. Call `handle` with each event; read `finished`, `exit_status` and `wakes_at`.
 
-    history holds every record of every answer from the moment the answer is given.
+    run: what it knows. It holds every record of every answer from the moment the answer is given.
     """
+
+    def __init__(self, settings: Settings, history: History, facts: RunFacts, kind: type[Run] = Run) -> None:
+        run = self.run = kind(settings, history, facts, NEXT)
+        self.slurm_away = SlurmAway(run)
+        self.ending = Ending(run, self.slurm_away, self)
+        self.starting = Starting(run, self)
+        self.replacing = Replacing(run, self.ending, self.starting, self)
+        self.rungs = Rungs(run, self.ending, self.starting, self.replacing, self)
+        self.causes = Causes(run, self)
+        self.settling = Settling(run, self.slurm_away, self.ending, self.rungs, self.causes, self)
+        self.earlier_steps = EarlierSteps(run, self.replacing)
+        self.launching = Launching(run, self.ending, self.starting, self.replacing, self.settling, self.earlier_steps)
+        interrupting, answers = Interrupting(run, self.ending, self.replacing, self.settling), Answers(run, self.starting)
+        self.requests = Requests(run, self.ending, self.rungs, self.settling, self.launching, interrupting, answers)
+        self.devices = Devices(run, self.rungs, self.settling)
+        self.signals = Signals(run, self.ending, self.settling, self.devices)
+        self.ranks = Ranks(run, self.ending, self.starting, self.rungs, self.causes, self.settling, self.signals)
+        self.hangs = Hangs(run, self.causes, self.settling, self.ranks)
+        stalls, nodes = Stalls(run, self.settling, self.hangs), Nodes(run, self.replacing, self.rungs, self.settling)
+        groups = (self, *vars(self).values(), stalls, nodes, Drills(run))
+        # A row names an answer as its class has it; this is the object that gives it.
+        self._gives = {answer: group for group in groups for answer in vars(type(group)).values() if callable(answer)}
+
+    @property
+    def phase(self) -> Phase:
+        return self.run.phase
+
+    @property
+    def history(self) -> History:
+        return self.run.history
+
+    @property
+    def settings(self) -> Settings:
+        return self.run.settings
+
+    @property
+    def finished(self) -> bool:
+        return self.run.phase is Phase.FINISHED
+
+    @property
+    def afterwards(self) -> Afterwards:
+        """What follows when the step has ended, while it is ending."""
+        return self.run.end.after
+
+    @property
+    def exit_status(self) -> int:
+        return self.run.end.status
+
+    @property
+    def wakes_at(self) -> float | None:
+        """Monotonic seconds at which the judge wants a TimePassed, None for never."""
+        due = (self.run.timers.next_due, self.run.requests.next_due)
+        return min((at for at in due if at is not None), default=None)
 
     def handle(self, event: Event, now: Now) -> tuple[Decision, ...]:
         """Decide what follows from `event`.
@@ -72,77 +144,92 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
         Raises: LookupError for an event that cannot happen in this phase, and for an answer that leads to a phase that the table
         does not allow.
         """
-        self._may_enter = None
-        waited, before = self._requests_before(event, now), self.phase
+        self.run.may_enter(None)
+        waited, before = self.requests.before(event, now), self.phase
         if self.phase is Phase.FINISHED and waited:
             return tuple(waited)
         row = TABLE.get((self.phase, type(event)))
         if row is None:
             raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")
-        if isinstance(event, ev.AgentTold) and not isinstance(event, ev.ProgramSaid) and not self._is_current(event):
+        if isinstance(event, ev.AgentTold) and not isinstance(event, ev.ProgramSaid) and not self.run.is_current(event):
             return ()
-        if isinstance(event, ev.SignalSeen) and self._is_of_a_lender(event):
-            return tuple(self._called_back(event, now))
-        self._may_enter = row.leads_to
-        found = [*waited, *row.answer(self, event, now)]
-        self._may_enter = None
-        return (*found, *self._requests_after(event, before, now))
+        if isinstance(event, ev.SignalSeen) and self.signals.is_of_lender(event):
+            return tuple(self.signals.on_lender_signal(event, now))
+        self.run.may_enter(row.leads_to)
+        found = [*waited, *row.answer(self._gives[row.answer], event, now)]
+        self.run.may_enter(None)
+        return (*found, *self.requests.after(event, before, now))
 
-    def _enter(self, phase: Phase) -> None:
-        """Enter a phase. One answer may pass through several phases, each step as the table allows."""
-        if phase is self.phase:
-            return
-        may, self._may_enter = self._may_enter, None
-        if phase not in (NEXT[self.phase] if may is None else may):
-            raise LookupError(f"the judge's table knows of no way from {self.phase.value} to {phase.value}")
-        self.phase = phase
+    def read(self, history: History) -> None:
+        """Another ftrun of the same job has written to the ledger, whose attempts and budgets count as well."""
+        self.run.read(history)
 
-    def _program_told(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
-        return self._checkpoint_told(event, now) if event.what == CHECKPOINT else self._program_said(event, now)
-
-    def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
-        due = self._timers.take_due(now.mono)
-        for timer in _OF_HANGS & due.keys():
-            if now.mono - due[timer] > AWAY_S:  # ftrun was stopped, and probably the ranks with it
-                self._timers.set(timer, now.mono + AWAY_S)
-        found: list[Decision] = []
-        for timer in sorted(due.keys() - self._timers.running):
-            phases, overdue = DUE[timer]
-            if self.phase in phases:  # otherwise an event due at the same moment has ended the phase it belongs to
-                found += overdue(self, now)
-        return found
-
-    def _stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
-        """ftrun was suspended: then ranks, agents and Slurm's time limit paused as well."""
-        self._timers.put_off(event.seconds)
+    def ignore(self, event: Event, now: Now) -> list[Decision]:
         return []
 
-    def _follow(self, then: Then, now: Now) -> list[Decision]:
+    def on_program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+        if event.what == CHECKPOINT:
+            return self.requests.on_checkpoint_told(event, now)
+        return self.hangs.on_program_said(event, now)
+
+    def on_time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
+        timers = self.run.timers
+        due = timers.take_due(now.mono)
+        for timer in _OF_HANGS & due.keys():
+            if now.mono - due[timer] > AWAY_S:  # ftrun was stopped, and probably the ranks with it
+                timers.set(timer, now.mono + AWAY_S)
+        found: list[Decision] = []
+        for timer in sorted(due.keys() - timers.running):
+            phases, overdue = DUE[timer]
+            if self.phase in phases:  # otherwise an event due at the same moment has ended the phase it belongs to
+                found += overdue(self._gives[overdue], now)
+        return found
+
+    def on_stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
+        """ftrun was suspended: then ranks, agents and Slurm's time limit paused as well."""
+        self.run.timers.put_off(event.seconds)
+        return []
+
+    def on_ask_overdue(self, now: Now) -> list[Decision]:
+        error = f"no answer within {self.settings.slurm_timeout_s:g} s"
+        return [*self.handle(ev.SlurmAnswered(error=error, away=True), now)]
+
+    # --- what lower groups need of higher ones: see state.Above
+
+    def follow(self, then: Then, now: Now) -> list[Decision]:
         match then:
             case ThenLaunch():
-                return self._launch_step(now)
+                return self.starting.launch_step(now)
             case ThenHeal(faults):
-                return self._heal(faults, now)
+                return self.rungs.heal(faults, now)
             case ThenReplace():
-                return self._without_step(now)
+                return self.replacing.go_on_without_step(now)
             case ThenShrink(nodes):
-                return self._smaller(nodes, now)
+                return self.replacing.shrink(nodes, now)
             case ThenRequeue():
-                return self._hand_over(now)
+                return self.ending.hand_over(now)
             case ThenAfterWarning(trouble):
-                return self._after_warning(trouble, now)
+                return self.rungs.after_warning(trouble, now)
             case ThenFinish(what, status):
-                return self._finish(what, status, now)
+                return self.ending.finish(what, status, now)
             case ThenDecide():
-                return self._settle_again(now)
+                return self.requests.decide_again(now)
             case ThenStepStays():
-                return self._step_stays(now)
+                return self.rungs.give_up_step(now)
             case ThenLauncherStays():
-                return self._launcher_stays(now)
+                return self.launching.give_up_launcher(now)
 
-    def _ask_overdue(self, now: Now) -> list[Decision]:
-        silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s", away=True)
-        return self.handle(silent, now)  # type: ignore[return-value]
+    def begin_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
+        return self.settling.begin_trouble(trouble, now)
+
+    def settle(self, now: Now) -> list[Decision]:
+        return self.settling.settle(now)
+
+    def pass_on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        return self.signals.on_signal(event, now)
+
+    def carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
+        return self.requests.carry_out(trouble, now)
 
 
 # A deadline that passed this long ago passed while ftrun was suspended; it is no evidence of a hang.
@@ -155,48 +242,48 @@ _N, _L, _R, _S, _H, _P, _E, _Q, _F = (
 )  # fmt: skip
 _ANY = frozenset(Phase)
 # What follows when a timer ends, and in which phases. In other phases it is ignored.
-DUE: Mapping[Timer, tuple[Collection[Phase], Callable[[Judge, Now], list[Decision]]]] = {
-    Timer.WATCH: ({_R}, Judge._watch_due),
-    Timer.IDLE: ({_R}, Judge._idle_due),
-    Timer.MEND: (_ANY, Judge._mend_overdue),
-    Timer.RANK_AGAIN: ({_R}, Judge._start_ranks_again),
-    Timer.USE: (_ANY, Judge._use_known),
-    Timer.EXIT: ({_R}, Judge._exit_overdue),
-    Timer.HOLD: ({_R}, Judge._hold_due),
-    Timer.EVIDENCE: ({_R}, Judge._evidence_overdue),
-    Timer.EXAMINE: (_ANY, Judge._look_closer),
-    Timer.COMPARE: ({_R}, Judge._compare),
-    Timer.LAUNCH: (_ANY, Judge._launch_overdue),
-    Timer.LAUNCH_AGAIN: ({_L}, Judge._launch_again),
-    Timer.STRAGGLERS: ({_L}, Judge._stragglers_overdue),
-    Timer.STRAGGLERS_KNOWN: ({_L}, Judge._stragglers_known),
-    Timer.SEARCH_AGAIN: ({_P}, Judge._search_again),
-    Timer.SLOW_LAUNCH: ({_L}, Judge._slow_launch),
-    Timer.HINTS: (_ANY, Judge._hints_due),
-    Timer.PASS_ON: (_ANY, Judge._passed_on),
-    Timer.STOP: (_ANY, Judge._stop_overdue),
-    Timer.TELL: ({_S}, Judge._tell_settling),
-    Timer.LOOK: (_ANY, Judge._look_overdue),
-    Timer.ASK: (_ANY, Judge._ask_overdue),
-    Timer.DIAGNOSIS: ({_S}, Judge._diagnosis_overdue),
-    Timer.PROGRESS: ({_S}, Judge._progress_overdue),
-    Timer.ADVICE: ({_R, _S}, Judge._advice_known),
-    Timer.AWAY: ({_S}, Judge._ask_again),
-    Timer.REQUEUE: (_ANY, Judge._hand_over),
-    Timer.WARNING: ({_R}, Judge._warning_overdue),
-    Timer.HEAL: (_ANY, Judge._heal_overdue),
-    Timer.STEP: (_ANY, Judge._step_overdue),
-    Timer.KILLED_STEP: (_ANY, Judge._killed_step_overdue),
-    Timer.PROBE: (_ANY, Judge._probe_overdue),
-    Timer.PROBE_AGAIN: ({_R, _H, _S}, Judge._probe_again),
-    Timer.SILENCE: ({_R, _H}, Judge._silence_goes_on),
-    Timer.NODE: (_ANY, Judge._node_overdue),
-    Timer.LEASES: ({_R, _H}, Judge._leases_over),
-    Timer.LEASE: ({_E}, Judge._lease_due),
-    Timer.TELL_LEASES: (_ANY, Judge._tell_leases),
-    Timer.TELL_STEP: ({_E}, Judge._tell_step),
-    Timer.OTHERS: ({_L}, Judge._others_over),
-    Timer.LOOK_FOR_OTHERS: (_ANY, Judge._look_for_others),
+DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., list[Decision]]]] = {
+    Timer.WATCH: ({_R}, Starting.on_watch_due),
+    Timer.IDLE: ({_R}, Nodes.probe_idle),
+    Timer.MEND: (_ANY, Ranks.on_mend_overdue),
+    Timer.RANK_AGAIN: ({_R}, Ranks.start_again),
+    Timer.USE: (_ANY, Hangs.judge_use),
+    Timer.EXIT: ({_R}, Hangs.on_exit_overdue),
+    Timer.HOLD: ({_R}, Hangs.on_hold_due),
+    Timer.EVIDENCE: ({_R}, Stalls.on_evidence_overdue),
+    Timer.EXAMINE: (_ANY, Stalls.look_closer),
+    Timer.COMPARE: ({_R}, Stalls.compare_ranks),
+    Timer.LAUNCH: (_ANY, Launching.on_launch_overdue),
+    Timer.LAUNCH_AGAIN: ({_L}, Launching.launch_again),
+    Timer.STRAGGLERS: ({_L}, Launching.on_stragglers_overdue),
+    Timer.STRAGGLERS_KNOWN: ({_L}, Launching.give_up_stragglers),
+    Timer.SEARCH_AGAIN: ({_P}, Replacing.search_again),
+    Timer.SLOW_LAUNCH: ({_L}, Launching.look_for_nodes),
+    Timer.HINTS: (_ANY, Hangs.on_hints_due),
+    Timer.PASS_ON: (_ANY, Signals.pass_on),
+    Timer.STOP: (_ANY, Settling.on_stop_overdue),
+    Timer.TELL: ({_S}, Settling.tell_wait),
+    Timer.LOOK: (_ANY, Settling.on_look_overdue),
+    Timer.ASK: (_ANY, Judge.on_ask_overdue),
+    Timer.DIAGNOSIS: ({_S}, Causes.on_diagnosis_overdue),
+    Timer.PROGRESS: ({_S}, Causes.on_progress_overdue),
+    Timer.ADVICE: ({_R, _S}, Causes.use_advice),
+    Timer.AWAY: ({_S}, Settling.ask_slurm_again),
+    Timer.REQUEUE: (_ANY, Ending.hand_over),
+    Timer.WARNING: ({_R}, Signals.on_warning_overdue),
+    Timer.HEAL: (_ANY, Rungs.on_heal_overdue),
+    Timer.STEP: (_ANY, Ending.on_step_overdue),
+    Timer.KILLED_STEP: (_ANY, Ending.on_killed_step_overdue),
+    Timer.PROBE: (_ANY, Nodes.on_probe_overdue),
+    Timer.PROBE_AGAIN: ({_R, _H, _S}, Nodes.probe_again),
+    Timer.SILENCE: ({_R, _H}, Nodes.probe_silent),
+    Timer.NODE: (_ANY, Replacing.on_search_overdue),
+    Timer.LEASES: ({_R, _H}, Nodes.on_leases_over),
+    Timer.LEASE: ({_E}, Ending.on_lease_due),
+    Timer.TELL_LEASES: (_ANY, Ending.tell_leases),
+    Timer.TELL_STEP: ({_E}, Ending.tell_step),
+    Timer.OTHERS: ({_L}, EarlierSteps.on_leases_over),
+    Timer.LOOK_FOR_OTHERS: (_ANY, EarlierSteps.look_for_others),
 }
 
 # What agents, Slurm and closed connections may still report when nobody waits for it.
@@ -225,96 +312,96 @@ _IN_TIME: Mapping[Phase, tuple[Phase, ...]] = {
 }  # fmt: skip
 
 TABLE: Mapping[tuple[Phase, type], Row] = {
-    (_N, ev.Begun): Row(Judge._begun, _L, _P, _S),
+    (_N, ev.Begun): Row(Launching.on_begun, _L, _P, _S),
     # the step starts
-    (_L, ev.TaskArrived): Row(Judge._task_arrived, _R, _S),
-    (_L, ev.StepEnded): Row(Judge._launch_ended, _S),
-    (_L, ev.ShimLost): Row(Judge._launch_lost, _S),
-    (_L, ev.SignalSeen): Row(Judge._launch_signalled, _E, _F),
-    (_L, ev.AgentArrived): Row(Judge._agent_arrived),
-    (_L, ev.AgentLost): Row(Judge._agent_lost),
-    (_L, ev.DevicesSeen): Row(Judge._nothing),  # checked again while ranks run
-    (_L, ev.SlurmAnswered): Row(Judge._slurm_while_launching, _P, _S),
+    (_L, ev.TaskArrived): Row(Launching.on_task_arrived, _R, _S),
+    (_L, ev.StepEnded): Row(Launching.on_step_ended, _S),
+    (_L, ev.ShimLost): Row(Launching.on_shim_lost, _S),
+    (_L, ev.SignalSeen): Row(Launching.on_signal, _E, _F),
+    (_L, ev.AgentArrived): Row(Devices.on_agent_arrived),
+    (_L, ev.AgentLost): Row(Devices.on_agent_lost),
+    (_L, ev.DevicesSeen): Row(Judge.ignore),  # checked again while ranks run
+    (_L, ev.SlurmAnswered): Row(EarlierSteps.on_slurm_answered, _P, _S),
     # ranks run
-    (_R, ev.RankStarted): Row(Judge._nothing),
-    (_R, ev.RankExited): Row(Judge._rank_exited, _S, _E),
-    (_R, ev.RankUnstartable): Row(Judge._rank_unstartable, _S, _E),
-    (_R, ev.RankStopped): Row(Judge._stopped_alone, _S),
-    (_R, ev.ShimLost): Row(Judge._shim_lost, _S),
-    (_R, ev.NodeSilent): Row(Judge._node_silent),
-    (_R, ev.NodeProbed): Row(Judge._node_probed, _S),
-    (_R, ev.StepEnded): Row(Judge._step_ended_early, _S),
-    (_R, ev.AgentArrived): Row(Judge._agent_arrived),
-    (_R, ev.AgentLost): Row(Judge._agent_lost),
-    (_R, ev.DevicesSeen): Row(Judge._devices_seen, _S),
-    (_R, ev.SignalSeen): Row(Judge._signalled, _S),
-    (_R, ev.SlurmAnswered): Row(Judge._slurm_answered, _S),
-    (_R, ev.QuietSeen): Row(Judge._quiet_seen),
-    (_R, ev.UseSampled): Row(Judge._use_sampled, _S),
-    (_R, ev.RankSilent): Row(Judge._rank_silent, _S),
-    (_R, ev.RankWords): Row(Judge._rank_words),
-    (_R, ev.EvidenceTaken): Row(Judge._evidence_taken, _S),
-    (_R, ev.StallSeen): Row(Judge._stall_seen),
-    (_R, ev.RanksCompared): Row(Judge._compared),
-    (_R, ev.StageSet): Row(Judge._stage_set),
-    (_R, ev.Progressed): Row(Judge._progressed),
-    (_R, ev.BeatOverdue): Row(Judge._beat_overdue, _S, _E),
-    (_R, ev.ProgramSaid): Row(Judge._program_told, *_REQUESTED[_R]),
+    (_R, ev.RankStarted): Row(Judge.ignore),
+    (_R, ev.RankExited): Row(Ranks.on_rank_exited, _S, _E),
+    (_R, ev.RankUnstartable): Row(Ranks.on_rank_unstartable, _S, _E),
+    (_R, ev.RankStopped): Row(Ranks.on_rank_stopped, _S),
+    (_R, ev.ShimLost): Row(Ranks.on_shim_lost, _S),
+    (_R, ev.NodeSilent): Row(Nodes.on_node_silent),
+    (_R, ev.NodeProbed): Row(Nodes.on_node_probed, _S),
+    (_R, ev.StepEnded): Row(Ranks.on_step_ended, _S),
+    (_R, ev.AgentArrived): Row(Devices.on_agent_arrived),
+    (_R, ev.AgentLost): Row(Devices.on_agent_lost),
+    (_R, ev.DevicesSeen): Row(Devices.on_devices_seen, _S),
+    (_R, ev.SignalSeen): Row(Signals.on_signal, _S),
+    (_R, ev.SlurmAnswered): Row(Signals.on_slurm_answered, _S),
+    (_R, ev.QuietSeen): Row(Hangs.on_quiet_seen),
+    (_R, ev.UseSampled): Row(Hangs.on_use_sampled, _S),
+    (_R, ev.RankSilent): Row(Hangs.on_rank_silent, _S),
+    (_R, ev.RankWords): Row(Hangs.on_rank_words),
+    (_R, ev.EvidenceTaken): Row(Stalls.on_evidence_taken, _S),
+    (_R, ev.StallSeen): Row(Stalls.on_stall_seen),
+    (_R, ev.RanksCompared): Row(Stalls.on_ranks_compared),
+    (_R, ev.StageSet): Row(Hangs.on_stage_set),
+    (_R, ev.Progressed): Row(Hangs.on_progressed),
+    (_R, ev.BeatOverdue): Row(Hangs.on_beat_overdue, _S, _E),
+    (_R, ev.ProgramSaid): Row(Judge.on_program_said, *_REQUESTED[_R]),
     # ranks are being stopped, facts are collected
-    (_S, ev.RankStarted): Row(Judge._nothing),
-    (_S, ev.RankExited): Row(Judge._rank_exited_late),
-    (_S, ev.RankUnstartable): Row(Judge._unstartable_late),
-    (_S, ev.RankStopped): Row(Judge._rank_stopped, *_DECIDED),
-    (_S, ev.ShimLost): Row(Judge._shim_lost_late, *_DECIDED),
-    (_S, ev.NodeSilent): Row(Judge._node_silent),
-    (_S, ev.NodeProbed): Row(Judge._node_probed, *_DECIDED),
-    (_S, ev.StepEnded): Row(Judge._step_ended_late, *_DECIDED),
-    (_S, ev.AgentArrived): Row(Judge._agent_arrived, *_DECIDED),
-    (_S, ev.AgentLost): Row(Judge._agent_lost, *_DECIDED),
-    (_S, ev.DevicesSeen): Row(Judge._devices_looked_at, *_DECIDED),
-    (_S, ev.SignalSeen): Row(Judge._signalled_late, *_DECIDED),
-    (_S, ev.SlurmAnswered): Row(Judge._slurm_answered_late, *_DECIDED),
+    (_S, ev.RankStarted): Row(Judge.ignore),
+    (_S, ev.RankExited): Row(Settling.on_rank_exited),
+    (_S, ev.RankUnstartable): Row(Settling.on_rank_unstartable),
+    (_S, ev.RankStopped): Row(Settling.on_rank_stopped, *_DECIDED),
+    (_S, ev.ShimLost): Row(Settling.on_shim_lost, *_DECIDED),
+    (_S, ev.NodeSilent): Row(Nodes.on_node_silent),
+    (_S, ev.NodeProbed): Row(Nodes.on_node_probed, *_DECIDED),
+    (_S, ev.StepEnded): Row(Settling.on_step_ended, *_DECIDED),
+    (_S, ev.AgentArrived): Row(Devices.on_agent_arrived, *_DECIDED),
+    (_S, ev.AgentLost): Row(Devices.on_agent_lost, *_DECIDED),
+    (_S, ev.DevicesSeen): Row(Devices.on_devices_looked_at, *_DECIDED),
+    (_S, ev.SignalSeen): Row(Signals.on_signal_late, *_DECIDED),
+    (_S, ev.SlurmAnswered): Row(Settling.on_slurm_answered, *_DECIDED),
     # devices heal
-    (_H, ev.HealingDone): Row(Judge._healing_done, _R, _S, _E),
-    (_H, ev.ShimLost): Row(Judge._shim_lost_late),
-    (_H, ev.StepEnded): Row(Judge._step_ended_late),
-    (_H, ev.AgentLost): Row(Judge._agent_lost, _R, _S, _E),
-    (_H, ev.NodeSilent): Row(Judge._node_silent),
-    (_H, ev.NodeProbed): Row(Judge._node_probed, _R, _S, _E),
-    (_H, ev.DevicesSeen): Row(Judge._nothing),  # the healing agent's own result counts
-    (_H, ev.SignalSeen): Row(Judge._signalled_late, _E),
-    (_H, ev.SlurmAnswered): Row(Judge._slurm_while_healing, _E),
+    (_H, ev.HealingDone): Row(Rungs.on_healing_done, _R, _S, _E),
+    (_H, ev.ShimLost): Row(Settling.on_shim_lost),
+    (_H, ev.StepEnded): Row(Settling.on_step_ended),
+    (_H, ev.AgentLost): Row(Devices.on_agent_lost, _R, _S, _E),
+    (_H, ev.NodeSilent): Row(Nodes.on_node_silent),
+    (_H, ev.NodeProbed): Row(Nodes.on_node_probed, _R, _S, _E),
+    (_H, ev.DevicesSeen): Row(Judge.ignore),  # the healing agent's own result counts
+    (_H, ev.SignalSeen): Row(Signals.on_signal_late, _E),
+    (_H, ev.SlurmAnswered): Row(Rungs.on_slurm_answered, _E),
     # no step: a search for other nodes runs
-    (_P, ev.NodeChecked): Row(Judge._node_checked, _L, _S),
-    (_P, ev.NodeBorrowed): Row(Judge._node_borrowed, _L, _S),
-    **{(phase, ev.DonorSubmitted): Row(Judge._donor_submitted) for phase in (_P, _E)},
-    **{(phase, ev.DonorSubmitted): Row(Judge._nothing) for phase in (_L, _R, _S, _H, _Q)},
-    (_P, ev.SignalSeen): Row(Judge._replacing_signalled, _S, _F),
-    (_P, ev.NodeSilent): Row(Judge._silent_meanwhile),
-    **{(_P, kind): Row(Judge._nothing) for kind in (_BESIDE | {ev.StepEnded, ev.TaskArrived}) - {ev.AgentArrived, ev.AgentLost}},
+    (_P, ev.NodeChecked): Row(Replacing.on_node_checked, _L, _S),
+    (_P, ev.NodeBorrowed): Row(Replacing.on_node_borrowed, _L, _S),
+    **{(phase, ev.DonorSubmitted): Row(Replacing.on_donor_submitted) for phase in (_P, _E)},
+    **{(phase, ev.DonorSubmitted): Row(Judge.ignore) for phase in (_L, _R, _S, _H, _Q)},
+    (_P, ev.SignalSeen): Row(Replacing.on_signal, _S, _F),
+    (_P, ev.NodeSilent): Row(Nodes.note_silence),
+    **{(_P, kind): Row(Judge.ignore) for kind in (_BESIDE | {ev.StepEnded, ev.TaskArrived}) - {ev.AgentArrived, ev.AgentLost}},
     # the step is ending
-    (_E, ev.NodeChecked): Row(Judge._node_checked),
-    (_E, ev.NodeBorrowed): Row(Judge._node_borrowed),
-    (_E, ev.StepEnded): Row(Judge._step_ended, *_AFTERWARDS),
-    (_E, ev.SignalSeen): Row(Judge._ending_signalled, _F),
-    **{(_E, kind): Row(Judge._nothing) for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}},
-    **{(phase, ev.AgentArrived): Row(Judge._agent_meanwhile) for phase in (_H, _P, _E)},
-    **{(phase, ev.AgentLost): Row(Judge._agent_lost) for phase in (_P, _E)},
+    (_E, ev.NodeChecked): Row(Replacing.on_node_checked),
+    (_E, ev.NodeBorrowed): Row(Replacing.on_node_borrowed),
+    (_E, ev.StepEnded): Row(Ending.on_step_ended, *_AFTERWARDS),
+    (_E, ev.SignalSeen): Row(Ending.on_signal, _F),
+    **{(_E, kind): Row(Judge.ignore) for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}},
+    **{(phase, ev.AgentArrived): Row(Devices.admit_agent) for phase in (_H, _P, _E)},
+    **{(phase, ev.AgentLost): Row(Devices.on_agent_lost) for phase in (_P, _E)},
     # the job is being requeued: a signal now comes from the requeue itself
-    (_Q, ev.RequeueEnded): Row(Judge._requeue_ended, _F),
-    **{(_Q, kind): Row(Judge._nothing) for kind in _BESIDE | {ev.SignalSeen, ev.StepEnded}},
+    (_Q, ev.RequeueEnded): Row(Ending.on_requeue_ended, _F),
+    **{(_Q, kind): Row(Judge.ignore) for kind in _BESIDE | {ev.SignalSeen, ev.StepEnded}},
     # late messages of an ended attempt
     **{
-        (phase, kind): Row(Judge._nothing)
+        (phase, kind): Row(Judge.ignore)
         for phase in (_L, _H, _P, _E, _Q)
         for kind in (ev.RankStarted, ev.RankExited, ev.RankStopped, ev.RankUnstartable)
         if (phase, kind) != (_E, ev.RankStopped)
     },
-    **{(phase, ev.HealingDone): Row(Judge._nothing) for phase in (_L, _R, _S)},
-    **{(phase, ev.TaskArrived): Row(Judge._nothing) for phase in (_R, _S, _H, _Q)},
+    **{(phase, ev.HealingDone): Row(Judge.ignore) for phase in (_L, _R, _S)},
+    **{(phase, ev.TaskArrived): Row(Judge.ignore) for phase in (_R, _S, _H, _Q)},
     # signs of activity and of none, when nobody waits for them
     **{
-        (phase, kind): Row(Judge._nothing)
+        (phase, kind): Row(Judge.ignore)
         for phase in (_L, _S, _H, _P, _E, _Q)
         for kind in (
             ev.QuietSeen,
@@ -327,58 +414,60 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
             ev.StageSet,
         )
     },
-    **{(phase, ev.Progressed): Row(Judge._progressed) for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.RanksAlive): Row(Judge._ranks_alive) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.ProgramSaid): Row(Judge._program_told, *_REQUESTED[phase]) for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.EvidenceTaken): Row(Judge._evidence_taken) for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.Progressed): Row(Hangs.on_progressed) for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.RanksAlive): Row(Hangs.on_ranks_alive) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.ProgramSaid): Row(Judge.on_program_said, *_REQUESTED[phase]) for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.EvidenceTaken): Row(Stalls.on_evidence_taken) for phase in (_L, _S, _H, _P, _E, _Q)},
     # the cause of a failure or a hang, where it was asked for
-    (_R, ev.Diagnosed): Row(Judge._diagnosed_while_running, _S),
-    (_S, ev.Diagnosed): Row(Judge._diagnosed, *_DECIDED),
-    **{(phase, ev.Diagnosed): Row(Judge._nothing) for phase in (_L, _H, _P, _E, _Q)},
-    **{(phase, ev.Advised): Row(Judge._advised, *(_DECIDED if phase is _S else ())) for phase in (_R, _S)},
-    **{(phase, ev.Advised): Row(Judge._nothing) for phase in (_L, _H, _P, _E, _Q)},
-    (_S, ev.IterationRead): Row(Judge._iteration_read, *_DECIDED),
-    **{(phase, ev.IterationRead): Row(Judge._iteration_read) for phase in (_L, _R, _H, _P, _E, _Q)},
+    (_R, ev.Diagnosed): Row(Ranks.on_diagnosed, _S),
+    (_S, ev.Diagnosed): Row(Causes.on_diagnosed, *_DECIDED),
+    **{(phase, ev.Diagnosed): Row(Judge.ignore) for phase in (_L, _H, _P, _E, _Q)},
+    **{(phase, ev.Advised): Row(Causes.on_advised, *(_DECIDED if phase is _S else ())) for phase in (_R, _S)},
+    **{(phase, ev.Advised): Row(Judge.ignore) for phase in (_L, _H, _P, _E, _Q)},
+    (_S, ev.IterationRead): Row(Causes.on_iteration_read, *_DECIDED),
+    **{(phase, ev.IterationRead): Row(Causes.on_iteration_read) for phase in (_L, _R, _H, _P, _E, _Q)},
     # drills: only while ranks run
-    (_R, ev.DrillAsked): Row(Judge._drill),
-    **{(phase, ev.DrillAsked): Row(Judge._no_drill) for phase in (_L, _S, _H, _P, _E, _Q)},
+    (_R, ev.DrillAsked): Row(Drills.on_drill_asked),
+    **{(phase, ev.DrillAsked): Row(Drills.refuse_drill) for phase in (_L, _S, _H, _P, _E, _Q)},
     # requests of the job's owner, in every phase
-    **{(phase, ev.ControlAsked): Row(Judge._control_asked, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.CheckpointMade): Row(Judge._checkpoint_made, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.ControlAsked): Row(Requests.on_control_asked, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{
+        (phase, ev.CheckpointMade): Row(Requests.on_checkpoint_made, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)
+    },
     # silence, when nobody waits for the node, and what counts of it then
-    (_L, ev.NodeSilent): Row(Judge._silent_meanwhile),
-    (_E, ev.NodeSilent): Row(Judge._silent_while_ending, *_AFTERWARDS),
-    (_E, ev.ShimLost): Row(Judge._shim_closed, *_AFTERWARDS),
-    (_E, ev.RankStopped): Row(Judge._stopped_while_ending, *_AFTERWARDS),
-    (_Q, ev.NodeSilent): Row(Judge._nothing),
-    (_L, ev.NodeProbed): Row(Judge._launch_probed, _S),
-    (_L, ev.StepsListed): Row(Judge._steps_listed, _S, _E),
-    **{(phase, ev.StepsListed): Row(Judge._nothing) for phase in (_R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodeProbed): Row(Judge._nothing) for phase in (_P, _E, _Q)},
-    (_R, ev.NodeLate): Row(Judge._node_late),
-    **{(phase, ev.NodeLate): Row(Judge._nothing) for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodeHeard): Row(Judge._node_heard) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    (_L, ev.NodeSilent): Row(Nodes.note_silence),
+    (_E, ev.NodeSilent): Row(Ending.on_node_silent, *_AFTERWARDS),
+    (_E, ev.ShimLost): Row(Ending.on_shim_lost, *_AFTERWARDS),
+    (_E, ev.RankStopped): Row(Ending.on_rank_stopped, *_AFTERWARDS),
+    (_Q, ev.NodeSilent): Row(Judge.ignore),
+    (_L, ev.NodeProbed): Row(Launching.on_node_probed, _S),
+    (_L, ev.StepsListed): Row(Launching.on_steps_listed, _S, _E),
+    **{(phase, ev.StepsListed): Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.NodeProbed): Row(Judge.ignore) for phase in (_P, _E, _Q)},
+    (_R, ev.NodeLate): Row(Nodes.on_node_late),
+    **{(phase, ev.NodeLate): Row(Judge.ignore) for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.NodeHeard): Row(Nodes.on_node_heard) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # a step that spans several jobs
-    (_L, ev.PartEnded): Row(Judge._launch_ended_in_part, _S),
-    **{(phase, ev.PartEnded): Row(Judge._nothing) for phase in (_R, _S, _H, _P, _E, _Q)},
+    (_L, ev.PartEnded): Row(Launching.on_part_ended, _S),
+    **{(phase, ev.PartEnded): Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
     # released shims; nodes that arrive too late, or leave
-    (_E, ev.ShimLeft): Row(Judge._shim_left),
-    **{(phase, ev.ShimLeft): Row(Judge._nothing) for phase in (_L, _R, _S, _H, _P, _Q)},
-    (_L, ev.NodeChecked): Row(Judge._straggler_checked, _S),
-    **{(phase, ev.NodeChecked): Row(Judge._looked_ahead) for phase in (_R, _S, _H, _Q)},
-    **{(phase, ev.NodeBorrowed): Row(Judge._loan_too_late) for phase in (_L, _R, _S, _H, _Q)},
-    **{(phase, ev.LoansEnded): Row(Judge._loans_ended) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodesReleased): Row(Judge._released) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    (_E, ev.ShimLeft): Row(Ending.on_shim_left),
+    **{(phase, ev.ShimLeft): Row(Judge.ignore) for phase in (_L, _R, _S, _H, _P, _Q)},
+    (_L, ev.NodeChecked): Row(Launching.on_node_checked, _S),
+    **{(phase, ev.NodeChecked): Row(Replacing.on_spare_checked) for phase in (_R, _S, _H, _Q)},
+    **{(phase, ev.NodeBorrowed): Row(Replacing.end_late_loan) for phase in (_L, _R, _S, _H, _Q)},
+    **{(phase, ev.LoansEnded): Row(Replacing.on_loans_ended) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.NodesReleased): Row(Replacing.on_nodes_released) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # our own contact, in every phase: the leases decide what follows
-    **{(phase, ev.CutOff): Row(Judge._cut_off) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.InTouch): Row(Judge._in_touch) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.CutOff): Row(Nodes.on_cut_off) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.InTouch): Row(Nodes.on_in_touch) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # time and the ledger, in every phase
-    **{(phase, ev.TimePassed): Row(Judge._time_passed, *_IN_TIME[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.RankPaused): Row(Judge._rank_paused) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.StoodStill): Row(Judge._stood_still) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.LedgerFailed): Row(Judge._ledger_failed, _E) for phase in (_L, _R, _S, _H, _P, _Q)},
-    (_E, ev.LedgerFailed): Row(Judge._ledger_failed, _F),
-    (_F, ev.LedgerFailed): Row(Judge._ledger_failed),
+    **{(phase, ev.TimePassed): Row(Judge.on_time_passed, *_IN_TIME[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.RankPaused): Row(Nodes.on_rank_paused) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.StoodStill): Row(Judge.on_stood_still) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.LedgerFailed): Row(Ending.on_ledger_failed, _E) for phase in (_L, _R, _S, _H, _P, _Q)},
+    (_E, ev.LedgerFailed): Row(Ending.on_ledger_failed, _F),
+    (_F, ev.LedgerFailed): Row(Ending.on_ledger_failed),
 }
 # The phases that each phase may lead to.
 NEXT: Mapping[Phase, frozenset[Phase]] = {

@@ -17,10 +17,13 @@ from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.earlier_steps import EarlierSteps, beside
+from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
 from ftslurm.policies.judge.parts.progress import read_at_begin
-from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
-from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM
+from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
+from ftslurm.policies.judge.starting import Starting
+from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
 from ftslurm.policies.judge.then import Afterwards, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
@@ -33,250 +36,263 @@ AT_A_TIME, ABSENT_MOST = 8, 2
 NEVER_GRANTED_S = 180.0
 
 
-class Launching(EarlierSteps):
-    def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
-        f, me = self.facts, self.facts.process
-        self._launch.begin_run(now.mono, f.earlier.beside)
+class Launching:
+    def __init__(
+        self, run: Run, ending: Ending, starting: Starting, replacing: Replacing, settling: Settling,
+        earlier_steps: EarlierSteps,
+    ) -> None:  # fmt: skip
+        self.run, self.ending, self.starting = run, ending, starting
+        self.replacing, self.settling, self.earlier_steps = replacing, settling, earlier_steps
+
+    def on_begun(self, _: ev.Begun, now: Now) -> list[Decision]:
+        f, me, st = self.run.facts, self.run.facts.process, self.run.settings
+        self.run.launch.begin_run(now.mono, f.earlier.beside)
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
-            f.name, f.launcher, me.version, me.host, me.pid, budgets(self.settings), f.number, self.settings.cleanup_grace_s,
+            f.name, f.launcher, me.version, me.host, me.pid, budgets(st), f.number, st.cleanup_grace_s,
             f.batch_node, me.pid_space, len({*f.nodes, *f.granted}), me.started, f.submit_time, f.output.log, f.output.labels,
-            told(self.settings),
+            told(st),
         )  # fmt: skip
-        last = self.history.last_run
-        forgotten = self.history.slots.lent.values() if last is not None and f.schedule > last.schedule else ()
-        loans = self._loans.end([*forgotten, *f.earlier.loans_left])  # the ftrun that borrowed them could not end them
+        last = self.run.history.last_run
+        forgotten = self.run.history.slots.lent.values() if last is not None and f.schedule > last.schedule else ()
+        loans = self.run.loans.end([*forgotten, *f.earlier.loans_left])  # the ftrun that borrowed them could not end them
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
-        before = [self._note(record) for record in f.earlier.cut_short]
-        output = [self._note(replace(f.output.files, at=now.unix, run=f.run))] if f.output.files is not None else []
+        before = [self.run.note(record) for record in f.earlier.cut_short]
+        output = [self.run.note(replace(f.output.files, at=now.unix, run=f.run))] if f.output.files is not None else []
         begun: list[Decision] = [
             *before,
-            self._note(began, vital=True),
-            *([self._note(rec.SettingsFrom(now.unix, f.run, f.places))] if f.places else []),
+            self.run.note(began, vital=True),
+            *([self.run.note(rec.SettingsFrom(now.unix, f.run, f.places))] if f.places else []),
             *output,
             *warned,
-            *read_at_begin(self.settings, self.history, self.facts),
+            *read_at_begin(self.run.settings, self.run.history, self.run.facts),
         ]
-        return [*loans, *begun, *(self._await_others(now) if f.earlier.unproven else self._first_launch(now))]
+        return [
+            *loans,
+            *begun,
+            *(self.earlier_steps.await_others(now) if f.earlier.unproven else self.replacing.first_launch(now)),
+        ]
 
-    def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
+    def on_task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
         task = self._in_its_slot(event.task)
-        self._arrive(task)
-        self._launch.arrive(task.node, event.step, first=task.rank == 0)
-        if len(self._tasks) < event.expected:
+        self.run.arrive(task)
+        self.run.launch.arrive(task.node, event.step, first=task.rank == 0)
+        if len(self.run.tasks) < event.expected:
             return self._await_stragglers(now)
         if astray := self._astray():
-            return self._misplaced(astray, now)
-        if self._places.layout is not None:
-            self._places.choose(replace(self._places.layout, slots=tuple(self._tasks[rank].slot for rank in sorted(self._tasks))))
-        return self._start(now)
+            return self._give_up_places(astray, now)
+        if self.run.places.layout is not None:
+            self.run.places.choose(
+                replace(self.run.places.layout, slots=tuple(self.run.tasks[rank].slot for rank in sorted(self.run.tasks)))
+            )
+        return self.starting.start(now)
 
     def _in_its_slot(self, task: Task) -> Task:
         """The task with its slot: srun numbers the nodes of a step in the cluster's order, whatever their slots."""
-        if self._places.layout is None or task.node not in self._places.layout.nodes:
+        if self.run.places.layout is None or task.node not in self.run.places.layout.nodes:
             return task
-        return replace(task, slot=self._places.layout.nodes.index(task.node))
+        return replace(task, slot=self.run.places.layout.nodes.index(task.node))
 
     def _astray(self) -> str:
         """The tasks that are not on their intended node; empty if none."""
-        if self._places.layout is None:
+        if self.run.places.layout is None:
             return ""
-        for rank, task in sorted(self._tasks.items()):
-            meant = self._places.layout.node_of(rank) if rank < len(self._places.layout.slots) else ""
-            if task.node not in self._places.layout.nodes or (meant and meant != task.node):
-                return f"rank {rank} was placed on {task.node} instead of {meant or fold_nodes(self._places.layout.nodes)}"
+        for rank, task in sorted(self.run.tasks.items()):
+            meant = self.run.places.layout.node_of(rank) if rank < len(self.run.places.layout.slots) else ""
+            if task.node not in self.run.places.layout.nodes or (meant and meant != task.node):
+                return f"rank {rank} was placed on {task.node} instead of {meant or fold_nodes(self.run.places.layout.nodes)}"
         return ""
 
-    def _misplaced(self, what: str, now: Now) -> list[Decision]:
+    def _give_up_places(self, what: str, now: Now) -> list[Decision]:
         """Tasks are on wrong nodes; nothing has been started yet."""
-        attempt = self._anew()
+        attempt = self.run.new_attempt()
         attempt.none_begun()
         attempt.search.fail(what)
         return self._cannot_start(what, now)
 
     # --- a node that dies while the step starts: srun waits for it, two minutes and more
 
-    def _slow_launch(self, now: Now) -> list[Decision]:
+    def look_for_nodes(self, now: Now) -> list[Decision]:
         """Probe the nodes that have not called; a live node may take its time. Agents start meanwhile: only they would notice
         that the batch node has died.
         """
-        self._timers.set(Timer.SLOW_LAUNCH, now.mono + self._launch.look_less(self.settings.silence_s, LONGEST_LOOK_S))
-        came = {task.node for task in self._tasks.values()}
-        probed = self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
-        nobody_came = Capability.STEPS in self.facts.can and not self._tasks
-        told = self._wait_for(self._who_comes(came), 0.0, now)
-        return [*probed, *told, *self._watch(now, self._planned()), *([ListSteps()] if nobody_came else [])]
+        self.run.timers.set(Timer.SLOW_LAUNCH, now.mono + self.run.launch.look_less(self.run.settings.silence_s, LONGEST_LOOK_S))
+        came = {task.node for task in self.run.tasks.values()}
+        probed = self.run.probe([node for node in self.planned_nodes() if node not in came][:AT_A_TIME], now)
+        nobody_came = Capability.STEPS in self.run.facts.can and not self.run.tasks
+        told = self.run.wait_for(self._who_comes(came), 0.0, now)
+        return [*probed, *told, *self.run.watch(now, self.planned_nodes()), *([ListSteps()] if nobody_came else [])]
 
     def _who_comes(self, came: Collection[str]) -> str:
-        missing = [node for node in self._planned() if node not in came]
+        missing = [node for node in self.planned_nodes() if node not in came]
         return f"the step to come up on {fold_nodes(missing)}" if missing and came else "the step to come up"
 
-    def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
+    def on_steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
         """The listed steps have arrived: srun waits until slurmctld reports that a conflicting step has ended, however long that
         takes.
         """
-        if Timer.OTHERS in self._timers:
-            return self._others_listed(event, now)
-        if event.steps is None or self._tasks:
+        if Timer.OTHERS in self.run.timers:
+            return self.earlier_steps.on_steps_listed(event, now)
+        if event.steps is None or self.run.tasks:
             return []
-        if not event.steps or self._launch.overlap:  # our step may run beside others
+        if not event.steps or self.run.launch.overlap:  # our step may run beside others
             return self._ask_for_a_step_again(now)
-        theirs = event.steps - self._launch.own  # our own steps had all ended before this launch
-        leases_over = now.mono - self._launch.run_began_at >= longest_s(self.settings)
-        if not theirs <= self.facts.earlier.steps_over or (theirs and not leases_over):
+        theirs = event.steps - self.run.launch.own  # our own steps had all ended before this launch
+        leases_over = now.mono - self.run.launch.run_began_at >= longest_s(self.run.settings)
+        if not theirs <= self.run.facts.earlier.steps_over or (theirs and not leases_over):
             return []  # ftrun waits for another's step, as srun does
-        self._launch.beside()
-        return [beside(event.steps), *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
+        self.run.launch.beside()
+        return [beside(event.steps), *self.ending.kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
     def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
         """Launch again: no step blocks the nodes, but ours has not started. A slurmctld that had just returned refused it, and
         srun asks again only when a step ends (on 22.05 a second srun got its step at once).
         """
-        if self._launch.in_vain >= LAUNCHES_AGAIN:
-            return self._never_granted(now)
-        self._launch.again()
+        if self.run.launch.in_vain >= LAUNCHES_AGAIN:
+            return self._give_up_grant(now)
+        self.run.launch.again()
         said = Say("srun waits although no other step holds the nodes; starting it again")
-        return [said, *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
+        return [said, *self.ending.kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
-    def _never_granted(self, now: Now) -> list[Decision]:
+    def _give_up_grant(self, now: Now) -> list[Decision]:
         """Give up a step that Slurm never starts, where a requeue can help; elsewhere wait as srun does. Seen on 22.05: a backup
         slurmctld that took over from a killed one while the job was cleaned up."""
-        waited_s = now.unix - self._launch.launched_at
-        if Capability.REQUEUE not in self.facts.can or waited_s < NEVER_GRANTED_S:
+        waited_s = now.unix - self.run.launch.launched_at
+        if Capability.REQUEUE not in self.run.facts.can or waited_s < NEVER_GRANTED_S:
             return []
         what = f"Slurm has not started the step for {waited_s:.0f} s, although no step stands in its way"
-        self._anew().cannot_stay(what)
-        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+        self.run.new_attempt().cannot_stay(what)
+        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
 
-    def _launcher_stays(self, now: Now) -> list[Decision]:
+    def give_up_launcher(self, now: Now) -> list[Decision]:
         """The launcher did not end: nothing may be launched beside it."""
         what = "srun waits for nodes, and could not be ended"
-        self._anew().step_end.cannot_end(what)
+        self.run.new_attempt().step_end.cannot_end(what)
         return self._cannot_start(what, now)
 
     def _cannot_start(self, what: str, now: Now) -> list[Decision]:
         """The step does not start here. A command that has run before may run elsewhere."""
-        self._attempt.cannot_stay(what)
-        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+        self.run.attempt.cannot_stay(what)
+        return self.settling.begin_trouble(Trouble(Cause.LOST if self.run.attempt.number else Cause.LAUNCH, what, 1), now)
 
     # --- a live node on which no task starts
 
     def _await_stragglers(self, now: Now) -> list[Decision]:
-        self._launch.look_at_stragglers(())
-        if self.settings.straggler_wait_s and Capability.ASK in self.facts.can:
-            self._timers.set(Timer.STRAGGLERS, now.mono + self.settings.straggler_wait_s)
+        self.run.launch.look_at_stragglers(())
+        if self.run.settings.straggler_wait_s and Capability.ASK in self.run.facts.can:
+            self.run.timers.set(Timer.STRAGGLERS, now.mono + self.run.settings.straggler_wait_s)
         return []
 
-    def _stragglers_overdue(self, now: Now) -> list[Decision]:
+    def on_stragglers_overdue(self, now: Now) -> list[Decision]:
         """srun continues with the tasks that run. Check the nodes where tasks are missing."""
-        came = {task.node for task in self._tasks.values()}
-        self._launch.look_at_stragglers([node for node in self._planned() if node not in came][:AT_A_TIME])
-        stragglers = self._launch.stragglers
+        came = {task.node for task in self.run.tasks.values()}
+        self.run.launch.look_at_stragglers([node for node in self.planned_nodes() if node not in came][:AT_A_TIME])
+        stragglers = self.run.launch.stragglers
         if not stragglers:
-            return self._stragglers_known(now)
-        self._timers.set(Timer.STRAGGLERS_KNOWN, now.mono + self.settings.check_s + MARGIN_S + AGENT_COMES_S)
-        lent = self._places.lent
+            return self.give_up_stragglers(now)
+        self.run.timers.set(Timer.STRAGGLERS_KNOWN, now.mono + self.run.settings.check_s + MARGIN_S + AGENT_COMES_S)
+        lent = self.run.places.lent
         said = Say(f"no task of the step has come up on {fold_nodes(stragglers)}; checking it")
-        return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(stragglers))]
+        return [said, *(CheckNode(node, lent.get(node, 0), self.run.settings.check_s) for node in sorted(stragglers))]
 
-    def _straggler_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
+    def on_node_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
         """The check of such a node: a node that cannot run our check cannot run a rank either, so it counts as bad."""
-        if event.node not in self._launch.stragglers:
-            return self._looked_ahead(event, now)
-        self._launch.seen(event.node, "" if event.good is True else event.why or "it could not be checked")
-        return [] if self._launch.stragglers else self._stragglers_known(now)
+        if event.node not in self.run.launch.stragglers:
+            return self.replacing.on_spare_checked(event, now)
+        self.run.launch.seen(event.node, "" if event.good is True else event.why or "it could not be checked")
+        return [] if self.run.launch.stragglers else self.give_up_stragglers(now)
 
-    def _stragglers_known(self, now: Now) -> list[Decision]:
-        came = {task.node for task in self._tasks.values()}
-        missing = [node for node in self._planned() if node not in came]
+    def give_up_stragglers(self, now: Now) -> list[Decision]:
+        came = {task.node for task in self.run.tasks.values()}
+        missing = [node for node in self.planned_nodes() if node not in came]
         where = f" on {fold_nodes(missing)}" if missing else ""
-        what = f"no task of the step came up{where} within {self.settings.straggler_wait_s:g} s of the others"
-        against = {node: f"no task came up there, and {why}" for node, why in self._launch.unfit.items() if node in missing}
-        attempt = self._anew()
+        what = f"no task of the step came up{where} within {self.run.settings.straggler_wait_s:g} s of the others"
+        against = {node: f"no task came up there, and {why}" for node, why in self.run.launch.unfit.items() if node in missing}
+        attempt = self.run.new_attempt()
         attempt.none_begun()
         attempt.hang.blamed = against
         attempt.cannot_stay(what)
-        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
 
-    def _planned(self) -> tuple[str, ...]:
+    def planned_nodes(self) -> tuple[str, ...]:
         """The nodes of the step; empty if srun chooses them."""
-        if (layout := self._places.known) is not None:
+        if (layout := self.run.places.known) is not None:
             return layout.nodes
-        return self.facts.nodes if self.facts.width == len(self.facts.nodes) else ()
+        return self.run.facts.nodes if self.run.facts.width == len(self.run.facts.nodes) else ()
 
-    def _launch_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
-        if self._fence.answer(event.node):
-            self._timers.stop(Timer.PROBE)
-        came = event.node in {task.node for task in self._tasks.values()}
-        if event.alive is not False or came or event.node not in self._planned():  # the probe began before this launch
-            self._launch.is_there(event.node)
+    def on_node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+        if self.run.fence.answer(event.node):
+            self.run.timers.stop(Timer.PROBE)
+        came = event.node in {task.node for task in self.run.tasks.values()}
+        if event.alive is not False or came or event.node not in self.planned_nodes():  # the probe began before this launch
+            self.run.launch.is_there(event.node)
             return []
-        if self._launch.is_absent(event.node) < ABSENT_MOST:
+        if self.run.launch.is_absent(event.node) < ABSENT_MOST:
             return []
-        self._anew().nodes.lose(event.node, event.what)
+        self.run.new_attempt().nodes.lose(event.node, event.what)
         what = f"no task of the step came up on {event.node}, and {event.what}"
-        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
 
-    def _launch_again(self, now: Now) -> list[Decision]:
-        return self._launch_step(now)
+    def launch_again(self, now: Now) -> list[Decision]:
+        return self.starting.launch_step(now)
 
-    def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+    def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         """srun gave up before all tasks were there, and has printed why. A node may be the reason."""
-        self._anew()
+        self.run.new_attempt()
         what = f"the step did not come up: its launcher {event.status}"
-        self._attempt.lose_step(what)
-        self._launch.fail(undelivered(event.status) if Capability.ASK in self.facts.can else "")
-        cause = Cause.LOST if self._attempt.number or self._launch.undelivered else Cause.LAUNCH
-        return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
+        self.run.attempt.lose_step(what)
+        self.run.launch.fail(undelivered(event.status) if Capability.ASK in self.run.facts.can else "")
+        cause = Cause.LOST if self.run.attempt.number or self.run.launch.undelivered else Cause.LAUNCH
+        return self.settling.begin_trouble(Trouble(cause, what, event.status.shell or 1), now)
 
-    def _launch_ended_in_part(self, event: ev.PartEnded, now: Now) -> list[Decision]:
+    def on_part_ended(self, event: ev.PartEnded, now: Now) -> list[Decision]:
         """The donor job has ended, or its node cannot run a step; the other part would wait for these ranks forever."""
-        self._anew()
+        self.run.new_attempt()
         ranks = ", ".join(map(str, event.ranks))
         what = f"the step did not come up: the launcher of rank{'s' if len(event.ranks) > 1 else ''} {ranks} ended"
         return self._cannot_start(what, now)
 
-    def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         """A shim connected and closed before the start: the step or its node is going down. A shim that never connected is of the
         previous step.
         """
-        if event.rank not in self._tasks:
+        if event.rank not in self.run.tasks:
             return []
-        self._anew()
-        self._attempt.lose(event.rank, event.why)
+        self.run.new_attempt()
+        self.run.attempt.lose(event.rank, event.why)
         what = f"the shim of rank {event.rank} was lost before the start: {event.why}"
-        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
 
-    def _launch_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A signal before the ranks start. Before the first start ftrun's own signal ends the job. Later it may be a warning,
         which is passed on to ranks that start in time.
         """
         own_term = event.rank is None and event.number == SIGTERM
-        if not (event.rank is None and event.number == SIGINT) and not (own_term and not self._attempt.number):
-            return self._launch_warned(event, own_term or self._asks_for_requeue(event.number), now)
+        if not (event.rank is None and event.number == SIGINT) and not (own_term and not self.run.attempt.number):
+            return self._keep_warning(event, own_term or self.run.signal.asks_for_requeue(event.number), now)
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
-        if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no launcher runs
-            return self._finish(what, status, now)
-        return self._kill_step(Afterwards(ThenFinish(what, status)), now)
+        if self.run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no launcher runs
+            return self.ending.finish(what, status, now)
+        return self.ending.kill_step(Afterwards(ThenFinish(what, status)), now)
 
-    def _launch_warned(self, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:
+    def _keep_warning(self, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:
         """Remember a warning for ranks to come. ends: seconds until the job ends if they do not come in time."""
-        if not self._announces(event.number):
+        if not self.run.signal.announces(event.number):
             return []
-        self._signal.keep(event)
-        if not ends or Timer.LAUNCH in self._timers:
+        self.run.signal.keep(event)
+        if not ends or Timer.LAUNCH in self.run.timers:
             return []
-        self._signal.take(event.number, now.mono)
-        self._timers.set(Timer.LAUNCH, now.mono + self.settings.warning_grace_s)
-        return [self._ask_slurm(now)] if Capability.ASK in self.facts.can else []
+        self.run.signal.take(event.number, now.mono)
+        self.run.timers.set(Timer.LAUNCH, now.mono + self.run.settings.warning_grace_s)
+        return [self.run.ask_slurm(now)] if Capability.ASK in self.run.facts.can else []
 
-    def _launch_overdue(self, now: Now) -> list[Decision]:
+    def on_launch_overdue(self, now: Now) -> list[Decision]:
         """A warning came, and the ranks that should hear it did not start in time."""
-        self._signal.means("warning")
-        what = f"the step did not come up after {signal_name(self._signal.number)}"
-        trouble = Trouble(Cause.WARNING, what, 128 + self._signal.number)
-        return self._kill_step(Afterwards(ThenAfterWarning(trouble)), now)
+        self.run.signal.means("warning")
+        what = f"the step did not come up after {signal_name(self.run.signal.number)}"
+        trouble = Trouble(Cause.WARNING, what, 128 + self.run.signal.number)
+        return self.ending.kill_step(Afterwards(ThenAfterWarning(trouble)), now)
 
 
 def budgets(settings: Settings) -> dict[str, int]:

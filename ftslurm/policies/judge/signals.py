@@ -12,8 +12,10 @@ from ftslurm.model.exits import signal_name
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.devices import Devices
+from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
-from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, TOLD_TO_END
+from ftslurm.policies.judge.settling import Settling
+from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, TOLD_TO_END, Run
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -23,165 +25,168 @@ PASS_ON_WITHIN_S = 2.0
 _ENDING_SIGNALS = frozenset({SIGTERM, SIGINT, SIGHUP, SIGQUIT})
 
 
-class Signals(Devices):
-    def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+class Signals:
+    def __init__(self, run: Run, ending: Ending, settling: Settling, devices: Devices) -> None:
+        self.run, self.ending, self.settling, self.devices = run, ending, settling, devices
+
+    def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A signal while ranks run. ftrun's own signals are passed on as srun does. Slurm is asked for the meaning of a TERM or a
         warning.
         """
         if (within_s := self._ends_ranks_within(event)) is not None:
             return self._tell_to_end(event, within_s, now)
         if event.rank is None and event.number == SIGINT:
-            return self._interrupted(event, now)
-        known = self._announces(event.number)
-        if not known or Capability.ASK not in self.facts.can:
+            return self._interrupt(event, now)
+        known = self.run.signal.announces(event.number)
+        if not known or Capability.ASK not in self.run.facts.can:
             passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
-            if not known or self._signal.number:
+            if not known or self.run.signal.number:
                 return passed_on
-            self._signal.take(event.number, now.mono)
-            return [*passed_on, *self._it_means("warning", now)]
+            self.run.signal.take(event.number, now.mono)
+            return [*passed_on, *self._act_on_meaning("warning", now)]
         if event.rank is not None:
-            self._signal.got_by_ranks(event.number)
+            self.run.signal.got_by_ranks(event.number)
         else:
-            self._signal.pass_on_later(event.number)
-            self._timers.set(Timer.PASS_ON, now.mono + PASS_ON_WITHIN_S)
-        if self._signal.number:
+            self.run.signal.pass_on_later(event.number)
+            self.run.timers.set(Timer.PASS_ON, now.mono + PASS_ON_WITHIN_S)
+        if self.run.signal.number:
             return []
-        self._signal.take(event.number, now.mono)
-        return [self._ask_slurm(now)]
+        self.run.signal.take(event.number, now.mono)
+        return [self.run.ask_slurm(now)]
 
     def _ends_ranks_within(self, event: ev.SignalSeen) -> float | None:
         """Seconds that the ranks have to end after this signal; None if it may be only a warning."""
-        st = self.settings
+        st = self.run.settings
         if st.after_signal_s:
             return st.after_signal_s if event.number in _ENDING_SIGNALS else None
-        alone = self.facts.launcher == "local" and event.rank is None and event.number == SIGTERM
+        alone = self.run.facts.launcher == "local" and event.rank is None and event.number == SIGTERM
         return st.stop_grace_s if alone and not st.warning_requeue else None
 
     def _tell_to_end(self, event: ev.SignalSeen, within_s: float, now: Now) -> list[Decision]:
         """Send the signal to each rank once. A rank that still runs after that time is killed, and so are all at a second signal
         to ftrun.
         """
-        again = self._signal.meaning == TOLD_TO_END
+        again = self.run.signal.meaning == TOLD_TO_END
         if event.rank is not None:
-            self._signal.told([event.rank])
+            self.run.signal.told([event.rank])
         if again and event.rank is None:
-            self._signal.lose_patience()
-            return self._into_trouble(self._warned(), now)
+            self.run.signal.lose_patience()
+            return self.settling.begin_trouble(self.run.warning_trouble(), now)
         if again:
             return []
-        self._signal.take(event.number, now.mono)
-        self._signal.means(TOLD_TO_END)
-        note = self._note(rec.Signalled(now.unix, signal_name(event.number), TOLD_TO_END))
-        if self._attempt.all_ended:
-            return [note, *self._into_trouble(self._warned(), now)]
-        self._timers.set(Timer.WARNING, now.mono + within_s)
-        at_once = event.rank is None or self.facts.launcher == "local"
-        delay_s = self.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm usually signals all ranks
+        self.run.signal.take(event.number, now.mono)
+        self.run.signal.means(TOLD_TO_END)
+        note = self.run.note(rec.Signalled(now.unix, signal_name(event.number), TOLD_TO_END))
+        if self.run.attempt.all_ended:
+            return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
+        self.run.timers.set(Timer.WARNING, now.mono + within_s)
+        at_once = event.rank is None or self.run.facts.launcher == "local"
+        delay_s = self.run.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm usually signals all ranks
         if not delay_s:
             return [note, *self._pass_to_the_rest()]
-        self._signal.pass_on_later(event.number)
-        self._timers.set(Timer.PASS_ON, now.mono + min(delay_s, within_s / 2))
+        self.run.signal.pass_on_later(event.number)
+        self.run.timers.set(Timer.PASS_ON, now.mono + min(delay_s, within_s / 2))
         return [note]
 
     def _pass_to_the_rest(self) -> list[Decision]:
-        rest = self._signal.untold(self._attempt.ranks - self._attempt.exits.keys())
-        self._signal.told(rest)
-        self._signal.got_by_ranks(self._signal.number)
-        return [SignalRanks(self._signal.number, rest)] if rest else []
+        rest = self.run.signal.untold(self.run.attempt.ranks - self.run.attempt.exits.keys())
+        self.run.signal.told(rest)
+        self.run.signal.got_by_ranks(self.run.signal.number)
+        return [SignalRanks(self.run.signal.number, rest)] if rest else []
 
-    def _is_of_a_lender(self, event: ev.SignalSeen) -> bool:
+    def is_of_lender(self, event: ev.SignalSeen) -> bool:
         """Is the signal of a donor job? Slurm's signals to a rank on a lent node are about the donor job; ours may run on."""
-        task = self._tasks.get(event.rank) if event.rank is not None else None
-        return task is not None and task.node in self._places.lent
+        task = self.run.tasks.get(event.rank) if event.rank is not None else None
+        return task is not None and task.node in self.run.places.lent
 
-    def _called_back(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def on_lender_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A donor job that was cancelled or preempted, or whose time is up, loses its ranks in a moment: ask Slurm at once."""
         assert event.rank is not None
-        if event.number != SIGTERM or self.phase not in (Phase.RUNNING, Phase.SETTLING):
+        if event.number != SIGTERM or self.run.phase not in (Phase.RUNNING, Phase.SETTLING):
             return []
-        self._attempt.nodes.call_back(self._tasks[event.rank].node)
-        return [self._ask_slurm(now)] if Capability.ASK in self.facts.can and Timer.ASK not in self._timers else []
+        self.run.attempt.nodes.call_back(self.run.tasks[event.rank].node)
+        return [self.run.ask_slurm(now)] if Capability.ASK in self.run.facts.can and Timer.ASK not in self.run.timers else []
 
-    def _loan_over(self, now: Now) -> list[Decision]:
+    def _end_loans(self, now: Now) -> list[Decision]:
         """A loan has ended, though its ranks have not reported that yet."""
-        if not self._attempt.nodes.returned:
+        if not self.run.attempt.nodes.returned:
             return []
-        what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(self._attempt.nodes.returned.items()))
-        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+        what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(self.run.attempt.nodes.returned.items()))
+        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
 
-    def _passed_on(self, now: Now) -> list[Decision]:
+    def pass_on(self, now: Now) -> list[Decision]:
         """Pass ftrun's own signal on to the ranks, unless they got it themselves, as when Slurm signals the whole job."""
-        self._timers.stop(Timer.PASS_ON)
-        number = self._signal.take_to_pass_on()
-        if number and self._signal.meaning == TOLD_TO_END:
+        self.run.timers.stop(Timer.PASS_ON)
+        number = self.run.signal.take_to_pass_on()
+        if number and self.run.signal.meaning == TOLD_TO_END:
             return self._pass_to_the_rest()
-        if not number or number in self._signal.by_ranks:
+        if not number or number in self.run.signal.by_ranks:
             return []
-        self._signal.got_by_ranks(number)
+        self.run.signal.got_by_ranks(number)
         return [SignalRanks(number)]
 
-    def _interrupted(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def _interrupt(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
-        again = self._signal.meaning == "interrupted"
-        self._signal.means("interrupted")
-        if self.phase is Phase.RUNNING:
-            return self._into_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
-        if self.phase is Phase.HEALING:
-            return self._give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now)
-        self._timers.keep(Timer.STOP)  # other answers no longer matter
-        return [*([self._stop_ranks(0.0)] if again else []), *self._settled(now)]
+        again = self.run.signal.meaning == "interrupted"
+        self.run.signal.means("interrupted")
+        if self.run.phase is Phase.RUNNING:
+            return self.settling.begin_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
+        if self.run.phase is Phase.HEALING:
+            return self.ending.give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now)
+        self.run.timers.keep(Timer.STOP)  # other answers no longer matter
+        return [*([self.settling.stop_ranks(0.0)] if again else []), *self.settling.settle(now)]
 
-    def _signalled_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def on_signal_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A signal while ranks are being stopped or devices heal. If it may end the job, Slurm is asked before the decision;
         otherwise it is kept for the next ranks.
         """
         if event.rank is None and event.number == SIGINT:
-            return self._interrupted(event, now)
-        if not self._announces(event.number):
+            return self._interrupt(event, now)
+        if not self.run.signal.announces(event.number):
             return []
-        if self._signal.number or not (event.number == SIGTERM or self._asks_for_requeue(event.number)):
-            self._signal.keep(event)
+        if self.run.signal.number or not (event.number == SIGTERM or self.run.signal.asks_for_requeue(event.number)):
+            self.run.signal.keep(event)
             return []
-        self._signal.take(event.number, now.mono)
-        if event.rank is None and Capability.ASK not in self.facts.can:
-            self._signal.means("terminated")
-        return [self._ask_slurm(now)] if Capability.ASK in self.facts.can and Timer.ASK not in self._timers else []
+        self.run.signal.take(event.number, now.mono)
+        if event.rank is None and Capability.ASK not in self.run.facts.can:
+            self.run.signal.means("terminated")
+        return [self.run.ask_slurm(now)] if Capability.ASK in self.run.facts.can and Timer.ASK not in self.run.timers else []
 
-    def _slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
         """Slurm's answer while ranks run: about a signal, or about a fault that only a requeue can handle."""
-        self._take(event, now)
-        if loan_over := self._loan_over(now):
+        self.run.take_answer(event, now)
+        if loan_over := self._end_loans(now):
             return loan_over
-        if self._signal.open:
-            return self._it_means("warning" if event.error else ENDING_STATES.get(event.state, "warning"), now)
-        return self._device_trouble(now)
+        if self.run.signal.open:
+            return self._act_on_meaning("warning" if event.error else ENDING_STATES.get(event.state, "warning"), now)
+        return self.devices.act_on_faults(now)
 
-    def _it_means(self, meaning: str, now: Now) -> list[Decision]:
+    def _act_on_meaning(self, meaning: str, now: Now) -> list[Decision]:
         """The meaning of the signal is known. After a warning the ranks end by themselves; otherwise they are stopped."""
-        self._signal.means(meaning)
-        note = self._note(rec.Signalled(now.unix, signal_name(self._signal.number), meaning))
+        self.run.signal.means(meaning)
+        note = self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), meaning))
         if meaning != "warning":
-            return [note, *self._into_trouble(Trouble(Cause.WARNING, meaning, 128 + self._signal.number), now)]
-        if self._attempt.all_ended:
-            return [note, *self._into_trouble(self._warned(), now)]
-        note_and_signal: list[Decision] = [note, *self._passed_on(now)]
-        if self.settings.warning_requeue or self._attempt.exits:
-            self._timers.set(Timer.WARNING, now.mono + self._warning_grace_s(now))
+            return [note, *self.settling.begin_trouble(Trouble(Cause.WARNING, meaning, 128 + self.run.signal.number), now)]
+        if self.run.attempt.all_ended:
+            return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
+        note_and_signal: list[Decision] = [note, *self.pass_on(now)]
+        if self.run.settings.warning_requeue or self.run.attempt.exits:
+            self.run.timers.set(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return note_and_signal
 
-    def _rank_ended_after_signal(self, now: Now) -> list[Decision]:
+    def on_rank_ended(self, now: Now) -> list[Decision]:
         """A rank ended after the signal: the first starts the grace of the others, the last ends the attempt."""
-        if self._attempt.all_ended and self._signal.meaning:
-            return self._into_trouble(self._warned(), now)
-        self._timers.set_first(Timer.WARNING, now.mono + self._warning_grace_s(now))
+        if self.run.attempt.all_ended and self.run.signal.meaning:
+            return self.settling.begin_trouble(self.run.warning_trouble(), now)
+        self.run.timers.set_first(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return []
 
     def _warning_grace_s(self, now: Now) -> float:
         """Seconds of grace after a warning: at most what Slurm leaves, minus the time to stop and requeue."""
-        end = self._slurm.end_time
-        left = end - now.unix - 5.0 if end else self.settings.warning_grace_s
-        return max(1.0, min(self.settings.warning_grace_s, left))
+        end = self.run.slurm.end_time
+        left = end - now.unix - 5.0 if end else self.run.settings.warning_grace_s
+        return max(1.0, min(self.run.settings.warning_grace_s, left))
 
-    def _warning_overdue(self, now: Now) -> list[Decision]:
-        self._signal.lose_patience(self._signal.meaning == TOLD_TO_END)
-        return self._into_trouble(self._warned(), now)
+    def on_warning_overdue(self, now: Now) -> list[Decision]:
+        self.run.signal.lose_patience(self.run.signal.meaning == TOLD_TO_END)
+        return self.settling.begin_trouble(self.run.warning_trouble(), now)

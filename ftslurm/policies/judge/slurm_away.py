@@ -9,7 +9,7 @@ from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.record import Waiting
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.state import JudgeState
+from ftslurm.policies.judge.state import Run
 
 # Seconds from a failed request to the next one. Each request is itself repeated for `slurm.timeout`.
 ASK_AGAIN_S = 5.0
@@ -17,22 +17,25 @@ ASK_AGAIN_S = 5.0
 GATHERS_S = 3.0
 
 
-class SlurmAway(JudgeState):
-    def _await_slurm(self, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
+class SlurmAway:
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def await_slurm(self, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
         """Try `what` again when `timer` is due. Empty once the patience is spent; then nothing is waited for."""
-        left_s = self._slurm.wait_left_s(self.settings.slurm_patience_s, now.mono)
+        left_s = self.run.slurm.wait_left_s(self.run.settings.slurm_patience_s, now.mono)
         if left_s <= 0:
             return []
-        self._timers.set(timer, now.mono + min(ASK_AGAIN_S, left_s))
-        quiet = not self._slurm.to_be_said(now.mono)
+        self.run.timers.set(timer, now.mono + min(ASK_AGAIN_S, left_s))
+        quiet = not self.run.slurm.to_be_said(now.mono)
         words = f"Slurm does not answer: {why}. ftrun waits up to {in_time(left_s)} (slurm.patience) {what}"
         until = now.unix + left_s
-        noted = [] if quiet else [self._note(Waiting(now.unix, self._attempt.number, f"slurmctld, {what}", until))]
+        noted = [] if quiet else [self.run.note(Waiting(now.unix, self.run.attempt.number, f"slurmctld, {what}", until))]
         return [*noted, Say(words, quiet)]
 
-    def _slurm_is_back(self, now: Now) -> list[Decision]:
+    def note_return(self, now: Now) -> list[Decision]:
         """Call this when Slurm has answered."""
-        since = self._slurm.back()
+        since = self.run.slurm.back()
         return [] if since is None else [Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
 
 

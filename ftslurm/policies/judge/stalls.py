@@ -15,109 +15,118 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.hang.stall_watch import levels_from
 from ftslurm.policies.judge.hang_signs import Hangs
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.state import LATER_S
+from ftslurm.policies.judge.settling import Settling
+from ftslurm.policies.judge.state import LATER_S, Run
 
 
-class Stalls(Hangs):
-    def _stall_seen(self, event: ev.StallSeen, now: Now) -> list[Decision]:
-        pause = self._hangs.still.seen(event, now.mono)
+class Stalls:
+    def __init__(self, run: Run, settling: Settling, hangs: Hangs) -> None:
+        self.run, self.settling, self.hangs = run, settling, hangs
+
+    def on_stall_seen(self, event: ev.StallSeen, now: Now) -> list[Decision]:
+        pause = self.run.hangs.still.seen(event, now.mono)
         if pause is None:
-            return self._look_closer(now)
-        told = rec.Paused(now.unix, self._attempt.number, pause.seconds, pause.busy)
-        over = self._hang_over("its ranks make progress in their collectives again", now, "stall")
-        self._timers.stop(Timer.EXAMINE)
-        known = self.history.hangs.busy_pauses if pause.busy else self.history.hangs.quiet_pauses
-        return [*over, *([self._note(told)] if with_pause(known, pause.seconds) != known else [])]
+            return self.look_closer(now)
+        told = rec.Paused(now.unix, self.run.attempt.number, pause.seconds, pause.busy)
+        over = self.hangs.end_hang("its ranks make progress in their collectives again", now, "stall")
+        self.run.timers.stop(Timer.EXAMINE)
+        known = self.run.history.hangs.busy_pauses if pause.busy else self.run.history.hangs.quiet_pauses
+        return [*over, *([self.run.note(told)] if with_pause(known, pause.seconds) != known else [])]
 
-    def _look_closer(self, now: Now) -> list[Decision]:
+    def look_closer(self, now: Now) -> list[Decision]:
         """Ask all nodes at once which rank hangs. If ranks have ended, the exit hang handles it; after a signal, Slurm's answer
         does.
         """
-        if Timer.EXAMINE in self._timers or Timer.EVIDENCE in self._timers or self._not_now(now) or not self._stalled_s(now):
+        if (
+            Timer.EXAMINE in self.run.timers
+            or Timer.EVIDENCE in self.run.timers
+            or self._not_now(now)
+            or not self._stalled_s(now)
+        ):
             return []
-        self._hangs.still.ask()
-        self._attempt.hang.look_again()
-        self._timers.set(Timer.EVIDENCE, now.mono + self.settings.hang_evidence_s)
-        return [TakeEvidence(self.settings.hang_evidence_s)]
+        self.run.hangs.still.ask()
+        self.run.attempt.hang.look_again()
+        self.run.timers.set(Timer.EVIDENCE, now.mono + self.run.settings.hang_evidence_s)
+        return [TakeEvidence(self.run.settings.hang_evidence_s)]
 
     def _not_now(self, now: Now) -> bool:
         """Is there a reason other than a hang for ranks that make no progress?"""
-        if self._under_signal(now):
-            self._timers.set(Timer.EXAMINE, now.mono + LATER_S)
+        if self.run.under_signal(now):
+            self.run.timers.set(Timer.EXAMINE, now.mono + LATER_S)
             return True
-        return bool(self._hangs.hung or self._attempt.exits)
+        return bool(self.run.hangs.hung or self.run.attempt.exits)
 
     def _stalled_s(self, now: Now) -> float:
-        return self._hangs.still.stalled_s(self._step_nodes(), len(self._tasks), now.mono)
+        return self.run.hangs.still.stalled_s(self.run.step_nodes(), len(self.run.tasks), now.mono)
 
-    def _looked_closer(self, now: Now) -> list[Decision]:
+    def _judge_stall(self, now: Now) -> list[Decision]:
         """All nodes have reported what their ranks do."""
         stalled_s = self._stalled_s(now)
         if not stalled_s or self._not_now(now):
             return []
-        o = self._hangs.still.opinion(stalled_s, self.history, now.mono)
+        o = self.run.hangs.still.opinion(stalled_s, self.run.history, now.mono)
         if o.act and self._answerable(o.finding, now):
-            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
-        self._timers.set(Timer.EXAMINE, now.mono + o.again_s)
+            return self.hangs.report("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
+        self.run.timers.set(Timer.EXAMINE, now.mono + o.again_s)
         if o.act and self._wants_slurm(o.finding, now):
-            return [self._ask_slurm(now)]
-        if o.act and not self._hangs.still.left_alone:
-            self._hangs.still.leave_alone()
-            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
+            return [self.run.ask_slurm(now)]
+        if o.act and not self.run.hangs.still.left_alone:
+            self.run.hangs.still.leave_alone()
+            return self.hangs.report("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
         if not o.tell or o.finding is None:
             return []
-        keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.hang.evidence.items()]
-        return [self._note(self._culprit(o.finding, now)), *self._said_of(o.finding, o.what), *keep]
+        keep = [KeepEvidence(self.run.attempt.number, node, text) for node, text in self.run.attempt.hang.evidence.items()]
+        return [self.run.note(self.hangs.culprit_record(o.finding, now)), *self._said_of(o.finding, o.what), *keep]
 
     def _answerable(self, found: Finding | None, now: Now) -> bool:
         """Does the ladder have an answer? If hang restarts are off, only a restart without the nodes to blame is one."""
-        return self.settings.hang_restart or self._without(found, now)
+        return self.run.settings.hang_restart or self.hangs.can_leave(found, now)
 
     def _wants_slurm(self, found: Finding | None, now: Now) -> bool:
         """Could the ladder have an answer once Slurm reports the state of job and nodes?"""
         convicted = found is not None and found.level is Level.ERROR and found.blamed
-        may_ask = Capability.ASK in self.facts.can and Timer.ASK not in self._timers
-        return bool(convicted and may_ask and not self._heard_lately(now))
+        may_ask = Capability.ASK in self.run.facts.can and Timer.ASK not in self.run.timers
+        return bool(convicted and may_ask and not self.run.heard_lately(now))
 
     def _said_of(self, finding: Finding, what: str = "") -> list[Decision]:
-        if not levels_from(self.settings.hang_c4d_level)[finding.level]:
+        if not levels_from(self.run.settings.hang_c4d_level)[finding.level]:
             return []
         if finding.kind is Kind.UNKNOWN and not finding.ranks:  # nobody can act on it; the history keeps it
             return []
         return [Say(f"{finding.level.value}: {finding}{f' ({what})' if what else ''}")]
 
-    def _evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
-        self._attempt.hang.take(event.node, event.text, event.views)
-        there = self._watching()
-        if Timer.HINTS in self._timers:
-            kept = KeepEvidence(self._attempt.number, event.node, event.text)
-            return [kept, *self._hints_known(now)]
-        if self._hangs.hung is None:
-            if not self._hangs.still.examined(event.node, event.views, there) or Timer.EVIDENCE not in self._timers:
+    def on_evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
+        self.run.attempt.hang.take(event.node, event.text, event.views)
+        there = self.run.watched_nodes()
+        if Timer.HINTS in self.run.timers:
+            kept = KeepEvidence(self.run.attempt.number, event.node, event.text)
+            return [kept, *self.hangs.ask_hints_when_known(now)]
+        if self.run.hangs.hung is None:
+            if not self.run.hangs.still.examined(event.node, event.views, there) or Timer.EVIDENCE not in self.run.timers:
                 return []
-            self._timers.stop(Timer.EVIDENCE)
-            return self._looked_closer(now) if self.phase is Phase.RUNNING else []
-        keep: list[Decision] = [KeepEvidence(self._attempt.number, event.node, event.text)]
-        if Timer.EVIDENCE not in self._timers or not self._hangs.watch.looked_at(event.node, there):
+            self.run.timers.stop(Timer.EVIDENCE)
+            return self._judge_stall(now) if self.run.phase is Phase.RUNNING else []
+        keep: list[Decision] = [KeepEvidence(self.run.attempt.number, event.node, event.text)]
+        if Timer.EVIDENCE not in self.run.timers or not self.run.hangs.watch.looked_at(event.node, there):
             return keep
-        return [*keep, *self._into_hang(self._hangs.hung, now)]
+        return [*keep, *self.hangs.begin_trouble(self.run.hangs.hung, now)]
 
-    def _evidence_overdue(self, now: Now) -> list[Decision]:
+    def on_evidence_overdue(self, now: Now) -> list[Decision]:
         """Some nodes did not answer in time. Half of the ranks do not tell who hangs, but a hang that was noticed is handled
         without it.
         """
-        if self._hangs.hung is None:
-            self._timers.set(Timer.EXAMINE, now.mono + self.settings.hang_c4d_timeout_s)
+        if self.run.hangs.hung is None:
+            self.run.timers.set(Timer.EXAMINE, now.mono + self.run.settings.hang_c4d_timeout_s)
             return []
-        return self._into_trouble(self._hangs.hung, now)
+        return self.settling.begin_trouble(self.run.hangs.hung, now)
 
     # --- ranks slower than the others
 
-    def _compare(self, now: Now) -> list[Decision]:
-        self._timers.set(Timer.COMPARE, now.mono + self.settings.hang_compare_s)
-        self._hangs.slow.ask()
-        return [CompareRanks()] if not (self._under_signal(now) or self._hangs.hung or self._attempt.exits) else []
+    def compare_ranks(self, now: Now) -> list[Decision]:
+        self.run.timers.set(Timer.COMPARE, now.mono + self.run.settings.hang_compare_s)
+        self.run.hangs.slow.ask()
+        return [CompareRanks()] if not (self.run.under_signal(now) or self.run.hangs.hung or self.run.attempt.exits) else []
 
-    def _compared(self, event: ev.RanksCompared, now: Now) -> list[Decision]:
-        finding = self._hangs.slow.seen(event, self._watching(), len(self._tasks))
-        return [self._note(self._culprit(finding, now)), *self._said_of(finding)] if finding else []
+    def on_ranks_compared(self, event: ev.RanksCompared, now: Now) -> list[Decision]:
+        finding = self.run.hangs.slow.seen(event, self.run.watched_nodes(), len(self.run.tasks))
+        return [self.run.note(self.hangs.culprit_record(finding, now)), *self._said_of(finding)] if finding else []

@@ -1,10 +1,12 @@
 """What the judge knows during a run, and the few methods that every group needs: look something up, record something, ask agents
-and Slurm. It answers no event.
+and Slurm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Protocol
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -21,7 +23,7 @@ from ftslurm.model.decisions import (
     WatchRanks,
 )
 from ftslurm.model.devices import Fault
-from ftslurm.model.events import Event, Now
+from ftslurm.model.events import Now
 from ftslurm.model.exits import of_step, signal_name
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
@@ -39,12 +41,11 @@ from ftslurm.policies.judge.parts.launch import StepLaunch
 from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
 from ftslurm.policies.judge.parts.requests import RequestBook
-from ftslurm.policies.judge.parts.search import ReplacementSearch
 from ftslurm.policies.judge.parts.signal import SignalWatch
 from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.parts.spares import Loans, Spares
 from ftslurm.policies.judge.phases import Phase, RunFacts
-from ftslurm.policies.judge.then import Afterwards
+from ftslurm.policies.judge.then import Then
 from ftslurm.policies.ladder.ladder import Cause, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
@@ -63,120 +64,154 @@ LATER_S = 60.0
 IDLE_LOOK = 4.0
 
 
-class JudgeState:
-    """All that the judge remembers: public attributes are for everybody, private ones for its groups of answers."""
+class Above(Protocol):
+    """What groups need of those above them, which stand on them. The judge passes it on."""
 
-    def __init__(self, settings: Settings, history: History, facts: RunFacts) -> None:
+    def follow(self, then: Then, now: Now) -> list[Decision]:
+        """Begin what follows the end of the step."""
+
+    def begin_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Stop the ranks, collect facts, decide."""
+
+    def settle(self, now: Now) -> list[Decision]:
+        """Decide, once nothing is left to wait for: a rung that could not be carried out leads back to a decision."""
+
+    def pass_on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """Handle a signal that came while no ranks ran."""
+
+    def carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Carry out what the owner of the job asked for; the ranks have been stopped for it."""
+
+
+class Run:
+    """What the judge knows during one ftrun. Its parts own their state; `phase`, `attempt`, `tasks`, `trouble`, `decided` and
+    `history` change by the methods here alone.
+
+    ways: the phases that each phase may lead to.
+    """
+
+    def __init__(self, settings: Settings, history: History, facts: RunFacts, ways: Mapping[Phase, frozenset[Phase]]) -> None:
         self.settings = settings
         self.history = history
         self.facts = facts
         self.phase = Phase.NEW
-        self._may_enter: frozenset[Phase] | None = None  # phases that the event may lead to directly; None: any
-        self._attempt = Attempt()
-        self._tasks: dict[int, Task] = {}
-        self._agents = AgentRoster()
-        self._devices = DeviceView()
-        self._trouble: Trouble | None = None
-        self._slurm = SlurmContact()
-        self._told = WaitTold()
-        self._signal = SignalWatch()
-        self._alone = RanksAlone()
-        self._hangs = HangSigns(settings)
-        self._fence = Fence()
-        self._launch = StepLaunch()
-        self._places = Places()
-        self._search: ReplacementSearch | None = None
-        self._loans = Loans()
-        self._free = Spares()
-        self._decided: rec.Decided | None = None
-        self._timers = Timers()  # running timers
-        self._requests = RequestBook(settings)
-        self._end = RunEnd()
+        self._ways = ways
+        self._may_enter: frozenset[Phase] | None = None  # phases that the present event may lead to directly; None: as `ways` say
+        self.attempt = Attempt()
+        self.tasks: dict[int, Task] = {}
+        self.agents = AgentRoster()
+        self.devices = DeviceView()
+        self.trouble: Trouble | None = None
+        self.slurm = SlurmContact()
+        self.told = WaitTold()
+        self.signal = SignalWatch(settings, facts.can)
+        self.alone = RanksAlone()
+        self.hangs = HangSigns(settings)
+        self.fence = Fence()
+        self.launch = StepLaunch()
+        self.places = Places()
+        self.loans = Loans()
+        self.free = Spares()
+        self.decided: rec.Decided | None = None
+        self.timers = Timers()  # running timers
+        self.requests = RequestBook(settings)
+        self.end = RunEnd()
 
-    @property
-    def finished(self) -> bool:
-        return self.phase is Phase.FINISHED
+    def may_enter(self, phases: frozenset[Phase] | None) -> None:
+        """phases: those to which the event that comes may lead directly; None: any to which the present phase may lead."""
+        self._may_enter = phases
 
-    @property
-    def afterwards(self) -> Afterwards:
-        """What follows when the step has ended, while it is ending."""
-        return self._end.after
+    def enter(self, phase: Phase) -> None:
+        """Enter a phase. One answer may pass through several phases, each step as the table allows.
 
-    @property
-    def exit_status(self) -> int:
-        return self._end.status
+        Raises: LookupError for a phase that the table does not allow.
+        """
+        if phase is self.phase:
+            return
+        may, self._may_enter = self._may_enter, None
+        if phase not in (self._ways[self.phase] if may is None else may):
+            raise LookupError(f"the judge's table knows of no way from {self.phase.value} to {phase.value}")
+        self.phase = phase
 
-    @property
-    def wakes_at(self) -> float | None:
-        """Monotonic seconds at which the judge wants a TimePassed, None for never."""
-        due = (self._timers.next_due, self._requests.next_due)
-        return min((at for at in due if at is not None), default=None)
+    def set_trouble(self, trouble: Trouble) -> None:
+        self.trouble = trouble
 
-    def _enter(self, phase: Phase) -> None:
-        """Enter a phase (implemented in judge/judge.py, which has the table of allowed phases)."""
-        raise NotImplementedError
+    def restart_on_hangs(self) -> None:
+        """The program has asked for restarts when it hangs."""
+        self.settings = replace(self.settings, hang_restart=True)
 
-    def _begin(self, trouble: Trouble) -> None:
-        self._trouble = trouble
+    def forget_tasks(self) -> None:
+        """The next step has tasks of its own."""
+        self.tasks = {}
 
-    def _arrive(self, task: Task) -> None:
+    def arrive(self, task: Task) -> None:
         """A task has connected, possibly with another port of its node."""
-        self._tasks[task.rank] = task
+        self.tasks[task.rank] = task
 
-    def _anew(self, number: int | None = None, tasks: Collection[int] | None = None, started: bool = False) -> Attempt:
+    def new_attempt(self, number: int | None = None, tasks: Collection[int] | None = None, started: bool = False) -> Attempt:
         """A new attempt about which nothing is known yet; with the same number and the present tasks unless others are given."""
-        ranks = frozenset(self._tasks if tasks is None else tasks)
-        number = self._attempt.number if number is None else number
-        self._attempt = Attempt(number, ranks, ranks if started else frozenset())
-        return self._attempt
+        ranks = frozenset(self.tasks if tasks is None else tasks)
+        number = self.attempt.number if number is None else number
+        self.attempt = Attempt(number, ranks, ranks if started else frozenset())
+        return self.attempt
 
-    def _note(self, record: rec.Record, vital: bool = False) -> Remember:
-        self.history = self.history.add(record)
+    def note(self, record: rec.Record, vital: bool = False) -> Remember:
+        self.take_in(record)
         return Remember(record, vital)
 
-    def _written(self, decisions: list[Decision]) -> list[Decision]:
+    def note_decision(self, decided: rec.Decided) -> Remember:
+        """The decision that is carried out from now on."""
+        self.decided = decided
+        return self.note(decided, vital=True)
+
+    def take_in(self, record: rec.Record) -> None:
+        """Add to the history what the ledger has already."""
+        self.history = self.history.add(record)
+
+    def read(self, history: History) -> None:
+        """Know what the ledger holds by now: another ftrun of the same job has written to it."""
+        self.history = history.as_seen_by(self.facts.run)
+
+    def note_all(self, decisions: list[Decision]) -> list[Decision]:
         """The decisions of a part, with the records among them added to the history."""
         for decision in decisions:
             if isinstance(decision, Remember):
-                self.history = self.history.add(decision.record)
+                self.take_in(decision.record)
         return decisions
-
-    def _nothing(self, event: Event, now: Now) -> list[Decision]:
-        return []
 
     # --- what is known
 
-    def _step_nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._tasks[rank].node for rank in sorted(self._tasks)))
+    def step_nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.tasks[rank].node for rank in sorted(self.tasks)))
 
-    def _is_current(self, event: ev.AgentTold) -> bool:
+    def is_current(self, event: ev.AgentTold) -> bool:
         """Is the event about the ranks that run now? A report of an agent about earlier ranks may come late."""
         if isinstance(event, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)):
-            return event.rank in self._tasks and event.attempt == self._attempt.latest([event.rank])
-        return event.attempt == self._attempt.latest(self._ranks_on(event.node))
+            return event.rank in self.tasks and event.attempt == self.attempt.latest([event.rank])
+        return event.attempt == self.attempt.latest(self.ranks_on(event.node))
 
-    def _watching(self) -> list[str]:
+    def watched_nodes(self) -> list[str]:
         """Nodes with ranks whose agent is up."""
-        return [node for node in self._step_nodes() if self._agents.here(node)]
+        return [node for node in self.step_nodes() if self.agents.here(node)]
 
-    def _ranks_on(self, node: str) -> list[int]:
-        return [rank for rank, task in self._tasks.items() if task.node == node]
+    def ranks_on(self, node: str) -> list[int]:
+        return [rank for rank, task in self.tasks.items() if task.node == node]
 
-    def _ranks_in(self, nodes: Collection[str]) -> list[int]:
+    def ranks_in(self, nodes: Collection[str]) -> list[int]:
         """In order."""
-        return sorted(rank for rank, task in self._tasks.items() if task.node in nodes)
+        return sorted(rank for rank, task in self.tasks.items() if task.node in nodes)
 
-    def _kept_out(self, now: Now) -> tuple[str, ...]:
+    def kept_out(self, now: Now) -> tuple[str, ...]:
         return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
 
-    def _shown(self) -> tuple[Fault, ...]:
-        return self._devices.shown_with(self._attempt.devices.faults)
+    def shown_faults(self) -> tuple[Fault, ...]:
+        return self.devices.shown_with(self.attempt.devices.faults)
 
-    def _situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
+    def situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """The situation for the ladder. attempt: use this attempt instead of the current one."""
         return situation_of(
-            trouble, attempt or self._attempt, self._tasks, self._shown(), self._slurm.answer, self.history, self.settings,
-            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.why_not.donor, self._chosen(),
+            trouble, attempt or self.attempt, self.tasks, self.shown_faults(), self.slurm.answer, self.history, self.settings,
+            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.why_not.donor, self.chosen_nodes(),
             self.facts.why_not.swap or self._no_split(),
         )  # fmt: skip
 
@@ -184,156 +219,143 @@ class JudgeState:
         """Why the step cannot be split over several jobs, empty if it can: Slurm would refuse the new step; the next rung needs
         no split.
         """
-        uneven = len({share.cpus for share in self._shares()}) > 1
+        uneven = len({share.cpus for share in self.shares()}) > 1
         why = self.facts.why_not.split if uneven else ""
         return f"its nodes have different numbers of CPUs, memory is counted by them, and {why}" if why else ""
 
-    def _shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[Share, ...]:
         """By slot, the resources that the step had when it first ran in this scheduling; each later step needs exactly these."""
         return self.history.slots.shares.get((self.facts.schedule, self.facts.step_key), ())
 
-    def _chosen(self) -> tuple[str, ...] | None:
+    def chosen_nodes(self) -> tuple[str, ...] | None:
         """The nodes of the step: as we have chosen them, or all if it has never started; None: as its tasks say."""
-        return self._places.nodes(bool(self._attempt.started), self.facts)
+        return self.places.nodes(bool(self.attempt.started), self.facts)
 
     def _held_back(self, now: Now) -> tuple[str, ...]:
         """Nodes of the allocation that the step leaves free, without the excluded ones."""
-        if self._places.layout is None or not self.settings.spares:
+        if self.places.layout is None or not self.settings.spares:
             return ()
-        used = {*self._places.layout.nodes, *self._kept_out(now)}
+        used = {*self.places.layout.nodes, *self.kept_out(now)}
         return tuple(node for node in self.facts.nodes if node not in used)
 
-    def _spares(self, now: Now) -> tuple[str, ...]:
+    def spares(self, now: Now) -> tuple[str, ...]:
         """The free nodes against which nothing is known."""
-        down = {node for node, _ in self._slurm.answer.bad_nodes} if self._slurm.answer else set()
-        return tuple(node for node in self._held_back(now) if node not in down and node not in self._fence.silent)
+        down = {node for node, _ in self.slurm.answer.bad_nodes} if self.slurm.answer else set()
+        return tuple(node for node in self._held_back(now) if node not in down and node not in self.fence.silent)
 
-    def _idle(self) -> tuple[str, ...]:
+    def idle_nodes(self) -> tuple[str, ...]:
         """Our nodes of the allocation without ranks: spares, and live nodes that were replaced."""
-        if self._places.layout is None or not {Capability.PROBE, Capability.RELEASE} <= self.facts.can:
+        if self.places.layout is None or not {Capability.PROBE, Capability.RELEASE} <= self.facts.can:
             return ()
-        used = {*self._places.layout.nodes, self.facts.batch_node, *self._free.given_back}
+        used = {*self.places.layout.nodes, self.facts.batch_node, *self.free.given_back}
         return tuple(node for node in self.facts.nodes if node not in used)
 
-    def _heard_lately(self, now: Now) -> bool:
+    def heard_lately(self, now: Now) -> bool:
         """Is there a recent answer from Slurm (if only that it could not tell)?"""
-        return self._slurm.heard_lately(now.mono)
+        return self.slurm.heard_lately(now.mono)
 
-    def _warned(self) -> Trouble:
-        status = of_step(self._attempt.exits.values()).shell
-        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal.number)}", status)
+    def warning_trouble(self) -> Trouble:
+        status = of_step(self.attempt.exits.values()).shell
+        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self.signal.number)}", status)
 
-    def _under_signal(self, now: Now) -> bool:
+    def under_signal(self, now: Now) -> bool:
         """Can a signal explain what ranks do? One of long ago, which they outlived, no longer can."""
-        return bool(self._signal.number) and (not self._signal.meaning or self._explained(now))
+        return bool(self.signal.number) and (not self.signal.meaning or self.signal_explains(now))
 
-    def _explained(self, now: Now) -> bool:
+    def signal_explains(self, now: Now) -> bool:
         """Can the signal still explain that a rank ends? Some programs treat a SIGTERM as a request, and run on for hours."""
-        if self._signal.meaning == TOLD_TO_END:
+        if self.signal.meaning == TOLD_TO_END:
             return True
         holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
-        end = self._slurm.end_time
-        return now.mono - self._signal.at <= holds_s or bool(end and end - now.unix <= holds_s)
+        end = self.slurm.end_time
+        return now.mono - self.signal.at <= holds_s or bool(end and end - now.unix <= holds_s)
 
-    def _await_last_end(self, now: Now) -> None:
+    def await_last_end(self, now: Now) -> None:
         """Start the time limit within which the last rank must end after the first."""
-        self._timers.stop(Timer.EXIT)
-        if (due := self._hangs.last_end_due) is not None:
-            self._timers.set(Timer.EXIT, max(now.mono, due))
+        self.timers.stop(Timer.EXIT)
+        if (due := self.hangs.last_end_due) is not None:
+            self.timers.set(Timer.EXIT, max(now.mono, due))
 
     def _interval(self, usual_s: float) -> float:
         """The limit for silence or no I/O, in seconds, as the programs have set it for their present work; 0: a program has
         switched detection off.
         """
-        stages = self._attempt.program.stages.values()
+        stages = self.attempt.program.stages.values()
         return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
 
-    def _intervals(self) -> SetIntervals:
+    def intervals(self) -> SetIntervals:
         st = self.settings
         silence_s, quiet_s = self._interval(st.hang_interval_s), self._interval(st.hang_detect_s)
         return SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)
 
     @property
-    def _watches_stalls(self) -> bool:
+    def watches_stalls(self) -> bool:
         """Are stalls watched? Independent ranks do not wait for each other."""
         return self.settings.hang_c4d and self.settings.watch != "L0" and self.settings.mode == "sync"
 
-    def _announces(self, number: int) -> bool:
-        """Is it a signal with which Slurm ends a job, or of which the job wants to be warned?"""
-        return signal_name(number).removeprefix("SIG") in {"TERM", *self.settings.warning_signals}
-
-    def _asks_for_requeue(self, number: int) -> bool:
-        """Does the signal ask for a requeue? Then nothing is started before: ranks could only hear of it until the end."""
-        can = {Capability.ASK, Capability.REQUEUE} <= self.facts.can
-        return self.settings.warning_requeue and can and self._announces(number)
-
     # --- waiting
 
-    def _wait_for(self, what: str, for_s: float, now: Now, said: str = "") -> list[Decision]:
+    def wait_for(self, what: str, for_s: float, now: Now, said: str = "") -> list[Decision]:
         """Begin to wait: printed, recorded and shown once, under its name. for_s: the limit, 0: unknown. said: other words for
         people.
         """
-        if not self._told.tell(what):
+        if not self.told.tell(what):
             return []
         until = now.unix + for_s if for_s else 0.0
-        number = self._attempt.number or self.history.attempts
+        number = self.attempt.number or self.history.attempts
         said = said or f"waiting for {what}{f', at most {for_s:.0f} s' if for_s else ''}"
-        return [self._note(rec.Waiting(now.unix, number, what, until)), Say(said), ShowWait(number, what, until)]
+        return [self.note(rec.Waiting(now.unix, number, what, until)), Say(said), ShowWait(number, what, until)]
 
-    def _wait_over(self, number: int) -> list[Decision]:
+    def end_wait(self, number: int) -> list[Decision]:
         """The attempt runs: end the wait. Waits before it need no further record."""
-        return [ShowWait(number, "")] if self._told.over() else []
+        return [ShowWait(number, "")] if self.told.over() else []
 
     # --- asking others
 
-    def _ask_slurm(self, now: Now) -> AskSlurm:
-        self._timers.set(Timer.ASK, now.mono + self.settings.slurm_timeout_s + MARGIN_S)
+    def ask_slurm(self, now: Now) -> AskSlurm:
+        self.timers.set(Timer.ASK, now.mono + self.settings.slurm_timeout_s + MARGIN_S)
         return AskSlurm()
 
-    def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
-        self._timers.stop(Timer.ASK)
-        self._slurm.take(answer, now.mono)
-        over = {node: f"its donor job {job} has ended" for node, job in self._places.lent.items() if job in answer.loans_over}
-        self._attempt.nodes.take_back(over)
+    def take_answer(self, answer: ev.SlurmAnswered, now: Now) -> None:
+        self.timers.stop(Timer.ASK)
+        self.slurm.take(answer, now.mono)
+        over = {node: f"its donor job {job} has ended" for node, job in self.places.lent.items() if job in answer.loans_over}
+        self.attempt.nodes.take_back(over)
 
-    def _probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
-        asked = self._fence.ask(nodes) if Capability.PROBE in self.facts.can else ()
+    def probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
+        asked = self.fence.ask(nodes) if Capability.PROBE in self.facts.can else ()
         if not asked:
             return []
-        self._timers.set(Timer.PROBE, now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S)
+        self.timers.set(Timer.PROBE, now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S)
         return [ProbeNodes(asked, self.settings.probe_s)]
 
-    def _silent_here(self) -> list[str]:
+    def silent_nodes(self) -> list[str]:
         """Nodes of the step that may be dead; it is not known yet."""
-        mine = set(self._step_nodes()) - self._attempt.nodes.gone.keys()
-        return [node for node in self._fence.silent if node in mine]
+        mine = set(self.step_nodes()) - self.attempt.nodes.gone.keys()
+        return [node for node in self.fence.silent if node in mine]
 
-    def _watch_silence(self, now: Now) -> None:
+    def watch_silence(self, now: Now) -> None:
         """A silent node that may live: probe it again, and wait for it at most until its leases run out."""
-        self._timers.stop(Timer.SILENCE)
-        self._timers.stop(Timer.LEASES)
-        if silent := self._silent_here():
-            self._timers.set(Timer.SILENCE, now.mono + self.settings.silence_s)
-            self._timers.set(Timer.LEASES, min(self._fence.over_at(node, self.settings) for node in silent))
+        self.timers.stop(Timer.SILENCE)
+        self.timers.stop(Timer.LEASES)
+        if silent := self.silent_nodes():
+            self.timers.set(Timer.SILENCE, now.mono + self.settings.silence_s)
+            self.timers.set(Timer.LEASES, min(self.fence.over_at(node, self.settings) for node in silent))
 
-    def _look_ahead(self, now: Now) -> list[Decision]:
+    def look_ahead(self, now: Now) -> list[Decision]:
         """Check a spare while a node is under suspicion, so that the result is there when the spare is needed."""
         wanted = Capability.REPLACE in self.facts.can and self.settings.node_replacement
-        spares = self._spares(now) if wanted else ()
-        return self._free.look_at(spares[0], self.settings.check_s, now.mono) if spares else []
+        spares = self.spares(now) if wanted else ()
+        return self.free.look_at(spares[0], self.settings.check_s, now.mono) if spares else []
 
-    def _looked_ahead(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
-        self._free.seen(event)
-        return []
-
-    def _watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
+    def watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
         """Start agents. nodes: where ranks will run, None: where they run."""
-        nodes = self._step_nodes() if nodes is None else tuple(nodes)
-        unwatched = tuple(node for node in nodes if node not in self._agents.kinds)
-        relieved = tuple(sorted(self._agents.guards & {*unwatched}))  # reports about devices from there were ignored so far
+        nodes = self.step_nodes() if nodes is None else tuple(nodes)
+        unwatched = tuple(node for node in nodes if node not in self.agents.kinds)
+        relieved = tuple(sorted(self.agents.guards & {*unwatched}))  # reports about devices from there were ignored so far
         guards = self._more_guards(nodes, now)
-        self._agents.expect(unwatched, guards, relieved, now.mono)
-        lent = {node: job for node, job in self._places.lent.items() if node in unwatched}
+        self.agents.expect(unwatched, guards, relieved, now.mono)
+        lent = {node: job for node, job in self.places.lent.items() if node in unwatched}
         asked: list[Decision] = [DismissAgents(relieved)] if relieved else []
         return [*asked, WatchNodes((*unwatched, *guards), lent)] if unwatched or guards else asked
 
@@ -341,21 +363,21 @@ class JudgeState:
         """Spares that get an agent: if all ranks run on the batch node, no agent on another node of the job could take over."""
         f = self.facts
         others = {*f.nodes} - {f.batch_node}
-        spares = () if f.batch_node not in f.nodes or not nodes or others & {*nodes} else self._spares(now)
-        return () if self._agents.guards & {*spares} else spares[:1]
+        spares = () if f.batch_node not in f.nodes or not nodes or others & {*nodes} else self.spares(now)
+        return () if self.agents.guards & {*spares} else spares[:1]
 
-    def _watch_all_ranks(self) -> list[Decision]:
-        return self._watch_ranks(self._agents.kinds)
+    def watch_all_ranks(self) -> list[Decision]:
+        return self.watch_ranks(self.agents.kinds)
 
-    def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
+    def watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
         """Agents that are up watch the activity of the processes below their shims; later ones are told when they arrive."""
-        mine: dict[str, list[tuple[int, int, int]]] = {node: [] for node in nodes if self._agents.here(node)}
-        for rank in self._ranks_in(mine):
-            task = self._tasks[rank]
-            mine[task.node].append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
+        mine: dict[str, list[tuple[int, int, int]]] = {node: [] for node in nodes if self.agents.here(node)}
+        for rank in self.ranks_in(mine):
+            task = self.tasks[rank]
+            mine[task.node].append((rank, task.pid, self.attempt.numbers.get(rank, self.attempt.number)))
         there = {node: tuple(ranks) for node, ranks in mine.items() if ranks}
         st = self.settings
-        quiet_s = self._intervals().quiet_s
-        stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
-        steps = {node: self._launch.steps.get(node, self._launch.step) for node in there}
-        return [WatchRanks(there, quiet_s, steps, stall_s, self._hangs.calculated)] if there else []
+        quiet_s = self.intervals().quiet_s
+        stall_s = st.hang_c4d_timeout_s if self.watches_stalls else 0.0
+        steps = {node: self.launch.steps.get(node, self.launch.step) for node in there}
+        return [WatchRanks(there, quiet_s, steps, stall_s, self.hangs.calculated)] if there else []

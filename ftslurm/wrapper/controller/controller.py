@@ -50,7 +50,7 @@ class Controller:
 
     def _handle(self, event: Event) -> None:
         if self._journal.grown():  # another ftrun of the same job has written: its attempts and budgets count as well
-            self._judge.history = fold(self._journal.read().records).as_seen_by(self._judge.facts.run)
+            self._judge.read(fold(self._journal.read().records))
         decisions = self._judge.handle(event, self._clock.now())
         log.debug("%s -> %s", event, decisions)
         records = [decision for decision in decisions if isinstance(decision, Remember)]

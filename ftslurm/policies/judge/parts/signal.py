@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ftslurm.model import events as ev
+from ftslurm.model.exits import signal_name
+from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.tree import Settings
 
 SIGTERM = 15
 
@@ -14,7 +17,8 @@ class SignalWatch:
     empty until it is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings, can: Collection[Capability]) -> None:
+        self._settings, self._can = settings, can
         self.number = 0
         self.at = 0.0
         self.meaning = ""
@@ -23,6 +27,15 @@ class SignalWatch:
         self.by_ranks: set[int] = set()  # signals that the ranks received, as their shims report, or from us
         self._told: set[int] = set()  # ranks that have received the signal that ends them
         self._to_pass_on = 0  # a signal to ftrun itself that the ranks may still need
+
+    def announces(self, number: int) -> bool:
+        """Is it a signal with which Slurm ends a job, or of which the job wants to be warned?"""
+        return signal_name(number).removeprefix("SIG") in {"TERM", *self._settings.warning_signals}
+
+    def asks_for_requeue(self, number: int) -> bool:
+        """Does the signal ask for a requeue? Then nothing is started before: ranks could only hear of it until the end."""
+        can = {Capability.ASK, Capability.REQUEUE} <= {*self._can}
+        return self._settings.warning_requeue and can and self.announces(number)
 
     def take(self, number: int, at: float) -> None:
         self.number, self.at = number, at

@@ -21,10 +21,15 @@ from ftslurm.model.folds.summary import STOPPED
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
+from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.parts.standing_requests import reply_to
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.requests.answers import Answers, asked_by
-from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS
+from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS, Interrupting
+from ftslurm.policies.judge.rungs import Rungs
+from ftslurm.policies.judge.settling import Settling
+from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Afterwards, ThenLaunch, ThenRequeue, ThenStepStays
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
@@ -33,32 +38,39 @@ _IN_NODE_NAMES = frozenset(f"{ascii_letters}{digits}._-")
 NODE_NAME_MAX = 64
 
 
-class Requests(Answers):
-    def _control_asked(self, event: ev.ControlAsked, now: Now) -> list[Decision]:
+class Requests:
+    def __init__(
+        self, run: Run, ending: Ending, rungs: Rungs, settling: Settling, launching: Launching, interrupting: Interrupting,
+        answers: Answers,
+    ) -> None:  # fmt: skip
+        self.run, self.ending, self.rungs, self.settling = run, ending, rungs, settling
+        self.launching, self.interrupting, self.answers = launching, interrupting, answers
+
+    def on_control_asked(self, event: ev.ControlAsked, now: Now) -> list[Decision]:
         asked = event.request
-        if self.history.control.get(asked.number) is None:
-            self.history = self.history.add(asked)
-        request = self.history.control.get(asked.number)
-        if request is None or request.state is State.UNDONE or asked.number in self._requests.to_consider:
+        if self.run.history.control.get(asked.number) is None:
+            self.run.take_in(asked)
+        request = self.run.history.control.get(asked.number)
+        if request is None or request.state is State.UNDONE or asked.number in self.run.requests.to_consider:
             return []
-        if request.state is State.DONE and not (asked.verb == ctl.STOP and request.run != self.facts.run):
+        if request.state is State.DONE and not (asked.verb == ctl.STOP and request.run != self.run.facts.run):
             return []  # another ftrun answers for the whole job; but each stops its own ranks
         if request.state is State.TAKEN and request.waits:
             return self._await(request, now)
         if asked.verb not in _TAKE:
-            return self._refuse(request, f"this version of ftrun does not know `{asked.verb}`", now)
+            return self.answers.refuse(request, f"this version of ftrun does not know `{asked.verb}`", now)
         return _TAKE[asked.verb](self, request, now)
 
     # --- what changes nothing that runs
 
     def _answer_at_once(self, request: Request, now: Now) -> list[Decision]:
         """Answer a request that changes nothing that runs."""
-        reply = reply_to(request, self.history, self.settings.ladder)
+        reply = reply_to(request, self.run.history, self.run.settings.ladder)
         if not reply.ok:
-            return self._refuse(request, reply.text, now)
+            return self.answers.refuse(request, reply.text, now)
         if request.asked.verb == ctl.UNDO:
-            self._requests.forget(request.asked.target)
-        return self._agree(request, reply.text, now)
+            self.run.requests.forget(request.asked.target)
+        return self.answers.agree(request, reply.text, now)
 
     # --- what ends ranks
 
@@ -66,242 +78,256 @@ class Requests(Answers):
         """Carry the request out now, or when its checkpoints have been written."""
         asked = request.asked
         if bad := [node for node in asked.nodes if not _is_node_name(node)]:
-            return self._refuse(request, f"{', '.join(bad)} is not a node name", now)
+            return self.answers.refuse(request, f"{', '.join(bad)} is not a node name", now)
         if not request.waits:
             return self._act_now(request, now)
-        if asked.checkpoints and not asked.until and not self._requests.checkpoints.are_known(request, self.history):
-            return self._refuse(request, _WHAT_IS_NEEDED, now)
+        if asked.checkpoints and not asked.until and not self.run.requests.checkpoints.are_known(request, self.run.history):
+            return self.answers.refuse(request, _WHAT_IS_NEEDED, now)
         if ban := self._forbidden(request):
-            return self._refuse(request, ban, now)
-        taken = self._agree(request, self._waits_for(request), now)
+            return self.answers.refuse(request, ban, now)
+        taken = self.answers.agree(request, self._waits_for(request), now)
         return [*taken, *self._await(request, now)]
 
     def _waits_for(self, request: Request) -> str:
         asked = request.asked
         if not asked.checkpoints:
             return f"it will be done at {ctl.utc(asked.until)}"
-        return self._requests.checkpoints.awaited(request, self.history)
+        return self.run.requests.checkpoints.awaited(request, self.run.history)
 
     def _await(self, request: Request, now: Now) -> list[Decision]:
         if request.asked.until:
-            self._requests.due_at(request.number, now.mono + max(0.0, request.asked.until - now.unix))
-        return self._requests.checkpoints.watch(self.history) if request.asked.checkpoints else []
+            self.run.requests.due_at(request.number, now.mono + max(0.0, request.asked.until - now.unix))
+        return self.run.requests.checkpoints.watch(self.run.history) if request.asked.checkpoints else []
 
     def _act_now(self, request: Request, now: Now) -> list[Decision]:
         if ban := self._forbidden(request):
-            return self._refuse(request, ban, now)
+            return self.answers.refuse(request, ban, now)
         return _ACT[request.asked.verb](self, request, now)
 
     def _forbidden(self, request: Request) -> str:
         """Why settings forbid the request, empty if they do not. An owner who wants no more restarts does not mean those that
         they ask for themselves; the later request decides.
         """
-        ban = self.history.control.no_restarts
+        ban = self.run.history.control.no_restarts
         if request.asked.verb != ctl.REQUEUE or ban is None:
             return ""
-        return f"request {ban.number} forbids restarts; run `ftslurm control {self.facts.job} allow-restarts` first"
+        return f"request {ban.number} forbids restarts; run `ftslurm control {self.run.facts.job} allow-restarts` first"
 
     # --- stop
 
     def _stop(self, request: Request, now: Now) -> list[Decision]:
         """Stop the job gracefully, as a Ctrl-C does: ranks get the grace, waits end, no rung is asked."""
         what = f"{STOPPED} {request.number} of {asked_by(request)}"
-        if self.phase is Phase.REQUEUEING and Timer.REQUEUE not in self._timers:
+        if self.run.phase is Phase.REQUEUEING and Timer.REQUEUE not in self.run.timers:
             return []  # the step that requeues the job has control: the job's next ftrun takes the request
-        if self.phase is Phase.ENDING and not self._end.after.another_try:
-            return self._agree(request, "the job is ending already", now, done=True)
-        taken = self._agree(request, "the ranks are stopped, and the job ends", now, done=True)
-        return [*taken, *self._break_off(what, now)]
+        if self.run.phase is Phase.ENDING and not self.run.end.after.another_try:
+            return self.answers.agree(request, "the job is ending already", now, done=True)
+        taken = self.answers.agree(request, "the ranks are stopped, and the job ends", now, done=True)
+        return [*taken, *self.interrupting.break_off(what, now)]
 
     # --- requeue
 
-    def _requeue_asked(self, request: Request, now: Now) -> list[Decision]:
+    def _requeue(self, request: Request, now: Now) -> list[Decision]:
         asked = request.asked
-        if asked.schedule < self.facts.schedule and not request.waits and not self._are_here(asked.nodes):
-            return self._agree(request, "the job has been requeued since", now, done=True)
-        if self.phase is Phase.REQUEUEING or (self.phase is Phase.ENDING and isinstance(self._end.after.then, ThenRequeue)):
-            return self._agree(request, "the job is being requeued", now, done=True) if not asked.nodes else []
-        if self.phase is Phase.ENDING and not self._end.after.another_try:
-            return self._refuse(request, "the job is ending", now)
+        if asked.schedule < self.run.facts.schedule and not request.waits and not self._are_here(asked.nodes):
+            return self.answers.agree(request, "the job has been requeued since", now, done=True)
+        if self.run.phase is Phase.REQUEUEING or (
+            self.run.phase is Phase.ENDING and isinstance(self.run.end.after.then, ThenRequeue)
+        ):
+            return self.answers.agree(request, "the job is being requeued", now, done=True) if not asked.nodes else []
+        if self.run.phase is Phase.ENDING and not self.run.end.after.another_try:
+            return self.answers.refuse(request, "the job is ending", now)
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
-        s = self._situation(trouble, now)
-        if self._slurm.away_since is not None and s.slurm is not None and s.slurm.away:
-            self._requests.consider_later(request.number)  # ftrun waits for slurmctld in any case, and asks again
+        s = self.run.situation(trouble, now)
+        if self.run.slurm.away_since is not None and s.slurm is not None and s.slurm.away:
+            self.run.requests.consider_later(request.number)  # ftrun waits for slurmctld in any case, and asks again
             return []
-        if Capability.ASK in self.facts.can and not (s.slurm is not None and self._heard_lately(now)):
+        if Capability.ASK in self.run.facts.can and not (s.slurm is not None and self.run.heard_lately(now)):
             return self._consider_later(request, now)
         if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
-            return self._refuse(request, ENDING_STATES[s.slurm.state], now)
+            return self.answers.refuse(request, ENDING_STATES[s.slurm.state], now)
         if why := why_no_requeue(_without(s, asked.nodes)):
-            return self._refuse(request, f"the job cannot be requeued: {why}", now)
-        taken = self._agree(request, "the job is requeued", now, done=True)
-        self._requests.carry_out(request.number)
-        return [*taken, *self._into_request(trouble, now)]
+            return self.answers.refuse(request, f"the job cannot be requeued: {why}", now)
+        taken = self.answers.agree(request, "the job is requeued", now, done=True)
+        self.run.requests.carry_out(request.number)
+        return [*taken, *self.interrupting.enter_request(trouble, now)]
 
     def _are_here(self, nodes: tuple[str, ...]) -> bool:
-        return bool({*nodes} & {*self.facts.nodes})
+        return bool({*nodes} & {*self.run.facts.nodes})
 
     def _what(self, request: Request) -> str:
         return f"{asked_by(request)} asked to {ctl.in_words(request.asked)} (request {request.number})"
 
     def _consider_later(self, request: Request, now: Now) -> list[Decision]:
-        self._requests.consider_later(request.number)
-        return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
+        self.run.requests.consider_later(request.number)
+        return [] if Timer.ASK in self.run.timers else [self.run.ask_slurm(now)]
 
     def _consider(self, now: Now) -> list[Decision]:
         """Decide on the requests that waited for Slurm: it has answered, if only that it cannot."""
-        asked = self._requests.take_to_consider()
+        asked = self.run.requests.take_to_consider()
         found: list[Decision] = []
-        for request in [self.history.control.get(number) for number in asked]:
+        for request in [self.run.history.control.get(number) for number in asked]:
             if request is not None and request.state in (State.OPEN, State.TAKEN):
                 found += self._act_now(request, now)
         return found
 
-    def _settle_again(self, now: Now) -> list[Decision]:
-        self._enter(Phase.SETTLING)
-        self._timers.stop_all()
-        return self._settled(now)
+    def decide_again(self, now: Now) -> list[Decision]:
+        self.run.enter(Phase.SETTLING)
+        self.run.timers.stop_all()
+        return self.settling.settle(now)
 
     # --- leave a node
 
     def _exclude(self, request: Request, now: Now) -> list[Decision]:
         """Leave the node: at once if ranks run on it and the job can continue without it; otherwise from the next start on."""
-        here = [node for node in request.asked.nodes if node in self._step_nodes()]
-        if request.asked.later or not here or self.phase is not Phase.RUNNING:
-            if self.phase is Phase.REQUEUEING:
+        here = [node for node in request.asked.nodes if node in self.run.step_nodes()]
+        if request.asked.later or not here or self.run.phase is not Phase.RUNNING:
+            if self.run.phase is Phase.REQUEUEING:
                 return []  # Slurm's list is fixed now: the job's next ftrun takes the request
-            planned = {*(self._planned() or self.facts.nodes)} if self.phase is not Phase.RUNNING else {*here}
+            planned = (
+                {*(self.launching.planned_nodes() or self.run.facts.nodes)} if self.run.phase is not Phase.RUNNING else {*here}
+            )
             then = "the ranks leave it when they run" if planned & {*request.asked.nodes} and not request.asked.later else ""
             text = then or "the job does not run there from its next start on"
-            return self._agree(request, text, now, done=not then)
+            return self.answers.agree(request, text, now, done=not then)
         return self._leave(request, here, now)
 
     def _leave(self, request: Request, here: list[str], now: Now) -> list[Decision]:
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
         out = dict.fromkeys(here, f"excluded by {request.who} (request {request.number})")
-        s = self._situation(trouble, now, replace(self._attempt, nodes=replace(self._attempt.nodes, asked_out=out)))
+        s = self.run.situation(trouble, now, replace(self.run.attempt, nodes=replace(self.run.attempt.nodes, asked_out=out)))
         choice = choose(s)
         if choice.rung == Rung.FAIL:
-            if Capability.ASK in self.facts.can and not self._heard_lately(now):
+            if Capability.ASK in self.run.facts.can and not self.run.heard_lately(now):
                 return self._consider_later(request, now)
             why = f"the job cannot continue without {fold_nodes(here)} now: {choice.why}"
             if request.state is State.TAKEN:  # it holds for the next start, which may be possible
-                return self._agree(request, why, now, done=True)
-            return self._refuse(request, why, now)
-        self._attempt.nodes.ask_out(out)
-        taken = self._agree(request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
-        self._requests.carry_out(0)
-        return [*taken, *self._into_trouble(trouble, now)]
+                return self.answers.agree(request, why, now, done=True)
+            return self.answers.refuse(request, why, now)
+        self.run.attempt.nodes.ask_out(out)
+        taken = self.answers.agree(request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
+        self.run.requests.carry_out(0)
+        return [*taken, *self.settling.begin_trouble(trouble, now)]
 
     def _leave_late(self, now: Now) -> list[Decision]:
         """Ranks run again: leave the nodes whose exclusion people asked for meanwhile."""
-        for request in self.history.control.to_come:
-            if request.asked.verb == ctl.EXCLUDE and not request.waits and self.phase is Phase.RUNNING:
-                here = [node for node in request.asked.nodes if node in self._step_nodes()]
+        for request in self.run.history.control.to_come:
+            if request.asked.verb == ctl.EXCLUDE and not request.waits and self.run.phase is Phase.RUNNING:
+                here = [node for node in request.asked.nodes if node in self.run.step_nodes()]
                 if not here:
-                    return self._done(request, "no rank runs there now", now)
+                    return self.answers.close(request, "no rank runs there now", now)
                 return self._leave(request, here, now)
         return []
 
     # --- the ranks have been stopped: carry out the request
 
-    def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
-        if self._signal.meaning == "stopped":
-            return self._give_up(trouble.what, self._stopped_status(), now)
-        number = self._requests.take_in_hand()
-        s = self._situation(trouble, now)
+    def carry_out(self, trouble: Trouble, now: Now) -> list[Decision]:
+        if self.run.signal.meaning == "stopped":
+            return self.ending.give_up(trouble.what, self._stopped_status(), now)
+        number = self.run.requests.take_in_hand()
+        s = self.run.situation(trouble, now)
         if number:
             choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
-            return self._requeue(choice, s, now)
+            return self.rungs.requeue(choice, s, now)
         choice = choose(s)
         if choice.rung != Rung.FAIL:
-            return self._climb(s, now)
-        bad = {**self._attempt.stuck_nodes(self._tasks), **bad_nodes(self._slurm.answer, self._attempt, self._chosen())}
-        if why := self._attempt.step_end.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
-            self._begin(Trouble(Cause.LOST, f"{trouble.what}; {why}", 1))  # nothing may start beside that: the ladder is asked
-            return self._decide(now)
+            return self.rungs.climb(s, now)
+        bad = {
+            **self.run.attempt.stuck_nodes(self.run.tasks),
+            **bad_nodes(self.run.slurm.answer, self.run.attempt, self.run.chosen_nodes()),
+        }
+        if why := self.run.attempt.step_end.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
+            self.run.set_trouble(
+                Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)
+            )  # nothing may start beside that: the ladder is asked
+            return self.settling.decide(now)
         # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
         back = Choice(
             Rung.IN_PLACE_RESTART, f"the node cannot be excluded after all: {choice.why}", "", choice.passed, choice.settings
         )
-        decided = self._decision(back, s, now)
-        if self._attempt.step_end.gone or self._attempt.lost:
-            return [decided, *self._end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
-        return [decided, *self._restart(now)]
+        decided = self.rungs.record_decision(back, s, now)
+        if self.run.attempt.step_end.gone or self.run.attempt.lost:
+            return [decided, *self.ending.end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
+        return [decided, *self.rungs.restart(now)]
 
     def _stopped_status(self) -> int:
         """The exit status of a stopped job: that of its ranks; a rank that had to be stopped has not done its work."""
-        return max(self._warned().status, 0 if self._attempt.all_ended else STOPPED_STATUS)
+        return max(self.run.warning_trouble().status, 0 if self.run.attempt.all_ended else STOPPED_STATUS)
 
     # --- checkpoints
 
-    def _checkpoint_made(self, event: ev.CheckpointMade, now: Now) -> list[Decision]:
-        return self._checkpoint("file", event.path, event.pattern, now)
+    def on_checkpoint_made(self, event: ev.CheckpointMade, now: Now) -> list[Decision]:
+        return self._note_checkpoint("file", event.path, event.pattern, now)
 
-    def _checkpoint_told(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+    def on_checkpoint_told(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
         """A rank reports a checkpoint. Each rank may report its part: all are complete when no other follows for a while, or a
         rank reports the next one.
         """
-        if not self._is_current(event):
+        if not self.run.is_current(event):
             return []
         said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
-        before: list[Decision] = [] if self.history.progress.checkpoints_told else [self._note(said)]
-        if self._requests.checkpoints.has_told(event.rank):
-            before += self._checkpoint_settled(now)
-        self._requests.checkpoints.told(event.rank, now.mono)
+        before: list[Decision] = [] if self.run.history.progress.checkpoints_told else [self.run.note(said)]
+        if self.run.requests.checkpoints.has_told(event.rank):
+            before += self._note_told_checkpoint(now)
+        self.run.requests.checkpoints.told(event.rank, now.mono)
         return before
 
-    def _checkpoint_settled(self, now: Now) -> list[Decision]:
-        told = self._requests.checkpoints.take_told()
-        return self._checkpoint("program", told, "", now) if told else []
+    def _note_told_checkpoint(self, now: Now) -> list[Decision]:
+        told = self.run.requests.checkpoints.take_told()
+        return self._note_checkpoint("program", told, "", now) if told else []
 
-    def _checkpoint(self, sign: str, where: str, pattern: str, now: Now) -> list[Decision]:
+    def _note_checkpoint(self, sign: str, where: str, pattern: str, now: Now) -> list[Decision]:
         found: list[Decision] = []
-        for request in self.history.control.to_come:
-            left = self._requests.checkpoints.left(request, pattern, self.history, now.unix)
+        for request in self.run.history.control.to_come:
+            left = self.run.requests.checkpoints.left(request, pattern, self.run.history, now.unix)
             if left is None:
                 continue
-            found.append(self._note(rec.CheckpointSeen(now.unix, self._of_attempt, request.number, sign, where[:500], left)))
-            if not left and request.number not in self._requests.to_consider:
+            found.append(
+                self.run.note(rec.CheckpointSeen(now.unix, self.answers.attempt_number, request.number, sign, where[:500], left))
+            )
+            if not left and request.number not in self.run.requests.to_consider:
                 found += self._act_now(request, now)
         return found
 
     # --- around every event
 
-    def _requests_before(self, event: ev.Event, now: Now) -> list[Decision]:
+    def before(self, event: ev.Event, now: Now) -> list[Decision]:
         """Before an event: decide the requests that wait for Slurm's answer, before other groups use the event."""
-        if not (self._requests.to_consider and isinstance(event, ev.SlurmAnswered)):
+        if not (self.run.requests.to_consider and isinstance(event, ev.SlurmAnswered)):
             return []
-        self._take(event, now)
+        self.run.take_answer(event, now)
         return self._consider(now)
 
-    def _requests_after(self, event: ev.Event, before: Phase, now: Now) -> list[Decision]:
-        if self.phase is Phase.FINISHED:
+    def after(self, event: ev.Event, before: Phase, now: Now) -> list[Decision]:
+        if self.run.phase is Phase.FINISHED:
             return []
         found: list[Decision] = []
         if isinstance(event, ev.Begun):
             found += self._resume(now)
         elif isinstance(event, ev.TimePassed):
-            found += self._requests_overdue(now)
-        if self.phase is Phase.RUNNING and before is not Phase.RUNNING:
+            found += self._act_on_due(now)
+        if self.run.phase is Phase.RUNNING and before is not Phase.RUNNING:
             found += self._leave_late(now)
-        return [*found, *(self._requests.checkpoints.watch(self.history) if self._requests.checkpoints.patterns else [])]
+        return [
+            *found,
+            *(self.run.requests.checkpoints.watch(self.run.history) if self.run.requests.checkpoints.patterns else []),
+        ]
 
-    def _requests_overdue(self, now: Now) -> list[Decision]:
+    def _act_on_due(self, now: Now) -> list[Decision]:
         found: list[Decision] = []
-        if self._requests.checkpoints.has_settled(now.mono):
-            found += self._checkpoint_settled(now)
-        for number in self._requests.take_due(now.mono):
-            request = self.history.control.get(number)
-            if request is not None and request.state is State.TAKEN and self.phase is not Phase.FINISHED:
+        if self.run.requests.checkpoints.has_settled(now.mono):
+            found += self._note_told_checkpoint(now)
+        for number in self.run.requests.take_due(now.mono):
+            request = self.run.history.control.get(number)
+            if request is not None and request.state is State.TAKEN and self.run.phase is not Phase.FINISHED:
                 found += self._act_now(request, now)
         return found
 
     def _resume(self, now: Now) -> list[Decision]:
         """Continue what an earlier ftrun has accepted and not carried out."""
         found: list[Decision] = []
-        for request in self.history.control.to_come:
-            if self.phase is Phase.FINISHED:
+        for request in self.run.history.control.to_come:
+            if self.run.phase is Phase.FINISHED:
                 break
             if request.waits:
                 found += self._await(request, now)
@@ -343,4 +369,4 @@ _TAKE: Mapping[str, _Take] = {
     ctl.EXCLUDE: Requests._act,
     **dict.fromkeys(ctl.STANDS, Requests._answer_at_once),
 }
-_ACT: Mapping[str, _Take] = {ctl.STOP: Requests._stop, ctl.REQUEUE: Requests._requeue_asked, ctl.EXCLUDE: Requests._exclude}
+_ACT: Mapping[str, _Take] = {ctl.STOP: Requests._stop, ctl.REQUEUE: Requests._requeue, ctl.EXCLUDE: Requests._exclude}
