@@ -158,7 +158,7 @@ class Launching:
     def _give_up_grant(self, now: Now) -> list[Decision]:
         """Give up a step that Slurm never starts, where a requeue can help; elsewhere wait as srun does. Seen on 22.05: a backup
         slurmctld that took over from a killed one while the job was cleaned up."""
-        waited_s = now.unix - self.run.launch.launched_at
+        waited_s = now.mono - self.run.launch.asked_at
         if Capability.REQUEUE not in self.run.facts.can or waited_s < NEVER_GRANTED_S:
             return []
         what = f"Slurm has not started the step for {waited_s:.0f} s, although no step stands in its way"

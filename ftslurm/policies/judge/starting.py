@@ -34,7 +34,7 @@ class Starting:
         self.run.enter(Phase.LAUNCHING)
         self.run.forget_tasks()
         self.run.alone.stop()
-        self.run.launch.begin(now.unix, self.run.settings.silence_s)
+        self.run.launch.begin(now, self.run.settings.silence_s)
         self.run.told.forget()
         self.run.timers.only(
             {Timer.SLOW_LAUNCH: now.mono + self.run.launch.look_in_s} if Capability.PROBE in self.run.facts.can else {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from ftslurm.model.events import Now
+
 
 class StepLaunch:
     """step: its name, from rank 0's shim. steps: node -> the step there. overlap: is it launched beside ended steps that Slurm
@@ -19,7 +21,8 @@ class StepLaunch:
         self.failed = False  # did the step fail to start?
         self.undelivered = ""  # of such a step, what went wrong between srun and the nodes
         self.run_began_at = 0.0  # monotonic seconds
-        self.launched_at = 0.0  # Unix seconds, of a step whose ranks have not been started yet
+        self.asked_at = 0.0  # monotonic seconds, when the last step was asked for
+        self._launched_at = 0.0  # the same in Unix seconds, of a step whose ranks have not been started yet
         self.others_unlisted = False  # does Slurm list no step of a killed ftrun?
         self.others_hold: frozenset[str] = frozenset()  # steps of such an ftrun, if Slurm lists no other
         self.look_in_s = 0.0  # seconds between two probes of nodes that have not called
@@ -30,10 +33,10 @@ class StepLaunch:
     def begin_run(self, at: float, overlap: bool) -> None:
         self.run_began_at, self.overlap = at, overlap
 
-    def begin(self, at: float, look_in_s: float) -> None:
-        """at: Unix seconds."""
+    def begin(self, now: Now, look_in_s: float) -> None:
         self.steps, self.absent, self.unfit, self.stragglers = {}, {}, {}, frozenset()
-        self.launched_at, self.look_in_s, self.failed, self.undelivered = at, look_in_s, False, ""
+        self.asked_at, self._launched_at = now.mono, now.unix
+        self.look_in_s, self.failed, self.undelivered = look_in_s, False, ""
 
     def arrive(self, node: str, step: str, first: bool) -> None:
         self.steps[node] = step
@@ -43,7 +46,7 @@ class StepLaunch:
 
     def start_ranks(self) -> float:
         """The ranks are started. Gives when the step was launched, Unix seconds; 0 if an earlier step continues."""
-        at, self.launched_at, self.in_vain = self.launched_at, 0.0, 0
+        at, self._launched_at, self.in_vain = self._launched_at, 0.0, 0
         return at
 
     def fail(self, undelivered: str = "") -> None:
