@@ -26,9 +26,8 @@ class Devices:
     def on_agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         if dismissed := self.admit_agent(event, now):
             return dismissed
-        watched = (
-            self.run.watch_ranks([event.node]) if self.run.phase is not Phase.LAUNCHING else []
-        )  # the ranks have not started yet
+        started = self.run.phase is not Phase.LAUNCHING
+        watched = self.run.watch_ranks([event.node]) if started else []
         held: list[Decision] = [*self.run.agents.take_orders(event.node), *watched]
         return [*held, LookAtDevices(), *self.settling.settle(now)] if Timer.LOOK in self.run.timers else held
 

@@ -70,9 +70,8 @@ class Ending:
 
     def _lost_to_dead_nodes(self) -> bool:
         """Does the launcher miss only ranks on nodes that cannot answer it either?"""
-        return all(
-            rank in self.run.tasks and self.run.tasks[rank].node in self.run.attempt.nodes.gone for rank in self.run.attempt.lost
-        )
+        tasks, attempt = self.run.tasks, self.run.attempt
+        return all(rank in tasks and tasks[rank].node in attempt.nodes.gone for rank in attempt.lost)
 
     def _abandon(self) -> list[Decision]:
         """Abandon the launcher once every live shim has ended: srun would wait for the dead nodes (30 s on 22.05, even when told
@@ -98,11 +97,7 @@ class Ending:
 
     def go_on_when_fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
         """Begin what follows, once nothing of the old attempt can still run beside it."""
-        left = (
-            self.run.fence.unproven(self.run.attempt, self.run.tasks, self.run.settings, now.mono)
-            if self.run.end.after.another_try
-            else {}
-        )
+        left = self.run.unproven(now) if self.run.end.after.another_try else {}
         if math.inf in left.values():
             # Only Slurm can end a process that cannot be killed, and it restarts the job only after that.
             self.run.end.as_unended()
@@ -123,7 +118,7 @@ class Ending:
         return []
 
     def tell_leases(self, now: Now) -> list[Decision]:
-        left = self.run.fence.unproven(self.run.attempt, self.run.tasks, self.run.settings, now.mono)
+        left = self.run.unproven(now)
         if not left:
             return []
         nodes = fold_nodes({self.run.tasks[rank].node for rank in left})
@@ -194,7 +189,7 @@ class Ending:
         """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the
         end, and the next ftrun need not wait for that.
         """
-        left = self.run.fence.unproven(self.run.attempt, self.run.tasks, self.run.settings, now.mono)
+        left = self.run.unproven(now)
         return tuple(sorted({self.run.tasks[rank].node for rank in left} & self.run.fence.silent.keys()))
 
     def hand_over(self, now: Now) -> list[Decision]:

@@ -131,9 +131,7 @@ class Starting:
 
     def _banner(self, number: int, nodes: str) -> str:
         """The line that separates the output of an attempt from earlier ones; empty for a first start."""
-        rung, cause = (
-            (self.run.decided.rung, self.run.decided.cause) if self.run.decided else self.run.history.requeues.scheduled_by
-        )
+        rung, cause = self.run.last_remedy
         if number < 2 or not rung:
             return ""
         decided = self.run.decided or self.run.history.last_decision
@@ -142,9 +140,7 @@ class Starting:
 
     def _env(self, now: Now) -> dict[int, dict[str, str]]:
         """rank -> its environment for the start that has just been recorded."""
-        # What another ftrun of the script did is not among this one's starts.
-        last = (self.run.decided.rung, self.run.decided.cause) if self.run.decided else self.run.history.requeues.scheduled_by
-        shared = restart_env(*last, fold_nodes(self.run.kept_out(now)))
+        shared = restart_env(*self.run.last_remedy, fold_nodes(self.run.kept_out(now)))
         shared |= self.run.facts.env.sdk
         if self.run.hangs.calculated and _FT_CONFIG in shared:  # without a configuration each section is taken as it comes
             from ftslurm.model.settings.ft_config import with_calculated

@@ -36,7 +36,7 @@ from ftslurm.policies.judge.parts.agents import AgentRoster
 from ftslurm.policies.judge.parts.announced_wait import WaitTold
 from ftslurm.policies.judge.parts.devices import DeviceView
 from ftslurm.policies.judge.parts.ending import RunEnd
-from ftslurm.policies.judge.parts.hang_signs import HangSigns
+from ftslurm.policies.judge.parts.hang_signs import HangSigns, intervals
 from ftslurm.policies.judge.parts.launch import StepLaunch
 from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
@@ -276,17 +276,13 @@ class Run:
         if (due := self.hangs.last_end_due) is not None:
             self.timers.set(Timer.EXIT, max(now.mono, due))
 
-    def _interval(self, usual_s: float) -> float:
-        """The limit for silence or no I/O, in seconds, as the programs have set it for their present work; 0: a program has
-        switched detection off.
-        """
-        stages = self.attempt.program.stages.values()
-        return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
-
     def intervals(self) -> SetIntervals:
-        st = self.settings
-        silence_s, quiet_s = self._interval(st.hang_interval_s), self._interval(st.hang_detect_s)
-        return SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)
+        return intervals(self.settings, self.attempt.program.stages.values())
+
+    @property
+    def last_remedy(self) -> tuple[str, str]:
+        """Rung and cause by which the ranks start; what another ftrun of the script did is not among this one's starts."""
+        return (self.decided.rung, self.decided.cause) if self.decided else self.history.requeues.scheduled_by
 
     @property
     def watches_stalls(self) -> bool:
@@ -333,6 +329,10 @@ class Run:
         """Nodes of the step that may be dead; it is not known yet."""
         mine = set(self.step_nodes()) - self.attempt.nodes.gone.keys()
         return [node for node in self.fence.silent if node in mine]
+
+    def unproven(self, now: Now) -> dict[int, float]:
+        """Ranks of the attempt that may still run -> monotonic seconds at which their leases are over."""
+        return self.fence.unproven(self.attempt, self.tasks, self.settings, now.mono)
 
     def watch_silence(self, now: Now) -> None:
         """A silent node that may live: probe it again, and wait for it at most until its leases run out."""

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from ftslurm.model.decisions import SetIntervals
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.hang.job_activity import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.stall_watch import StallWatch, stall_watch
 from ftslurm.policies.ladder.situation import Trouble
+
+
+def intervals(settings: Settings, stages: Collection[float]) -> SetIntervals:
+    """The limits for silence and for no I/O, as the programs have set them for their present work. stages: seconds, by rank that
+    has set one; below 0: the program has switched detection off.
+    """
+
+    def limit(usual_s: float, wanted: bool) -> float:
+        off = not wanted or any(stage < 0 for stage in stages)
+        return 0.0 if off else max(stages, default=usual_s)
+
+    return SetIntervals(
+        limit(settings.hang_interval_s, settings.hang_silence), limit(settings.hang_detect_s, settings.hang_detection)
+    )
 
 
 class HangSigns:

@@ -181,12 +181,11 @@ class Requests:
     def _exclude(self, request: Request, now: Now) -> list[Decision]:
         """Leave the node: at once if ranks run on it and the job can continue without it; otherwise from the next start on."""
         here = [node for node in request.asked.nodes if node in self.run.step_nodes()]
-        if request.asked.later or not here or self.run.phase is not Phase.RUNNING:
+        running = self.run.phase is Phase.RUNNING
+        if request.asked.later or not here or not running:
             if self.run.phase is Phase.REQUEUEING:
                 return []  # Slurm's list is fixed now: the job's next ftrun takes the request
-            planned = (
-                {*(self.launching.planned_nodes() or self.run.facts.nodes)} if self.run.phase is not Phase.RUNNING else {*here}
-            )
+            planned = {*here} if running else {*(self.launching.planned_nodes() or self.run.facts.nodes)}
             then = "the ranks leave it when they run" if planned & {*request.asked.nodes} and not request.asked.later else ""
             text = then or "the job does not run there from its next start on"
             return self.answers.agree(request, text, now, done=not then)
