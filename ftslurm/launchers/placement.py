@@ -14,6 +14,7 @@ from ftslurm.launchers.same_share import REPLACED, by_cpu, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.values import dataclass
 
@@ -154,6 +155,29 @@ def width(options: Sequence[str], granted: int, spares: int) -> int:
             hint=f"ask sbatch for {(nodes if given and nodes else 1) + spares} nodes, or for fewer spares",
         )
     return nodes
+
+
+def step_width(components: Sequence[Component], granted: int, spares: int) -> int:
+    """Nodes of the step, 0 where they are not ours to choose. granted: nodes of the allocation.
+
+    Raises: UsageError, as `width`; and for spares of a step whose nodes are srun's to choose.
+    """
+    if why := why_not_placed(components):
+        if spares:
+            raise UsageError(f"{why} can have no spare nodes (nodes.spares)", hint="omit --ft-spares")
+        return 0
+    return width(components[0].options, granted, spares)
+
+
+def mpi_default(settings: Settings, config: Mapping[str, str]) -> str:
+    """MpiDefault, for `why_not_over_two_jobs`; empty where it is of no weight. config: slurm.conf, as far as it is known.
+
+    Of weight only for programs of which a new step each time is asked, as those with MPI need it, and where donors may come.
+    Others start with it and take no notice.
+    """
+    if settings.restart_via != "step" or not (settings.node_replacement and settings.donor):
+        return ""
+    return config.get("MpiDefault", "")
 
 
 def why_not_over_two_jobs(options: Sequence[str], env: Mapping[str, str], mpi_default: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,22 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers import placement
-from ftslurm.launchers.placement import Part, parts, unfolded, why_no_swap, why_not_over_two_jobs, why_not_placed, width
+from ftslurm.launchers.placement import (
+    Part,
+    mpi_default,
+    parts,
+    step_width,
+    unfolded,
+    why_no_swap,
+    why_not_over_two_jobs,
+    why_not_placed,
+    width,
+)
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.layout import Layout
+from ftslurm.model.settings.tree import Settings
 from ftslurm.wrapper.shim.protocol.channel import Channel
 
 FIRST = Layout(("n1", "n2", "n3"))
@@ -258,6 +270,22 @@ def test_nodes_that_are_named_beside_spares_are_not_passed_over_in_silence(optio
     with pytest.raises(UsageError, match="cannot be used with spare nodes"):
         width(shlex.split(options), 4, 1)
     assert width(shlex.split(options), 4, 0) == 4
+
+
+@pytest.mark.parametrize("components", [[(), ()], [("--het-group=1",)]])
+def test_where_the_nodes_are_not_ours_to_choose_there_are_no_spares(components: list[tuple[str, ...]]) -> None:
+    step = [Component(options, ("./train",)) for options in components]
+    assert step_width(step, 4, 0) == 0
+    with pytest.raises(UsageError, match="can have no spare nodes"):
+        step_width(step, 4, 1)
+    assert step_width([Component(("-N2",), ("./train",))], 4, 1) == 2
+
+
+def test_slurm_s_way_of_starting_mpi_programs_is_of_weight_where_donors_may_come() -> None:
+    config, may_come = {"MpiDefault": "pmix"}, replace(Settings(), restart_via="step", node_replacement=True, donor=True)
+    assert mpi_default(may_come, config) == "pmix" and mpi_default(may_come, {}) == ""
+    for less in ({"restart_via": "shim"}, {"node_replacement": False}, {"donor": False}):
+        assert mpi_default(replace(may_come, **less), config) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("options", ["--het-group=1", "--pack-group 0,1"])

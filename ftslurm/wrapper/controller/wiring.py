@@ -23,7 +23,7 @@ from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, StateError, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
-from ftslurm.launchers.placement import why_no_swap, why_not_over_two_jobs, why_not_placed, width
+from ftslurm.launchers.placement import mpi_default, step_width, why_no_swap, why_not_over_two_jobs
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.same_share import by_cpu
 from ftslurm.launchers.srun import SrunLauncher, overruled
@@ -35,9 +35,7 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.requests import RequestReader
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.decisions import TellOthers
-from ftslurm.model.devices import NO_DEVICES
 from ftslurm.model.folds.history import CleanUpTook, History, clean_up_of, fold
-from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
 from ftslurm.model.messages.handover import HandoverPlan, to_message
@@ -48,10 +46,12 @@ from ftslurm.model.settings.told import places_told
 from ftslurm.model.settings.tree import Resolved, Settings, port_range
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
+from ftslurm.policies.environment import hiding_variable, of_the_job
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OutputPlace, OwnProcess, RunFacts, WhyNot
-from ftslurm.policies.lease.predecessors import predecessors
+from ftslurm.policies.lease.predecessors import is_gone, predecessors
 from ftslurm.policies.lease.take_over import cut_short, may_take_over
+from ftslurm.policies.node.memory import suspect_nodes, to_remember
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
@@ -242,7 +242,7 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     )  # fmt: skip
     can = frozenset(Capability)
     config = _config(client)
-    facts = _facts(order, allocation, "srun", can, site.resolved, _mpi_default(site.settings, config))
+    facts = _facts(order, allocation, "srun", can, site.resolved, mpi_default(site.settings, config))
     memory = NodeMemory(store.root)
     facts = replace(facts, clean_ups=_clean_ups(store.root, facts, history))
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
@@ -283,7 +283,7 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     allocation = local_allocation(number, pool.allocate(granted, kept_out), history)
     launcher = LocalLauncher(
         order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s,
-        _width(order, allocation, site.settings), again=_ran_before(order, history),
+        step_width(order.components, allocation.size, site.settings.spares), again=_ran_before(order, history),
     )  # fmt: skip
     can = frozenset(Capability) - {Capability.PROBE, Capability.RELEASE, Capability.STEPS}
     facts = _facts(order, allocation, "local", can, site.resolved)
@@ -456,10 +456,10 @@ def inject_folder(settings: Settings) -> str:
 def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapping[str, str]:
     """node -> why it is suspect to this job. A memory that cannot be read is none."""
     try:
-        known = remembered(memory.read(), Clock().now().unix, settings.memory_s, settings.memory_jobs)
+        known = memory.read()
     except StateError:
         return {}
-    return suspects(known, facts.cluster, facts.job, settings.memory_jobs)
+    return suspect_nodes(known, facts.cluster, facts.job, Clock().now().unix, settings)
 
 
 def _clean_ups(root: Path, facts: RunFacts, history: History) -> tuple[CleanUpTook, ...]:
@@ -474,12 +474,8 @@ def _clean_ups(root: Path, facts: RunFacts, history: History) -> tuple[CleanUpTo
 
 
 def _is_gone(began: RunBegan) -> bool:
-    """Has that ftrun ended? Nobody knows of one on another machine, or in another container."""
-    here = (began.host, began.pid_space) == (socket.gethostname(), pid_space())
-    if not here:
-        return False
-    started = start_ticks(began.pid)
-    return started is None or began.started not in (0, started)
+    """Has that ftrun ended, as far as this machine can tell?"""
+    return is_gone(began, socket.gethostname(), pid_space(), start_ticks(began.pid))
 
 
 def _down(nodes: frozenset[str], client: SlurmClient) -> dict[str, str] | None:
@@ -492,16 +488,11 @@ def _down(nodes: frozenset[str], client: SlurmClient) -> dict[str, str] | None:
 
 
 def _left(memory: NodeMemory | None, facts: RunFacts, told: TellOthers) -> None:
-    """Of a node that is reinstated, what this job has said, if it has. Raises: StateError."""
+    """Raises: StateError."""
     if memory is None:
         return
-    at = Clock().now().unix
-    records: list[Told] = [NodeLeft(at, facts.cluster, node, facts.job, why) for node, why in told.nodes.items()]
     known = memory.read() if told.reinstated else ()
-    said = {r.node for r in known if isinstance(r, NodeLeft) and (r.cluster, r.job) == (facts.cluster, facts.job)}
-    again = [node for node in told.reinstated if node in said]
-    records += [NodeReinstated(at, facts.cluster, node, facts.job, "it is the program") for node in again]
-    if records:
+    if records := to_remember(told, known, facts.cluster, facts.job, Clock().now().unix):
         memory.add(records)
 
 
@@ -521,19 +512,11 @@ def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
         return None
 
 
-def _mpi_default(settings: Settings, config: Mapping[str, str]) -> str:
-    """Of weight only for programs of which a new step each time is asked, as those with MPI need it, and where donors may come.
-    Others start with it and take no notice."""
-    if settings.restart_via != "step" or not (settings.node_replacement and settings.donor):
-        return ""
-    return config.get("MpiDefault", "")
-
-
 def _facts(
     order: Order, allocation: Allocation, launcher: str, can: frozenset[Capability], resolved: Resolved, mpi_default: str = ""
 ) -> RunFacts:
     command, settings = order.command, resolved.settings
-    wide = _width(order, allocation, settings)
+    wide = step_width(order.components, allocation.size, settings.spares)
     no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
     return RunFacts(
@@ -560,31 +543,13 @@ def _facts(
         submit_time=allocation.submit_time,
         process=OwnProcess(ftslurm.__version__, socket.gethostname(), os.getpid(), pid_space(), start_ticks(os.getpid()) or 0),
         env=Environments(
-            {name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
+            of_the_job(order.env),
             frozenset(order.env),
             sdk_env(settings),
-            _hidden(order.env),
+            hiding_variable(order.env),
         ),
         places=places_told(resolved),
     )
-
-
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
-
-
-def _hidden(env: Mapping[str, str]) -> str:
-    """The variable that shows programs no device, if nothing says that Slurm sets it anew for each of them."""
-    if any(env.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE")):
-        return ""
-    return next((name for name in _VISIBLE if name in env and env[name].strip() in NO_DEVICES), "")
-
-
-# What the batch script's environment says of the job, and not of a place in it.
-_OF_THE_JOB = (
-    "SLURM_ARRAY_", "SLURM_CLUSTER_NAME", "SLURM_JOB_ACCOUNT", "SLURM_JOB_END_TIME", "SLURM_JOB_GID", "SLURM_JOB_NAME",
-    "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_JOB_RESERVATION", "SLURM_JOB_START_TIME", "SLURM_JOB_UID", "SLURM_JOB_USER",
-    "SLURM_RESTART_COUNT", "SLURM_SUBMIT_", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_DISTRIBUTION",
-)  # fmt: skip
 
 
 def _ran_before(order: Order, history: History) -> bool:
@@ -593,17 +558,8 @@ def _ran_before(order: Order, history: History) -> bool:
     return any(step == key for _, step in history.slots.starts)
 
 
-def _width(order: Order, allocation: Allocation, settings: Settings) -> int:
-    """Nodes of the step, 0 where they are not ours to choose. Raises: UsageError."""
-    if why := why_not_placed(order.components):
-        if settings.spares:
-            raise UsageError(f"{why} can have no spare nodes (nodes.spares)", hint="omit --ft-spares")
-        return 0
-    return width(order.components[0].options, allocation.size, settings.spares)
-
-
 def _srun(order: Order, allocation: Allocation, settings: Settings) -> SrunLauncher:
-    wide = _width(order, allocation, settings)
+    wide = step_width(order.components, allocation.size, settings.spares)
     return SrunLauncher(order.components, order.env, _python(settings), settings.poll_s, allocation.size, wide)
 
 
@@ -646,7 +602,7 @@ def dry_run(order: Order) -> str:
 
         granted = nodes_wanted(order.components[0].options) + site.settings.spares
         nodes = LocalPool(site.settings.local_nodes or granted).allocate(granted, ())
-        wide = _width(order, Allocation(JobId(1), "local", nodes), site.settings)
+        wide = step_width(order.components, len(nodes), site.settings.spares)
         launcher: Launcher = LocalLauncher(order.components, order.env, python, nodes, 1, site.settings.poll_s, wide)
     else:
         assert site.allocation is not None
@@ -654,8 +610,8 @@ def dry_run(order: Order) -> str:
         launcher = _srun(order, site.allocation, site.settings)
     layout = None
     if site.settings.spares:
-        allocation = site.allocation or Allocation(JobId(1), "local", nodes)
-        nodes = nodes[: _width(order, allocation, site.settings)]
+        size = site.allocation.size if site.allocation else len(nodes)
+        nodes = nodes[: step_width(order.components, size, site.settings.spares)]
         layout = Layout(nodes)
     lines += ["# the step:", *(shlex.join(argv) for argv in launcher.step_argvs(layout))]
     lines += ["# the agents:", shlex.join(launcher.watch_argv(nodes))]
