@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.placement import step_width
 from ftslurm.launchers.srun_options import join_components
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.layout import Layout
+from ftslurm.model.ports import Launcher
 from ftslurm.wrapper.controller.wiring.on_slurm import srun_launcher
 from ftslurm.wrapper.controller.wiring.run import request_for
 from ftslurm.wrapper.controller.wiring.survey import Order, Place, survey

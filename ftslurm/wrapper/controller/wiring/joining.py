@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.rank_files import RankFiles
 from ftslurm.launchers.srun import overruled
 from ftslurm.ledger import evidence, output
@@ -19,6 +18,7 @@ from ftslurm.ledger.requests import RequestReader
 from ftslurm.model.folds.history import History
 from ftslurm.model.messages.handover import HandoverPlan, to_message
 from ftslurm.model.numbers import whole
+from ftslurm.model.ports import Launcher, Scheduler
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
 from ftslurm.policies.judge.judge import Judge
@@ -29,7 +29,7 @@ from ftslurm.system.descriptors import raise_limit
 from ftslurm.wrapper.controller.callers import Limits
 from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
-from ftslurm.wrapper.controller.effects import Effects, Scheduler
+from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 from ftslurm.wrapper.controller.people import People
 from ftslurm.wrapper.controller.signals import Signals
