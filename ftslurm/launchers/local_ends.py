@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterable
-from itertools import groupby
 
 from ftslurm.launchers.local_layout import Layout, Place
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.numbers import fold_numbers
 from ftslurm.model.values import dataclass
 
 EXIT_REPORT_DELAY_S = 0.1  # what ends on a node within this time shares a line (_wait_for_all_tasks in slurmstepd/mgr.c)
@@ -35,16 +35,9 @@ def describe_exits(ended: Iterable[Ended]) -> list[str]:
             groups.setdefault(str(one), []).append(one)
     return [
         f"error: {group[0].place.node}: {'task' if len(group) == 1 else 'tasks'} "
-        f"{fold_ranks(one.place.rank for one in group)}: {how}"
+        f"{fold_numbers(one.place.rank for one in group)}: {how}"
         for how, group in groups.items()
     ]
-
-
-def fold_ranks(ranks: Iterable[int]) -> str:
-    """0, 1, 2, 5 is `0-2,5`."""
-    runs = groupby(enumerate(sorted(ranks)), key=lambda pair: pair[1] - pair[0])
-    ends = [(run[0][1], run[-1][1]) for run in (list(pairs) for _, pairs in runs)]
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def step_status(statuses: Iterable[ExitStatus]) -> int:

@@ -13,7 +13,7 @@ from ftslurm.errors import UsageError
 from ftslurm.launchers.same_share import REPLACED, by_cpu, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.model.layout import Layout
-from ftslurm.model.numbers import whole
+from ftslurm.model.numbers import fold_numbers, whole
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.values import dataclass
@@ -59,7 +59,7 @@ def parts(
         placed = (f"--ntasks={len(names)}", "--distribution=arbitrary", f"--nodelist={','.join(names)}", "--overlap")
         theirs = [shares[slot] for slot in sorted({layout.slots[rank] for rank in ranks})] if shares else ()
         kept = without(same_share(options, env, theirs, bool(job)), *_WHERE, *_HOW_MANY)
-        place = f"{len(layout.slots)}/{_folded(ranks)}" if len(there) > 1 or job else ""
+        place = f"{len(layout.slots)}/{fold_numbers(ranks)}" if len(there) > 1 or job else ""
         jobid = (f"--jobid={job}",) if job else ()
         unread = ("--input=none",) if (number or job) and not has_flag(options, "input") else ()
         found.append(Part(job, (*kept, *placed, *jobid, *unread), place))
@@ -222,20 +222,3 @@ def why_not_placed(components: Sequence[Component]) -> str:
         return "a heterogeneous step (`:`)"
     options = components[0].options
     return "a step of a heterogeneous job (--het-group)" if has_flag(options, "het-group") else ""
-
-
-def _folded(ranks: Sequence[int]) -> str:
-    """0, 1, 2, 5 -> `0-2,5`."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def unfolded(text: str) -> tuple[int, ...]:
-    """`0-2,5` -> 0, 1, 2, 5."""
-    pairs = (part.partition("-") for part in text.split(","))
-    return tuple(rank for first, _, last in pairs for rank in range(int(first), int(last or first) + 1))

@@ -19,12 +19,11 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.file_patterns import Kind, Target, expand_pattern, read_target
-from ftslurm.launchers.local_ends import Ended, ExitReports, describe_exits, fold_ranks, step_status
+from ftslurm.launchers.local_ends import Ended, ExitReports, describe_exits, step_status
 from ftslurm.launchers.local_environ import (
     Simulated,
     exported,
-    fold_counts,
-    fold_in_order,
+    in_slot_order,
     options_from,
     step_environ,
     task_environ,
@@ -137,7 +136,7 @@ def test_every_rank_runs_once_and_every_node_has_one(distribution: str, tasks: i
 def test_the_order_of_the_allocation_is_the_order_of_the_slots() -> None:
     layout = lay_out(words("-w local1,local3"), ("local3", "local2", "local1"))
     assert layout.nodes == ("local3", "local1")
-    assert fold_in_order(layout.nodes) == "local3,local1"
+    assert in_slot_order(layout.nodes) == "local3,local1"
 
 
 # --- what each task is told
@@ -164,11 +163,6 @@ def test_a_task_has_the_variables_it_has_under_slurm() -> None:
 def test_tasks_per_node_are_told_where_they_hold(options: str, per_node: str | None) -> None:
     layout = lay_out(words(options), NODES)
     assert step_environ(Simulated(NODES, 3, 0), layout, words(options)).get("SLURM_NTASKS_PER_NODE") == per_node
-
-
-@pytest.mark.parametrize(("counts", "folded"), [((2, 2, 2), "2(x3)"), ((2, 2, 1), "2(x2),1"), ((1,), "1"), ((1, 2, 1), "1,2,1")])
-def test_counts_are_folded(counts: tuple[int, ...], folded: str) -> None:
-    assert fold_counts(counts) == folded
 
 
 ENV = {"AA": "env", "BB": "b", "SLURM_XX": "x", "FTSLURM_CHANNEL": "c", "FTSLURM_LOCAL_JOB": "3"}
@@ -280,10 +274,6 @@ def test_a_node_s_ends_are_told_together_after_a_moment_or_when_it_is_done() -> 
 def test_the_worst_end_is_the_step_s(statuses: tuple[int, ...], status: int) -> None:
     exits = [ExitStatus(0, status - 128) if status in (137, 143) else ExitStatus(status) for status in statuses]
     assert step_status(exits) == status
-
-
-def test_ranks_are_folded() -> None:
-    assert fold_ranks([5, 0, 2, 1]) == "0-2,5"
 
 
 # --- at work

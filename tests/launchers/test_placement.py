@@ -17,7 +17,6 @@ from ftslurm.launchers.placement import (
     mpi_default,
     parts,
     step_width,
-    unfolded,
     why_no_swap,
     why_not_over_two_jobs,
     why_not_placed,
@@ -27,6 +26,7 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.layout import Layout
+from ftslurm.model.numbers import fold_numbers, unfold_numbers
 from ftslurm.model.settings.tree import Settings
 from ftslurm.wrapper.shim.protocol.channel import Channel
 
@@ -198,8 +198,8 @@ def test_whether_nodes_can_be_replaced_is_known_before(
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_ranks_fold_and_unfold(ranks: set[int]) -> None:
     ordered = sorted(ranks)
-    folded = placement._folded(ordered)
-    assert unfolded(folded) == tuple(ordered)
+    folded = fold_numbers(ordered)
+    assert unfold_numbers(folded) == tuple(ordered)
     channel = Channel(placed_channel("1:4711:00ff:10.0.0.1,10.0.0.2", f"400/{folded}"))
     assert (channel.total, channel.ranks) == (400, ordered)
     assert (channel.port, channel.secret, channel.addresses) == (4711, b"\x00\xff", ["10.0.0.1", "10.0.0.2"])
