@@ -106,7 +106,8 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
 def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]) -> int:
     gc.disable()  # nothing that loading makes is garbage, and to look for some would take a tenth of the time
     from ftslurm.config.settings_files import Request
-    from ftslurm.wrapper.controller.wiring import Order, dry_run, run_job
+    from ftslurm.wrapper.controller.wiring.run import run_job
+    from ftslurm.wrapper.controller.wiring.survey import Order
 
     gc.freeze()
     gc.enable()
@@ -123,6 +124,8 @@ def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple
     )  # fmt: skip
     order = Order(line.components, request, dict(env), bool(verbose), line.ft)
     if asked.get("ft_dry_run"):
+        from ftslurm.wrapper.controller.wiring.dry_run import dry_run
+
         print(visible(dry_run(order), lines=True))
         return 0
     return run_job(order)

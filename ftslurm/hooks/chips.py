@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.devices.probe import Probe, choose_probes
+from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.hooks.node_look import tool_env
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.devices import DeviceHealth, DeviceReport, FaultClass
+from ftslurm.model.ports import Probe
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import one_line
 from ftslurm.policies.node.leftovers import NodeJob, others

@@ -8,8 +8,9 @@ from dataclasses import field
 
 from ftslurm.errors import CommandMissing, UsageError
 from ftslurm.launchers import placement
+from ftslurm.launchers.local_layout import nodes_asked
 from ftslurm.launchers.python import Python
-from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
+from ftslurm.launchers.srun_options import Component, has_flag, without
 from ftslurm.launchers.step import ProcessStep
 from ftslurm.model.decisions import Start
 from ftslurm.model.events import (
@@ -23,23 +24,16 @@ from ftslurm.model.events import (
     StepsListed,
 )
 from ftslurm.model.layout import Layout
-from ftslurm.model.numbers import whole
 from ftslurm.model.shares import Share
 from ftslurm.model.values import dataclass
 from ftslurm.system.commands import run
 
-# As many as a node list may name.
-MOST_NODES = 65536
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 
 
 def nodes_wanted(options: Sequence[str]) -> int:
-    """-N of the command line (its lower bound), 1 if it has none. Raises: UsageError."""
-    text = (option_value(options, "nodes") or "1").split("-")[0]
-    nodes = whole(text)
-    if not nodes or nodes > MOST_NODES:
-        raise UsageError(f"--nodes={text[:40]}: not a number of nodes (1 to {MOST_NODES})", hint="write -N4")
-    return nodes
+    """Of the simulated allocation, but for spares. Raises: UsageError."""
+    return nodes_asked(options) or 1
 
 
 @dataclass(frozen=True, slots=True)

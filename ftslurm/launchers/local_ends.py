@@ -1,17 +1,14 @@
-"""How the tasks of a local step ended, in srun's words. Pure but for the clock it is handed."""
+"""How the tasks of a local step ended, in srun's words. Pure."""
 
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from collections.abc import Iterable
-from itertools import groupby
 
-from ftslurm.launchers.local_layout import Layout, Place
+from ftslurm.launchers.local_layout import Place
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.numbers import fold_numbers
 from ftslurm.model.values import dataclass
-
-EXIT_REPORT_DELAY_S = 0.1  # what ends on a node within this time shares a line (_wait_for_all_tasks in slurmstepd/mgr.c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +25,15 @@ class Ended:
 
 
 def describe_exits(ended: Iterable[Ended]) -> list[str]:
-    """srun's lines for tasks of one node: one a kind of end, none for success. Source: _task_finish in launch_slurm.c."""
-    groups: dict[str, list[Ended]] = {}
-    for one in ended:
+    """srun's lines: one for each node and kind of end, none for success. Source: _task_finish in launch_slurm.c."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for one in sorted(ended, key=lambda one: (one.place.slot, one.place.rank)):
         if not one.status.ok:
-            groups.setdefault(str(one), []).append(one)
+            groups.setdefault((one.place.node, str(one)), []).append(one.place.rank)
     return [
-        f"error: {group[0].place.node}: {'task' if len(group) == 1 else 'tasks'} "
-        f"{fold_ranks(one.place.rank for one in group)}: {how}"
-        for how, group in groups.items()
+        f"error: {node}: {'task' if len(ranks) == 1 else 'tasks'} {fold_numbers(ranks)}: {how}"
+        for (node, how), ranks in groups.items()
     ]
-
-
-def fold_ranks(ranks: Iterable[int]) -> str:
-    """0, 1, 2, 5 is `0-2,5`."""
-    runs = groupby(enumerate(sorted(ranks)), key=lambda pair: pair[1] - pair[0])
-    ends = [(run[0][1], run[-1][1]) for run in (list(pairs) for _, pairs in runs)]
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def step_status(statuses: Iterable[ExitStatus]) -> int:
@@ -52,30 +41,3 @@ def step_status(statuses: Iterable[ExitStatus]) -> int:
     statuses = list(statuses)
     killed_by = max((status.signal for status in statuses), default=0)
     return 128 + killed_by if killed_by else max((status.code for status in statuses), default=0)
-
-
-class ExitReports:
-    """Gathers ends by node until the node's line is due."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._running = Counter(place.node for place in layout.places())
-        self._ended: dict[str, list[Ended]] = {}
-        self._due: dict[str, float] = {}
-
-    def add(self, ended: Ended, now: float) -> None:
-        node = ended.place.node
-        self._running[node] -= 1
-        self._ended.setdefault(node, []).append(ended)
-        self._due.setdefault(node, now + EXIT_REPORT_DELAY_S)
-        if not self._running[node]:
-            self._due[node] = now
-
-    def next_due(self) -> float | None:
-        return min(self._due.values(), default=None)
-
-    def take(self, now: float) -> list[str]:
-        ready = [node for node, due in self._due.items() if due <= now]
-        lines = [line for node in ready for line in describe_exits(self._ended.pop(node))]
-        for node in ready:
-            del self._due[node]
-        return lines

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.local_layout import Layout, Place, positive
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.nodes import expand, fold
+from ftslurm.model.shares import fold_counts
 from ftslurm.model.values import dataclass
 
 # Options that srun also takes from the environment (env_vars in srun/libsrun/opt.c), weakest first. Not the number of
@@ -75,14 +75,14 @@ def _split_quoted(text: str) -> list[str]:
 
 def step_environ(simulated: Simulated, layout: Layout, options: Sequence[str]) -> dict[str, str]:
     """The variables that all tasks of the step share. Source: setup_env in env.c and what real tasks have."""
-    counts = fold_counts(len(ranks) for ranks in layout.ranks)
-    job_nodes = fold_in_order(simulated.nodes)
+    counts = fold_counts([len(ranks) for ranks in layout.ranks])
+    job_nodes = in_slot_order(simulated.nodes)
     shared: dict[str, object] = {
         "SLURM_JOB_ID": simulated.job, "SLURM_JOBID": simulated.job,
         "SLURM_JOB_NUM_NODES": len(simulated.nodes), "SLURM_JOB_NODELIST": job_nodes, "SLURM_NODELIST": job_nodes,
         "SLURM_STEP_ID": simulated.step, "SLURM_STEPID": simulated.step,
         "SLURM_NNODES": len(layout.nodes), "SLURM_STEP_NUM_NODES": len(layout.nodes),
-        "SLURM_STEP_NODELIST": fold_in_order(layout.nodes),
+        "SLURM_STEP_NODELIST": in_slot_order(layout.nodes),
         "SLURM_NTASKS": layout.size, "SLURM_NPROCS": layout.size, "SLURM_STEP_NUM_TASKS": layout.size,
         "SLURM_TASKS_PER_NODE": counts, "SLURM_STEP_TASKS_PER_NODE": counts,
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_SUBMIT_DIR": Path.cwd(), "FTSLURM_LOCAL": 1,
@@ -103,13 +103,7 @@ def task_environ(layout: Layout, place: Place) -> dict[str, str]:
     }  # fmt: skip
 
 
-def fold_counts(counts: Iterable[int]) -> str:
-    """2, 2, 1 is `2(x2),1`."""
-    runs = [(count, len(list(run))) for count, run in groupby(counts)]
-    return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
-
-
-def fold_in_order(nodes: Sequence[str]) -> str:
+def in_slot_order(nodes: Sequence[str]) -> str:
     """Folded where that keeps the slots in order: who unfolds it counts on SLURM_NODEID being the index."""
     folded = fold(nodes)
     return folded if expand(folded) == tuple(nodes) else ",".join(nodes)

@@ -1,7 +1,7 @@
 """Where each task of a local step runs, from those of srun's options that give a step its shape. Pure.
 
-Known are the numbers of nodes and tasks, the lists of nodes to use and to leave out, and the distributions block, cyclic and
-arbitrary. What srun would correct without harm is corrected with a note; what contradicts itself is refused.
+Known are the numbers of nodes and tasks, the list of nodes to use, and the distributions block, cyclic and arbitrary. What srun
+would correct without harm is corrected with a note; what contradicts itself is refused.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class Layout:
 
 # Tasks of a local step: each is a process here.
 MOST = 100_000
+# As many as a node list may name.
+MOST_NODES = 65536
+# Which nodes, where all that there are were made for this step.
+_REFUSED = {"relative": "name the nodes with --nodelist", "exclude": "omit it: nodes are only names here, and none is bad"}
 
 
 def lay_out(options: Sequence[str], nodes: Sequence[str]) -> Layout:
@@ -56,31 +60,28 @@ def lay_out(options: Sequence[str], nodes: Sequence[str]) -> Layout:
 
     Source: srun(1); where two options leave it open, _opt_verify in opt.c and job_step_create_allocation in srun_job.c.
     """
-    if option_value(options, "relative") is not None:
-        raise UsageError("--relative is not supported without Slurm", hint="name the nodes with --nodelist")
-    listed, excluded = expand(option_value(options, "nodelist") or ""), expand(option_value(options, "exclude") or "")
-    usable = [node for node in nodes if node not in excluded]
-    if missing := {*listed} - {*usable}:
-        raise UsageError(f"--nodelist names {fold(missing)}, but the step can use {fold(usable) or 'no node'} only")
+    for name, hint in _REFUSED.items():
+        if option_value(options, name) is not None:
+            raise UsageError(f"--{name} is not supported without Slurm", hint=hint)
+    listed = expand(option_value(options, "nodelist") or "")
+    if missing := {*listed} - {*nodes}:
+        raise UsageError(f"--nodelist names {fold(missing)}, but the step can use {fold(nodes) or 'no node'} only")
     distribution = _distribution(option_value(options, "distribution"))
     tasks, per_node = positive(options, "ntasks"), positive(options, "ntasks-per-node")
     if distribution == "arbitrary":
-        return _as_listed(listed, usable, tasks)
-    least, most = _node_count(option_value(options, "nodes"))
-    wanted = [node for node in usable if node in listed]
-    if most and len(wanted) > most:
-        raise UsageError(f"--nodelist names {len(wanted)} nodes, but --nodes allows only {most}")
-    least = max(len(wanted), least or 0) or None
+        return _as_listed(listed, nodes, tasks)
+    wanted = [node for node in nodes if node in listed]
+    least = max(len(wanted), nodes_asked(options) or 0) or None
     notes: tuple[str, ...] = ()
     if tasks is None and per_node:
         tasks = (least or 1) * per_node
     if tasks and least and tasks < least:
         notes = (f"Warning: can't run {tasks} processes on {least} nodes, setting nnodes to {tasks}",)
-        least = most = tasks
+        least = tasks
     if tasks and least and per_node != tasks // least:
         per_node = None
-    least = least or min(tasks or len(usable), len(usable))
-    chosen = _choose(usable, wanted[:tasks], least, min(most, tasks or most) if most else least)
+    least = least or min(tasks or len(nodes), len(nodes))
+    chosen = _choose(nodes, wanted[:tasks], least)
     return Layout(chosen, distribute(tasks or len(chosen), len(chosen), distribution), per_node, notes)
 
 
@@ -101,13 +102,25 @@ def _as_listed(listed: Sequence[str], usable: Sequence[str], tasks: int | None) 
     return Layout(nodes, tuple(tuple(rank for rank, name in enumerate(listed) if name == node) for node in nodes))
 
 
-def _choose(usable: Sequence[str], wanted: Sequence[str], least: int, most: int) -> tuple[str, ...]:
-    """The nodes of the step, in slot order: those asked for by name, and the first others up to the number of nodes."""
-    if least > len(usable) or not usable:
-        raise UsageError(f"{max(least, 1)} nodes requested, only {len(usable)} available")
+def _choose(usable: Sequence[str], wanted: Sequence[str], count: int) -> tuple[str, ...]:
+    """`count` nodes for the step, in slot order: those asked for by name, and the first others."""
+    if count > len(usable) or not usable:
+        raise UsageError(f"{max(count, 1)} nodes requested, only {len(usable)} available")
     others = [node for node in usable if node not in wanted]
-    chosen = {*wanted, *others[: max(0, most - len(wanted))]}
+    chosen = {*wanted, *others[: count - len(wanted)]}
     return tuple(node for node in usable if node in chosen)
+
+
+def nodes_asked(options: Sequence[str]) -> int | None:
+    """--nodes, None if it was not given. Of a range the lower bound: there is nothing to have more of. Raises: UsageError."""
+    text = option_value(options, "nodes")
+    if text is None:
+        return None
+    low, _, high = text.partition("-")
+    least, most = whole(low), whole(high or low)
+    if not least or least > MOST_NODES or most is None or most < least:
+        raise UsageError(f"--nodes={text[:40]}: not a number of nodes (1 to {MOST_NODES})", hint="write -N4")
+    return least
 
 
 def positive(options: Sequence[str], name: str) -> int | None:
@@ -119,17 +132,6 @@ def positive(options: Sequence[str], name: str) -> int | None:
     if not number or number > MOST:
         raise UsageError(f"--{name}: `{text[:40]}` is not a number from 1 to {MOST}")
     return number
-
-
-def _node_count(text: str | None) -> tuple[int | None, int | None]:
-    """`2` or `2-4` as (least, most); 0 says nothing. Raises: UsageError."""
-    if text is None:
-        return None, None
-    bounds = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", text)
-    least, most = (int(bounds[1]), int(bounds[2] or bounds[1])) if bounds else (1, 0)
-    if 0 < most < least or not bounds:
-        raise UsageError(f"--nodes: `{text[:40]}` is not a number of nodes", hint="write 2, or 2-4")
-    return least or None, most or None
 
 
 def _distribution(text: str | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import termios
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -40,14 +39,13 @@ def pattern_values(env: Mapping[str, str], simulated: Simulated, place: Place, u
 class Labeller:
     """The output of one task, line by line behind its rank."""
 
-    def __init__(self, rank: int, width: int, unbuffered: bool = False) -> None:
+    def __init__(self, rank: int, width: int) -> None:
         self._prefix = b"%*d: " % (width, rank)
-        self._unbuffered = unbuffered
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if self._rest and (self._unbuffered or len(self._rest) >= MAX_LINE_BYTES):
+        if len(self._rest) >= MAX_LINE_BYTES:
             lines.append(self._rest)
             self._rest = b""
         return self._label(lines)
@@ -101,10 +99,7 @@ class Feed:
     ended: bool = False
 
     def read(self) -> None:
-        try:
-            data = os.read(self.fd, READ_BYTES)
-        except OSError:
-            data = b""  # EIO: how a pseudo terminal says that its other side is closed
+        data = os.read(self.fd, READ_BYTES)
         self.sink.add(self.labeller.feed(data) if data else self.labeller.finish())
         if not data:
             self.close()
@@ -188,7 +183,6 @@ class Stdio:
         self._folder = folder
         self._name = name
         self._label = has_flag(options, "label")
-        self._unbuffered = has_flag(options, "unbuffered")
         self._flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _open_mode(option_value(options, "open-mode"))
         self._files: dict[tuple[Path, int], int] = {}
         self._lent: list[int] = []  # the tasks' ends of what we hold the other end of
@@ -239,14 +233,11 @@ class Stdio:
         fd = own
         if target.kind in (Kind.FILE, Kind.EACH):
             fd = self._open(self._path(target, place), self._flags, ("stdin", "stdout", "stderr")[stream])
-        return self._labelled(fd, stream, target.kind is Kind.EACH, place) if self._label else fd
+        return self._labelled(fd, place) if self._label else fd
 
-    def _labelled(self, fd: int, stream: int, by_node: bool, place: Place) -> int:
-        # Files by task or node are written by the node, which knows of its own tasks only (io_create_local_client).
-        tasks = len(self._layout.ranks[place.slot]) if by_node else self._layout.size
-        reading, writing = raw_terminal() if self._unbuffered and stream == 1 else os.pipe()
-        labeller = Labeller(place.rank, len(str(tasks - 1)), self._unbuffered)
-        self.feeds.append(Feed(reading, labeller, self.sink(fd)))
+    def _labelled(self, fd: int, place: Place) -> int:
+        reading, writing = os.pipe()
+        self.feeds.append(Feed(reading, Labeller(place.rank, len(str(self._layout.size - 1))), self.sink(fd)))
         self._lent.append(writing)
         return writing
 
@@ -289,12 +280,3 @@ def _open_mode(text: str | None) -> int:
     if mode not in ("a", "t"):
         raise UsageError(f"--open-mode: `{mode[:40]}` is neither append nor truncate")
     return os.O_TRUNC if mode == "t" else 0
-
-
-def raw_terminal() -> tuple[int, int]:
-    """A pseudo terminal that leaves newlines alone, for --unbuffered: C libraries buffer whatever is none."""
-    reading, writing = os.openpty()
-    mode = termios.tcgetattr(writing)
-    mode[1] &= ~termios.OPOST
-    termios.tcsetattr(writing, termios.TCSANOW, mode)
-    return reading, writing

@@ -10,10 +10,13 @@ srun 22.05 does inside an allocation of those nodes (tests/live/test_local_like_
   a signal is for ftrun and the shims to say. Two SIGINTs within a second kill all, as there.
 - Output that nobody labels is not copied: the tasks write to our own descriptors, or to the files, themselves.
 - Nodes have as many CPUs as are asked for, so a step is never too large; what asks for resources is accepted and ignored,
-  and so are --kill-on-bad-exit and --wait, which ftrun sees to, --pty, and --unbuffered without --label.
+  and so are --kill-on-bad-exit and --wait, which ftrun sees to, --pty, and --unbuffered; beside --label the latter is told.
 - Processes that tasks leave behind are killed when the last task has ended, as Slurm does where it tracks them by cgroup.
-- --relative and the distribution `plane` are refused.
-- Labelled lines stay whole, however long; srun cuts them after 1,024 bytes.
+- --relative, --exclude and the distribution `plane` are refused, and so is a --chdir where nobody can go: srun says so and goes
+  to /tmp.
+- Labelled lines stay whole, however long; srun cuts them after 1,024 bytes, and numbers those of a file for each node to the
+  width of that node's ranks.
+- How tasks ended is said once all have, and not node by node.
 """
 
 from __future__ import annotations
@@ -33,12 +36,12 @@ from typing import NoReturn
 
 from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers.file_patterns import expand_pattern
-from ftslurm.launchers.local_ends import Ended, ExitReports, step_status
+from ftslurm.launchers.local_ends import Ended, describe_exits, step_status
 from ftslurm.launchers.local_environ import Simulated, exported, options_from, read_simulated, step_environ, task_environ
 from ftslurm.launchers.local_layout import Layout, Place, lay_out
 from ftslurm.launchers.local_stdio import Stdio, pattern_values
-from ftslurm.launchers.srun_options import option_value
-from ftslurm.model.exits import ExitStatus, from_returncode
+from ftslurm.launchers.srun_options import has_flag, option_value
+from ftslurm.model.exits import from_returncode
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 
@@ -68,8 +71,8 @@ class Step:
         self._start = start
         self._libc = ctypes.CDLL(None)
         self._running: dict[int, Place] = {}
-        self._statuses: list[ExitStatus] = []
-        self._reports = ExitReports(layout)
+        self._ended: list[Ended] = []
+        self._told = False
         self._wakeup = -1
         self._interrupted_at = -ABORT_WINDOW_S
         self._leftovers_until: float | None = None
@@ -88,16 +91,18 @@ class Step:
         self._stdio.started()
         while not self._turn(time.monotonic()):
             pass
-        return step_status(self._statuses)
+        return step_status(one.status for one in self._ended)
 
     def _turn(self, now: float) -> bool:
         """Look at the children, then wait for something to do; True when all is done."""
-        nothing_left = self._reap(now)
-        for line in self._reports.take(now):
-            self._say(line)
+        nothing_left = self._reap()
         if self._running:
-            self._wait(self._reports.next_due(), now)
+            self._wait(None, now)
             return False
+        if not self._told:
+            self._told = True
+            for line in describe_exits(self._ended):
+                self._say(line)
         return self._wind_up(nothing_left, now)
 
     def _wind_up(self, nothing_left: bool, now: float) -> bool:
@@ -159,7 +164,7 @@ class Step:
                 become(self._start, place, self._stdio.of[place.rank], self._libc, mask)
             self._running[pid] = place
 
-    def _reap(self, now: float) -> bool:
+    def _reap(self) -> bool:
         """Collect ended children. True when no descendant is left: ECHILD of a subreaper proves it."""
         while True:
             try:
@@ -170,8 +175,7 @@ class Step:
                 return False
             if place := self._running.pop(pid, None):
                 how = from_returncode(os.waitstatus_to_exitcode(status))
-                self._statuses.append(how)
-                self._reports.add(Ended(place, how, os.WCOREDUMP(status)), now)
+                self._ended.append(Ended(place, how, os.WCOREDUMP(status)))
 
     # --- signals
 
@@ -269,13 +273,13 @@ def user_name() -> str:
         return "nobody"  # uid_to_string in Slurm's uid.c
 
 
-def tasks_folder(wanted: str | None) -> tuple[Path, tuple[str, ...]]:
-    """Where the tasks run, and what is to be said about it. Source: slurmstepd, which goes to /tmp where it must."""
+def tasks_folder(wanted: str | None) -> Path:
+    """Where the tasks run. Raises: UsageError."""
     folder = Path.cwd() / (wanted or "")
-    if os.access(folder, os.X_OK) and folder.is_dir():
-        return folder, ()
-    why = "Permission denied" if folder.is_dir() else "Not a directory" if folder.exists() else "No such file or directory"
-    return Path("/tmp"), (f"error: couldn't chdir to `{folder}': {why}: going to /tmp instead",)  # noqa: S108
+    if not (folder.is_dir() and os.access(folder, os.X_OK)):
+        named = "--chdir: " if wanted else ""
+        raise UsageError(f"{named}{folder} is no folder that can be entered", hint="correct the path")
+    return folder
 
 
 def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -287,11 +291,18 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     options = options_from(env, argv[:place_of_dashes])
     simulated = read_simulated(env)
     layout = lay_out(options, simulated.nodes)
-    folder, notes = tasks_folder(option_value(options, "chdir"))
-    tell(*layout.notes, *notes)
+    folder = tasks_folder(option_value(options, "chdir"))
+    tell(*layout.notes, *unheeded(options))
     stdio = Stdio(options, layout, folder, file_namer(env, options, simulated))
     shared = exported(env, option_value(options, "export")) | step_environ(simulated, layout, options)
     return Step(layout, stdio, Start(command, folder, lambda place: shared | task_environ(layout, place))).run()
+
+
+def unheeded(options: Sequence[str]) -> tuple[str, ...]:
+    """Without --label tasks write to our own descriptors, where nobody keeps anything back."""
+    if has_flag(options, "label") and has_flag(options, "unbuffered"):
+        return ("without effect: --unbuffered: without Slurm, labelled lines come as soon as a program has written them",)
+    return ()
 
 
 def file_namer(env: Mapping[str, str], options: Sequence[str], simulated: Simulated) -> Callable[[str, Place], str]:

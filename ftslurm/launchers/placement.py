@@ -13,7 +13,8 @@ from ftslurm.errors import UsageError
 from ftslurm.launchers.same_share import REPLACED, by_cpu, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.model.layout import Layout
-from ftslurm.model.numbers import whole
+from ftslurm.model.numbers import fold_numbers, whole
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.values import dataclass
 
@@ -58,7 +59,7 @@ def parts(
         placed = (f"--ntasks={len(names)}", "--distribution=arbitrary", f"--nodelist={','.join(names)}", "--overlap")
         theirs = [shares[slot] for slot in sorted({layout.slots[rank] for rank in ranks})] if shares else ()
         kept = without(same_share(options, env, theirs, bool(job)), *_WHERE, *_HOW_MANY)
-        place = f"{len(layout.slots)}/{_folded(ranks)}" if len(there) > 1 or job else ""
+        place = f"{len(layout.slots)}/{fold_numbers(ranks)}" if len(there) > 1 or job else ""
         jobid = (f"--jobid={job}",) if job else ()
         unread = ("--input=none",) if (number or job) and not has_flag(options, "input") else ()
         found.append(Part(job, (*kept, *placed, *jobid, *unread), place))
@@ -156,6 +157,29 @@ def width(options: Sequence[str], granted: int, spares: int) -> int:
     return nodes
 
 
+def step_width(components: Sequence[Component], granted: int, spares: int) -> int:
+    """Nodes of the step, 0 where they are not ours to choose. granted: nodes of the allocation.
+
+    Raises: UsageError, as `width`; and for spares of a step whose nodes are srun's to choose.
+    """
+    if why := why_not_placed(components):
+        if spares:
+            raise UsageError(f"{why} can have no spare nodes (nodes.spares)", hint="omit --ft-spares")
+        return 0
+    return width(components[0].options, granted, spares)
+
+
+def mpi_default(settings: Settings, config: Mapping[str, str]) -> str:
+    """MpiDefault, for `why_not_over_two_jobs`; empty where it is of no weight. config: slurm.conf, as far as it is known.
+
+    Of weight only for programs of which a new step each time is asked, as those with MPI need it, and where donors may come.
+    Others start with it and take no notice.
+    """
+    if settings.restart_via != "step" or not (settings.node_replacement and settings.donor):
+        return ""
+    return config.get("MpiDefault", "")
+
+
 def why_not_over_two_jobs(options: Sequence[str], env: Mapping[str, str], mpi_default: str = "") -> str:
     """Why no part of the step may run in a donor job; empty if it may. mpi_default: what srun takes where neither an option nor
     the environment says (MpiDefault in slurm.conf)."""
@@ -198,20 +222,3 @@ def why_not_placed(components: Sequence[Component]) -> str:
         return "a heterogeneous step (`:`)"
     options = components[0].options
     return "a step of a heterogeneous job (--het-group)" if has_flag(options, "het-group") else ""
-
-
-def _folded(ranks: Sequence[int]) -> str:
-    """0, 1, 2, 5 -> `0-2,5`."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def unfolded(text: str) -> tuple[int, ...]:
-    """`0-2,5` -> 0, 1, 2, 5."""
-    pairs = (part.partition("-") for part in text.split(","))
-    return tuple(rank for first, _, last in pairs for rank in range(int(first), int(last or first) + 1))

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ftslurm.launchers import placement
-from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part, unfolded
+from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.same_share import REPLACED, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold
+from ftslurm.model.numbers import unfold_numbers
 from ftslurm.model.shares import Share
 from ftslurm.system.programs import MARK
 
@@ -180,4 +181,4 @@ def placed_channel(channel: str, place: str) -> str:
 
 
 def _ranks(place: str) -> tuple[int, ...]:
-    return tuple(unfolded(place.partition("/")[2])) if place else ()
+    return unfold_numbers(place.partition("/")[2]) if place else ()

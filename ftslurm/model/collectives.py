@@ -12,6 +12,7 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.messages.fields import real, text, whole
 from ftslurm.model.values import dataclass
 
 RANKS_MAX = 1 << 20
@@ -236,6 +237,8 @@ def unfold(text: str) -> tuple[int, ...]:
 
 # --- over the wire: what an agent knows of its ranks, to the controller
 
+_OF_A_RANK = "a value of a rank's state"
+
 
 def view_record(view: RankView) -> dict[str, Any]:
     """JSON-able, without what is at its default."""
@@ -377,15 +380,11 @@ def _nothing(what: str) -> Sequence[Any]:
 
 
 def _words(value: Any, limit: int = TEXT_MAX) -> str:
-    if not isinstance(value, str) or len(value) > limit:
-        raise WireError("a text that is none, or too long, in a rank's state")
-    return value
+    return text(value, limit, _OF_A_RANK)
 
 
 def _whole(value: Any, high: int = COUNT_MAX) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
-        raise WireError("a number out of range in a rank's state")
-    return value
+    return whole(value, 0, high, _OF_A_RANK)
 
 
 def _maybe(value: Any) -> int | None:
@@ -393,11 +392,7 @@ def _maybe(value: Any) -> int | None:
 
 
 def _amount(value: Any) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e15:
-        raise WireError("a quantity out of range in a rank's state")
-    return float(value)
+    return None if value is None else real(value, 1e15, _OF_A_RANK)
 
 
 def _truth(value: Any) -> bool | None:

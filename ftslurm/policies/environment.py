@@ -4,11 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from ftslurm.model.devices import NO_DEVICES
 from ftslurm.model.folds.counters import Counters
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold_in_order
 from ftslurm.model.shares import fold_counts
+
+# What the batch script's environment says of the job, and not of a place in it.
+_OF_THE_JOB = (
+    "SLURM_ARRAY_", "SLURM_CLUSTER_NAME", "SLURM_JOB_ACCOUNT", "SLURM_JOB_END_TIME", "SLURM_JOB_GID", "SLURM_JOB_NAME",
+    "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_JOB_RESERVATION", "SLURM_JOB_START_TIME", "SLURM_JOB_UID", "SLURM_JOB_USER",
+    "SLURM_RESTART_COUNT", "SLURM_SUBMIT_", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_DISTRIBUTION",
+)  # fmt: skip
+# By them Slurm tells a batch script, or a step, which devices it gives; then it does so for each program.
+_GIVEN_BY_SLURM = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE")
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+
+
+def of_the_job(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a batch script's environment that hold wherever a rank of the job runs."""
+    return {name: value for name, value in env.items() if name.startswith(_OF_THE_JOB)}
+
+
+def hiding_variable(env: Mapping[str, str]) -> str:
+    """The variable that shows programs no device, if nothing says that Slurm sets it anew for each of them; else empty."""
+    if any(env.get(name) for name in _GIVEN_BY_SLURM):
+        return ""
+    return next((name for name in _VISIBLE if name in env and env[name].strip() in NO_DEVICES), "")
 
 
 def counters_env(counters: Counters) -> dict[str, str]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from enum import Enum
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import lasting, suggestion, switch
+from ftslurm.model.settings.tree import choice, count, lasting, suggestion, switch, value_of
 from ftslurm.simulation.trace import Fault, JobPlan, Kind, Trace
 
 MOST_NODES, MOST_FAULTS, LONGEST_S = 100_000, 100_000, 10 * 365 * 86400.0
@@ -149,19 +149,6 @@ def seconds(value: Any) -> float:
     return found
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def parse(value: Any) -> int:
-        try:
-            found = int(str(value))
-        except ValueError:
-            raise ValueError(f"`{str(value)[:60]}` is not a whole number") from None
-        if not low <= found <= high:
-            raise ValueError(f"{found} is out of range: {low} to {high}")
-        return found
-
-    return parse
-
-
 def _words(value: Any) -> str:
     text = str(value).strip()
     if not 0 < len(text) <= 128 or not text.isprintable():
@@ -169,30 +156,33 @@ def _words(value: Any) -> str:
     return text
 
 
+def _one_of(members: type[Enum]) -> Callable[[Any], Enum]:
+    """yes and no are true and false to YAML."""
+    word = choice(*(str(member.value) for member in members))
+
+    def parse(value: Any) -> Enum:
+        said = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value).lower()
+        return members(word(said))
+
+    return parse
+
+
 def _kind_of(default: Any) -> Callable[[Any], Any]:
     if isinstance(default, bool) or default is None:
         return switch
     if isinstance(default, Enum):
-        members = type(default)
-
-        def parse(value: Any) -> Any:
-            words = {True: "yes", False: "no"}
-            text = words[value] if isinstance(value, bool) else str(value).strip().lower()
-            try:
-                return members(text)
-            except ValueError:
-                known = [str(member.value) for member in members]
-                raise ValueError(f"`{text}` is not one of {', '.join(known)}{suggestion(text, known)}") from None
-
-        return parse
+        return _one_of(type(default))
     if isinstance(default, float):
         return seconds
-    return _words if isinstance(default, str) else _whole(0, MOST_NODES * 64)
+    return _words if isinstance(default, str) else _NUMBER
 
 
+_NUMBER = count(0, MOST_NODES * 64)
+_RANGES = {"nodes": count(1, MOST_NODES), "tasks_per_node": count(1, 64), "other_nodes": count(0, MOST_NODES)}
 _PLAN = {one.name.removesuffix("_s"): one for one in fields(JobPlan)}
-_FAULT = {one.name: one for one in fields(Fault)}
-_RANGES = {"nodes": _whole(1, MOST_NODES), "tasks_per_node": _whole(1, 64), "other_nodes": _whole(0, MOST_NODES)}
+_PLAN_KINDS = {name: _RANGES.get(name) or _kind_of(one.default) for name, one in _PLAN.items()}
+_KIND = _one_of(Kind)
+_FAULT_KINDS = {one.name: _kind_of(one.default) for one in fields(Fault) if one.default is not MISSING}
 _ABOVE_NOTHING = ("step", "checkpoint", "device_look", "repair", "person")
 
 
@@ -218,7 +208,7 @@ def plan_with(tree: Mapping[str, Any], place: str, plan: JobPlan | None = None) 
         one = _PLAN.get(name)
         if one is None:
             raise PolicyError(f"{place}: the job has no `{name}`{suggestion(str(name), _PLAN)}", hint="correct the name")
-        found[one.name] = _value(name, raw, _RANGES.get(name) or _kind_of(one.default), place)
+        found[one.name] = _value(name, raw, _PLAN_KINDS[name], place)
         if name in _ABOVE_NOTHING and not found[one.name]:
             raise PolicyError(f"{place}: {name}: it takes some time", hint="write a duration such as 10s")
     return replace(plan or JobPlan(), **found)
@@ -228,7 +218,7 @@ def _fault(tree: Mapping[str, Any], place: str, line: int) -> Fault:
     for name in ("at", "kind"):
         if name not in tree:
             raise PolicyError(f"{place}: a fault needs `{name}`", hint="such as at: 2h, kind: crash")
-    kind: Kind = _value("kind", tree["kind"], _kind_of(Kind.CRASH), place)
+    kind: Kind = _value("kind", tree["kind"], _KIND, place)
     found: dict[str, Any] = {"kind": kind, "at": _value("at", tree["at"], seconds, place), "line": line}
     for name, raw in tree.items():
         if name in ("at", "kind"):
@@ -237,8 +227,8 @@ def _fault(tree: Mapping[str, Any], place: str, line: int) -> Fault:
             known = ("at", "kind", "node", "rank", *SAYS[kind])
             raise PolicyError(f"{place}: a fault of kind {kind.value} has no `{name}`{suggestion(str(name), known)}",
                               hint=f"it has {', '.join(known)}")  # fmt: skip
-        one = _FAULT[_FIELDS.get(name, name)]
-        found[one.name] = _value(name, raw, _kind_of(one.default), place)
+        field = _FIELDS.get(name, name)
+        found[field] = _value(name, raw, _FAULT_KINDS[field], place)
     if kind is Kind.DEVICE and not found.get("code"):
         raise PolicyError(f"{place}: a device fault needs its `code`", hint="such as code: 80E01801, or code: Xid 79")
     if kind in (Kind.DEVICE, Kind.NODE_DEATH) and not found.get("node") and "rank" not in found:
@@ -247,10 +237,7 @@ def _fault(tree: Mapping[str, Any], place: str, line: int) -> Fault:
 
 
 def _value(name: str, raw: Any, kind: Callable[[Any], Any], place: str) -> Any:
-    try:
-        return kind(raw)
-    except (ValueError, OverflowError) as error:
-        raise PolicyError(f"{place}: {name}: {error}", hint="correct it") from None
+    return value_of(kind, raw, f"{place}: {name}", hint="correct it")
 
 
 __all__ = ["SAYS", "plan_with", "plan_words", "read_trace", "seconds"]

@@ -12,6 +12,7 @@ from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.index import Index
 from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm
 from ftslurm.model.numbers import whole
+from ftslurm.policies.lease.predecessors import is_gone
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.commands import ANSWER_ENV, jobs_argv, show_config_argv, show_job_argv
@@ -88,10 +89,7 @@ _TO_COME = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"})
 
 def _if_it_lives(job: JobSummary) -> JobSummary:
     """A local job: only its ftrun could report the end, and it may have been killed."""
-    if job.over or not job.local or (job.host, job.pid_space) != (socket.gethostname(), pid_space()):
-        return job
-    started = start_ticks(job.pid)
-    if started is not None and job.started in (0, started):
+    if job.over or not job.local or not is_gone(job, socket.gethostname(), pid_space(), start_ticks(job.pid)):
         return job
     return job._replace(state="gone", what="its ftrun was killed", over=True)
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from ftslurm.devices.probe import Probe
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult
+from ftslurm.model.ports import Probe
 from tests.machine import slowness
 
 ENOUGH_S = 10.0  # far more than a look at a stand-in takes

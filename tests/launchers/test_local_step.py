@@ -19,17 +19,16 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.file_patterns import Kind, Target, expand_pattern, read_target
-from ftslurm.launchers.local_ends import Ended, ExitReports, describe_exits, fold_ranks, step_status
+from ftslurm.launchers.local_ends import Ended, describe_exits, step_status
 from ftslurm.launchers.local_environ import (
     Simulated,
     exported,
-    fold_counts,
-    fold_in_order,
+    in_slot_order,
     options_from,
     step_environ,
     task_environ,
 )
-from ftslurm.launchers.local_layout import Layout, Place, distribute, lay_out
+from ftslurm.launchers.local_layout import Layout, Place, distribute, lay_out, nodes_asked
 from ftslurm.launchers.local_stdio import Labeller
 from ftslurm.model.exits import ExitStatus, from_shell
 
@@ -47,30 +46,18 @@ def words(line: str) -> list[str]:
 # options, what runs where on n1 to n4
 LAYOUTS = [
     ("", "n1:0 n2:1 n3:2 n4:3"),
-    ("-N0", "n1:0 n2:1 n3:2 n4:3"),
     ("-N2", "n1:0 n2:1"),
     ("-n2", "n1:0 n2:1"),
     ("-n6", "n1:0,1 n2:2,3 n3:4 n4:5"),
     ("-n9 -N2", "n1:0,1,2,3,4 n2:5,6,7,8"),
-    ("-N1-2", "n1:0 n2:1"),
-    ("-N1-2 -n4", "n1:0,1 n2:2,3"),
-    ("-N2-3 -n5", "n1:0,1 n2:2,3 n3:4"),
-    ("-N1-3 -n2", "n1:0 n2:1"),
-    ("-N2-9", "n1:0 n2:1 n3:2 n4:3"),
     ("--ntasks-per-node=2", "n1:0 n2:1"),  # one node's worth of tasks, and no word of the nodes
     ("-N2 --ntasks-per-node=2", "n1:0,1 n2:2,3"),
-    ("-N1-2 --ntasks-per-node=2", "n1:0 n2:1"),
     ("-n4 --ntasks-per-node=2", "n1:0 n2:1 n3:2 n4:3"),
     ("-w n[2-3] --ntasks-per-node=2", "n2:0,1 n3:2,3"),
     ("-w n2,n1", "n1:0 n2:1"),
     ("-w n3 -n3", "n3:0,1,2"),
     ("-w n3,n2 -N2 -n4", "n2:0,1 n3:2,3"),
     ("-w n2,n4 -N3", "n1:0 n2:1 n4:2"),
-    ("-w n3 -x n2 -N2", "n1:0 n3:1"),
-    ("-x n1", "n2:0 n3:1 n4:2"),
-    ("-x n1 -N2", "n2:0 n3:1"),
-    ("-x n2 -n5", "n1:0,1 n3:2,3 n4:4"),
-    ("-x n2 --ntasks-per-node=2", "n1:0 n3:1"),
     ("-n6 -m cyclic", "n1:0,4 n2:1,5 n3:2 n4:3"),
     ("-n5 -N2 -m cyclic:block", "n1:0,2,4 n2:1,3"),
     ("-n5 -N2 -m *", "n1:0,1,2 n2:3,4"),
@@ -106,24 +93,27 @@ def test_what_does_not_fit_is_made_to_with_srun_s_remark(options: str, placed: s
 
 @pytest.mark.parametrize(("options", "why"), [
     ("-N7", "7 nodes requested, only 4 available"),
-    ("-x n1 -N4", "4 nodes requested, only 3 available"),
-    ("-x n1 -w n1,n2", "--nodelist names n1, but the step can use n[2-4] only"),
-    ("-x n[1-4]", "1 nodes requested, only 0 available"),
+    ("-x n1", "--exclude is not supported without Slurm"),
     ("-w n9", "--nodelist names n9, but the step can use n[1-4] only"),
-    ("-w n2,n4 -N1", "--nodelist names 2 nodes, but --nodes allows only 1"),
     ("-r1 -N2", "--relative is not supported without Slurm"),
     ("-n2 -w n4,n3,n4 -m arbitrary", "--distribution=arbitrary: 2 tasks, but --nodelist names 3 places"),
     ("-n2 -m arbitrary", "--distribution=arbitrary: 2 tasks, but --nodelist names 0 places"),
     ("-n0", "--ntasks: `0` is not a number from 1 to 100000"),
     ("-n abc", "--ntasks: `abc` is not a number from 1 to 100000"),
-    ("-N3-2", "--nodes: `3-2` is not a number of nodes"),
-    ("-N abc", "--nodes: `abc` is not a number of nodes"),
+    ("-N3-2", "--nodes=3-2: not a number of nodes (1 to 65536)"),
+    ("-N abc", "--nodes=abc: not a number of nodes (1 to 65536)"),
+    ("-N0", "--nodes=0: not a number of nodes (1 to 65536)"),
     ("-m plane=2", "--distribution=plane=2 is not supported without Slurm"),
 ])  # fmt: skip
 def test_what_makes_no_layout_is_refused(options: str, why: str) -> None:
     with pytest.raises(UsageError) as refused:
         lay_out(words(options), NODES)
     assert refused.value.message == why
+
+
+@pytest.mark.parametrize(("options", "nodes"), [("", None), ("-N2", 2), ("-N2-3", 2), ("--nodes=2-2", 2)])
+def test_of_a_range_of_nodes_the_lower_bound_counts(options: str, nodes: int | None) -> None:
+    assert nodes_asked(words(options)) == nodes
 
 
 @pytest.mark.parametrize("distribution", ["block", "cyclic"])
@@ -137,7 +127,7 @@ def test_every_rank_runs_once_and_every_node_has_one(distribution: str, tasks: i
 def test_the_order_of_the_allocation_is_the_order_of_the_slots() -> None:
     layout = lay_out(words("-w local1,local3"), ("local3", "local2", "local1"))
     assert layout.nodes == ("local3", "local1")
-    assert fold_in_order(layout.nodes) == "local3,local1"
+    assert in_slot_order(layout.nodes) == "local3,local1"
 
 
 # --- what each task is told
@@ -164,11 +154,6 @@ def test_a_task_has_the_variables_it_has_under_slurm() -> None:
 def test_tasks_per_node_are_told_where_they_hold(options: str, per_node: str | None) -> None:
     layout = lay_out(words(options), NODES)
     assert step_environ(Simulated(NODES, 3, 0), layout, words(options)).get("SLURM_NTASKS_PER_NODE") == per_node
-
-
-@pytest.mark.parametrize(("counts", "folded"), [((2, 2, 2), "2(x3)"), ((2, 2, 1), "2(x2),1"), ((1,), "1"), ((1, 2, 1), "1,2,1")])
-def test_counts_are_folded(counts: tuple[int, ...], folded: str) -> None:
-    assert fold_counts(counts) == folded
 
 
 ENV = {"AA": "env", "BB": "b", "SLURM_XX": "x", "FTSLURM_CHANNEL": "c", "FTSLURM_LOCAL_JOB": "3"}
@@ -240,11 +225,6 @@ def test_a_label_stands_before_every_line_however_it_arrives() -> None:
     assert labeller.finish() == b""
 
 
-def test_a_label_does_not_wait_for_the_end_of_the_line_when_told_so() -> None:
-    labeller = Labeller(0, width=1, unbuffered=True)
-    assert labeller.feed(b"part") + labeller.feed(b"ial\n") == b"0: part\n0: ial\n"
-
-
 def test_a_long_line_stays_whole_and_one_without_end_is_not_kept_for_ever() -> None:
     line = b"x" * 2500 + b"\n"
     assert Labeller(0, 1).feed(line) == b"0: " + line
@@ -256,34 +236,20 @@ def test_a_long_line_stays_whole_and_one_without_end_is_not_kept_for_ever() -> N
 
 
 def ended(rank: int, status: int, node: str = "n1") -> Ended:
-    return Ended(Place(rank, node, 0, rank), from_shell(status))
+    return Ended(Place(rank, node, int(node[1:]) - 1, rank), from_shell(status))
 
 
-def test_like_ends_share_a_line() -> None:
-    ends = [ended(2, 7), ended(0, 7), ended(3, 137), ended(1, 7), ended(4, 0), ended(6, 7)]
-    assert describe_exits(ends) == ["error: n1: tasks 0-2,6: Exited with exit code 7", "error: n1: task 3: Killed"]
-
-
-def test_a_node_s_ends_are_told_together_after_a_moment_or_when_it_is_done() -> None:
-    reports = ExitReports(Layout(("n1", "n2"), ((0, 1, 2), (3,))))
-    reports.add(ended(0, 7), now=10.0)
-    assert (reports.take(10.05), reports.next_due()) == ([], pytest.approx(10.1))
-    reports.add(ended(1, 7), now=10.05)
-    assert reports.take(10.11) == ["error: n1: tasks 0-1: Exited with exit code 7"]
-    reports.add(ended(3, 1, "n2"), now=11.0)
-    assert reports.take(11.0) == ["error: n2: task 3: Exited with exit code 1"]
-    reports.add(ended(2, 0), now=12.0)
-    assert (reports.take(12.0), reports.next_due()) == ([], None)
+def test_like_ends_on_a_node_share_a_line() -> None:
+    ends = [ended(2, 7), ended(8, 7, "n2"), ended(0, 7), ended(3, 137), ended(1, 7), ended(4, 0), ended(6, 7)]
+    assert describe_exits(ends) == [
+        "error: n1: tasks 0-2,6: Exited with exit code 7", "error: n1: task 3: Killed", "error: n2: task 8: Exited with exit code 7",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("statuses", "status"), [((0, 0), 0), ((0, 7, 3), 7), ((137, 200), 137), ((137, 143), 143), ((), 0)])
 def test_the_worst_end_is_the_step_s(statuses: tuple[int, ...], status: int) -> None:
     exits = [ExitStatus(0, status - 128) if status in (137, 143) else ExitStatus(status) for status in statuses]
     assert step_status(exits) == status
-
-
-def test_ranks_are_folded() -> None:
-    assert fold_ranks([5, 0, 2, 1]) == "0-2,5"
 
 
 # --- at work
@@ -397,16 +363,6 @@ def test_error_goes_with_output_unless_told_otherwise(local: Local, tmp_path: Pa
     assert files(tmp_path) == {"log": ["e0", "e1"]}
 
 
-def test_labels_in_files_by_node_know_of_that_node_only(local: Local, tmp_path: Path) -> None:
-    local("-l -n12 -N2 -o whole", "echo x")
-    local("-l -n12 -N2 -o by.%n", "echo x")
-    assert files(tmp_path) == {
-        "whole": sorted(f"{rank:>2}: x" for rank in range(12)),
-        "by.0": [f"{rank}: x" for rank in range(6)],
-        "by.1": sorted(f"{rank}: x" for rank in range(6, 12)),
-    }
-
-
 ONE_STREAM = [
     ("-o 1", ["e1", "o1"], []), ("-o none", [], []), ("-e none", ["o0", "o1", "o2"], []),
     ("-o 1 -e 0", ["o1"], ["e0"]), ("-l -o 1", ["1: e1", "1: o1"], []), ("-l -o none", [], []),
@@ -438,10 +394,17 @@ def test_tasks_run_in_the_folder_given_and_files_by_task_lie_there(local: Local,
     assert (tmp_path / "here").read_text() == (tmp_path / "sub" / "there.0").read_text() == f"{tmp_path / 'sub'}\n"
 
 
-def test_a_folder_that_is_not_there_is_replaced_with_a_word(local: Local) -> None:
-    done = local("-n1 -D /no/such", "pwd")
-    assert (done.stdout, done.returncode) == ("/tmp\n", 0)
-    assert "couldn't chdir to `/no/such'" in done.stderr
+@pytest.mark.parametrize("folder", ["/no/such", "/etc/passwd"])
+def test_a_folder_that_is_none_stops_the_step_before_it_starts(local: Local, folder: str) -> None:
+    done = local(f"-n1 -D {folder}", "echo started >&2")
+    said = f"ftrun: error: --chdir: {folder} is no folder that can be entered (correct the path)\n"
+    assert (done.returncode, done.stderr) == (64, said)
+
+
+def test_unbuffered_is_told_where_it_meant_something(local: Local) -> None:
+    done = local("-l -u -n1", "echo a")
+    assert done.stdout == "0: a\n" and "without effect: --unbuffered" in done.stderr
+    assert local("-u -n1", "echo a").stderr == ""
 
 
 # --- stdin

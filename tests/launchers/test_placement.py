@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,22 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers import placement
-from ftslurm.launchers.placement import Part, parts, unfolded, why_no_swap, why_not_over_two_jobs, why_not_placed, width
+from ftslurm.launchers.placement import (
+    Part,
+    mpi_default,
+    parts,
+    step_width,
+    why_no_swap,
+    why_not_over_two_jobs,
+    why_not_placed,
+    width,
+)
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.layout import Layout
+from ftslurm.model.numbers import fold_numbers, unfold_numbers
+from ftslurm.model.settings.tree import Settings
 from ftslurm.wrapper.shim.protocol.channel import Channel
 
 FIRST = Layout(("n1", "n2", "n3"))
@@ -186,8 +198,8 @@ def test_whether_nodes_can_be_replaced_is_known_before(
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_ranks_fold_and_unfold(ranks: set[int]) -> None:
     ordered = sorted(ranks)
-    folded = placement._folded(ordered)
-    assert unfolded(folded) == tuple(ordered)
+    folded = fold_numbers(ordered)
+    assert unfold_numbers(folded) == tuple(ordered)
     channel = Channel(placed_channel("1:4711:00ff:10.0.0.1,10.0.0.2", f"400/{folded}"))
     assert (channel.total, channel.ranks) == (400, ordered)
     assert (channel.port, channel.secret, channel.addresses) == (4711, b"\x00\xff", ["10.0.0.1", "10.0.0.2"])
@@ -258,6 +270,22 @@ def test_nodes_that_are_named_beside_spares_are_not_passed_over_in_silence(optio
     with pytest.raises(UsageError, match="cannot be used with spare nodes"):
         width(shlex.split(options), 4, 1)
     assert width(shlex.split(options), 4, 0) == 4
+
+
+@pytest.mark.parametrize("components", [[(), ()], [("--het-group=1",)]])
+def test_where_the_nodes_are_not_ours_to_choose_there_are_no_spares(components: list[tuple[str, ...]]) -> None:
+    step = [Component(options, ("./train",)) for options in components]
+    assert step_width(step, 4, 0) == 0
+    with pytest.raises(UsageError, match="can have no spare nodes"):
+        step_width(step, 4, 1)
+    assert step_width([Component(("-N2",), ("./train",))], 4, 1) == 2
+
+
+def test_slurm_s_way_of_starting_mpi_programs_is_of_weight_where_donors_may_come() -> None:
+    config, may_come = {"MpiDefault": "pmix"}, replace(Settings(), restart_via="step", node_replacement=True, donor=True)
+    assert mpi_default(may_come, config) == "pmix" and mpi_default(may_come, {}) == ""
+    for less in ({"restart_via": "shim"}, {"node_replacement": False}, {"donor": False}):
+        assert mpi_default(replace(may_come, **less), config) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("options", ["--het-group=1", "--pack-group 0,1"])

@@ -18,7 +18,10 @@ from ftslurm.hooks.install import install as hook_install
 from ftslurm.hooks.install import scripts as hook_scripts
 from ftslurm.hooks.install.lines import conf_lines, head_lines, sudo_lines
 from ftslurm.hooks.install.rights import check_only_roots, check_tree, import_path
+from ftslurm.model.folds.counters import counters_of_node
+from ftslurm.model.folds.history import History
 from ftslurm.model.settings.hook_settings import LEAVES, HookSettings, hook_settings
+from ftslurm.policies.environment import counters_env, restart_env
 from ftslurm.slurm.parse import parse_config
 from tests.wrapper.shim_controller import SOON_S, until
 
@@ -312,3 +315,17 @@ def test_the_path_is_that_of_the_interpreter_in_its_own_mode(monkeypatch: pytest
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = import_path(sys.executable)
     assert tmp_path not in found and Path(os.__file__).parent in found and Path(pytest.__file__).parents[1] in found
+
+
+@pytest.mark.parametrize(("requeues", "restarts"), [(None, 0), ("0", 0), ("3", 3), ("none", 0)])
+def test_a_task_of_a_job_without_a_ledger_is_told_what_the_one_rule_says(
+    tmp_path: Path, requeues: str | None, restarts: int
+) -> None:
+    """Of the counters: a script adds the requeues, and no Python starts for it."""
+    (script,) = (one for one in hook_scripts.scripts("/h", "/no/such/python", "/c", "") if one.name == "task_prolog")
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SLURM_JOB_ID": "7"}
+    env |= {} if requeues is None else {"SLURM_RESTART_COUNT": requeues}
+    done = subprocess.run(["sh", "-c", script.text], env=env, capture_output=True, text=True, timeout=30)
+    told = counters_env(counters_of_node(History(), restarts, None)) | restart_env("", "", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "".join(f"export {name}={value}\n" for name, value in told.items())

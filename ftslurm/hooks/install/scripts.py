@@ -10,7 +10,10 @@ import shlex
 from binascii import crc32
 from collections.abc import Mapping
 
+from ftslurm.model.folds.counters import counters_of_node
+from ftslurm.model.folds.history import History
 from ftslurm.model.values import dataclass
+from ftslurm.policies.environment import counters_env, restart_env
 
 BAD_NODE_STATUS = 10  # of a module, see hooks/guarded.py
 
@@ -114,15 +117,9 @@ if [ -e "$1" ]; then
     said=$(timeout --kill-after=1 {limit} {python} -I -m ftslurm.hooks.task_prolog 2>/dev/null)
     [ $? -eq 0 ] && [ -n "$said" ] && echo "$said" && exit 0
 fi
-schedule=$(expr "${{SLURM_RESTART_COUNT:-0}}" + 1 2>/dev/null) || schedule=1
+schedule=$(expr "${{SLURM_RESTART_COUNT:-0}}" + {first} 2>/dev/null) || schedule={first}
 cat <<END
-export MA_SCHEDULE_CNT=$schedule
-export MA_PROC_START_CNT=1
-export FTSLURM_ATTEMPT=1
-export FTSLURM_RESTART_RUNG=
-export FTSLURM_RESTART_CAUSE=
-export FTSLURM_EXCLUDED_NODES=
-END
+{without_ledger}END
 exit 0
 """
 _OWNER = """# Started by the others as the owner of a job, to read that job's ledger with no more rights than its owner.
@@ -153,6 +150,17 @@ KEYS: Mapping[str, str] = {
 }
 
 
+def _without_ledger() -> tuple[int, str]:
+    """MA_SCHEDULE_CNT of a job that was never requeued, and the lines for a task of a job without a ledger.
+
+    All but that one number is the same whatever happened to such a job. A requeue adds one to it (`schedule_count`), and the
+    script does that itself: steps of jobs that never saw ftrun would start a Python for each task to have it added.
+    """
+    first = counters_of_node(History(), 0, None)
+    told = {**counters_env(first), "MA_SCHEDULE_CNT": "$schedule", **restart_env("", "", "")}
+    return first.schedule, "".join(f"export {name}={value}\n" for name, value in told.items())
+
+
 def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Script, ...]:
     """python: the interpreter that has ftslurm. config: the site's file. Full paths.
 
@@ -162,6 +170,7 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Scr
     owner_conf = f"SLURM_CONF={shlex.quote(slurm_conf)} " if slurm_conf else ""
     quoted = {"folder": shlex.quote(folder), "python": shlex.quote(python), "config": shlex.quote(config)}
     mark = crc32(f"{folder} {config}".encode())  # two clusters of one host have slots of their own
+    first, without_ledger = _without_ledger()
     made = []
     for name, key in KEYS.items():
         body = {"task_prolog": _TASK, "as_owner": _OWNER, "epilog_slurmctld": _SLURMCTLD}.get(name, _HOOK)
@@ -177,6 +186,8 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Scr
             conf=conf,
             owner_conf=owner_conf,
             bad=BAD_NODE_STATUS,
+            first=first,
+            without_ledger=without_ledger,
             **quoted,
         )
         made.append(Script(name, key, text))

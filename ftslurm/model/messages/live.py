@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ftslurm.errors import WireError
+from ftslurm.model.messages.fields import items, maybe, real, text, truth, whole
 from ftslurm.model.values import dataclass
 
 VERSION = 1
@@ -123,7 +124,7 @@ def from_record(record: Any) -> Live:
     """Raises: WireError."""
     if not isinstance(record, Mapping) or record.get("v") != VERSION:
         raise WireError("it is of another version")
-    stacks = _list(record.get("stacks"), 3, _long)
+    stacks = _list(record.get("stacks"), 3, text)
     if len(stacks) != 3:
         raise WireError("its stacks are none")
     return Live(
@@ -134,7 +135,7 @@ def from_record(record: Any) -> Live:
 
 
 def _node(row: Any) -> NodeLive:
-    name, heard_s, told_s, ranks, devices = _fields(row, (_text, _maybe(_real), _maybe(_real), _ranks, _devices))
+    name, heard_s, told_s, ranks, devices = _fields(row, (_text, maybe(_real), maybe(_real), _ranks, _devices))
     return NodeLive(name, heard_s, told_s, ranks, devices)
 
 
@@ -161,51 +162,27 @@ def _fields(row: Any, checks: tuple[Check, ...]) -> list[Any]:
     return [check(item) for check, item in zip(checks, row, strict=True)]
 
 
-def _list(items: Any, most: int, check: Check) -> list[Any]:
-    if not isinstance(items, list) or len(items) > most:
-        raise WireError(f"a list of {most} items at the most was expected")
-    return [check(item) for item in items]
+def _list(rows: Any, most: int, check: Check) -> list[Any]:
+    return [check(item) for item in items(rows, most)]
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise WireError("a text was expected")
-    return value[:TEXT_MAX]
-
-
-def _long(value: Any) -> str:
-    if not isinstance(value, str):
-        raise WireError("a text was expected")
-    return value
+    return text(value)[:TEXT_MAX]
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 64:
-        raise WireError("a whole number was expected")
-    return value
+    return whole(value, 0, (1 << 64) - 1)
 
 
 def _real(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 1e18:
-        raise WireError("a number was expected")
-    return float(value)
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise WireError("true or false was expected")
-    return value
+    return real(value, 1e18)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_list(value, NAMES_MAX, _text))
 
 
-def _maybe(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
-
-
-_N, _R = _maybe(_whole), _maybe(_real)
+_N, _R = maybe(_whole), maybe(_real)
 _RANK: tuple[Check, ...] = (_whole, _whole, _N, _R, _N, _R, _R, _texts, _R, _R, _N, _text, _R)
 _DEVICE: tuple[Check, ...] = (_text, _text, _text, _texts, _R, _R, _R)
-_TASK: tuple[Check, ...] = (_whole, _text, _text, _truth)
+_TASK: tuple[Check, ...] = (_whole, _text, _text, truth)

@@ -42,6 +42,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.messages import fields
 from ftslurm.model.messages.live import LiveReported, StacksReported, live_reported
 from ftslurm.model.shares import Share
 from ftslurm.model.text import counted
@@ -181,9 +182,7 @@ def shim_notes(message: Message) -> tuple[int, bytes]:
     if "notes" not in message:
         return 0, b""
     place, text = _list(message, "notes") if len(_list(message, "notes")) == 2 else (0, None)
-    if type(place) is not int or place < 0 or not isinstance(text, str) or len(text) > _ENV_MAX:
-        raise WireError("notes that are none")
-    return place, text.encode("utf-8", "replace")
+    return fields.whole(place, 0, 1 << 62, "the place of notes"), fields.text(text, _ENV_MAX, "notes").encode("utf-8", "replace")
 
 
 def agent_report(message: Message) -> AgentReport:
@@ -201,9 +200,7 @@ def agent_report(message: Message) -> AgentReport:
         case "quiet":
             return QuietReported(_seconds(message, "quiet_s"), _text(message, "what", 4096), _number(message, "attempt"))
         case "use":
-            unchanged = message.get("unchanged")
-            if unchanged is not None and not isinstance(unchanged, bool):
-                raise WireError("a report of use that is none")
+            unchanged = None if message.get("unchanged") is None else fields.truth(message["unchanged"], "`unchanged`")
             return UseReported(unchanged, _text(message, "what", 4096), _number(message, "attempt"))
         case "overdue":
             return BeatOverdue(_number(message, "rank"), _text(message, "why", 1000), _number(message, "attempt"))
@@ -307,18 +304,16 @@ def drill_message(what: str, status: int = 0, signal: int = 0, share: float = 0.
 
 def drill_order(order: DrillAsked) -> dict[str, Any]:
     """As `hello` reads it."""
-    fields = ("fault", "rank", "node", "device", "code", "kind", "severity", "heals", "status", "signal", "share")
-    return {"t": "drill", **{name: getattr(order, name) for name in fields}}
+    names = ("fault", "rank", "node", "device", "code", "kind", "severity", "heals", "status", "signal", "share")
+    return {"t": "drill", **{name: getattr(order, name) for name in names}}
 
 
 def _drill(message: Message) -> DrillAsked:
-    heals, amount = message.get("heals"), message.get("share")
-    if not isinstance(heals, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < 1:
-        raise WireError("an order for a drill that is none")
+    heals, amount = fields.truth(message.get("heals"), "`heals`"), fields.real(message.get("share"), 1, "`share`")
     return DrillAsked(
         0, _text(message, "fault", 32), _number(message, "rank", low=-1), _text(message, "node", 256),
         _text(message, "device", 64), _text(message, "code", 64), _text(message, "kind", 32), _text(message, "severity", 32),
-        heals, _number(message, "status", high=255), _number(message, "signal", high=64), float(amount),
+        heals, _number(message, "status", high=255), _number(message, "signal", high=64), amount,
     )  # fmt: skip
 
 
@@ -351,33 +346,20 @@ def _heal_result(result: Any) -> HealResult:
     return HealResult(_text(result, "device", 64), result.get("healed"), _text(result, "how", 4096))
 
 
-def _shown(value: Any) -> str:
-    """For a complaint. Of what is nested only its kind: printing it could end in a RecursionError."""
-    return repr(value)[:40] if value is None or isinstance(value, (str, float, bool)) else type(value).__name__
-
-
 def _text(message: Message, name: str, limit: int) -> str:
-    return _short(message.get(name), limit)
+    return fields.text(message.get(name), limit, f"`{name}`")
 
 
 def _short(value: Any, limit: int) -> str:
-    if not isinstance(value, str) or len(value) > limit:
-        raise WireError(f"a text of up to {limit} characters was expected, not {_shown(value)}")
-    return value
+    return fields.text(value, limit)
 
 
 def _number(message: Message, name: str, low: int = 0, high: int = 1 << 62) -> int:
-    value = message.get(name)
-    if type(value) is not int or not low <= value <= high:
-        raise WireError(f"`{name}` should be a whole number from {low} to {high}, not {_shown(value)}")
-    return value
+    return fields.whole(message.get(name), low, high, f"`{name}`")
 
 
 def _seconds(message: Message, name: str) -> float:
-    value = message.get(name)
-    if type(value) not in (int, float) or not 0 <= value < 1e11:  # type: ignore[operator]
-        raise WireError(f"`{name}` should be Unix seconds, not {_shown(value)}")
-    return float(value)  # type: ignore[arg-type]
+    return fields.real(message.get(name), 1e11, f"`{name}`")
 
 
 def _maybe_seconds(message: Message, name: str) -> float | None:
@@ -390,15 +372,12 @@ def _stage(message: Message) -> float | None:
 
 
 def _list(message: Message, name: str) -> list[Any]:
-    value = message.get(name)
-    if not isinstance(value, list) or len(value) > _ENV_MAX:
-        raise WireError(f"`{name}` should be a list")
-    return value
+    return fields.items(message.get(name), _ENV_MAX, f"`{name}`")
 
 
 def _sign_of_life(item: Any) -> tuple[int, tuple[float, str]]:
     if not isinstance(item, list) or len(item) != 3:
-        raise WireError(f"a sign of life was expected, not {_shown(item)}")
+        raise WireError("a sign of life that is none")
     told = dict(zip(("rank", "ago_s", "what"), item, strict=True))
     return _number(told, "rank"), (_seconds(told, "ago_s"), _text(told, "what", 64))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import Layer, choice, count, from_c4d, how_to_correct, share, suggestion, switch
+from ftslurm.model.settings.tree import Layer, choice, count, from_c4d, share, suggestion, switch, value_of
 from ftslurm.model.values import dataclass
 
 HINT = "AIMaster's flags are written --name=value"
@@ -92,15 +92,8 @@ def _words(text: str, place: str) -> list[tuple[str, Any]]:
             raw = words.pop(0)
         if name in found:
             raise PolicyError(f"{place}: --{name} is there twice", hint="keep one")
-        found[name] = _value(name, raw, place)
+        found[name] = value_of(FLAGS[name].kind, raw, f"{place}: --{name}")
     return list(found.items())
-
-
-def _value(name: str, raw: str, place: str) -> Any:
-    try:
-        return FLAGS[name].kind(raw)
-    except ValueError as error:
-        raise PolicyError(f"{place}: --{name}: {error}", hint=how_to_correct(FLAGS[name].kind)) from None
 
 
 def _joined(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import Layer, count, how_to_correct, suggestion, switch
+from ftslurm.model.settings.tree import Layer, count, suggestion, switch, value_of
 
 PREFIX = "fault-tolerance/"
 RETRY, UNCONDITIONAL, HANG, POD = (
@@ -63,7 +63,4 @@ def _annotations(text: str, place: str) -> Mapping[str, Any]:
 def _value(key: str, raw: Any, place: str) -> Any:
     if key not in _KINDS:
         raise PolicyError(f"{place}: unknown annotation {key}{suggestion(key, _KINDS)}", hint=f"known: {', '.join(_KINDS)}")
-    try:
-        return _KINDS[key](raw)
-    except ValueError as error:
-        raise PolicyError(f"{place}: {key}: {error}", hint=how_to_correct(_KINDS[key])) from None
+    return value_of(_KINDS[key], raw, f"{place}: {key}")

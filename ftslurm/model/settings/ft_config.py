@@ -15,7 +15,7 @@ from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.exits import signal_name
-from ftslurm.model.settings.tree import choice, count, how_to_correct, suggestion, switch
+from ftslurm.model.settings.tree import choice, count, suggestion, switch, value_of
 from ftslurm.model.values import dataclass
 
 RANK_VARIABLE = "FTSLURM_FT_CONFIG"  # as JSON, for the client in the rank
@@ -53,30 +53,27 @@ class Key:
 # --- kinds of values
 
 
-def seconds(value: Any) -> float:
-    number = _number(value)
-    if not 0 < number <= 1e9:
-        raise ValueError(f"`{value}` is out of range: more than 0 s")
-    return number
+def quantity(least: float, most: float, wanted: str) -> Callable[[Any], float]:
+    """least, most: both included. wanted: for people."""
+
+    def parse(value: Any) -> float:
+        number = _number(value)
+        if not least <= number <= most:
+            raise ValueError(f"`{value}` is out of range: {wanted}")
+        return number
+
+    return parse
+
+
+_ABOVE_0 = math.ulp(0.0)
+seconds = quantity(_ABOVE_0, 1e9, "more than 0 s")
+factor = quantity(_ABOVE_0, 1e6, "more than 0")
+amount = quantity(0, 1e12, "0 or more")
 
 
 def limit(value: Any) -> float | None:
     """Seconds; null, `none` or nothing: not checked."""
     return None if _is_none(value) else seconds(value)
-
-
-def factor(value: Any) -> float:
-    number = _number(value)
-    if not 0 < number <= 1e6:
-        raise ValueError(f"`{value}` is out of range: more than 0")
-    return number
-
-
-def amount(value: Any) -> float:
-    number = _number(value)
-    if not 0 <= number <= 1e12:
-        raise ValueError(f"`{value}` is out of range: 0 or more")
-    return number
 
 
 def sections(value: Any) -> dict[str, float | None]:
@@ -253,10 +250,7 @@ def checked(values: Mapping[str, Any], place: str) -> dict[str, Any]:
         key = Key(anything, None) if name in FORMER_KEYS else KEYS.get(name)
         if key is None:
             raise PolicyError(f"{place}: ft_launcher has no key `{name}`{suggestion(str(name), KEYS)}", hint=HINT)
-        try:
-            found[name] = key.kind(raw)
-        except ValueError as error:
-            raise PolicyError(f"{place}: {name}: {error}", hint=how_to_correct(key.kind)) from None
+        found[name] = value_of(key.kind, raw, f"{place}: {name}")
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import count, duration, how_to_correct, lasting, leaf, suggestion, switch, text, words_of
+from ftslurm.model.settings.tree import count, duration, lasting, leaf, suggestion, switch, text, value_of, words_of
 from ftslurm.model.values import dataclass
 
 
@@ -205,8 +205,5 @@ def hook_settings(tree: Mapping[str, Any], place: str) -> HookSettings:
         if name not in LEAVES:
             raise PolicyError(f"{place}: there is no setting `{name}`{suggestion(str(name), LEAVES)}", hint="correct it there")
         leaf = LEAVES[name]
-        try:
-            values[leaf.name] = leaf.metadata["kind"](raw)
-        except (ValueError, TypeError) as error:
-            raise PolicyError(f"{place}: {name}: {error}", hint=how_to_correct(leaf.metadata["kind"])) from None
+        values[leaf.name] = value_of(leaf.metadata["kind"], raw, f"{place}: {name}")
     return HookSettings(**values)

@@ -42,6 +42,17 @@ def how_to_correct(kind: Callable[[Any], Any]) -> str:
     return f"write {_TAKES[kind]}" if kind in _TAKES else "correct the value there"
 
 
+def value_of(kind: Callable[[Any], Any], raw: Any, where: str, hint: str = "") -> Any:
+    """`raw` as `kind` has it. where: place and name. hint: instead of what the kind takes.
+
+    Raises: PolicyError that begins with `where`, when `kind` refuses it.
+    """
+    try:
+        return kind(raw)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise PolicyError(f"{where}: {error}", hint=hint or how_to_correct(kind)) from None
+
+
 def duration(value: Any) -> float:
     """`20s`, `1.5h`, `never` (0) -> seconds. A number without a unit is refused: Slurm's own options mean minutes."""
     text = str(value).strip()
@@ -94,7 +105,7 @@ def count(low: int, high: int) -> Callable[[Any], int]:
         try:
             number = int(str(value).strip())
         except ValueError:
-            raise ValueError(f"`{value}` is not a whole number") from None
+            raise ValueError(f"`{str(value)[:60]}` is not a whole number") from None
         if not low <= number <= high:
             raise ValueError(f"{number} is out of range: {low} to {high}")
         return number
@@ -1012,13 +1023,10 @@ def known_leaf(name: str, place: str) -> Any:
 def parse_leaf(name: str, raw: Any, place: str) -> Any:
     """Raises: PolicyError when `raw` is no value for the leaf."""
     kind = LEAVES[name].metadata["kind"]
-    try:
-        if raw is None:
-            raise ValueError("no value")
-        return kind(raw)
-    except ValueError as error:
-        where = place if place.endswith(f" {name}") else f"{place}: {name}"  # `--ft-set NAME` has named it
-        raise PolicyError(f"{where}: {error}", hint=how_to_correct(kind)) from None
+    where = place if place.endswith(f" {name}") else f"{place}: {name}"  # `--ft-set NAME` has named it
+    if raw is None:
+        raise PolicyError(f"{where}: no value", hint=how_to_correct(kind))
+    return value_of(kind, raw, where)
 
 
 def from_tree(tree: Mapping[str, Any], place_of: Callable[[str], str]) -> Layer:
@@ -1086,10 +1094,8 @@ def from_c4d(env: Mapping[str, str], place: str = "environment") -> Layer:
     values, places = {}, {}
     for name, (leaf, parse) in C4D_VARIABLES.items():
         if raw := env.get(name, "").strip():
-            try:
-                values[leaf], places[leaf] = parse(raw), f"{place} {name}"
-            except ValueError as error:
-                raise PolicyError(f"{place}: {name}={raw}: {error}", hint=f"correct {name}, or unset it") from None
+            values[leaf] = value_of(parse, raw, f"{place}: {name}={raw}", hint=f"correct {name}, or unset it")
+            places[leaf] = f"{place} {name}"
     return Layer(values, places)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, Finished, NodeLent, Record, RunBegan
 from ftslurm.model.rungs import REQUEUES
@@ -119,6 +120,17 @@ class Predecessors:
         down is nobody's: it was submitted, and waited for."""
         open_ = [one for one in self.runs.values() if one.in_scheduling(self.schedule) and one.finished is None]
         return bool(open_) and all(one.gone for one in open_)
+
+
+def is_gone(told: RunBegan | JobSummary, host: str, pid_space: str, started: int | None) -> bool:
+    """Has the ftrun that `told` names ended? Nobody knows of one on another machine, or in another container.
+
+    host, pid_space: where we are. started: when the process of that number here started, in kernel ticks; None: there is none.
+    Numbers are given anew: a process that started at another time is another one, where the ledger has the time (not 0).
+    """
+    if (told.host, told.pid_space) != (host, pid_space):
+        return False
+    return started is None or told.started not in (0, started)
 
 
 def predecessors(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftslurm.devices.probe import Probe
+from ftslurm.model.ports import Probe
 from ftslurm.policies.hang.process_activity import Quiet, Sample, cpu_unchanged, rates, use_unchanged
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.shim.processes import descendants

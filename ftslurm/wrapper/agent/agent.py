@@ -18,9 +18,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ftslurm.devices.probe import Probe, choose_probes
+from ftslurm.devices.probe import choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity, Utilisation
 from ftslurm.model.messages.wire import alive_message, devices_message, evidence_message, healed_message
+from ftslurm.model.ports import Probe
 from ftslurm.model.text import visible
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.activity import ActivityWatch

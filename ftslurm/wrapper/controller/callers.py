@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from ftslurm.errors import WireError
-from ftslurm.launchers.launcher import StepHandle
 from ftslurm.model.events import (
     AgentArrived,
     AgentLost,
@@ -27,6 +26,7 @@ from ftslurm.model.events import (
     TaskArrived,
 )
 from ftslurm.model.messages import wire
+from ftslurm.model.ports import StepHandle
 from ftslurm.model.values import dataclass
 from ftslurm.policies.lease.contact import NodeContact
 from ftslurm.policies.lease.quorum import LeaseQuorum

@@ -28,7 +28,7 @@ class Diagnosis:
     def prepare(self) -> None:
         """Begin to load in the background: it takes a fifth of a second, and the job has just come up."""
         # Not a daemon: an interpreter that ends first ends those, and inside RE2 (C++) that is an abort of the whole process,
-        # status 134 for a job that has gone well. A site's own files have been read before (wiring.py), so nothing blocks here.
+        # status 134 for a job that has gone well. A site's own files have been read before (wiring), so nothing blocks here.
         threading.Thread(target=self._load_quietly).start()
 
     def diagnose(self, asked: do.Diagnose) -> Diagnosed:

@@ -5,23 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ftslurm.errors import StateError
-from ftslurm.launchers.launcher import Launcher, StepHandle
 from ftslurm.model import decisions as do
 from ftslurm.model.events import (
     DonorSubmitted,
     IterationRead,
-    LoansEnded,
-    NodeBorrowed,
-    NodeChecked,
-    NodeProbed,
     NodesReleased,
     RequeueEnded,
-    SlurmAnswered,
-    StepsListed,
 )
+from ftslurm.model.ports import Launcher, Scheduler, StepHandle
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.job_comment import Display, wait_text
@@ -39,43 +33,6 @@ KEEP_OUTPUT_S = 20.0
 SHOW_WAIT_S = 2.0
 # For agents and their srun to end after the farewell; then they are ended.
 AGENTS_END_WAIT_S = 2.0
-
-
-class Scheduler(Protocol):
-    """The provider of the allocation: Slurm, or the local pool."""
-
-    def ask(self) -> SlurmAnswered:
-        """The state of job and nodes. Never raises; may take as long as the client's time limit."""
-
-    def probe(self, node: str, limit_s: float) -> NodeProbed:
-        """By another way than our own connections: can the node run anything? Never raises."""
-
-    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
-        """Is it fit for ranks? lender: the donor job that it belongs to, 0 for our own. Never raises."""
-
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
-        """One node more, by a donor job. submitted: is told its number at once. Never raises."""
-
-    def show(self, text: str) -> None:
-        """Where Slurm shows the job, if it may be. Never raises."""
-
-    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
-        """End these donor jobs, however long that takes, until `call_off`. Never raises."""
-
-    def call_off(self) -> None:
-        """End every donor job that is still there or awaited: nobody will use it. Never raises."""
-
-    def steps(self) -> StepsListed:
-        """The steps of the job that hold its nodes. Never raises."""
-
-    def release(self, nodes: Sequence[str]) -> NodesReleased:
-        """Give nodes of the allocation back. Never raises."""
-
-    def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
-        """Run `argv` once on each node; gives what went wrong, empty for nothing. Never raises."""
-
-    def requeue(self, decision: str, exclude: Sequence[str], start: do.Start, allow_first: bool) -> RequeueEnded:
-        """Give the job back. Never raises."""
 
 
 class Effects:

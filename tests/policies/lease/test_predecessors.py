@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from ftslurm.model.record import AttemptBegan, Finished, Record, RunBegan
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.lease.predecessors import predecessors
+from ftslurm.policies.lease.predecessors import is_gone, predecessors
 
 
 def run(name: str, schedule: int, nodes: str, step_key: str = "k", start_time: int = 100) -> list[Record]:
@@ -45,3 +49,22 @@ def test_the_first_ftrun_of_a_job_has_none() -> None:
     nobody = predecessors([], 0)
     assert nobody.unproven(Settings(), 4.0, {}) == ({}, frozenset()) and not nobody.died_alone()
     assert nobody.steps_over() == frozenset() and nobody.loans() == ()
+
+
+HERE = RunBegan(1.0, "r", "7", "c", 0, "k", "train", "n1", host="n1", pid_space="pid:[1]", pid=4711, started=900)
+
+
+@pytest.mark.parametrize(
+    ("told", "started", "gone"),
+    [
+        (HERE, 900, False),
+        (HERE, None, True),
+        (HERE, 901, True),  # another process has its number
+        (replace(HERE, started=0), 901, False),  # an older ftrun wrote no time down
+        (replace(HERE, started=0), None, True),
+        (replace(HERE, host="n2"), None, False),
+        (replace(HERE, pid_space="pid:[2]"), None, False),
+    ],
+)
+def test_an_ftrun_has_ended_where_this_machine_can_tell_so(told: RunBegan, started: int | None, gone: bool) -> None:
+    assert is_gone(told, "n1", "pid:[1]", started) is gone

@@ -9,7 +9,7 @@ import pytest
 
 from ftslurm.errors import LaunchFailed, PolicyError
 from ftslurm.model.settings.tree import Layer, resolve
-from ftslurm.wrapper.controller.wiring import srun_ports
+from ftslurm.wrapper.controller.wiring.on_slurm import srun_ports
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node
 from ftslurm.wrapper.wire.channel import Server

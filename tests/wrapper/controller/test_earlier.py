@@ -19,7 +19,7 @@ from ftslurm.model.record import RunBegan
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.sdk.page import start_ticks
 from ftslurm.system.processes import pid_space
-from ftslurm.wrapper.controller.wiring import _is_gone, _left
+from ftslurm.wrapper.controller.wiring.earlier import ftrun_is_gone, tell_others
 
 
 @pytest.fixture
@@ -36,17 +36,17 @@ def began(process: subprocess.Popen[bytes]) -> RunBegan:
 
 def test_one_that_runs_is_not_gone_and_one_that_nobody_has_waited_for_is(process: subprocess.Popen[bytes]) -> None:
     run = began(process)
-    assert run.started and not _is_gone(run) and not _is_gone(replace(run, started=0))
+    assert run.started and not ftrun_is_gone(run) and not ftrun_is_gone(replace(run, started=0))
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert _is_gone(run), "a zombie does nothing any more"
+    assert ftrun_is_gone(run), "a zombie does nothing any more"
     process.wait()
-    assert _is_gone(run)
+    assert ftrun_is_gone(run)
 
 
 def test_a_number_that_is_another_process_s_now_is_not_that_one(process: subprocess.Popen[bytes]) -> None:
     run = began(process)
-    assert _is_gone(replace(run, started=run.started - 1))
+    assert ftrun_is_gone(replace(run, started=run.started - 1))
 
 
 @pytest.mark.parametrize("elsewhere", [{"host": "another"}, {"pid_space": "pid:[1]"}])
@@ -54,13 +54,13 @@ def test_nobody_knows_of_one_elsewhere(elsewhere: dict[str, str], process: subpr
     run = replace(began(process), **elsewhere)  # type: ignore[arg-type]
     process.kill()
     process.wait()
-    assert not _is_gone(run)
+    assert not ftrun_is_gone(run)
 
 
 def test_what_this_job_has_told_of_a_node_is_taken_back_when_it_is_reinstated(tmp_path: Path) -> None:
     memory, facts = NodeMemory(tmp_path / "state"), RunFacts("r", "7", "c", 0, "", "train", ("n1", "n2"))
-    _left(memory, facts, TellOthers({"n1": "Slurm says DOWN"}))
-    _left(memory, facts, TellOthers({}, ("n1", "n2")))
+    tell_others(memory, facts, TellOthers({"n1": "Slurm says DOWN"}))
+    tell_others(memory, facts, TellOthers({}, ("n1", "n2")))
     assert [(type(told), told.node) for told in memory.read()] == [(NodeLeft, "n1"), (NodeReinstated, "n1")]
 
 

@@ -1,0 +1,71 @@
+"""The facts that do not change during one ftrun, for the judge."""
+
+from __future__ import annotations
+
+import os
+import socket
+from hashlib import blake2s
+
+import ftslurm
+from ftslurm.launchers.placement import step_width, why_no_swap, why_not_over_two_jobs
+from ftslurm.launchers.same_share import by_cpu
+from ftslurm.model.folds.history import History
+from ftslurm.model.job import Allocation
+from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.told import places_told
+from ftslurm.model.settings.tree import Resolved
+from ftslurm.policies.environment import hiding_variable, of_the_job
+from ftslurm.policies.judge.phases import Environments, OwnProcess, RunFacts, WhyNot
+from ftslurm.sdk.page import start_ticks
+from ftslurm.system.processes import pid_space
+from ftslurm.wrapper.controller.wiring.ranks import sdk_env
+from ftslurm.wrapper.controller.wiring.survey import Order
+
+_COMMAND_MAX = 2000  # characters of it that are told
+
+
+def facts_of(
+    order: Order, allocation: Allocation, launcher: str, can: frozenset[Capability], resolved: Resolved, mpi_default: str = ""
+) -> RunFacts:
+    """can: of the launcher, whatever this step rules out. mpi_default: see placement. Raises: UsageError, PolicyError."""
+    command, settings = order.command, resolved.settings
+    wide = step_width(order.components, allocation.size, settings.spares)
+    no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
+    no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
+    return RunFacts(
+        run=os.urandom(4).hex(),
+        job=str(allocation.job),
+        cluster=allocation.cluster,
+        schedule=allocation.restarts,
+        step_key=step_key(command),
+        command=command[:_COMMAND_MAX],
+        nodes=allocation.nodes,
+        start_time=allocation.start_time,
+        name=allocation.name,
+        launcher=launcher,
+        number=allocation.job.number,
+        can=can - ({Capability.REPLACE} if no_swap else set()),
+        why_not=WhyNot(
+            no_donor if launcher == "srun" else "there is no Slurm",
+            no_swap,
+            no_donor if by_cpu(order.components[0].options, order.env) else "",
+        ),
+        width=wide,
+        batch_node=order.env.get("SLURMD_NODENAME", ""),
+        granted=allocation.granted,
+        submit_time=allocation.submit_time,
+        process=OwnProcess(ftslurm.__version__, socket.gethostname(), os.getpid(), pid_space(), start_ticks(os.getpid()) or 0),
+        env=Environments(of_the_job(order.env), frozenset(order.env), sdk_env(settings), hiding_variable(order.env)),
+        places=places_told(resolved),
+    )
+
+
+def step_key(command: str) -> str:
+    """Which ftrun of a script: the same command is the same step."""
+    return blake2s(command.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+
+
+def ran_before(order: Order, history: History) -> bool:
+    """In an earlier scheduling or by an earlier ftrun: then its files hold what must not be overwritten."""
+    key = step_key(order.command)
+    return any(step == key for _, step in history.slots.starts)

@@ -1,0 +1,92 @@
+"""What an ftrun in an allocation has of its own: srun, slurmctld, donor jobs, and a ledger that outlives it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ftslurm.errors import REQUEUED_STATUS, FtslurmError
+from ftslurm.launchers.placement import mpi_default, step_width
+from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.ledger import output
+from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.store import Identity, Store
+from ftslurm.model.job import Allocation
+from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.tree import port_range
+from ftslurm.slurm.client import JobState, SlurmClient
+from ftslurm.system.commands import run as run_command
+from ftslurm.wrapper.controller.scheduler import SlurmScheduler
+from ftslurm.wrapper.controller.wiring.earlier import earlier_runs, known_clean_up_times, suspects
+from ftslurm.wrapper.controller.wiring.facts import facts_of, ran_before
+from ftslurm.wrapper.controller.wiring.joining import joined
+from ftslurm.wrapper.controller.wiring.survey import Order, Site
+from ftslurm.wrapper.requeue.lenders import Lenders
+from ftslurm.wrapper.wire.secret_word import munge_socket
+
+
+def run_on_slurm(order: Order, site: Site, store: Store) -> int:
+    """To the end of the job, or of its scheduling. Gives the exit status. Raises: FtslurmError before it has begun."""
+    allocation, client, settings = site.allocation, site.client, site.settings
+    assert allocation is not None and client is not None
+    me = Identity(
+        allocation.cluster, str(allocation.job), allocation.restarts, allocation.start_time, allocation.name,
+        allocation.submit_time,
+    )  # fmt: skip
+    journal, history = store.open(me)
+    output.settle(journal.path)
+    launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history))
+    number = allocation.job.number
+    lenders = Lenders(client, number, allocation.restarts, order.env, site.python, run_command, settings)
+    scheduler = SlurmScheduler(
+        client, number, allocation.nodes, journal.path, order.env, site.python, run_command,
+        settings.slurm_client, settings.slurm_timeout_s, lenders,
+        schedule=allocation.restarts, comments=settings.slurm_comment,
+    )  # fmt: skip
+    config = _config(client)
+    facts = facts_of(order, allocation, "srun", frozenset(Capability), site.resolved, mpi_default(settings, config))
+    memory = NodeMemory(store.root)
+    facts = replace(facts, clean_ups=known_clean_up_times(store.root, facts, history))
+    facts = replace(facts, remembered=suspects(memory, facts, settings))
+    facts = replace(facts, earlier=earlier_runs(journal, history, facts, settings, client, lenders, scheduler))
+    controller = joined(
+        order, settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
+        lambda: _runs(client, allocation), ports=settings.ports or srun_ports(config), munge=munge_socket(config),
+    )  # fmt: skip
+    status = controller.run()
+    if status != REQUEUED_STATUS:
+        journal.close()
+    return status
+
+
+def srun_launcher(order: Order, site: Site, allocation: Allocation) -> SrunLauncher:
+    """Raises: UsageError."""
+    width = step_width(order.components, allocation.size, site.settings.spares)
+    return SrunLauncher(order.components, order.env, site.python, site.settings.poll_s, allocation.size, width)
+
+
+def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
+    """Those that srun keeps to, since a firewall may let no others through. Source: slurm.conf(5), SrunPortRange."""
+    try:
+        return port_range(config.get("SrunPortRange", ""))
+    except ValueError:
+        return None
+
+
+def _config(client: SlurmClient) -> Mapping[str, str]:
+    """Empty where slurmctld does not tell."""
+    try:
+        return client.config()
+    except FtslurmError:
+        return {}
+
+
+def _runs(client: SlurmClient, allocation: Allocation) -> bool:
+    """In touch with slurmctld, and the job is still the one that we keep?"""
+    try:
+        view = client.job(allocation.job.number)
+    except FtslurmError:
+        return False
+    ours = (view.restarts, view.start_time) == (allocation.restarts, allocation.start_time)
+    return view.state in (JobState.RUNNING, JobState.SUSPENDED) and ours

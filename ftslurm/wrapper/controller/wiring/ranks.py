@@ -1,0 +1,104 @@
+"""What the ranks are started with, beside their environment: programs, ft_launcher's configuration, files of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ftslurm
+from ftslurm.errors import UsageError
+from ftslurm.launchers import multi_prog
+from ftslurm.launchers.srun_options import Component, has_flag
+from ftslurm.model.settings.tree import Settings
+from ftslurm.wrapper.controller.orders import RankSetup
+from ftslurm.wrapper.controller.wiring.survey import Order
+
+if TYPE_CHECKING:
+    from ftslurm.launchers.rank_logs import RankLogs
+
+
+def rank_setup(order: Order, settings: Settings, banner: Mapping[str, str], logs: RankLogs | None) -> RankSetup:
+    """banner: see RankSetup. Raises: UsageError, PolicyError."""
+    return RankSetup(
+        _programs(order.components), banner,
+        partial(_logs_of, logs, order.env.get("ROLE_NAME", "default")) if logs is not None else None,
+        settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, _inject_folder(settings),
+        beat_config(settings),
+    )  # fmt: skip
+
+
+def rank_logs_of(settings: Settings) -> RankLogs | None:
+    """Files of their own for the ranks; None, and nothing is loaded for it, where nobody has asked for any."""
+    if not (settings.log_folder or settings.cycle_files or settings.console_ranks):
+        return None
+    from ftslurm.launchers.rank_logs import rank_logs
+
+    return rank_logs(settings)
+
+
+def _logs_of(logs: RankLogs, role: str, rank: int, place: tuple[int, int], size: int, cycle: int) -> dict[str, Any]:
+    """For the rank's shim: `folder` to be made, empty for none, and the streams."""
+    from ftslurm.launchers.rank_logs import told
+
+    return {"folder": logs.rank_folder(*place, cycle), **told(logs.streams(rank, place, size, cycle, role))}
+
+
+def _programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int, tuple[str, ...]]]:
+    """For --multi-prog: how many tasks -> rank -> argv. Raises: UsageError when the file cannot be read."""
+    first = components[0]
+    if not has_flag(first.options, "multi-prog"):
+        return lambda tasks: {}
+    if len(components) > 1:
+        raise UsageError("--multi-prog in a heterogeneous step is not supported", hint="give each component its program")
+    file, *arguments = first.command
+    try:
+        text = Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--multi-prog: {file} cannot be read: {error}", hint="correct the path") from None
+    return lambda tasks: multi_prog.parse(text, file, tuple(arguments), tasks)
+
+
+def _inject_folder(settings: Settings) -> str:
+    return str(Path(ftslurm.__file__).resolve().parent / "sdk" / "inject") if settings.inject else ""
+
+
+# --- ft_launcher's configuration
+
+
+def _given(settings: Settings) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(settings.ft_config) if settings.ft_config else {}
+    return values
+
+
+def beat_config(settings: Settings) -> dict[str, Any]:
+    """As it was given, and checked. Raises: PolicyError."""
+    from ftslurm.model.settings.ft_config import limits_from
+
+    values = _given(settings)
+    limits_from(values)
+    return values
+
+
+def cycle_info_dir(settings: Settings) -> str:
+    """Empty for none."""
+    given = _given(settings).get("cycle_info_dir")
+    return given if isinstance(given, str) and given.lower() not in ("none", "null") else ""
+
+
+def keys_without_effect(settings: Settings) -> tuple[str, ...]:
+    """A sentence for each."""
+    from ftslurm.model.settings.ft_config import why_ignored
+
+    return why_ignored(_given(settings))
+
+
+def sdk_env(settings: Settings) -> dict[str, str]:
+    """What the program interface in the ranks has to know. Raises: PolicyError."""
+    from ftslurm.model.settings.ft_config import rank_env
+
+    provide = {"FTSLURM_PROVIDE": ",".join(settings.provide)} if settings.provide else {}
+    watch = {"FTSLURM_WATCH": settings.watch} if settings.watch != "L0" else {}
+    return {**rank_env(beat_config(settings)), **provide, **watch}

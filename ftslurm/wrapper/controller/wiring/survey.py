@@ -1,0 +1,128 @@
+"""What ftrun was asked to do, and where it finds itself: the settings in force, the allocation, or none."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+
+import ftslurm
+from ftslurm.config.settings_files import Request, settings_in_force
+from ftslurm.errors import UsageError
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun_options import Component, option_value
+from ftslurm.model.job import Allocation
+from ftslurm.model.settings.tree import Resolved, Settings
+from ftslurm.model.text import visible
+from ftslurm.model.values import dataclass
+from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.client import JobView, SlurmClient
+from ftslurm.slurm.env import read_allocation
+from ftslurm.slurm.retries import Retries
+from ftslurm.system.commands import run as run_command
+from ftslurm.system.programs import with_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What ftrun was asked to do: the user's components, the settings request, and the world it runs in."""
+
+    components: tuple[Component, ...]
+    request: Request
+    env: Mapping[str, str]
+    verbose: bool = False
+    own: tuple[str, ...] = ()  # our options, as given
+
+    @property
+    def command(self) -> str:
+        """For people, and to tell one ftrun of a script from another."""
+        return " : ".join(shlex.join(component.command) for component in self.components)
+
+
+class Place(Enum):
+    """Where ftrun finds itself."""
+
+    ALLOCATION = "in an allocation"
+    OUTSIDE = "where one can be asked for"
+    LOCAL = "where tasks are processes of this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the job runs. env: for all that is started there. allocation, client, view: in an allocation, else None.
+    no_slurm: why the local launcher serves though nobody has asked for it."""
+
+    resolved: Resolved
+    env: Mapping[str, str]
+    place: Place
+    allocation: Allocation | None = None
+    client: SlurmClient | None = None
+    view: JobView | None = None
+    no_slurm: str = ""
+
+    @property
+    def settings(self) -> Settings:
+        return self.resolved.settings
+
+    @property
+    def local(self) -> bool:
+        return self.place is Place.LOCAL
+
+    @property
+    def python(self) -> Python:
+        """The interpreter of shims and agents, with the folder of our own package."""
+        return Python(self.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+
+
+def survey(order: Order) -> Site:
+    """Settings in force and the allocation, if any. Raises: FtslurmError."""
+    resolved = settings_in_force(order.request, order.env)
+    settings = resolved.settings
+    env = _of_job_named(order, with_folder(order.env, settings.slurm_bin))
+    if settings.launcher == "local":
+        return Site(resolved, env, Place.LOCAL)
+    site = Site(resolved, env, Place.ALLOCATION, read_allocation(env))
+    if site.allocation is None:
+        return _survey_outside(site)
+    client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s, env)
+    number = site.allocation.job.number
+    patience = Retries(resolved.settings.slurm_patience_s)
+    view = patience.keep_asking(lambda: client.job(number), say)
+    resolved = settings_in_force(order.request, order.env, view.comment)
+    allocation = replace(
+        site.allocation, nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
+        batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
+    )  # fmt: skip
+    return replace(site, resolved=resolved, allocation=allocation, client=client, view=view)
+
+
+def say(text: str) -> None:
+    """To people, before there is a controller that does, and beside it."""
+    print(f"ftrun: {visible(text)}", file=sys.stderr, flush=True)
+
+
+def _of_job_named(order: Order, env: Mapping[str, str]) -> Mapping[str, str]:
+    """--jobid puts the step into a job that runs, wherever srun is called from; it is named by the program, and not by ours."""
+    component = order.components[0]
+    number = option_value(component.options, "jobid")
+    if not number or "SLURM_JOB_ID" in env:
+        return env
+    return {"SLURM_JOB_NAME": component.command[0].rpartition("/")[2], **env, "SLURM_JOB_ID": number}
+
+
+def _survey_outside(site: Site) -> Site:
+    """Raises: UsageError where an allocation is wanted and nobody can give one."""
+    from ftslurm.slurm.presence import why_no_slurm
+
+    why = why_no_slurm(run_command, site.env, site.settings.slurm_timeout_s)
+    if not why:
+        return replace(site, place=Place.OUTSIDE)
+    if site.settings.launcher == "srun":
+        raise UsageError(
+            f"--ft-launcher srun needs Slurm: {why}",
+            hint="run ftrun where you submit jobs, or omit --ft-launcher",
+        )
+    return replace(site, place=Place.LOCAL, no_slurm=why)
