@@ -336,6 +336,7 @@ def test_counters_in_the_batch_script_and_under_plain_srun_after_a_requeue(hooke
             nodes=2,
             rank="""
 [ $MA_SCHEDULE_CNT = 2 ] && exit 0
+together
 [ $SLURM_PROCID = 0 ] && exit 3
 exec sleep 100
 """,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError
@@ -44,7 +45,7 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
         settings.slurm_client, settings.slurm_timeout_s, lenders,
         schedule=allocation.restarts, comments=settings.slurm_comment,
     )  # fmt: skip
-    config = _config(client)
+    config = _config(site, client)
     facts = facts_of(order, allocation, "srun", frozenset(Capability), site.resolved, mpi_default(settings, config))
     memory = NodeMemory(store.root)
     facts = replace(facts, clean_ups=known_clean_up_times(store.root, facts, history))
@@ -74,12 +75,12 @@ def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
         return None
 
 
-def _config(client: SlurmClient) -> Mapping[str, str]:
-    """Empty where slurmctld does not tell."""
-    try:
-        return client.config()
-    except FtslurmError:
-        return {}
+def _config(site: Site, client: SlurmClient) -> Mapping[str, str]:
+    """Empty where slurmctld does not tell. It may have come back since it was first asked."""
+    for ask in (site.config.answer if site.config is not None else client.config, client.config):
+        with suppress(FtslurmError):
+            return ask()
+    return {}
 
 
 def _runs(client: SlurmClient, allocation: Allocation) -> bool:

@@ -23,6 +23,7 @@ from ftslurm.slurm.client import JobView, SlurmClient
 from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.retries import Retries
 from ftslurm.system.commands import run as run_command
+from ftslurm.system.meanwhile import Meanwhile
 from ftslurm.system.programs import with_folder
 
 
@@ -52,7 +53,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the job runs. env: for all that is started there. allocation, client, view: in an allocation, else None.
+    """Where the job runs. env: for all that is started there. allocation, client, view, config: in an allocation, else None.
     no_slurm: why the local launcher serves though nobody has asked for it."""
 
     resolved: Resolved
@@ -61,6 +62,7 @@ class Site:
     allocation: Allocation | None = None
     client: SlurmClient | None = None
     view: JobView | None = None
+    config: Meanwhile[dict[str, str]] | None = None  # asked for beside the job: that takes slurmctld as long
     no_slurm: str = ""
 
     @property
@@ -89,6 +91,7 @@ def survey(order: Order) -> Site:
         return _survey_outside(site)
     client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s, env)
     number = site.allocation.job.number
+    config = Meanwhile(client.config)
     patience = Retries(resolved.settings.slurm_patience_s)
     view = patience.keep_asking(lambda: client.job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
@@ -96,7 +99,7 @@ def survey(order: Order) -> Site:
         site.allocation, nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
         batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
     )  # fmt: skip
-    return replace(site, resolved=resolved, allocation=allocation, client=client, view=view)
+    return replace(site, resolved=resolved, allocation=allocation, client=client, view=view, config=config)
 
 
 def say(text: str) -> None:
