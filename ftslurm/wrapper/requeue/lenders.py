@@ -18,7 +18,7 @@ from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesRel
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.slurm_away import GATHERS_S
-from ftslurm.slurm import commands
+from ftslurm.slurm import commands, group_limits
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
@@ -39,7 +39,7 @@ HOPELESS = frozenset(
      "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted"}
 )  # fmt: skip
 # A limit per user, account or job, such as QOSMaxJobsPerUserLimit: our own job uses part of it, and its nodes are free after a
-# requeue. In a limit of a whole group (QOSGrpNodeLimit) others may make room.
+# requeue. In a limit of a whole group (QOSGrpNodeLimit) others may make room, unless it is too small for the two jobs alone.
 _OWN_LIMIT = re.compile(r"(QOS|Assoc|Association)Max\w*Limit")
 # UNKNOWN: a state that this version does not know is no proof that a donor job has ended.
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
@@ -58,6 +58,7 @@ class Lenders:
     settings: Settings
     sleep: Callable[[float], None] = time.sleep
     _donors: set[int] = field(default_factory=set)  # submitted, and not yet told to end
+    _no_room: dict[int, str] = field(default_factory=dict)  # donor job -> the limit of a group that it exceeds with ours, if any
     _over: threading.Event = field(default_factory=threading.Event)  # will ftrun only end or requeue the job?
 
     # --- checking a node
@@ -110,7 +111,7 @@ class Lenders:
         if donor.state is JobState.RUNNING and donor.nodes and not donor.configuring:
             return NodeBorrowed(slot, donor.nodes[0], job)
         left = self._end([job])
-        return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s))
+        return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s, self._no_room.get(job, "")))
 
     def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
         """Submit a donor job; gives its number. Raises: FtslurmError."""
@@ -140,7 +141,7 @@ class Lenders:
         def waits(view: JobView) -> bool:
             if view.state is JobState.RUNNING:
                 return view.configuring  # its node boots (power saving): a step would wait there without telling
-            return view.state is JobState.PENDING and not hopeless(view.reason)
+            return view.state is JobState.PENDING and not (hopeless(view.reason) or self._without_room(view))
 
         tries = Retrying(
             retry=retry_if_result(waits) | retry_if_exception_type(NoAnswer),  # slurmctld may be back in time
@@ -151,6 +152,19 @@ class Lenders:
         )
         found: JobView = tries(lambda: self.client.job(job))
         return found
+
+    def _without_room(self, donor: JobView) -> bool:
+        """Does a limit of a group forbid it for as long as our job runs, whatever others do? No if Slurm does not tell."""
+        if donor.number not in self._no_room and group_limits.REASON.fullmatch(donor.reason):
+            account, qos = (self.env.get(name, "") for name in ("SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"))
+            asked = (
+                group_limits.limits_argv(account, qos), commands.show_job_argv(self.job), commands.show_job_argv(donor.number),
+            )  # fmt: skip
+            said = [self.run(argv, self.settings.slurm_timeout_s, env=dict(self.env)) for argv in asked]
+            limits = group_limits.group_limits(said[0].stdout, donor.user_id)
+            ours, other = (group_limits.taken(each.stdout) for each in said[1:])
+            self._no_room[donor.number] = group_limits.without_room(limits, ours, other)
+        return bool(self._no_room.get(donor.number))
 
     def ended(self) -> frozenset[int]:
         """Donor jobs that someone else has ended, or their time limit; without those of unknown state."""
@@ -237,11 +251,15 @@ def hopeless(reason: str) -> bool:
     return reason in HOPELESS or _OWN_LIMIT.fullmatch(reason) is not None
 
 
-def why_not_lent(donor: JobView, wait_s: float) -> str:
-    if hopeless(donor.reason):
-        return f"donor job {donor.number} could not start beside this job: {donor.reason}"
+def why_not_lent(donor: JobView, wait_s: float, no_room: str = "") -> str:
+    """no_room: the limit of a group that it exceeds with our job."""
+    if hopeless(donor.reason) or no_room:
+        limit = f" ({no_room})" if no_room else ""
+        return f"donor job {donor.number} could not start beside this job: {donor.reason}{limit}"
     if donor.configuring:
         return f"{', '.join(donor.nodes)} of donor job {donor.number} still booted after {wait_s:g} s (nodes.replacement_wait)"
+    if donor.state is JobState.NODE_FAIL and donor.nodes:  # Slurm waits for ResumeTimeout
+        return f"{', '.join(donor.nodes)} of donor job {donor.number} did not come up: {donor.state.value}: {donor.reason}"
     when = f" after {wait_s:g} s" if donor.state is JobState.PENDING else ""
     return f"donor job {donor.number} was {donor.state.value}{when}{f': {donor.reason}' if donor.reason else ''}"
 
