@@ -352,7 +352,11 @@ def test_a_donor_s_node_that_boots_for_long_and_those_that_never_do(boot_cluster
                     each.wait_for(
                         lambda of=each, job=waited[name], node=node: of.job(job)["NodeList"] == node, f"Slurm to choose {node}"
                     )
-                assert f"a node of donor job {waited['slow']}" in told["slow"].ftslurm("status", str(told["slow"].id))
+                slow = told["slow"]
+                slow.wait_for(
+                    lambda: f"for n3 of donor job {waited['slow']} to boot" in slow.output(), "it to say that the node boots"
+                )
+                assert f"n3 of donor job {waited['slow']} to boot" in slow.ftslurm("status", str(slow.id))
                 for name, each in told.items():
                     each.ended("COMPLETED", 60.0 + BOOT_S)
                     assert rungs(each) == NODES_OFF[name][2], each.describe()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 # Between nodes with synchronised clocks.
 CLOCKS_DIFFER_S = 1.0
 
 
-@dataclass(slots=True)
 class NodeClock:
     """A message is sent before it comes, and after what it answers: each one shows two limits. Unix seconds."""
 
-    _least: float = float("-inf")
-    _most: float = float("inf")
-    _answered: int = 0  # the latest beat
-    _answered_at: float = float("-inf")
+    def __init__(self) -> None:
+        self._least, self._most = float("-inf"), float("inf")
+        self._answered, self._answered_at = 0, float("-inf")  # the latest beat
 
     def record(self, theirs: float, after: float, before: float) -> None:
         """A message was sent when that clock showed `theirs` and ours something from `after` to `before`."""

@@ -53,8 +53,9 @@ class Scheduler(Protocol):
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         """Is it fit for ranks? lender: the donor job that it belongs to, 0 for our own. Never raises."""
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
-        """One node more, by a donor job. submitted: is told its number at once. Never raises."""
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]) -> NodeBorrowed:
+        """One node more, by a donor job. submitted: is told its number at once; and again, with its node, if that boots for long.
+        Never raises."""
 
     def show(self, text: str) -> None:
         """Where Slurm shows the job, if it may be. Never raises."""
@@ -164,8 +165,8 @@ class Effects:
         self._sources.background(partial(self._scheduler.check, d.node, d.lender, d.limit_s))
 
     def _borrow(self, d: do.BorrowNode) -> None:
-        def submitted(job: int) -> None:
-            self._sources.put(DonorSubmitted(d.slot, job))
+        def submitted(job: int, boots: str) -> None:
+            self._sources.put(DonorSubmitted(d.slot, job, boots))
 
         self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted))
 

@@ -26,6 +26,8 @@ from ftslurm.wrapper.node_check import Question, read_answer
 
 # Seconds between two looks at a pending donor job: Slurm schedules a new job at once, or when something ends.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+# How many looks may find its node not ready before people are told that it boots: a Prolog that runs looks alike.
+LOOKS_AT_BOOT = 5
 # Seconds between two attempts to end one, and their number: a day, longer than slurmctld is usually away.
 FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
 # For srun to start a step, beside the check's own time.
@@ -93,7 +95,7 @@ class Lenders:
     # --- lending
 
     def borrow(
-        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object] = lambda job: None
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object] = lambda job, boots: None
     ) -> NodeBorrowed:
         """See effects.Scheduler. A donor job that does not run in time is ended; the answer names one that could not be ended."""
         job = 0
@@ -103,8 +105,8 @@ class Lenders:
             self._donors.add(job)
             if self._over.is_set():  # while the job was being submitted
                 return NodeBorrowed(slot, "", max(self._end([job]), default=0), "it is no longer needed")
-            submitted(job)
-            donor = self._running(job, wait_s)
+            submitted(job, "")
+            donor = self._running(job, wait_s, lambda node: submitted(job, node))
         except FtslurmError as error:
             stays = max(self._end([job] if job else []), default=0)
             return NodeBorrowed(slot, "", stays, str(error), isinstance(error, NoAnswer))
@@ -134,12 +136,19 @@ class Lenders:
             if self.env.get(name)
         }  # fmt: skip
 
-    def _running(self, job: int, wait_s: float) -> JobView:
-        """The donor job once it runs, has ended or waits in vain, or its state after `wait_s`. Raises: FtslurmError."""
+    def _running(self, job: int, wait_s: float, boots: Callable[[str], object]) -> JobView:
+        """The donor job once it runs, has ended or waits in vain, or its state after `wait_s`. boots: is told its node if that
+        does so for long. Raises: FtslurmError."""
         from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_exponential
 
+        looks = 0  # that found its node booting
+
         def waits(view: JobView) -> bool:
+            nonlocal looks
             if view.state is JobState.RUNNING:
+                looks += view.configuring and bool(view.nodes)
+                if looks == LOOKS_AT_BOOT:
+                    boots(view.nodes[0])
                 return view.configuring  # its node boots (power saving): a step would wait there without telling
             return view.state is JobState.PENDING and not (hopeless(view.reason) or self._without_room(view))
 

@@ -21,7 +21,7 @@ from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.node_check import Question, answer_text
-from ftslurm.wrapper.requeue.lenders import Lenders, plain_env
+from ftslurm.wrapper.requeue.lenders import LOOKS_AT_BOOT, Lenders, plain_env
 from tests.fakes.slurm import FakeSlurm
 
 ENV = {
@@ -116,7 +116,17 @@ def test_a_node_that_boots_is_waited_for() -> None:
     """Slurm shows such a job as CONFIGURING, and a step there would be given up on."""
     world = World()
     world.shows(2, PENDING, BOOTING, BOOTING, RUNNING)
-    assert world.lenders.borrow(1, ["n1"], 60.0) == NodeBorrowed(1, "n3", 2)
+    told: list[tuple[int, str]] = []
+    assert world.lenders.borrow(1, ["n1"], 60.0, lambda *words: told.append(words)) == NodeBorrowed(1, "n3", 2)
+    assert told == [(2, "")], "a Prolog takes as long"
+
+
+def test_a_node_that_boots_for_long_is_told_once() -> None:
+    world = World()
+    world.shows(2, PENDING, *[BOOTING] * 2 * LOOKS_AT_BOOT, RUNNING)
+    told: list[tuple[int, str]] = []
+    assert world.lenders.borrow(1, ["n1"], 60.0, lambda *words: told.append(words)) == NodeBorrowed(1, "n3", 2)
+    assert told == [(2, ""), (2, "n3")]
 
 
 def test_a_node_that_boots_for_too_long_is_told_as_that() -> None:
