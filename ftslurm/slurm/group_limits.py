@@ -1,6 +1,7 @@
 """Limits of a whole group (an association, a QOS): do they leave room for two jobs beside each other, if nobody else uses them?
 
 Source: scontrol(1), "show assoc_mgr"; sacctmgr(1), GrpJobs and GrpTRES; squeue(1), JOB REASON CODES.
+docs/slurm-facts.md, "Nodes for a running job".
 """
 
 from __future__ import annotations
