@@ -78,7 +78,7 @@ class LocalScheduler:
     def show(self, text: str) -> None:
         """Does nothing: there is no queue to show the text in."""
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]) -> NodeBorrowed:
         return NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:

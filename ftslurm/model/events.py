@@ -175,10 +175,11 @@ class NodeBorrowed:
 
 @dataclass(frozen=True, slots=True)
 class DonorSubmitted:
-    """A donor job waits in the queue for the node that `slot` shall get."""
+    """A donor job waits in the queue for the node that `slot` shall get; or it has it, and the node boots (told once more)."""
 
     slot: int
     job: int
+    boots: str = ""  # the node
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,10 @@ class Scheduler(Protocol):
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         """Is it fit for ranks? lender: the donor job that it belongs to, 0 for our own. Never raises."""
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
-        """One node more, by a donor job. submitted: is told its number at once. Never raises."""
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]) -> NodeBorrowed:
+        """One node more, by a donor job. submitted: is told its number at once; and again, with its node, if that boots for long.
+        Never raises.
+        """
 
     def show(self, text: str) -> None:
         """Where Slurm shows the job, if it may be. Never raises."""

@@ -34,6 +34,17 @@ DONOR = (
     "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=1 --ft-set nodes.replacement_wait=30s"
 )
 QUICK_LEASE = "--ft-set lease.time=16s --ft-set nodes.silence=4s --ft-set lease.margin=3s --ft-set nodes.probe_timeout=5s"
+# So long that a wait would outlast the job.
+LONG_WAIT = DONOR.replace("replacement_wait=30s", "replacement_wait=30m")
+# A limit that forbids a second job or a third node: who has it (the user in an account, or the account), how sacctmgr takes it,
+# and what ftrun says of the donor job.
+ASSOCIATIONS = {
+    "user-submits": ("user", "MaxSubmitJobs=1", "a donor job was refused: "),
+    "user-runs": ("user", "MaxJobs=1", "could not start beside this job: AssocMaxJobsLimit"),
+    "submits": ("account", "GrpSubmitJobs=1", "a donor job was refused: "),
+    "runs": ("account", "GrpJobs=1", "could not start beside this job: AssocGrpJobsLimit"),
+    "nodes": ("account", "GrpTRES=node=2", "could not start beside this job: AssocGrpNodeLimit"),
+}
 # The node's chip is at fault for good; nobody else notices.
 BREAKS_ONCE = """
 [ $MA_SCHEDULE_CNT.$MA_PROC_START_CNT = 1.1 ] || { await enough; exit 0; }
@@ -56,6 +67,7 @@ PLANS = {
     "donor": Plan(nodes=2, sbatch=("--account=project", "--qos=lane"), ft=DONOR, rank=BREAKS_ONCE),
     "donor-forbidden": Plan(nodes=2, sbatch=("--account=project", "--qos=lonely"), ft=DONOR, rank=BREAKS_ONCE),
     "shrinks": Plan(nodes=3, ft="--ft-min-nodes 2 --ft-set nodes.donor=false", rank=BREAKS_ONCE),
+    **{name: Plan(nodes=2, sbatch=(f"--account={name}",), ft=LONG_WAIT, rank=BREAKS_ONCE) for name in ASSOCIATIONS},
 }
 
 
@@ -68,6 +80,14 @@ def own() -> Iterator[Cluster]:
             "add qos lane",
             "add qos lonely MaxSubmitJobsPerUser=1",
             f"add user {job_user()} Account=project",
+            *(
+                words
+                for name, (whose, limit, _) in ASSOCIATIONS.items()
+                for words in (
+                    f"add account {name} Description=limited Organization=site {limit if whose == 'account' else ''}",
+                    f"add user {job_user()} Account={name} {limit if whose == 'user' else ''}",
+                )
+            ),
             f"modify user {job_user()} set QOS=normal,lane,lonely",
         ):
             cluster.answer(["sacctmgr", "--immediate", *words.split()], user=admin())
@@ -157,6 +177,17 @@ def test_a_donor_that_the_qos_forbids_is_the_next_rung(stories: dict[str, Story]
     told = stories["donor-forbidden"]
     assert ended(told)["Restarts"] == "1"
     assert rungs(told)[-1] == "isolated-requeue"
+    assert not told.cluster.answer(["squeue", "--noheader", f"--name=ftslurm-donor-{told.id}"])
+
+
+@pytest.mark.parametrize("name", ASSOCIATIONS)
+def test_a_donor_that_an_association_s_limit_forbids_is_told_and_the_next_rung_is_taken_at_once(
+    stories: dict[str, Story], name: str
+) -> None:
+    told = stories[name]
+    assert ended(told)["Restarts"] == "1"
+    assert rungs(told)[-1] == "isolated-requeue"
+    assert ASSOCIATIONS[name][2] in told.output() + told.ftslurm("history", str(told.id)), told.describe()
     assert not told.cluster.answer(["squeue", "--noheader", f"--name=ftslurm-donor-{told.id}"])
 
 

@@ -7,10 +7,12 @@ import os
 import pwd
 import shutil
 import signal
+import socketserver
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +89,85 @@ def test_a_tmp_and_shared_memory_of_each_job_s_own(boot_cluster: Boot, job_path:
 def test_x11(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
     with site(boot_cluster, job_path, "PrologFlags=Contain,X11", "X11Parameters=home_xauthority") as stage:
         went_through_all_rungs(stage.tell(all_rungs(), "x11"))
+
+
+# Knocks at $DISPLAY as every X client does, with the cookie that xauth has for it: where it was, and what it was told.
+X_CLIENT = """
+import os, socket, struct, subprocess, sys
+display = os.environ.get("DISPLAY", "")
+told = "nobody there"
+try:
+    cookie = bytes.fromhex(subprocess.check_output(["xauth", "list", display], text=True).split()[-1])
+    host, _, number = display.partition(":")
+    with socket.create_connection((host, 6000 + int(number.partition(".")[0])), 10.0) as server:
+        name = b"MIT-MAGIC-COOKIE-1"
+        server.sendall(struct.pack("<cxHHHHxx18sxx", b"l", 11, 0, len(name), len(cookie), name) + cookie)
+        told = server.recv(100)[8:].decode()
+except (OSError, ValueError, IndexError) as error:
+    told = type(error).__name__
+with open(f"{os.environ['STORY']}/{sys.argv[1]}.{os.environ['SLURM_PROCID']}", "w") as file:
+    file.write(f"{os.environ['SLURMD_NODENAME']} {display} {told}")
+"""
+COOKIE = bytes(range(16))
+
+
+class XServer(socketserver.ThreadingTCPServer):
+    """Of a login node, as far as a client gets without a screen: it says whether the cookie was right, and turns it away."""
+
+    daemon_threads = True
+
+    class RequestHandlerClass(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            order, major, _, name, cookie = struct.unpack("<cxHHHHxx", self.rfile.read(12))
+            self.rfile.read(-(-name // 4) * 4)
+            known = (order, major) == (b"l", 11) and self.rfile.read(cookie) == COOKIE
+            said = b"the cookie is right " if known else b"the cookie is wrong "
+            self.wfile.write(struct.pack("<BBHHH", 0, len(said), 11, 0, len(said) // 4) + said)
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), self.RequestHandlerClass)
+
+    @property
+    def display(self) -> str:
+        return f"localhost:{self.server_address[1] - 6000}.0"
+
+
+@pytest.mark.skipif(
+    shutil.which("xauth") is None and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1",
+    reason="xauth is not installed, which Slurm forwards X11 with",
+)
+def test_an_x11_display_reaches_the_ranks_as_with_srun(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    """After a restart in place as well. A node on loan has no forwarding: sbatch has no --x11 for a donor job."""
+    rank = 'python3 "$STORY/x.py" "ftrun-$FTSLURM_ATTEMPT"\n' + ALL_RUNGS.replace("exit 7", "exit 0")
+    script = 'srun python3 "$STORY/x.py" srun\n%RUN%\n'
+    with (
+        XServer() as server,
+        site(boot_cluster, job_path, "PrologFlags=Contain,X11") as stage,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        plan = all_rungs(rank=rank, script=script, sbatch=("--x11", "--nodelist=n[1-2]"), files={"x.py": X_CLIENT})
+        told = stage.prepare(plan, "x11")
+        env = {"DISPLAY": server.display, "XAUTHORITY": f"{told.folder}/xauthority"}
+        stage.cluster.answer(["xauth", "add", server.display, "MIT-MAGIC-COOKIE-1", COOKIE.hex()], env=env)
+        told.env.update(env)
+        done = told.salloc("sh", f"{told.folder}/script.sh")
+        assert done.returncode == 0, done.stderr + told.describe()
+        plain = seen(told, "srun")
+        assert [words[0] for words in plain] == ["n1", "n2"] and {words[-1] for words in plain} == {"right"}, plain
+        assert server.display not in {words[1] for words in plain}, "it is a node's own, forwarded"
+        assert seen(told, "ftrun-1") == seen(told, "ftrun-2") == plain
+        assert rungs(told) == ["in-place-restart", "node-replacement"]
+        assert seen(told, "ftrun-3")[0] == plain[0]
+        assert seen(told, "ftrun-3")[1][1:] == [server.display, "IndexError"], "salloc's own, for which no cookie is there"
+        for name in ("srun", "ftrun"):
+            argv = [name, "--x11", "--nodes=2", "--ntasks-per-node=1", "python3", f"{told.folder}/x.py", f"outside-{name}"]
+            stage.cluster.answer(argv, env=told.env, cwd=told.folder, timeout=60.0)
+        assert {words[-1] for name in ("srun", "ftrun") for words in seen(told, f"outside-{name}")} == {"right"}
+        server.shutdown()
+
+
+def seen(told: Story, when: str) -> list[list[str]]:
+    return [(told.folder / f"{when}.{rank}").read_text().split() for rank in (0, 1)]
 
 
 # What a node lets in: its slurmd, srun's range, and what it has asked for itself.
@@ -201,27 +282,98 @@ def booting(stage: Stage, node: str, asked: Path, takes_s: float) -> Iterator[No
 
 def test_a_donor_s_node_that_has_to_boot_is_waited_for(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
     """Power saving. A step would give up on it after a minute and less."""
-    with shared_folder() as folder:
-        for name, line in (("resume", f'scontrol show hostnames "$1" >>{folder}/asked'), ("suspend", ":")):
-            (folder / name).write_text(f"#!/bin/sh\n{line}\n")
-            (folder / name).chmod(0o755)
-        folder.chmod(0o777)
-        saving = [
-            f"ResumeProgram={folder}/resume",
-            f"SuspendProgram={folder}/suspend",
-            "SuspendTime=3600",
-            "SuspendTimeout=1",
-            "ResumeTimeout=120",
-            "SlurmdTimeout=0",
-        ]
-        with site(boot_cluster, job_path, *saving, nodes=3) as stage, booting(stage, "n3", folder / "asked", 20.0):
-            stage.cluster.answer(["scontrol", "update", "NodeName=n3", "State=POWER_DOWN"], user="root")
-            stage.cluster.tool("node-down", "n3")
-            stage.cluster.wait_for(lambda: "POWERED_DOWN" in stage.cluster.node("n3")["State"], 60.0, "n3 to be off")
+    with shared_folder() as folder, site(boot_cluster, job_path, *power_saving(folder), nodes=3) as stage:
+        with booting(stage, "n3", folder / "asked", 20.0):
+            power_down(stage, "n3")
             told = stage.tell(all_rungs(rank=ONE_IS_BROKEN, sbatch=("--nodelist=n[1-2]",)), "power")
             told.ended("COMPLETED")
             assert rungs(told) == ["node-replacement"], told.describe()
             assert told.of_attempt(2)[1].node == "n3"
+
+
+def power_saving(folder: Path) -> list[str]:
+    """Lines of slurm.conf; whose boot Slurm has asked for stands in `asked`."""
+    for name, line in (("resume", f'scontrol show hostnames "$1" >>{folder}/asked'), ("suspend", ":")):
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    folder.chmod(0o777)
+    return [
+        f"ResumeProgram={folder}/resume",
+        f"SuspendProgram={folder}/suspend",
+        "SuspendTime=3600",
+        "SuspendTimeout=1",
+        "ResumeTimeout=120",
+        "SlurmdTimeout=0",
+    ]
+
+
+def power_down(stage: Stage, *nodes: str) -> None:
+    for node in nodes:
+        stage.cluster.answer(["scontrol", "update", f"NodeName={node}", "State=POWER_DOWN"], user="root")
+        stage.cluster.tool("node-down", node)
+    for node in nodes:
+        stage.cluster.wait_for(lambda at=node: "POWERED_DOWN" in stage.cluster.node(at)["State"], 60.0, f"{node} to be off")
+
+
+BOOT_S = 70.0  # longer than srun or slurmd wait for anything
+RESUME_S, PATIENCE_S = 30, 15
+# Its node of the two that all share, its own settings, and the rungs that follow.
+NODES_OFF = {
+    "slow": ("n3", "", ["node-replacement"]),
+    "never": ("n4", "--ft-min-nodes 1", ["shrink"]),
+    "given-up": ("n5", f"--ft-min-nodes 1 --ft-set nodes.replacement_wait={PATIENCE_S}s", ["shrink"]),
+}
+
+
+def test_a_donor_s_node_that_boots_for_long_and_those_that_never_do(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    """Three jobs on the same two nodes, each with a partition whose third node is off. Slurm's patience ends one wait, ours another;
+    then the job goes on with the node that is left, and no donor job stays."""
+    parts = [
+        f"PartitionName={name} Nodes=n[1-2],{node} {f'ResumeTimeout={RESUME_S}' if name == 'never' else ''}"
+        for name, (node, _, _) in NODES_OFF.items()
+    ]
+    with shared_folder() as folder:
+        conf = [*power_saving(folder), *parts]
+        with site(boot_cluster, job_path, *conf, options=["--cpus=4"], nodes=5) as stage:
+            with booting(stage, "n3", folder / "asked", BOOT_S):
+                power_down(stage, "n3", "n4", "n5")
+                told = {
+                    name: stage.tell(
+                        all_rungs(rank=ONE_IS_BROKEN, ft=ft, sbatch=(f"--partition={name}", "--nodelist=n[1-2]")), name
+                    )
+                    for name, (_, ft, _) in NODES_OFF.items()
+                }
+                waited = {name: donor_seen(each) for name, each in told.items()}
+                for name, each in told.items():
+                    limit_s = PATIENCE_S if name == "given-up" else 300
+                    words = f"waiting up to {limit_s} s (nodes.replacement_wait) for donor job {waited[name]}"
+                    each.wait_for(lambda of=each, words=words: words in of.output(), "it to say what it waits for")
+                    node = NODES_OFF[name][0]
+                    each.wait_for(
+                        lambda of=each, job=waited[name], node=node: of.job(job)["NodeList"] == node, f"Slurm to choose {node}"
+                    )
+                slow = told["slow"]
+                slow.wait_for(
+                    lambda: f"for n3 of donor job {waited['slow']} to boot" in slow.output(), "it to say that the node boots"
+                )
+                assert f"n3 of donor job {waited['slow']} to boot" in slow.ftslurm("status", str(slow.id))
+                for name, each in told.items():
+                    each.ended("COMPLETED", 60.0 + BOOT_S)
+                    assert rungs(each) == NODES_OFF[name][2], each.describe()
+                    each.wait_for(lambda of=each: not donors(of), "its donor job to end")
+                assert told["slow"].of_attempt(2)[1].node == "n3"
+                assert f"n4 of donor job {waited['never']} did not come up: NODE_FAIL" in told["never"].output()
+                assert f"n5 of donor job {waited['given-up']} still booted after {PATIENCE_S} s" in told["given-up"].output()
+                took_s = {name: each.of_attempt(2)[0].time - each.of_attempt(1)[0].time for name, each in told.items()}
+                assert took_s["slow"] >= BOOT_S and took_s["never"] >= RESUME_S, took_s
+
+
+def donors(told: Story) -> str:
+    return told.cluster.answer(["squeue", "--noheader", f"--name=ftslurm-donor-{told.id}", "--format=%A"])
+
+
+def donor_seen(told: Story) -> int:
+    return int(told.wait_for(lambda: donors(told), "a donor job", 60.0))
 
 
 def test_in_the_interactive_step_of_salloc(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
@@ -269,28 +421,138 @@ int pthread_cond_timedwait(pthread_cond_t *restrict c, pthread_mutex_t *restrict
 """
 
 
-@pytest.mark.skipif(
+@contextmanager
+def wrong_clocks(boot_cluster: Boot, job_path: tuple[Path, ...], ahead_s: Mapping[str, int], **how: Any) -> Iterator[Stage]:
+    """slurmd's, the batch script's, ftrun's and the ranks' on these nodes. how: as for `site`."""
+    with shared_folder() as folder:
+        cases = ""
+        for node, seconds in ahead_s.items():
+            clock = folder / f"{node}.so"
+            command = ["cc", "-shared", "-fPIC", f"-DAHEAD_S=({seconds})", "-x", "c", "-", "-o", str(clock), "-ldl"]
+            subprocess.run(command, input=CLOCK, text=True, check=True)
+            cases += f"{node}) echo export LD_PRELOAD={clock} ;;\n"
+        prolog = folder / "task_prolog"
+        # srun takes the script's along to the other nodes.
+        prolog.write_text(f'#!/bin/sh\ncase "$SLURMD_NODENAME" in\n{cases}*) echo unset LD_PRELOAD ;;\nesac\n')
+        prolog.chmod(0o755)
+        with site(boot_cluster, job_path, f"TaskProlog={prolog}", **how) as stage:
+            for node in ahead_s:
+                stage.cluster.tool("node-down", node)
+                on(stage, node, "env", f"LD_PRELOAD={folder}/{node}.so", "slurmd", "-f", str(stage.cluster.conf), "-N", node)
+            yield stage
+
+
+needs_a_compiler = pytest.mark.skipif(
     shutil.which("cc") is None and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1",
     reason="no C compiler to make a clock that is wrong with",
 )
+
+
+@needs_a_compiler
 @pytest.mark.parametrize("ahead_s", [90, -90])
 def test_a_batch_node_whose_clock_is_wrong(boot_cluster: Boot, job_path: tuple[Path, ...], ahead_s: int) -> None:
-    """slurmd's, the script's, ftrun's and the ranks' there."""
-    with shared_folder() as folder:
-        clock = folder / "clock.so"
-        command = ["cc", "-shared", "-fPIC", f"-DAHEAD_S=({ahead_s})", "-x", "c", "-", "-o", str(clock), "-ldl"]
-        subprocess.run(command, input=CLOCK, text=True, check=True)
-        prolog = folder / "task_prolog"
-        # srun takes the script's along to the other nodes.
-        prolog.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" = n1 ] && echo export LD_PRELOAD={clock} || echo unset LD_PRELOAD\n')
-        prolog.chmod(0o755)
-        with site(boot_cluster, job_path, f"TaskProlog={prolog}") as stage:
-            stage.cluster.tool("node-down", "n1")
-            on(stage, "n1", "env", f"LD_PRELOAD={clock}", "slurmd", "-f", str(stage.cluster.conf), "-N", "n1")
-            told = stage.tell(all_rungs(), "clock")
-            went_through_all_rungs(told)
-            first = told.of_attempt(1)
-            assert 80 < abs(first[0].time - first[1].time) < 100, "the clocks differ"
+    with wrong_clocks(boot_cluster, job_path, {"n1": ahead_s}) as stage:
+        told = stage.tell(all_rungs(), "clock")
+        went_through_all_rungs(told)
+        first = told.of_attempt(1)
+        assert 80 < abs(first[0].time - first[1].time) < 100, "the clocks differ"
+
+
+# The rank on $FIRST tells why it fails; before it ends, the others follow with errors of their own.
+ONE_AFTER_THE_OTHER = """
+together
+if [ "$SLURMD_NODENAME" = "$FIRST" ]; then
+    echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.' >&2
+    >"$STORY/first"
+    until [ "$(ls "$STORY" | grep -c '^follows')" = 2 ]; do sleep 0.1; done
+    exit 1
+fi
+await first; sleep 2
+echo "FileNotFoundError: [Errno 2] No such file or directory: '/data/part-$SLURM_PROCID'" >&2
+>"$STORY/follows.$SLURM_PROCID"
+exec sleep 300
+"""
+# The batch node is bad: the next scheduling's controller is on another one, by whose clock the ledger goes on.
+BATCH_NODE_IS_BROKEN = ONE_IS_BROKEN.replace("!= 1 ]", "!= 0 ]")
+
+
+@needs_a_compiler
+def test_nodes_whose_clocks_are_wrong_beside_a_batch_node_that_is_right(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    """n2 is ahead, n3 behind: each is the bad node of one job and on loan to the other, has the first error of one and later ones
+    of others, and is the batch node after one that is right."""
+    ahead_s, other = {"n2": 90, "n3": -90}, {"n2": "n3", "n3": "n2"}
+    with wrong_clocks(boot_cluster, job_path, ahead_s, options=["--cpus=8"]) as stage:
+        through = {
+            node: stage.tell(
+                all_rungs(sbatch=(f"--nodelist=n1,{node}",), ft=f"--ft-set nodes.donor_options=--nodelist={other[node]}"),
+                f"bad-{node}",
+            )
+            for node in ahead_s
+        }
+        blamed = {
+            node: stage.tell(
+                Plan(
+                    nodes=3,
+                    rank=ONE_AFTER_THE_OTHER,
+                    env={"FIRST": node},
+                    ft="--ft-max-restarts 0",
+                    sbatch=("--nodelist=n[1-3]",),
+                ),
+                f"first-{node}",
+            )
+            for node in ("n1", "n2", "n3")
+        }
+        moved = {
+            node: stage.tell(
+                Plan(nodes=2, rank=BATCH_NODE_IS_BROKEN, sbatch=(f"--nodelist=n1,{node}", f"--exclude={other[node]}")),
+                f"to-{node}",
+            )
+            for node in ahead_s
+        }
+        for node, each in through.items():
+            job = ended_well(each)
+            assert rungs(each) == RUNGS and job["Restarts"] == "1", each.describe()
+            starts = each.of_attempt(1)
+            assert starts[1].time - starts[0].time == pytest.approx(ahead_s[node], abs=30.0), "the clocks differ"
+            assert each.of_attempt(3)[1].node == other[node], "on loan"
+            never_negative(each)
+        for node, each in blamed.items():
+            each.ended("FAILED")
+            rank = int(node[1:]) - 1
+            card = each.output().partition("failed: ")[2]
+            assert card.startswith(f"rank {rank} on {node} ") and "CUDA out of memory" in card.partition("\n")[2][:200], (
+                each.describe()
+            )
+            report = each.ftslurm("report", str(each.id))
+            assert "CUDA out of memory" in report and "FileNotFoundError" not in report, report
+            never_negative(each)
+        for node, each in moved.items():
+            assert ended_well(each)["BatchHost"] == node, each.describe()
+            assert rungs(each) == ["isolated-requeue"], each.describe()
+            never_negative(each)
+        assert "fit no order" in moved["n3"].ftslurm("report", str(moved["n3"].id)), (
+            "its ledger goes back by 90 s, and it says so"
+        )
+
+
+def never_negative(told: Story) -> None:
+    """No duration is, and the parts of the time are the whole."""
+    report = json.loads(told.ftslurm("report", str(told.id), "--format", "json"))
+    wrong = [*negative(report, "report"), *negative(told.json("history", str(told.id)), "history")]
+    assert not wrong, f"{wrong}\n{told.describe()}"
+    assert sum(report["parts"].values()) == pytest.approx(report["whole_s"], abs=1.0), report
+
+
+def negative(found: Any, where: str) -> Iterator[str]:
+    """Durations below 0; -1 is not known."""
+    if isinstance(found, dict):
+        for name, value in found.items():
+            yield from negative(value, f"{where}.{name}")
+    elif isinstance(found, list):
+        for number, value in enumerate(found):
+            yield from negative(value, f"{where}[{number}]")
+    elif isinstance(found, (int, float)) and found < 0 and found != -1:
+        yield f"{where} = {found}"
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])

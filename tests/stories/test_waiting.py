@@ -85,6 +85,9 @@ def test_a_donor_s_number_is_told_at_once() -> None:
     assert "for donor job 4712 to borrow a replacement for n2" in job.said
     job.reachable = False
     assert waits(job)[-1] == "a node of donor job 4712"
+    job.tell(ev.DonorSubmitted(1, 4712, "n5"))
+    told(job, "n5 of donor job 4712 to boot", ST.replacement_wait_s)
+    assert "(nodes.replacement_wait) for n5 of donor job 4712 to boot, which replaces n2" in job.said
     job.tell(ev.DonorSubmitted(5, 4713))  # not for a slot that is open
     assert "4713" not in job.said
 

@@ -58,7 +58,7 @@ EVIDENCE_MAX = 1 << 18
 @dataclass(frozen=True, slots=True)
 class ShimHello:
     """talk: names the conversation, which goes on over connections; has: the last message that arrived over there. launch: of
-    ftrun's launches of a step the one that brought it, counted from 1."""
+    ftrun's launches of a step the one that brought it, counted from 1. clock: what the sender's showed, Unix seconds."""
 
     task: Task
     expected: int
@@ -66,6 +66,7 @@ class ShimHello:
     talk: str = ""
     has: int = 0
     launch: int = 0
+    clock: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class AgentHello:
     kinds: tuple[str, ...]
     talk: str = ""
     has: int = 0
+    clock: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,8 @@ def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
     if kind == "drill":
         return _drill(message)
     if kind == "agent":
-        return AgentHello(
-            _text(message, "node", 256), _texts(message, "kinds"), _text(message, "talk", 64), _number(message, "a")
-        )
+        talk, has = _text(message, "talk", 64), _number(message, "a")
+        return AgentHello(_text(message, "node", 256), _texts(message, "kinds"), talk, has, clock(message))
     if kind != "hello":
         raise WireError(f"a connection that began with `{kind}`")
     task = Task(
@@ -145,8 +146,13 @@ def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
         raise WireError(f"rank {task.rank} is none of a step of {counted(expected, 'task')}")
     return ShimHello(
         task, expected, _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a"),
-        _number(message, "launch"),
+        _number(message, "launch"), clock(message),
     )  # fmt: skip
+
+
+def clock(message: Message) -> float | None:
+    """What the clock of the sender of a hello or a beat showed, Unix seconds; None if it does not tell. Raises: WireError."""
+    return _maybe_seconds(message, "u")
 
 
 def shim_report(rank: int, message: Message) -> ShimReport:

@@ -121,13 +121,18 @@ class Replacing:
         search.submitted(event)
         for_s = max(0.0, search.until - now.mono)
         out = search.out[event.slot]
-        said = f"waiting up to {for_s:.0f} s (nodes.replacement_wait) for donor job {event.job} to borrow a replacement for {out}"
-        return self.run.wait_for(f"a node of donor job {event.job}", for_s, now, said)
+        limit = f"waiting up to {for_s:.0f} s (nodes.replacement_wait)"
+        if event.boots:
+            what = f"{event.boots} of donor job {event.job} to boot"
+            return self.run.wait_for(what, for_s, now, f"{limit} for {what}, which replaces {out}")
+        return self.run.wait_for(
+            f"a node of donor job {event.job}", for_s, now, f"{limit} for donor job {event.job} to borrow a replacement for {out}"
+        )
 
     def _still_wait_for_donors(self, search: ReplacementSearch, now: Now) -> list[Decision]:
         """The old step has ended, but the search still waits for donor jobs: tell people."""
-        jobs = ", ".join(map(str, search.donors))
-        return self.run.wait_for(f"a node of donor job {jobs}", max(0.0, search.until - now.mono), now) if jobs else []
+        what = search.waits_for
+        return self.run.wait_for(what, max(0.0, search.until - now.mono), now) if what else []
 
     def on_loans_ended(self, event: ev.LoansEnded, now: Now) -> list[Decision]:
         if not event.left:

@@ -232,7 +232,10 @@ class Callers:
         elif caller.let_go and callers is not self._leaving:
             raise WireError(f"{owner} could not be understood and is lost")
         peer.belong_to(caller)
-        now = self._clock.mono()
+        both = self._clock.now()
+        now = both.mono
+        if hello.clock is not None:
+            caller.clock.record(hello.clock, both.unix - (now - peer.since), both.unix)
         news = self.contact.record_connection(owner, node, now)
         before = caller.use(peer, hello.has, self._cut_off)  # which may find that it has gone again
         self._quorum.record_greeting(owner, node, now)
@@ -252,6 +255,8 @@ class Callers:
         number, has = message.get("k"), message.get("r", 0)
         if type(number) is int and type(has) is int:
             self._quorum.record_beat(caller.owner, caller.node, number, has, now)
+            if (theirs := wire.clock(message)) is not None:
+                caller.clock.record_beat(number, has, theirs, self._beat_at)
         if self._quorum.asks(now):
             threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()
         return self._touched(now)

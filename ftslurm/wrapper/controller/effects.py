@@ -121,8 +121,8 @@ class Effects:
         self._sources.background(partial(self._scheduler.check, d.node, d.lender, d.limit_s))
 
     def _borrow(self, d: do.BorrowNode) -> None:
-        def submitted(job: int) -> None:
-            self._sources.put(DonorSubmitted(d.slot, job))
+        def submitted(job: int, boots: str) -> None:
+            self._sources.put(DonorSubmitted(d.slot, job, boots))
 
         self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted))
 

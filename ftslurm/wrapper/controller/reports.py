@@ -16,8 +16,10 @@ from ftslurm.model.events import (
     ProgramSaid,
     Progressed,
     QuietSeen,
+    RankExited,
     RanksAlive,
     RanksCompared,
+    RankWords,
     StageSet,
     StallSeen,
     UseSampled,
@@ -48,13 +50,13 @@ class Reports:
         self.training_step = 0
         self._meaning = meaning
 
-    def of(self, owner: int | str, message: Message) -> Sequence[Event]:
-        """owner: a rank or a node. Raises: WireError."""
-        return self.of_rank(owner, message) if isinstance(owner, int) else self.of_node(owner, message)
+    def of(self, owner: int | str, message: Message, behind_s: float = 0.0) -> Sequence[Event]:
+        """owner: a rank or a node. behind_s: its clock, against ours. Raises: WireError."""
+        return self.of_rank(owner, message, behind_s) if isinstance(owner, int) else self.of_node(owner, message)
 
-    def of_rank(self, rank: int, message: Message) -> Sequence[Event]:
+    def of_rank(self, rank: int, message: Message, behind_s: float = 0.0) -> Sequence[Event]:
         """By its shim. Raises: WireError."""
-        said = wire.shim_report(rank, message)
+        said = _by_our_clock(wire.shim_report(rank, message), behind_s)
         if self.observer is not None:
             self.observer.rank_said(rank, said)
         return (*_last_notes(rank, message), said)
@@ -95,6 +97,14 @@ class Reports:
                     m = self._meaning(report.kind, code, report.severity)
                     faults.append(Fault(node, report.device, m.code, m.name, m.fault_class, m.user_induced))
         return tuple(faults)
+
+
+def _by_our_clock(said: wire.ShimReport, behind_s: float) -> wire.ShimReport:
+    """The report with its times as our clock would have them: whose failure came first is judged by them."""
+    if not behind_s or not isinstance(said, (RankExited, RankWords)):
+        return said
+    said = replace(said, output=tuple(replace(piece, at=piece.at + behind_s) for piece in said.output))
+    return replace(said, at=said.at + behind_s) if isinstance(said, RankExited) else said
 
 
 def _last_notes(rank: int, message: Message) -> tuple[ProgramSaid, ...]:

@@ -120,7 +120,7 @@ class SlurmScheduler:
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         return self.lenders.check(node, lender, limit_s)
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]) -> NodeBorrowed:
         return self.lenders.borrow(slot, exclude, wait_s, submitted)
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:

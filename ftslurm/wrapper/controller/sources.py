@@ -188,7 +188,7 @@ class Sources:
         new, news = self.callers.hear(caller, message)
         if not new:
             return news
-        return (*news, *self.reports.of(caller.owner, message))
+        return (*news, *self.reports.of(caller.owner, message, caller.clock.behind_s))
 
     def _lost(self, peer: Peer, why: str, hangup: Hangup) -> None:
         self._queue.extend(self.callers.disconnected(peer, why, hangup))

@@ -18,7 +18,7 @@ from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesRel
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.slurm_away import GATHERS_S
-from ftslurm.slurm import commands
+from ftslurm.slurm import commands, group_limits
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
@@ -26,6 +26,8 @@ from ftslurm.wrapper.node_check import Question, read_answer
 
 # Seconds between two looks at a pending donor job: Slurm schedules a new job at once, or when something ends.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+# How many looks may find its node not ready before people are told that it boots: a Prolog that runs looks alike.
+LOOKS_AT_BOOT = 5
 # Seconds between two attempts to end one, and their number: a day, longer than slurmctld is usually away.
 FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
 # For srun to start a step, beside the check's own time.
@@ -39,7 +41,7 @@ HOPELESS = frozenset(
      "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted"}
 )  # fmt: skip
 # A limit per user, account or job, such as QOSMaxJobsPerUserLimit: our own job uses part of it, and its nodes are free after a
-# requeue. In a limit of a whole group (QOSGrpNodeLimit) others may make room.
+# requeue. In a limit of a whole group (QOSGrpNodeLimit) others may make room, unless it is too small for the two jobs alone.
 _OWN_LIMIT = re.compile(r"(QOS|Assoc|Association)Max\w*Limit")
 # UNKNOWN: a state that this version does not know is no proof that a donor job has ended.
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
@@ -58,6 +60,7 @@ class Lenders:
     settings: Settings
     sleep: Callable[[float], None] = time.sleep
     _donors: set[int] = field(default_factory=set)  # submitted, and not yet told to end
+    _no_room: dict[int, str] = field(default_factory=dict)  # donor job -> the limit of a group that it exceeds with ours, if any
     _over: threading.Event = field(default_factory=threading.Event)  # will ftrun only end or requeue the job?
 
     # --- checking a node
@@ -92,7 +95,7 @@ class Lenders:
     # --- lending
 
     def borrow(
-        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object] = lambda job: None
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object] = lambda job, boots: None
     ) -> NodeBorrowed:
         """See effects.Scheduler. A donor job that does not run in time is ended; the answer names one that could not be ended."""
         job = 0
@@ -102,15 +105,15 @@ class Lenders:
             self._donors.add(job)
             if self._over.is_set():  # while the job was being submitted
                 return NodeBorrowed(slot, "", max(self._end([job]), default=0), "it is no longer needed")
-            submitted(job)
-            donor = self._running(job, wait_s)
+            submitted(job, "")
+            donor = self._running(job, wait_s, lambda node: submitted(job, node))
         except FtslurmError as error:
             stays = max(self._end([job] if job else []), default=0)
             return NodeBorrowed(slot, "", stays, str(error), isinstance(error, NoAnswer))
         if donor.state is JobState.RUNNING and donor.nodes and not donor.configuring:
             return NodeBorrowed(slot, donor.nodes[0], job)
         left = self._end([job])
-        return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s))
+        return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s, self._no_room.get(job, "")))
 
     def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
         """Submit a donor job; gives its number. Raises: FtslurmError."""
@@ -133,14 +136,21 @@ class Lenders:
             if self.env.get(name)
         }  # fmt: skip
 
-    def _running(self, job: int, wait_s: float) -> JobView:
-        """The donor job once it runs, has ended or waits in vain, or its state after `wait_s`. Raises: FtslurmError."""
+    def _running(self, job: int, wait_s: float, boots: Callable[[str], object]) -> JobView:
+        """The donor job once it runs, has ended or waits in vain, or its state after `wait_s`. boots: is told its node if that
+        does so for long. Raises: FtslurmError."""
         from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_exponential
 
+        looks = 0  # that found its node booting
+
         def waits(view: JobView) -> bool:
+            nonlocal looks
             if view.state is JobState.RUNNING:
+                looks += view.configuring and bool(view.nodes)
+                if looks == LOOKS_AT_BOOT:
+                    boots(view.nodes[0])
                 return view.configuring  # its node boots (power saving): a step would wait there without telling
-            return view.state is JobState.PENDING and not hopeless(view.reason)
+            return view.state is JobState.PENDING and not (hopeless(view.reason) or self._without_room(view))
 
         tries = Retrying(
             retry=retry_if_result(waits) | retry_if_exception_type(NoAnswer),  # slurmctld may be back in time
@@ -151,6 +161,19 @@ class Lenders:
         )
         found: JobView = tries(lambda: self.client.job(job))
         return found
+
+    def _without_room(self, donor: JobView) -> bool:
+        """Does a limit of a group forbid it for as long as our job runs, whatever others do? No if Slurm does not tell."""
+        if donor.number not in self._no_room and group_limits.REASON.fullmatch(donor.reason):
+            account, qos = (self.env.get(name, "") for name in ("SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"))
+            asked = (
+                group_limits.limits_argv(account, qos), commands.show_job_argv(self.job), commands.show_job_argv(donor.number),
+            )  # fmt: skip
+            said = [self.run(argv, self.settings.slurm_timeout_s, env=dict(self.env)) for argv in asked]
+            limits = group_limits.group_limits(said[0].stdout, donor.user_id)
+            ours, other = (group_limits.taken(each.stdout) for each in said[1:])
+            self._no_room[donor.number] = group_limits.without_room(limits, ours, other)
+        return bool(self._no_room.get(donor.number))
 
     def ended(self) -> frozenset[int]:
         """Donor jobs that someone else has ended, or their time limit; without those of unknown state."""
@@ -237,11 +260,15 @@ def hopeless(reason: str) -> bool:
     return reason in HOPELESS or _OWN_LIMIT.fullmatch(reason) is not None
 
 
-def why_not_lent(donor: JobView, wait_s: float) -> str:
-    if hopeless(donor.reason):
-        return f"donor job {donor.number} could not start beside this job: {donor.reason}"
+def why_not_lent(donor: JobView, wait_s: float, no_room: str = "") -> str:
+    """no_room: the limit of a group that it exceeds with our job."""
+    if hopeless(donor.reason) or no_room:
+        limit = f" ({no_room})" if no_room else ""
+        return f"donor job {donor.number} could not start beside this job: {donor.reason}{limit}"
     if donor.configuring:
         return f"{', '.join(donor.nodes)} of donor job {donor.number} still booted after {wait_s:g} s (nodes.replacement_wait)"
+    if donor.state is JobState.NODE_FAIL and donor.nodes:  # Slurm waits for ResumeTimeout
+        return f"{', '.join(donor.nodes)} of donor job {donor.number} did not come up: {donor.state.value}: {donor.reason}"
     when = f" after {wait_s:g} s" if donor.state is JobState.PENDING else ""
     return f"donor job {donor.number} was {donor.state.value}{when}{f': {donor.reason}' if donor.reason else ''}"
 

@@ -1945,7 +1945,7 @@ class Session:
             self._asked[self._beats] = now
             self._next_beat = now + self._beat_s if self._beat_s else float("inf")
             pause = {"pause": True} if self.lease.pausing else {}
-            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has, **pause})
+            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has, "u": time.time(), **pause})
 
     def wakes_in(self, now: float) -> float:
         """Seconds, infinite for never."""
@@ -2012,7 +2012,7 @@ class Session:
         self.poll.register(sock, select.POLLIN)
         self._hello_at = boot_s()
         self._next_beat = float("inf")
-        self._send({**self._hello, "a": self._talk.heard})
+        self._send({**self._hello, "a": self._talk.heard, "u": time.time()})
 
     def _send(self, message: Message) -> None:
         if self._sock is None:

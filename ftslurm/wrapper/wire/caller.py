@@ -7,6 +7,7 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.settings.tree import BEATS
+from ftslurm.policies.node.clock import NodeClock
 from ftslurm.wrapper.shim.protocol.signed import LinkError
 from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 from ftslurm.wrapper.wire.channel import Peer
@@ -27,6 +28,7 @@ class Caller:
         self.node = node
         self.let_go = self.paused = False
         self.place = (0, 0)
+        self.clock = NodeClock()
         self._name = talk
         self._talk = ReliableStream()
         self._lease_s = lease_s

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.callers import Limits
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
+from ftslurm.wrapper.shim.protocol import session
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.connection import connect
 from ftslurm.wrapper.shim.protocol.session import Session
@@ -185,6 +187,23 @@ def test_events_come_once_and_in_order_over_connections_that_break(stage: Stage)
     assert stage.next() == RankExited(0, 40, ExitStatus(0), 1.0)
     stage.quiet()
     assert [message["number"] for message in caller.heard] == list(attempts)
+
+
+@pytest.mark.parametrize("ahead_s", [90.0, -90.0, 0.5])
+def test_times_of_a_node_whose_clock_is_wrong_are_told_by_ours(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: time.time() + ahead_s))
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    ended = time.time()
+    shown = ended + ahead_s
+    caller.say(t="exited", attempt=1, code=3, signal=0, at=shown, tail=[[shown - 2.0, "err", "no memory"]])
+    event = stage.next()
+    assert isinstance(event, RankExited) and event.at - event.output[0].at == pytest.approx(2.0)
+    # A second and less is left: what a message takes on a busy machine may be more.
+    assert event.at == (pytest.approx(ended, abs=SOON_S) if abs(ahead_s) > 1.0 else shown)
+    assert abs(ahead_s) < 1.0 or event.at != shown
 
 
 def test_a_shim_that_has_gone_is_lost_once_its_node_is_heard_of(stage: Stage) -> None:

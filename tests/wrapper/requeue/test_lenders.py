@@ -21,7 +21,7 @@ from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.node_check import Question, answer_text
-from ftslurm.wrapper.requeue.lenders import Lenders, plain_env
+from ftslurm.wrapper.requeue.lenders import LOOKS_AT_BOOT, Lenders, plain_env
 from tests.fakes.slurm import FakeSlurm
 
 ENV = {
@@ -116,7 +116,17 @@ def test_a_node_that_boots_is_waited_for() -> None:
     """Slurm shows such a job as CONFIGURING, and a step there would be given up on."""
     world = World()
     world.shows(2, PENDING, BOOTING, BOOTING, RUNNING)
-    assert world.lenders.borrow(1, ["n1"], 60.0) == NodeBorrowed(1, "n3", 2)
+    told: list[tuple[int, str]] = []
+    assert world.lenders.borrow(1, ["n1"], 60.0, lambda *words: told.append(words)) == NodeBorrowed(1, "n3", 2)
+    assert told == [(2, "")], "a Prolog takes as long"
+
+
+def test_a_node_that_boots_for_long_is_told_once() -> None:
+    world = World()
+    world.shows(2, PENDING, *[BOOTING] * 2 * LOOKS_AT_BOOT, RUNNING)
+    told: list[tuple[int, str]] = []
+    assert world.lenders.borrow(1, ["n1"], 60.0, lambda *words: told.append(words)) == NodeBorrowed(1, "n3", 2)
+    assert told == [(2, ""), (2, "n3")]
 
 
 def test_a_node_that_boots_for_too_long_is_told_as_that() -> None:
@@ -125,6 +135,13 @@ def test_a_node_that_boots_for_too_long_is_told_as_that() -> None:
     answer = world.lenders.borrow(1, ["n1"], 0.0)
     assert (answer.node, answer.why) == ("", "n3 of donor job 2 still booted after 0 s (nodes.replacement_wait)")
     assert world.slurm.state_of(2) is JobState.CANCELLED
+
+
+def test_a_node_that_slurm_no_longer_waits_for_is_told_as_that() -> None:
+    """Seen on 22.05 after ResumeTimeout."""
+    world = World()
+    world.shows(2, BOOTING, {"state": JobState.NODE_FAIL, "nodes": ("n3",), "reason": "NodeDown"})
+    assert world.lenders.borrow(1, ["n1"], 60.0).why == "n3 of donor job 2 did not come up: NODE_FAIL: NodeDown"
 
 
 @pytest.mark.parametrize(
@@ -137,10 +154,31 @@ def test_a_limit_that_our_own_job_fills_is_not_waited_for(reason: str) -> None:
     assert answer.why == f"donor job 2 could not start beside this job: {reason}"
 
 
-def test_a_limit_of_a_group_may_have_room_later() -> None:
+@pytest.mark.parametrize(("limit", "status"), [(3, 0), (2, 1), (2, None)])
+def test_a_limit_of_a_group_may_have_room_later(limit: int, status: int | None) -> None:
+    """status: of the command that asks for the limit."""
     world = World()
+    world.answers["scontrol"] = lambda argv: group_limit(argv, limit, status)
     world.shows(2, {"state": JobState.PENDING, "reason": "QOSGrpNodeLimit"}, RUNNING)
     assert world.lenders.borrow(1, ["n1"], 60.0).node == "n3"
+
+
+def test_a_limit_of_a_group_that_is_too_small_for_both_jobs_is_not_waited_for() -> None:
+    world = World()
+    world.answers["scontrol"] = lambda argv: group_limit(argv, 2, 0)
+    world.shows(2, PENDING, {"state": JobState.PENDING, "reason": "QOSGrpNodeLimit"})
+    answer = world.lenders.borrow(1, ["n1"], 1e6)
+    assert answer.why == "donor job 2 could not start beside this job: QOSGrpNodeLimit (GrpTRES=node=2)"
+    assert world.slurm.state_of(2) is JobState.CANCELLED
+    asked = [argv for argv, _, _ in world.ran if argv[:3] == ("scontrol", "show", "assoc_mgr")]
+    assert [argv[3:5] for argv in asked] == [("accounts=physics", "qos=long")]
+
+
+def group_limit(argv: Sequence[str], limit: int, status: int | None) -> CommandResult:
+    """scontrol, of a QOS with GrpTRES=node=LIMIT, a job of ours of two nodes and a donor job."""
+    if "assoc_mgr" in argv:
+        return said(argv, status, f"QOS=long(2)\n    GrpTRES=cpu=N(0),node={limit}(2)\n" if status == 0 else "")
+    return said(argv, 0, f"JobId={argv[-1]}\n   TRES=cpu=2,node={2 if argv[-1] == '1' else 1}\n")
 
 
 @pytest.mark.parametrize(("needs", "asked"), [

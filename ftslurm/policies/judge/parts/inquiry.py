@@ -22,9 +22,8 @@ from ftslurm.policies.diagnose.corrections import without_own_view
 from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.ladder.situation import acting
+from ftslurm.policies.node.clock import CLOCKS_DIFFER_S
 
-# Between nodes with synchronised clocks.
-CLOCKS_DIFFER_S = 1.0
 # Of the ranks that show an error, at most this many are recorded in the ledger.
 SHOWN_MAX = 64
 

@@ -49,7 +49,7 @@ class ReplacementSearch:
         self.unsure = False
         self._checking: dict[str, int] = {}  # node -> slot, being checked
         self._borrowing: set[int] = set()  # slots for which a donor job waits in the queue
-        self._donors: dict[int, int] = {}  # slot -> the donor job that was submitted for it
+        self._donors: dict[int, ev.DonorSubmitted] = {}  # slot -> the donor job that was submitted for it
         self._tried: set[str] = set()  # unsuitable nodes
         self._settings, self._spares, self._loans = settings, spares, loans
 
@@ -122,12 +122,16 @@ class ReplacementSearch:
         return [lent, CheckNode(event.node, event.job, self._settings.check_s)]
 
     def submitted(self, event: ev.DonorSubmitted) -> None:
-        self._donors[event.slot] = event.job
+        self._donors[event.slot] = event
 
     @property
-    def donors(self) -> tuple[int, ...]:
-        """Donor jobs that the search waits for."""
-        return tuple(job for slot, job in sorted(self._donors.items()) if slot in self._borrowing)
+    def waits_for(self) -> str:
+        """The donor jobs that the search waits for, in words; empty if there is none."""
+        donors = [donor for slot, donor in sorted(self._donors.items()) if slot in self._borrowing]
+        jobs = ", ".join(str(donor.job) for donor in donors)
+        if donors and all(donor.boots for donor in donors):
+            return f"{', '.join(donor.boots for donor in donors)} of donor job {jobs} to boot"
+        return f"a node of donor job {jobs}" if donors else ""
 
     def overdue(self) -> None:
         if not self.failed:
