@@ -85,19 +85,28 @@ def _too_long(layout: Layout) -> bool:
 
 def _first(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int) -> tuple[str, ...]:
     count = len(layout.nodes)
-    where = (f"--nodes={count}", f"--nodelist={','.join(layout.nodes)}", *_gpus(options, env, count, granted))
+    where = (f"--nodes={count}", f"--nodelist={','.join(layout.nodes)}", *_gpus(options, env, count, granted, width))
     if has_flag(options, "ntasks") and count >= width:
         return (*without(options, *_WHERE), *where)
     return (*without(options, *_WHERE, "ntasks"), *where, f"--ntasks={_tasks(options, env, count, granted, width)}")
 
 
-def _gpus(options: Sequence[str], env: Mapping[str, str], count: int, granted: int) -> tuple[str, ...]:
-    """The script's `--gpus` counts those of spare nodes, which the step has not. How they lie on the nodes is Slurm's choice."""
+def _gpus(options: Sequence[str], env: Mapping[str, str], count: int, granted: int, width: int) -> tuple[str, ...]:
+    """The script's `--gpus` counts those of spare nodes, which the step has not. How they lie on the nodes is Slurm's choice.
+    Raises: UsageError.
+    """
     kind, colon, number = env.get("SLURM_GPUS", "").rpartition(":")
     total = whole(number)
     said = any(has_flag(options, name) for name in ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"))
-    if said or not total or count >= granted or total % granted:
+    if said or not total or count >= granted:
         return ()
+    if total % granted:
+        if granted == width:  # no spares: the next rung tells what the remaining nodes had
+            return ()
+        raise UsageError(
+            f"--gpus={kind}{colon}{total} for {granted} nodes, spares included: cannot tell how many the others have",
+            hint="pass --gpus, --gpus-per-node or --gpus-per-task to ftrun",
+        )
     return (f"--gpus={kind}{colon}{total // granted * count}",)
 
 

@@ -68,7 +68,9 @@ def test_the_gpus_that_the_script_asked_for_are_those_of_spares_too() -> None:
     """Of four nodes, of which the step has three."""
     assert "--gpus=6" in only("-n3", FIRST, {"SLURM_GPUS": "8"}).split()
     assert "--gpus=a100:6" in only("-n3", FIRST, {"SLURM_GPUS": "a100:8"}).split()
-    assert "--gpus=" not in only("-n3", FIRST, {"SLURM_GPUS": "7"}), "nobody knows which nodes have more"
+    with pytest.raises(UsageError, match="cannot tell how many the others have"):
+        only("-n3", FIRST, {"SLURM_GPUS": "7"})
+    assert "--gpus=" not in only("-n3", FIRST, {"SLURM_GPUS": "7"}, width=4), "no spares: a node has left since"
     assert only("-n3 --gpus=5", FIRST, {"SLURM_GPUS": "8"}).count("--gpus=") == 1
 
 
