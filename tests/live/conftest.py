@@ -292,10 +292,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A second try, which the report names, by itself: twenty jobs at a time share the cores, and whoever else is there."""
+    """No test needs a second try. Where a failure for the machine's sake alone costs too much (.ci/run) each has one, which the
+    report names; it comes at once, while the test's cluster is there.
+    """
+    tries = int(os.environ.get("FTSLURM_SECOND_TRIES", "0"))
     for item in items:
-        if item.get_closest_marker("live") and not item.get_closest_marker("flaky"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        if tries and item.get_closest_marker("live") and not item.get_closest_marker("flaky"):
+            item.add_marker(pytest.mark.flaky(reruns=tries))
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
     items.sort(key=lambda item: (not begins_early(item), FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST)))
 

@@ -31,7 +31,8 @@ def test_what_an_ordinary_user_has_works() -> None:
             shutil.copytree(REPO / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "corpus"))
         shutil.copy(REPO / "pyproject.toml", tree)
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8",
-               "FTSLURM_REQUIRE_SLURM": os.environ.get("FTSLURM_REQUIRE_SLURM", "0"), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+               "FTSLURM_REQUIRE_SLURM": os.environ.get("FTSLURM_REQUIRE_SLURM", "0"), "PYTHONDONTWRITEBYTECODE": "1",
+               "FTSLURM_SECOND_TRIES": os.environ.get("FTSLURM_SECOND_TRIES", "0")}  # fmt: skip
         argv = [reachable_python(home), "-m", "pytest", "-p", "no:cacheprovider", "-m", "flat", "tests/live"]
         done = subprocess.run(argv, cwd=tree, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, check=False, **as_user(USER))  # fmt: skip
