@@ -10,6 +10,7 @@ import re2
 
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.policies.diagnose.lines import is_evidence, is_guessed, is_mild, is_source
+from ftslurm.policies.diagnose.traces import undated, unstamped
 
 # A launcher prints last, so its lines are at the end.
 LAST_CHARS = 16384
@@ -119,7 +120,7 @@ _GIVES_UP = _compiled(
     r"|limit (?:\w+ )?reached|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
     r"|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
-    r"|(?-i:^(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
+    r"|(?-i:^(?:(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +)?[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
 )
 # What reports the end of another process, and comes after it.
 _REPORTS = _compiled(
@@ -205,21 +206,22 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     reports the end of another process, if nothing else is said. mild: take warnings as well. A line that only says that
     something failed gives way to one that says what, and what is only guessed or advised is left out.
     """
-    lines = [_unboxed(line) for line in text[-LAST_CHARS:].splitlines()[-LAST_LINES:]]
+    printed = text[-LAST_CHARS:].splitlines()[-LAST_LINES:]
+    lines = [_bare(line) for line in printed]
     told, vague, reported, vaguely_reported, skipped = -1, -1, -1, -1, tuple(but)
     for number in range(len(lines) - 1, -1, -1):
         first = min((each for each in (told, vague) if each >= 0), default=number)
         if first - number > APART_LINES:
             break
-        data = lines[number][:1000].encode("latin-1", "replace")
+        data = _bytes(lines[number])
         if told >= 0 and _SHOWS_A_LOG.search(data):
             break
         found = _GIVES_UP.search(data)
         if (
             found is None
-            or (not mild and is_mild(data))
+            or (not mild and is_mild(_bytes(printed[number])))
             or _is_source(lines, number, data)
-            or lines[number].strip().startswith(skipped)
+            or _unboxed(printed[number]).strip().startswith(skipped)
         ):
             continue
         if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data):
@@ -244,7 +246,10 @@ _IN_JSON = _compiled(r'^\s+"(?:error|reason|exception|message|msg|detail|stderr)
 def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
     """As `lines.is_source`; but what a runtime sets between bare `#` signs, as Java's does, is its message."""
     framed = line.startswith(b"# ") and any(each.strip() == "#" for each in lines[max(0, number - 3) : number + 3])
-    return not framed and is_source(line) and _IN_JSON.search(line) is None
+    own = unstamped(line)
+    # Behind a level a frame's line of source is indented, and a sentence is not.
+    quoted = is_source(line) or (own != line and own.startswith(b"  ") and is_source(own))
+    return not framed and quoted and _IN_JSON.search(line) is None
 
 
 # What complains without a word that gives up. Ordinary lines say this as well, so it counts only if nothing else does.
@@ -260,11 +265,12 @@ _COMPLAINS = _compiled(
 
 def complaint(text: str) -> str:
     """The last line at the end of a text that complains of something, for a program that says no more; empty if none does."""
-    lines = [_unboxed(line) for line in text[-LAST_CHARS:].splitlines()[-APART_LINES:]]
+    printed = text[-LAST_CHARS:].splitlines()[-APART_LINES:]
+    lines = [_bare(line) for line in printed]
     for number in range(len(lines) - 1, -1, -1):
-        data = lines[number][:1000].encode("latin-1", "replace")
+        data = _bytes(lines[number])
         found = _COMPLAINS.search(data)
-        if found is None or is_mild(data) or _is_source(lines, number, data) or _is_report(data):
+        if found is None or is_mild(_bytes(printed[number])) or _is_source(lines, number, data) or _is_report(data):
             continue
         if not is_evidence(data, 0, data, found.start()) or is_guessed(_sentence(lines, number, found.start())):
             continue
@@ -280,7 +286,23 @@ def _is_report(line: bytes) -> bool:
 
 
 # A line of a box that is drawn around a message, as codes in Fortran do.
+# Labels and times are shorter.
+LABEL_CHARS = 200
 _BOXED = re.compile(r"^\s{0,8}\|\s(.{0,400}?)\s*\|\s*$")
+
+
+def _bytes(line: str) -> bytes:
+    return line[:1000].encode("latin-1", "replace")
+
+
+def _bare(line: str) -> str:
+    """The line as its program wrote it: without a launcher's label, the time, and the box that it stands in.
+
+    Of its indentation nothing is lost, which tells a stack.
+    """
+    line = _unboxed(line)
+    own = undated(line[:LABEL_CHARS].encode("latin-1", "replace"))
+    return line[min(len(line), LABEL_CHARS) - len(own) :]
 
 
 def _unboxed(line: str) -> str:

@@ -70,6 +70,7 @@ _begins_as_source = _holds(
     r"^\s*(?:#(?:\D|$)|//|/\*|\* |--? |> ?|\$ |>>> |\.\.\. |\++ |@|\||<!--|;;|%)"
     r"|^\s*(?:def|class|import|from|if|elif|else|for|while|return|raise|assert|try|except|with|throw|catch|case|switch"
     r"|function|fn|let|const|var|pub|use|static|print|echo|grep|sed|awk|pattern|regex)\b[^:]*[('\"`=/]"
+    r"|^\s+warnings\.warn\("
     r"""|^\s*[\w.\[\]]+ (?:=|\+=|==) |^\s*['"]\w+['"]: ['"]"""
 )
 # The same behind a time and a level, where a logger may put `-` or `|` itself; and what a dialogue or a sample begins with.
