@@ -236,7 +236,7 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
             told = number
     choices = (told, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
     choice = next((each for each in choices if each >= 0), -1)
-    return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
+    return _labelled(printed, lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
 
 
 # What a service says of its error in JSON, a key in each line, is its message, and no text of a program.
@@ -274,7 +274,7 @@ def complaint(text: str) -> str:
             continue
         if not is_evidence(data, 0, data, found.start()) or is_guessed(_sentence(lines, number, found.start())):
             continue
-        return _shown(lines, number)[:SHOWN_CHARS]
+        return _labelled(printed, lines, number)[:SHOWN_CHARS]
     return ""
 
 
@@ -382,6 +382,12 @@ def _marked_from(lines: Sequence[str], number: int) -> int:
 _GIVES_MORE = re.compile(r"\s*-->\s+\S")
 # `error running hook: exit status 1, stdout: , stderr: ...`: what the child printed goes on in the lines below.
 _OF_A_CHILD = re.compile(r"\bstd(?:err|out): [^:]*$")
+
+
+def _labelled(printed: Sequence[str], lines: Sequence[str], number: int) -> str:
+    """As `_shown`, behind whose line it is and when it was printed."""
+    line = _unboxed(printed[number])
+    return line[: len(line) - len(lines[number])].lstrip() + _shown(lines, number)
 
 
 def _shown(lines: Sequence[str], number: int) -> str:
