@@ -38,6 +38,7 @@ from ftslurm.policies.diagnose.launchers import (
     child_status,
     complaint,
     error_before,
+    own_words,
     refused,
     signal_by_name,
     signal_line,
@@ -459,7 +460,7 @@ def _helpers(hit: Hit) -> bool:
     """Is it a shell's word on a command that the rank went on without?"""
     status = hit.end.status
     own = status is not None and (status.code in _NO_COMMAND or not failed(hit.end))
-    return hit.pattern.id == _COMMAND and not own and _HELPER.search(hit.line) is not None
+    return hit.pattern.id == _COMMAND and not own and _HELPER.search(own_words(hit.line)) is not None
 
 
 def _complained_first(first: Hit, hits: Sequence[Hit]) -> list[Hit]:
@@ -787,12 +788,12 @@ def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
     if not own:
         return hit.line
     # A header says less than what it was said with; a line that names the thing says more.
-    header = hit.pattern.defers or hit.pattern.id in _HEADERS or _BARE_CRASH.search(hit.line) is not None
+    header = hit.pattern.defers or hit.pattern.id in _HEADERS or _BARE_CRASH.search(own_words(hit.line)) is not None
     return f"{own}; {hit.line}" if header else f"{hit.line}; {own}"
 
 
 def _beside(hit: Hit, hits: Sequence[Hit]) -> str:
-    crash = _BARE_CRASH.search(hit.line) is not None
+    crash = _BARE_CRASH.search(own_words(hit.line)) is not None
     if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
         return ""  # its detail is there already, or it needs none
     but = [_beginning(each) for each in _known(hit, hits) if each is hit or not each.pattern.defers]
@@ -847,7 +848,7 @@ def _last_words(end: RankEnd) -> str:
     number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
     for said in _said(end):
         shown = signal_line(said, number)
-        if _BARE_CRASH.search(shown) and (own := told_error(said, reports=False)):
+        if _BARE_CRASH.search(own_words(shown)) and (own := told_error(said, reports=False)):
             shown = own
         found = shown or (child_line(said) or signal_by_name(said, number) if number else "")
         if found := found or told_error(said) or told_error(said, mild=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import re2
@@ -207,8 +207,18 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     something failed gives way to one that says what, and what is only guessed or advised is left out.
     """
     printed = text[-LAST_CHARS:].splitlines()[-LAST_LINES:]
-    lines = [_bare(line) for line in printed]
-    told, vague, reported, vaguely_reported, skipped = -1, -1, -1, -1, tuple(but)
+    for lines in _readings(printed):
+        choice = _told(printed, lines, tuple(but), reports, mild, vaguely)
+        if choice >= 0:
+            return _labelled(printed, lines, choice)[:SHOWN_CHARS]
+    return ""
+
+
+def _told(
+    printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...], reports: bool, mild: bool, vaguely: bool
+) -> int:
+    """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, as `_readings` gives them."""
+    told, vague, reported, vaguely_reported = -1, -1, -1, -1
     for number in range(len(lines) - 1, -1, -1):
         first = min((each for each in (told, vague) if each >= 0), default=number)
         if first - number > APART_LINES:
@@ -235,8 +245,7 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
         else:
             told = number
     choices = (told, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
-    choice = next((each for each in choices if each >= 0), -1)
-    return _labelled(printed, lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
+    return next((each for each in choices if each >= 0), -1)
 
 
 # What a service says of its error in JSON, a key in each line, is its message, and no text of a program.
@@ -266,7 +275,7 @@ _COMPLAINS = _compiled(
 def complaint(text: str) -> str:
     """The last line at the end of a text that complains of something, for a program that says no more; empty if none does."""
     printed = text[-LAST_CHARS:].splitlines()[-APART_LINES:]
-    lines = [_bare(line) for line in printed]
+    lines = next(iter(_readings(printed)))
     for number in range(len(lines) - 1, -1, -1):
         data = _bytes(lines[number])
         found = _COMPLAINS.search(data)
@@ -285,9 +294,12 @@ def _is_report(line: bytes) -> bool:
     return _REPORTS.search(line) is not None and not (_PASSED_ON.search(line) or _COULD_NOT_START.search(line))
 
 
-# A line of a box that is drawn around a message, as codes in Fortran do.
 # Labels and times are shorter.
 LABEL_CHARS = 200
+_WORST_LEVEL = _compiled(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?[EF]\d{4} ")
+# So many lines at the level of an error are too many to be errors all.
+LEAST_LEVELLED = 4
+# A line of a box that is drawn around a message, as codes in Fortran do.
 _BOXED = re.compile(r"^\s{0,8}\|\s(.{0,400}?)\s*\|\s*$")
 
 
@@ -295,14 +307,32 @@ def _bytes(line: str) -> bytes:
     return line[:1000].encode("latin-1", "replace")
 
 
-def _bare(line: str) -> str:
-    """The line as its program wrote it: without a launcher's label, the time, and the box that it stands in.
+def _readings(printed: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The lines as their programs wrote them: without a launcher's label, the time, and the box that they stand in.
 
-    Of its indentation nothing is lost, which tells a stack.
+    Without their levels as well, if most are errors by their level, as where a logger has passed on all of an output: there the
+    level tells nothing, unless they are few. Of the indentation nothing is lost, which tells a stack.
     """
-    line = _unboxed(line)
-    own = undated(line[:LABEL_CHARS].encode("latin-1", "replace"))
-    return line[min(len(line), LABEL_CHARS) - len(own) :]
+    lines = [_unboxed(line) for line in printed]
+    bare = [own_words(line) for line in lines]
+    own = [_behind(line, unstamped) for line in bare]
+    levels = (b[: len(b) - len(a)] for a, b in zip(own, bare, strict=True) if len(a) < len(b))
+    levelled = sum(_WORST_LEVEL.search(_bytes(level)) is not None for level in levels)
+    if levelled > 1 and 2 * levelled > sum(bool(line.strip()) for line in lines):
+        yield own
+        if levelled >= LEAST_LEVELLED:
+            return
+    yield bare
+
+
+def own_words(line: str) -> str:
+    """The line without what a launcher puts before it, whose it is and when it was printed, and without a box within that."""
+    return _unboxed(_behind(line, undated))
+
+
+def _behind(line: str, without: Callable[[bytes], bytes]) -> str:
+    begin = line[:LABEL_CHARS].encode("latin-1", "replace")
+    return line[len(begin) - len(without(begin)) :]
 
 
 def _unboxed(line: str) -> str:
@@ -324,11 +354,12 @@ def error_before(text: str, line: str, but: Collection[str] = ()) -> str:
     at = text.find(line)
     if at < 0 or not line:
         return ""
-    above = [each for each in text[max(0, at - LAST_CHARS) : at].splitlines() if each.strip()][-BEFORE_LINES:]
-    for number, each in enumerate(above):
-        data = each[:1000].encode("latin-1", "replace")
+    printed = [each for each in text[max(0, at - LAST_CHARS) : at].splitlines() if each.strip()][-BEFORE_LINES:]
+    above = next(iter(_readings(printed)))
+    for number, each in enumerate(printed):
+        data = _bytes(above[number])
         found = _GIVES_UP.search(data)
-        if found is None or _is_report(data) or any(kind.search(data) for kind in (_VAGUE, _ADVICE)) or is_mild(data):
+        if found is None or _is_report(data) or any(kind.search(data) for kind in (_VAGUE, _ADVICE)) or is_mild(_bytes(each)):
             continue
         if is_source(data) or not is_evidence(data, 0, data, found.start()) or each.strip().startswith(tuple(but)):
             continue
@@ -386,8 +417,8 @@ _OF_A_CHILD = re.compile(r"\bstd(?:err|out): [^:]*$")
 
 def _labelled(printed: Sequence[str], lines: Sequence[str], number: int) -> str:
     """As `_shown`, behind whose line it is and when it was printed."""
-    line = _unboxed(printed[number])
-    return line[: len(line) - len(lines[number])].lstrip() + _shown(lines, number)
+    label, found, _ = printed[number].partition(lines[number])
+    return (label.lstrip(" |") if found else "") + _shown(lines, number)
 
 
 def _shown(lines: Sequence[str], number: int) -> str:

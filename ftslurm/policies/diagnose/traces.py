@@ -166,7 +166,7 @@ _WHEN = (
 _WORST = "ERROR|WARNING|WARN|INFO|CRITICAL|FATAL|DEBUG|TRACE"
 _NAMED_LEVEL = (
     r"\[?[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +(?:\d+ )?[\w./<>-]{1,120}:\d+\] ?"
-    rf"|\[(?:{_WORST})\]:? ?|(?:{_WORST}):[\w.-]{{1,80}}:|(?:{_WORST})(?::| +-| +\|)? "
+    rf"|\[(?:{_WORST})\]:? ?|\| (?:{_WORST}) +\| |(?:{_WORST}):[\w.-]{{1,80}}:|(?:{_WORST})(?::| +-| +\|)? "
     r"|\[\w[\w./-]{0,80}\.(?:py|cc|cpp|h|go|rs):\d+(?::\w{1,60})?\] |\w[\w./-]{0,80}\.py:\d+\] "
     r"|[A-Za-z_][\w.]{0,80}:[\w<>]{1,60}:\d{1,6} - "
 )
@@ -174,7 +174,7 @@ _LEVEL = rf"{_NAMED_LEVEL}|- |\| "
 _PREFIX = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_LEVEL})+")
 _WHO_ONLY = _compiled(_WHO)
 _LABEL = _compiled(rf"^(?:{_WHO})+")
-_LABEL_AND_TIME = _compiled(rf"^(?:{_WHO}|{_WHEN})+")
+_LABEL_AND_TIME = _compiled(rf"^(?:{_WHO}|{_WHEN})+(?:\| (?=(?:{_WORST})\b))?")
 _STAMP = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_NAMED_LEVEL})+")
 _GROUP_MARGIN = _compiled(r"^[ \t]*(?:\|[ \t]?|\+-\+?-{2,}[^\n]*$)")
 _FRAME = _compiled(r'^(\s*)File \\?"([^"\\]{1,400})\\?", line (\d{1,9})')  # in JSON the quotes are escaped
