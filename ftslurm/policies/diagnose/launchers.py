@@ -121,6 +121,7 @@ _GIVES_UP = _compiled(
     r"|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
     r"|(?-i:^(?:(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +)?[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
+    r"|[\])'\"] fail(?:\.|\W*$)"
 )
 # What reports the end of another process, and comes after it.
 _REPORTS = _compiled(
