@@ -47,6 +47,7 @@ from ftslurm.policies.diagnose.launchers import (
     told_error,
 )
 from ftslurm.policies.diagnose.long_phase import LongPhase, at_work, long_phase
+from ftslurm.policies.diagnose.summaries import only_reports
 from ftslurm.policies.diagnose.traces import outline, plain, plain_pieces
 from ftslurm.policies.diagnose.values import of_the_node, port_in
 from ftslurm.policies.diagnose.wording import Kind, kind_of_words
@@ -231,8 +232,11 @@ def _but_reports(roots: Sequence[Hit], hits: Sequence[Hit]) -> Sequence[Hit]:
         for hit in hits
         if hit.pattern.role is Role.SYMPTOM and not hit.pattern.defers and hit.pattern.id not in _HEADERS
     }
-    reports = all(hit.pattern.defers and not hit.pattern.pattern and hit.end.rank in told for hit in roots)
-    return [] if reports else roots
+    return [] if all(hit.end.rank in told and _only_reports(hit) for hit in roots) else roots
+
+
+def _only_reports(hit: Hit) -> bool:
+    return hit.pattern.defers and (not hit.pattern.pattern or only_reports(hit.line.encode(errors="replace")))
 
 
 def _ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:
