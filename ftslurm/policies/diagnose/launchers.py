@@ -154,6 +154,7 @@ _VAGUE = _compiled(
     r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
+    r"|\bnccl\w+Error: "  # what NCCL's documentation says of a result
     r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$|\berror in file\W*$"
     r"|^\W*\w+\W{1,4}[\[{]\W*$"  # a key of JSON, whose value begins below
     r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it

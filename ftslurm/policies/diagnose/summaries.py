@@ -23,6 +23,10 @@ _only_reports = asks(
     r"(?i)\b(?:worker|process|child|subprocess|actor|executor)s?\b.{0,40}\b(?:exited|died|ended|terminated|crashed) unexpectedly\b",
     # how a program goes down, whatever for
     r"\bterminate called without an active exception\b",
+    # the other end is gone, whatever for
+    r"\[Errno 32\]|\bBrokenPipeError\b",
+    # by its number only
+    r"(?i)\berror code(?: is)?:? ?-?\d{1,6}\W*$",
     # that a step failed, and no reason
     r"(?i)^(?:[\w.\[\]()/-]+: )?(?:\w+ ){1,4}failed\.?\s*$",
 )
