@@ -62,6 +62,7 @@ BURST_S = 0.5
 # Limits of what is shown to people.
 EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
 EXCERPT_BEFORE = 80
+MORE_OF_CAUSE = 60
 BEGINNING_CHARS = 80
 # Python's status for any exception, and false(1)'s, so it tells nothing.
 GENERAL_ERROR = 1
@@ -191,7 +192,9 @@ def _without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
     """
     errors = [hit for hit in hits if not hit.mild]
     if not errors:
-        return hits
+        own = {hit.end.rank: hit.end for hit in hits if hit.own}
+        told = {rank for rank, end in own.items() if _own_words(end, [_beginning(hit) for hit in hits], vaguely=False)}
+        return [hit for hit in hits if hit.end.rank not in told]
     if any(hit.pattern.role is Role.ROOT for hit in errors):
         return errors
     return [hit for hit in hits if not hit.mild or (hit.own and not hit.settled and hit.pattern.role is Role.ROOT)]
@@ -331,9 +334,11 @@ def _excerpt(hit: Finding) -> str:
         begin = after + 2  # when and where it was printed is the part to leave out
     text = hit.line[begin:].decode(errors="replace").strip()
     if len(text) > EVIDENCE_CHARS and not begin and text[:LAST_CHARS].count(": ") >= NESTED and not hit.word:
-        # Who wraps an error in another (`a: b: c: d`) says the cause last.
+        # Who wraps an error in another (`a: b: c: d`) says the cause last, and from its beginning if it is not too long.
         half = EVIDENCE_CHARS // 2 - 3
-        return visible(f"{text[:half]} [...] {text[-half:]}")
+        cause = text.rfind(": ", len(text) - half - MORE_OF_CAUSE, len(text) - half) + 1
+        last = text[cause:].lstrip() if cause else text[-half:]
+        return visible(f"{text[:half]} [...] {last}")
     text = text[:EVIDENCE_CHARS]
     return visible(f"... {text}" if begin else text)
 

@@ -137,6 +137,7 @@ _REPORTS = _compiled(
 )
 # What srun itself could not do or was refused is its own word, and no report.
 _SRUNS_OWN = _compiled(r"^(?:srun|salloc|sbatch): (?:error|fatal): ")
+_SSHS_OWN = _compiled(r"^ssh: (?:connect to|Could not resolve) ")
 _OF_TASKS = _compiled(
     r": tasks? [\d,\[\]-]+: |\bJob step aborted|\bTerminating\b|\bForce.Terminated|\bTimed out waiting"
     r"|\bJob allocation .{0,20}revoked"
@@ -291,6 +292,8 @@ def complaint(text: str) -> str:
 
 def _is_report(line: bytes) -> bool:
     """Does it only report the end of another process?"""
+    if _SSHS_OWN.search(line):
+        return False
     if _SRUNS_OWN.search(line):
         return _OF_TASKS.search(line) is not None
     return _REPORTS.search(line) is not None and not (_PASSED_ON.search(line) or _COULD_NOT_START.search(line))
