@@ -46,6 +46,7 @@ from ftslurm.policies.diagnose.launchers import (
     tells_reason,
     told_error,
 )
+from ftslurm.policies.diagnose.lines import is_information
 from ftslurm.policies.diagnose.long_phase import LongPhase, at_work, long_phase
 from ftslurm.policies.diagnose.summaries import only_reports
 from ftslurm.policies.diagnose.traces import outline, plain, plain_pieces
@@ -191,13 +192,22 @@ def _without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
     reports as an error that no rank could connect.
     """
     errors = [hit for hit in hits if not hit.mild]
-    if not errors:
-        own = {hit.end.rank: hit.end for hit in hits if hit.own}
-        told = {rank for rank, end in own.items() if _own_words(end, [_beginning(hit) for hit in hits], vaguely=False)}
-        return [hit for hit in hits if hit.end.rank not in told]
     if any(hit.pattern.role is Role.ROOT for hit in errors):
         return errors
+    # A line of information is none if its rank says an error that no pattern knows.
+    informing = _ranks_of(hit for hit in hits if hit.own and _only_informs(hit))
+    said: dict[int, list[str]] = defaultdict(list)
+    for hit in hits if informing else ():
+        said[hit.end.rank].append(_beginning(hit))
+    told = {rank for rank, end in informing.items() if _own_words(end, said[rank], vaguely=False)}
+    hits = [hit for hit in hits if hit.end.rank not in told or not _only_informs(hit)]
+    if not errors:
+        return hits
     return [hit for hit in hits if not hit.mild or (hit.own and not hit.settled and hit.pattern.role is Role.ROOT)]
+
+
+def _only_informs(hit: Hit) -> bool:
+    return hit.mild and is_information(hit.line.encode(errors="replace"))
 
 
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:

@@ -9,7 +9,7 @@ from typing import Any
 import re2
 
 from ftslurm.model.exits import ExitStatus, signal_name
-from ftslurm.policies.diagnose.lines import is_evidence, is_guessed, is_mild, is_source
+from ftslurm.policies.diagnose.lines import is_evidence, is_guessed, is_information, is_mild, is_source
 from ftslurm.policies.diagnose.traces import undated, unstamped
 
 # A launcher prints last, so its lines are at the end.
@@ -151,7 +151,8 @@ _VAGUE = _compiled(
     r"|returned)(?: unexpectedly)? with (?:an? )?(?:\w+ )?(?:error |exit "
     r"|return )?(?:code|status|signal)\b|\berrors? executing method|\ban? (?:\w+ )?error (?:has "
     r"|was )?(?:occurred|encountered|detected)"
-    r"|\bexception (?:in|from) (?:thread|worker|process)|\b(?:caught|hit|encountered|threw|raised"
+    r"|\bexception (?:in|from) (?:thread|worker|process|callback)|\badditional grpc error information\b|\berror_file: "
+    r"|: [\[{]\W*$|\bworker \d+ terminated\W*$|\(either an error or timeout\)|\btest failure \S+:\d+\W*$|\b(?:caught|hit|encountered|threw|raised"
     r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
@@ -237,13 +238,13 @@ def _told(
             or _unboxed(printed[number]).strip().startswith(skipped)
         ):
             continue
-        if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data):
+        if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data) or _ADVICE.search(data):
             continue
         if _is_report(data):
             if reported >= 0 and _FATAL.search(lines[reported][:200].encode("latin-1", "replace")):
                 continue
             reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
-        elif _VAGUE.search(data):
+        elif _VAGUE.search(data) or is_information(_bytes(printed[number])):
             vague = number
         else:
             told = number
@@ -369,7 +370,7 @@ def error_before(text: str, line: str, but: Collection[str] = ()) -> str:
         if is_source(data) or not is_evidence(data, 0, data, found.start()) or each.strip().startswith(tuple(but)):
             continue
         if not is_guessed(_sentence(above, number, found.start())):
-            return each.strip()[:SHOWN_CHARS]
+            return (_labelled(printed, above, number) if above[number].rstrip().endswith(":") else each.strip())[:SHOWN_CHARS]
     return ""
 
 
