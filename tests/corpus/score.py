@@ -240,7 +240,10 @@ def main() -> int:
         "--bare", action="store_true", help="the seen half without all, and without a part, of the known errors' texts"
     )
     parser.add_argument(
-        "--shaken", nargs="*", metavar="WAY", help="the seen half, told otherwise or judged with other books; of WAY the misses, too"
+        "--shaken",
+        nargs="*",
+        metavar="WAY",
+        help="the seen half, told otherwise or judged with other books; of WAY the misses, too",
     )
     parser.add_argument("--reveal", action="store_true", help="show the differences of the unseen half, too")
     asked = parser.parse_args()

@@ -45,7 +45,9 @@ def renumbered(case: Case, chance: Random) -> Case | None:
 
 def jittered(case: Case, chance: Random) -> Case | None:
     """Each rank's clock is off by up to a second."""
-    return _with_ends(case, [_later(end, chance.uniform(-JITTER_S, JITTER_S)) for end in case.ends]) if len(case.ends) > 1 else None
+    return (
+        _with_ends(case, [_later(end, chance.uniform(-JITTER_S, JITTER_S)) for end in case.ends]) if len(case.ends) > 1 else None
+    )
 
 
 def as_one_stream(case: Case, chance: Random) -> Case | None:
@@ -72,14 +74,23 @@ def in_one_labelled_log(case: Case, chance: Random) -> Case | None:
 
 PREFIXES = (
     "[rank{rank}]: ", "{rank}: ", "2024-05-01 12:00:00,123 ", "[2024-05-01 12:00:00] ", "{node}: ", "[1,{rank}]<stderr>: ",
-    "2024-05-01T12:00:00.123Z ", "(Worker pid=123, ip=10.0.0.7) ",
+    "2024-05-01T12:00:00.123Z ", "(Worker pid=123, ip=10.0.0.7) ", "May  1 12:00:00 {node} train[123]: ", "worker-{rank} | ",
+    "{node}.example.com: ", "[stderr] ", "[{node}:123] ", "2024-05-01T12:00:00.123456+00:00 {node} python[99]: ", "[worker-{rank}] ",
+)  # fmt: skip
+LEVELS = (
+    "ERROR:root:", "2024-05-01 12:00:00.123 | ERROR    | __main__:main:12 - ", "ERROR 05-01 12:00:00 worker.py:12] ",
+    "[2024-05-01 12:00:00,123] [ERROR] [launch.py:12:main] ", "(EngineCore_0 pid=123) ERROR 05-01 12:00:00 [core.py:12] ",
 )  # fmt: skip
 
 
 def prefixed(case: Case, chance: Random) -> Case | None:
     """Each line begins with what a launcher or a logger puts there."""
-    prefix = chance.choice(PREFIXES)
-    return _relined(case, lambda end, line: prefix.format(rank=end.rank, node=end.node) + line if line.strip() else line)
+    return _behind(case, chance.choice(PREFIXES))
+
+
+def logged_as_errors(case: Case, chance: Random) -> Case | None:
+    """A logger has passed on each line as an error, whatever it says."""
+    return _behind(case, chance.choice(LEVELS))
 
 
 def stripped(case: Case, chance: Random) -> Case | None:
@@ -104,7 +115,7 @@ def with_more_bystanders(case: Case, chance: Random) -> Case | None:
 
 TELLINGS: Mapping[str, Callable[[Case, Random], Case | None]] = {
     "renumbered": renumbered, "jittered": jittered, "one stream": as_one_stream, "streams swapped": other_streams,
-    "one log": in_one_log, "one log, labelled": in_one_labelled_log, "prefixed": prefixed, "stripped": stripped,
+    "one log": in_one_log, "one log, labelled": in_one_labelled_log, "prefixed": prefixed, "logged as errors": logged_as_errors, "stripped": stripped,
     "bystanders": with_more_bystanders,
 }  # fmt: skip
 
@@ -148,6 +159,10 @@ def _lines_whole(end: RankEnd, say: Callable[[RankEnd, str], str]) -> RankEnd:
     return replace(end, output=tuple(_in_time(pieces)))
 
 
+def _behind(case: Case, prefix: str) -> Case | None:
+    return _relined(case, lambda end, line: prefix.format(rank=end.rank, node=end.node) + line if line.strip() else line)
+
+
 def _relined(case: Case, say: Callable[[RankEnd, str], str]) -> Case | None:
     told = _with_ends(case, [_lines_whole(end, say) for end in case.ends])
     kept = [part for part in map(_one_space, case.decisive) if any(part in _text(end) for end in told.ends)]
@@ -184,7 +199,7 @@ def untuned(case: Case, book: PatternBook, runs: Mapping[str, int]) -> PatternBo
     mine = {pattern.id for pattern in known(case, book)}
 
     def tuned(each: Pattern) -> bool:
-        return (each.role is Role.SYMPTOM or each.defers) and each.id in mine and runs[each.id] < PLAIN_RUNS
+        return (each.role is Role.SYMPTOM or each.defers) and each.id in mine and runs.get(each.id, 0) < PLAIN_RUNS
 
     if not any(tuned(each) for each in (*book.patterns, *book.meanings.values())):
         return None

@@ -213,7 +213,7 @@ def _only_informs(hit: Hit) -> bool:
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
     if oom := [end for end in ends if end.oom]:
         return _out_of_memory(oom)
-    if roots := _but_reports([hit for hit in hits if hit.pattern.role is Role.ROOT], hits):
+    if roots := _but_reports([hit for hit in hits if hit.pattern.role is Role.ROOT], hits, ends):
         return _by_root(ends, _shared_ports(roots, book), hits)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
@@ -238,18 +238,28 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     return _by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
 
 
-def _but_reports(roots: Sequence[Hit], hits: Sequence[Hit]) -> Sequence[Hit]:
-    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line."""
+def _but_reports(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
+    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line.
+
+    Nor if another rank says what, which failed no later, and of which no line is known.
+    """
+    if not roots or not all(map(_only_reports, roots)):
+        return roots
     told = {
         hit.end.rank
         for hit in hits
         if hit.pattern.role is Role.SYMPTOM and not hit.pattern.defers and hit.pattern.id not in _HEADERS
     }
-    return [] if all(hit.end.rank in told and _only_reports(hit) for hit in roots) else roots
+    if all(hit.end.rank in told for hit in roots):
+        return []
+    spoke, last = {hit.end.rank for hit in hits}, max(hit.end.at for hit in roots)
+    others = (end for end in ends if failed(end) and end.rank not in spoke and end.output and end.at <= last)
+    return [] if any(_own_words(end, (), vaguely=False) for end in others) else roots
 
 
 def _only_reports(hit: Hit) -> bool:
-    return hit.pattern.defers and (not hit.pattern.pattern or only_reports(hit.line.encode(errors="replace")))
+    by_words = only_reports(hit.line.encode(errors="replace"))
+    return by_words or (hit.pattern.defers and not hit.pattern.pattern)
 
 
 def _ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:

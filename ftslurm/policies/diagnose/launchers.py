@@ -152,7 +152,8 @@ _VAGUE = _compiled(
     r"|return )?(?:code|status|signal)\b|\berrors? executing method|\ban? (?:\w+ )?error (?:has "
     r"|was )?(?:occurred|encountered|detected)"
     r"|\bexception (?:in|from) (?:thread|worker|process|callback)|\badditional grpc error information\b|\berror_file: "
-    r"|: [\[{]\W*$|\bworker \d+ terminated\W*$|\(either an error or timeout\)|\btest failure \S+:\d+\W*$|\b(?:caught|hit|encountered|threw|raised"
+    r"|: [\[{]\W*$|\bworker \d+ terminated\W*$|\(either an error or timeout\)|\btest failure \S+:\d+\W*$"
+    r"|\b(?:caught|hit|encountered|threw|raised"
     r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
@@ -422,9 +423,10 @@ _OF_A_CHILD = re.compile(r"\bstd(?:err|out): [^:]*$")
 
 
 def _labelled(printed: Sequence[str], lines: Sequence[str], number: int) -> str:
-    """As `_shown`, behind whose line it is and when it was printed."""
+    """As `_shown`, behind whose line it is and when it was printed, if there is room for that."""
     label, found, _ = printed[number].partition(lines[number])
-    return (label.lstrip(" |") if found else "") + _shown(lines, number)
+    shown = _shown(lines, number)
+    return label.lstrip(" |") + shown if found and len(label) + len(shown) <= SHOWN_CHARS else shown
 
 
 def _shown(lines: Sequence[str], number: int) -> str:

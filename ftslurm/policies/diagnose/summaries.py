@@ -1,7 +1,7 @@
 """Does a line only say that something failed, so that another line, wherever it stands, says what?
 
-A pattern knows what kind of failure a line tells; how much the line tells, its own words show. Who passes an error on, reports the
-end of another process, says what it does about an error, gives a number only, or tells the reader where to look, has not met the
+A pattern knows what kind of failure a line tells; how much it tells, its own words show. Who passes an error on, reports the end
+of another process, says what it does about an error, gives a number only, or tells the reader where to look, has not met the
 cause itself. Such a line counts where nothing else is told, and defers to all that its rank says besides.
 """
 
@@ -20,7 +20,8 @@ _only_reports = asks(
     # what is done about it
     r"(?i)\b(?:taking|bringing|tearing|shutting) (?:\w+ ){0,4}down\b",
     # another process, of which no more is known
-    r"(?i)\b(?:worker|process|child|subprocess|actor|executor)s?\b.{0,40}\b(?:exited|died|ended|terminated|crashed) unexpectedly\b",
+    r"(?i)\b(?:worker|process|child|subprocess|actor|executor)s?\b.{0,40}"
+    r"\b(?:exited|died|ended|terminated|crashed) unexpectedly\b",
     # how a program goes down, whatever for
     r"\bterminate called without an active exception\b",
     # the other end is gone, whatever for

@@ -154,7 +154,8 @@ _MARK = re2.compile(
 # Who writes: torchrun, Ray, srun -l, mpirun, pdsh, docker compose, a host by its name, a task by its number, and what a vLLM
 # process says of itself.
 _WHO = (
-    r"\[(?:rank|default)? ?\d{1,6}\]:? ?|\((?:[\w.:/-]{1,60} (?:[\w.:/-]{1,30} ){0,2})?pid=\d+(?:, [^)\n]{1,80})?\) |\(\w[\w.-]{0,60}\) |\d{1,6}: "
+    r"\[(?:rank|default)? ?\d{1,6}\]:? ?|\((?:[\w.:/-]{1,60} (?:[\w.:/-]{1,30} ){0,2})?pid=\d+(?:, [^)\n]{1,80})?\) "
+    r"|\(\w[\w.-]{0,60}\) |\d{1,6}: "
     r"|\w{1,3}\.[\w.-]{1,60}/\d{1,6} |\[\d+,\d+\]<std(?:err|out)>: ?|[a-z][\w.-]{0,60}\d: |[a-z][\w.-]{0,60}\d +\| "
     r"|[a-z][a-z-]{0,40}\d[\w-]{0,40}(?:\.[a-z][\w-]{0,40}){1,6}: |\[(?:std(?:err|out)|[a-z][\w.-]{0,60}[-:_]\d{1,7})\]:? "
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,60} [\w./-]{1,60}(?:\[\d{1,9}\])?: |[\w.-]{1,60} [\w./-]{1,60}\[\d{1,9}\]: "
