@@ -176,7 +176,7 @@ _LEVEL = rf"{_NAMED_LEVEL}|- |\| "
 _PREFIX = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_LEVEL})+")
 _WHO_ONLY = _compiled(_WHO)
 _LABEL = _compiled(rf"^(?:{_WHO})+")
-_LABEL_AND_TIME = _compiled(rf"^(?:{_WHO}|{_WHEN})+(?:\| (?=(?:{_WORST})\b))?")
+_LABEL_AND_TIME = _compiled(rf"^(?:{_WHO}|{_WHEN})+(?:\| (?=(?:{_WORST})\b)|- )?")
 _STAMP = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_NAMED_LEVEL})+")
 _GROUP_MARGIN = _compiled(r"^[ \t]*(?:\|[ \t]?|\+-\+?-{2,}[^\n]*$)")
 _FRAME = _compiled(r'^(\s*)File \\?"([^"\\]{1,400})\\?", line (\d{1,9})')  # in JSON the quotes are escaped

@@ -42,6 +42,8 @@ def test_where_a_logger_calls_all_lines_errors_their_words_count(level: str) -> 
 def test_a_level_of_its_own_still_tells() -> None:
     assert told_error("step 1\nERROR: seven\nstep 2\n") == "ERROR: seven"
     assert told_error("ERROR: seven\n") == "ERROR: seven"
+    python_s = "2026-01-01 10:00:00,000 - pump - ERROR - Lost the connection\n2026-01-01 10:00:00,100 - pump - INFO - Stopping\n"
+    assert told_error(python_s).endswith("Lost the connection")
 
 
 def test_advice_and_information_give_way_to_what_is_said() -> None:
