@@ -5,8 +5,8 @@ the signature where one is expected. The runs from public threads are scored fie
 gives numbers only: its differences, and its runs with `--why`, are shown with `--reveal`, and a pattern that was written
 after that has not been tested on it. `--unmet` takes from each run of the seen half the pattern that knows it: so one sees
 what the rules alone make of a failure that nobody has met, without a look at the unseen half. `--bare` is harder: all texts of
-errors are taken from the catalogue at once, and then a part of them by chance, so that whole families are missing. `--why NAME`
-shows one run's verdict with its evidence.
+errors are taken from the catalogue at once, and then a part of them by chance, so that whole families are missing. `--shaken` tells each run otherwise, or judges it with a book
+that knows other things (shake.py): the truth stays, and what tuning could lean on is gone. `--why NAME` shows one run's verdict with its evidence.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, Severity
 from ftslurm.model.verdict import Blame, Retriable, Role, Verdict
 from ftslurm.policies.diagnose.classify import Facts, classify
+from tests.corpus import shake
 from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 
 FIELDS = ("class", "retriable", "suspects", "isolate", "program", "signature")
@@ -110,10 +111,13 @@ class Half:
             self.details.append(f"{case.name}: " + "; ".join(words))
 
     def lines(self, name: str) -> list[str]:
-        totals = {measure: self.with_decisive if measure == "decisive line" else self.cases for measure in MEASURES}
-        right = (f"{m} {rate(totals[m] - self.missed[m], totals[m])}" for m in MEASURES)
         held = ", ".join(f"falsely {one} in {self.held[one]}" for one in ("convicted", "suspected"))
-        return [f"{name:10} {self.cases:3} runs: " + ", ".join(right), f"{'':10} nodes {held} of {self.cases} runs"]
+        return [self.rates(f"{name:10}", MEASURES), f"{'':10} nodes {held} of {self.cases} runs"]
+
+    def rates(self, name: str, measures: Iterable[str]) -> str:
+        totals = {measure: self.with_decisive if measure == "decisive line" else self.cases for measure in measures}
+        right = (f"{measure} {rate(total - self.missed[measure], total)}" for measure, total in totals.items())
+        return f"{name} {self.cases:3} runs: " + ", ".join(right)
 
 
 def score_public(cases: Iterable[Case], judge: Callable[[Case], Verdict], halves: Sequence[str], reveal: bool) -> list[str]:
@@ -196,6 +200,32 @@ def score_unmet(cases: Iterable[Case], patterns: PatternBook, codes: CodeBook) -
     return [*half.details, *half.lines("unmet")]
 
 
+def score_shaken(cases: Sequence[Case], patterns: PatternBook, codes: CodeBook, shown: Collection[str] = ()) -> list[str]:
+    """What to print of the seen half, each run told otherwise or judged with another book. shown: ways whose misses are listed."""
+    mine = [case for case in cases if half_of(case.name) == SEEN]
+    runs = shake.marks_borne_out(mine, patterns)
+    ways: dict[str, Callable[[Case, random.Random], tuple[Case | None, PatternBook | None]]] = {
+        "untuned": lambda case, _: (case, shake.untuned(case, patterns, runs)),
+        "line unknown": lambda case, _: (case, shake.without_decisive(case, patterns)),
+        "all known": lambda case, _: (case, shake.all_known(case, patterns)),
+    }
+    for name, tell in shake.TELLINGS.items():
+        ways[name] = lambda case, chance, tell=tell: (tell(case, chance), patterns)  # type: ignore[misc]
+    books = [shake.shuffled(patterns, random.Random(seed)) for seed in BARE_SEEDS]
+    for seed, book in zip(BARE_SEEDS, books, strict=True):
+        ways[f"shuffled {seed}"] = lambda case, _, book=book: (case, book)  # type: ignore[misc]
+    lines = []
+    for name, way in ways.items():
+        half = Half()
+        for case in mine:
+            told, book = way(case, random.Random(f"{name} {case.name}"))
+            if told is not None and book is not None:
+                half.add(told, verdict_of(told, book, codes))
+        lines += half.details if name in shown else []
+        lines.append(half.rates(f"{name:17}", ("class", "another try", "decisive line")))
+    return lines
+
+
 def hidden(name: str, reveal: bool) -> bool:
     """A run of the unseen half that nobody asked to reveal."""
     return not reveal and half_of(name) == UNSEEN and any(case.name == name for case in load_public())
@@ -208,6 +238,12 @@ def main() -> int:
     parser.add_argument("--unmet", action="store_true", help="the seen half, each run without the pattern that knows it")
     parser.add_argument(
         "--bare", action="store_true", help="the seen half without all, and without a part, of the known errors' texts"
+    )
+    parser.add_argument(
+        "--shaken",
+        nargs="*",
+        metavar="WAY",
+        help="the seen half, told otherwise or judged with other books; of WAY the misses, too",
     )
     parser.add_argument("--reveal", action="store_true", help="show the differences of the unseen half, too")
     asked = parser.parse_args()
@@ -226,6 +262,9 @@ def main() -> int:
         return 0
     if asked.unmet:
         print("\n".join(score_unmet(load_public(), patterns, codes)))
+        return 0
+    if asked.shaken is not None:
+        print("\n".join(score_shaken(list(load_public()), patterns, codes, asked.shaken)))
         return 0
     if asked.bare:
         print("\n".join(score_bare(list(load_public()), patterns, codes)))

@@ -38,6 +38,7 @@ from ftslurm.policies.diagnose.launchers import (
     child_status,
     complaint,
     error_before,
+    own_words,
     refused,
     signal_by_name,
     signal_line,
@@ -45,7 +46,9 @@ from ftslurm.policies.diagnose.launchers import (
     tells_reason,
     told_error,
 )
+from ftslurm.policies.diagnose.lines import is_information
 from ftslurm.policies.diagnose.long_phase import LongPhase, at_work, long_phase
+from ftslurm.policies.diagnose.summaries import only_reports
 from ftslurm.policies.diagnose.traces import outline, plain, plain_pieces
 from ftslurm.policies.diagnose.values import of_the_node, port_in
 from ftslurm.policies.diagnose.wording import Kind, kind_of_words
@@ -60,6 +63,7 @@ BURST_S = 0.5
 # Limits of what is shown to people.
 EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
 EXCERPT_BEFORE = 80
+MORE_OF_CAUSE = 60
 BEGINNING_CHARS = 80
 # Python's status for any exception, and false(1)'s, so it tells nothing.
 GENERAL_ERROR = 1
@@ -188,17 +192,28 @@ def _without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
     reports as an error that no rank could connect.
     """
     errors = [hit for hit in hits if not hit.mild]
-    if not errors:
-        return hits
     if any(hit.pattern.role is Role.ROOT for hit in errors):
         return errors
+    # A line of information is none if its rank says an error that no pattern knows.
+    informing = _ranks_of(hit for hit in hits if hit.own and _only_informs(hit))
+    said: dict[int, list[str]] = defaultdict(list)
+    for hit in hits if informing else ():
+        said[hit.end.rank].append(_beginning(hit))
+    told = {rank for rank, end in informing.items() if _own_words(end, said[rank], vaguely=False)}
+    hits = [hit for hit in hits if hit.end.rank not in told or not _only_informs(hit)]
+    if not errors:
+        return hits
     return [hit for hit in hits if not hit.mild or (hit.own and not hit.settled and hit.pattern.role is Role.ROOT)]
+
+
+def _only_informs(hit: Hit) -> bool:
+    return hit.mild and is_information(hit.line.encode(errors="replace"))
 
 
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
     if oom := [end for end in ends if end.oom]:
         return _out_of_memory(oom)
-    if roots := _but_reports([hit for hit in hits if hit.pattern.role is Role.ROOT], hits):
+    if roots := _but_reports([hit for hit in hits if hit.pattern.role is Role.ROOT], hits, ends):
         return _by_root(ends, _shared_ports(roots, book), hits)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
@@ -223,15 +238,28 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     return _by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
 
 
-def _but_reports(roots: Sequence[Hit], hits: Sequence[Hit]) -> Sequence[Hit]:
-    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line."""
+def _but_reports(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
+    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line.
+
+    Nor if another rank says what, which failed no later, and of which no line is known.
+    """
+    if not roots or not all(map(_only_reports, roots)):
+        return roots
     told = {
         hit.end.rank
         for hit in hits
         if hit.pattern.role is Role.SYMPTOM and not hit.pattern.defers and hit.pattern.id not in _HEADERS
     }
-    reports = all(hit.pattern.defers and not hit.pattern.pattern and hit.end.rank in told for hit in roots)
-    return [] if reports else roots
+    if all(hit.end.rank in told for hit in roots):
+        return []
+    spoke, last = {hit.end.rank for hit in hits}, max(hit.end.at for hit in roots)
+    others = (end for end in ends if failed(end) and end.rank not in spoke and end.output and end.at <= last)
+    return [] if any(_own_words(end, (), vaguely=False) for end in others) else roots
+
+
+def _only_reports(hit: Hit) -> bool:
+    by_words = only_reports(hit.line.encode(errors="replace"))
+    return by_words or (hit.pattern.defers and not hit.pattern.pattern)
 
 
 def _ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:
@@ -326,9 +354,11 @@ def _excerpt(hit: Finding) -> str:
         begin = after + 2  # when and where it was printed is the part to leave out
     text = hit.line[begin:].decode(errors="replace").strip()
     if len(text) > EVIDENCE_CHARS and not begin and text[:LAST_CHARS].count(": ") >= NESTED and not hit.word:
-        # Who wraps an error in another (`a: b: c: d`) says the cause last.
+        # Who wraps an error in another (`a: b: c: d`) says the cause last, and from its beginning if it is not too long.
         half = EVIDENCE_CHARS // 2 - 3
-        return visible(f"{text[:half]} [...] {text[-half:]}")
+        cause = text.rfind(": ", len(text) - half - MORE_OF_CAUSE, len(text) - half) + 1
+        last = text[cause:].lstrip() if cause else text[-half:]
+        return visible(f"{text[:half]} [...] {last}")
     text = text[:EVIDENCE_CHARS]
     return visible(f"... {text}" if begin else text)
 
@@ -459,7 +489,7 @@ def _helpers(hit: Hit) -> bool:
     """Is it a shell's word on a command that the rank went on without?"""
     status = hit.end.status
     own = status is not None and (status.code in _NO_COMMAND or not failed(hit.end))
-    return hit.pattern.id == _COMMAND and not own and _HELPER.search(hit.line) is not None
+    return hit.pattern.id == _COMMAND and not own and _HELPER.search(own_words(hit.line)) is not None
 
 
 def _complained_first(first: Hit, hits: Sequence[Hit]) -> list[Hit]:
@@ -787,12 +817,12 @@ def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
     if not own:
         return hit.line
     # A header says less than what it was said with; a line that names the thing says more.
-    header = hit.pattern.defers or hit.pattern.id in _HEADERS or _BARE_CRASH.search(hit.line) is not None
+    header = hit.pattern.defers or hit.pattern.id in _HEADERS or _BARE_CRASH.search(own_words(hit.line)) is not None
     return f"{own}; {hit.line}" if header else f"{hit.line}; {own}"
 
 
 def _beside(hit: Hit, hits: Sequence[Hit]) -> str:
-    crash = _BARE_CRASH.search(hit.line) is not None
+    crash = _BARE_CRASH.search(own_words(hit.line)) is not None
     if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
         return ""  # its detail is there already, or it needs none
     but = [_beginning(each) for each in _known(hit, hits) if each is hit or not each.pattern.defers]
@@ -847,7 +877,7 @@ def _last_words(end: RankEnd) -> str:
     number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
     for said in _said(end):
         shown = signal_line(said, number)
-        if _BARE_CRASH.search(shown) and (own := told_error(said, reports=False)):
+        if _BARE_CRASH.search(own_words(shown)) and (own := told_error(said, reports=False)):
             shown = own
         found = shown or (child_line(said) or signal_by_name(said, number) if number else "")
         if found := found or told_error(said) or told_error(said, mild=True):

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 from ftslurm.catalogs.patterns import Found, Pattern
@@ -19,6 +20,7 @@ from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.policies.diagnose.launchers import root_cause, told_error
 from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild
+from ftslurm.policies.diagnose.summaries import only_reports
 from ftslurm.policies.diagnose.traces import LOOKED_BYTES, Raised, outline, unstamped
 from ftslurm.policies.diagnose.values import MEANS, in_a_cache
 from ftslurm.policies.diagnose.wording import is_refused, kind_of_error, kind_of_words, of_an_adapter
@@ -138,7 +140,14 @@ _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": 
 def _by_its_values(hit: Found, book: Scans) -> Found:
     """The finding, corrected by the values in the line, which may tell more than its words."""
     meant = _meant(hit, book)
+    if meant.role is Role.ROOT and not meant.defers and only_reports(hit.line):
+        meant = _deferring(meant)
     return hit if meant is hit.pattern else hit._replace(pattern=meant)
+
+
+@lru_cache(maxsize=256)
+def _deferring(pattern: Pattern) -> Pattern:
+    return replace(pattern, defers=True)
 
 
 def _meant(hit: Found, book: Scans) -> Pattern:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import re2
 
 from ftslurm.model.exits import ExitStatus, signal_name
-from ftslurm.policies.diagnose.lines import is_evidence, is_guessed, is_mild, is_source
+from ftslurm.policies.diagnose.lines import is_evidence, is_guessed, is_information, is_mild, is_source
+from ftslurm.policies.diagnose.traces import undated, unstamped
 
 # A launcher prints last, so its lines are at the end.
 LAST_CHARS = 16384
@@ -119,7 +120,8 @@ _GIVES_UP = _compiled(
     r"|limit (?:\w+ )?reached|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
     r"|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
-    r"|(?-i:^(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
+    r"|(?-i:^(?:(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +)?[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
+    r"|[\])'\"] fail(?:\.|\W*$)"
 )
 # What reports the end of another process, and comes after it.
 _REPORTS = _compiled(
@@ -135,6 +137,7 @@ _REPORTS = _compiled(
 )
 # What srun itself could not do or was refused is its own word, and no report.
 _SRUNS_OWN = _compiled(r"^(?:srun|salloc|sbatch): (?:error|fatal): ")
+_SSHS_OWN = _compiled(r"^ssh: (?:connect to|Could not resolve) ")
 _OF_TASKS = _compiled(
     r": tasks? [\d,\[\]-]+: |\bJob step aborted|\bTerminating\b|\bForce.Terminated|\bTimed out waiting"
     r"|\bJob allocation .{0,20}revoked"
@@ -148,10 +151,13 @@ _VAGUE = _compiled(
     r"|returned)(?: unexpectedly)? with (?:an? )?(?:\w+ )?(?:error |exit "
     r"|return )?(?:code|status|signal)\b|\berrors? executing method|\ban? (?:\w+ )?error (?:has "
     r"|was )?(?:occurred|encountered|detected)"
-    r"|\bexception (?:in|from) (?:thread|worker|process)|\b(?:caught|hit|encountered|threw|raised"
+    r"|\bexception (?:in|from) (?:thread|worker|process|callback)|\badditional grpc error information\b|\berror_file: "
+    r"|: [\[{]\W*$|\bworker \d+ terminated\W*$|\(either an error or timeout\)|\btest failure \S+:\d+\W*$"
+    r"|\b(?:caught|hit|encountered|threw|raised"
     r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
+    r"|\bnccl\w+Error: "  # what NCCL's documentation says of a result
     r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$|\berror in file\W*$"
     r"|^\W*\w+\W{1,4}[\[{]\W*$"  # a key of JSON, whose value begins below
     r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
@@ -205,36 +211,46 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     reports the end of another process, if nothing else is said. mild: take warnings as well. A line that only says that
     something failed gives way to one that says what, and what is only guessed or advised is left out.
     """
-    lines = [_unboxed(line) for line in text[-LAST_CHARS:].splitlines()[-LAST_LINES:]]
-    told, vague, reported, vaguely_reported, skipped = -1, -1, -1, -1, tuple(but)
+    printed = text[-LAST_CHARS:].splitlines()[-LAST_LINES:]
+    for lines in _readings(printed):
+        choice = _told(printed, lines, tuple(but), reports, mild, vaguely)
+        if choice >= 0:
+            return _labelled(printed, lines, choice)[:SHOWN_CHARS]
+    return ""
+
+
+def _told(
+    printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...], reports: bool, mild: bool, vaguely: bool
+) -> int:
+    """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, as `_readings` gives them."""
+    told, vague, reported, vaguely_reported = -1, -1, -1, -1
     for number in range(len(lines) - 1, -1, -1):
         first = min((each for each in (told, vague) if each >= 0), default=number)
         if first - number > APART_LINES:
             break
-        data = lines[number][:1000].encode("latin-1", "replace")
+        data = _bytes(lines[number])
         if told >= 0 and _SHOWS_A_LOG.search(data):
             break
         found = _GIVES_UP.search(data)
         if (
             found is None
-            or (not mild and is_mild(data))
+            or (not mild and is_mild(_bytes(printed[number])))
             or _is_source(lines, number, data)
-            or lines[number].strip().startswith(skipped)
+            or _unboxed(printed[number]).strip().startswith(skipped)
         ):
             continue
-        if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data):
+        if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data) or _ADVICE.search(data):
             continue
         if _is_report(data):
             if reported >= 0 and _FATAL.search(lines[reported][:200].encode("latin-1", "replace")):
                 continue
             reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
-        elif _VAGUE.search(data):
+        elif _VAGUE.search(data) or is_information(_bytes(printed[number])):
             vague = number
         else:
             told = number
     choices = (told, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
-    choice = next((each for each in choices if each >= 0), -1)
-    return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
+    return next((each for each in choices if each >= 0), -1)
 
 
 # What a service says of its error in JSON, a key in each line, is its message, and no text of a program.
@@ -244,7 +260,10 @@ _IN_JSON = _compiled(r'^\s+"(?:error|reason|exception|message|msg|detail|stderr)
 def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
     """As `lines.is_source`; but what a runtime sets between bare `#` signs, as Java's does, is its message."""
     framed = line.startswith(b"# ") and any(each.strip() == "#" for each in lines[max(0, number - 3) : number + 3])
-    return not framed and is_source(line) and _IN_JSON.search(line) is None
+    own = unstamped(line)
+    # Behind a level a frame's line of source is indented, and a sentence is not.
+    quoted = is_source(line) or (own != line and own.startswith(b"  ") and is_source(own))
+    return not framed and quoted and _IN_JSON.search(line) is None
 
 
 # What complains without a word that gives up. Ordinary lines say this as well, so it counts only if nothing else does.
@@ -260,27 +279,67 @@ _COMPLAINS = _compiled(
 
 def complaint(text: str) -> str:
     """The last line at the end of a text that complains of something, for a program that says no more; empty if none does."""
-    lines = [_unboxed(line) for line in text[-LAST_CHARS:].splitlines()[-APART_LINES:]]
+    printed = text[-LAST_CHARS:].splitlines()[-APART_LINES:]
+    lines = next(iter(_readings(printed)))
     for number in range(len(lines) - 1, -1, -1):
-        data = lines[number][:1000].encode("latin-1", "replace")
+        data = _bytes(lines[number])
         found = _COMPLAINS.search(data)
-        if found is None or is_mild(data) or _is_source(lines, number, data) or _is_report(data):
+        if found is None or is_mild(_bytes(printed[number])) or _is_source(lines, number, data) or _is_report(data):
             continue
         if not is_evidence(data, 0, data, found.start()) or is_guessed(_sentence(lines, number, found.start())):
             continue
-        return _shown(lines, number)[:SHOWN_CHARS]
+        return _labelled(printed, lines, number)[:SHOWN_CHARS]
     return ""
 
 
 def _is_report(line: bytes) -> bool:
     """Does it only report the end of another process?"""
+    if _SSHS_OWN.search(line):
+        return False
     if _SRUNS_OWN.search(line):
         return _OF_TASKS.search(line) is not None
     return _REPORTS.search(line) is not None and not (_PASSED_ON.search(line) or _COULD_NOT_START.search(line))
 
 
+# Labels and times are shorter.
+LABEL_CHARS = 200
+_WORST_LEVEL = _compiled(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?[EF]\d{4} ")
+# So many lines at the level of an error are too many to be errors all.
+LEAST_LEVELLED = 4
 # A line of a box that is drawn around a message, as codes in Fortran do.
 _BOXED = re.compile(r"^\s{0,8}\|\s(.{0,400}?)\s*\|\s*$")
+
+
+def _bytes(line: str) -> bytes:
+    return line[:1000].encode("latin-1", "replace")
+
+
+def _readings(printed: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The lines as their programs wrote them: without a launcher's label, the time, and the box that they stand in.
+
+    Without their levels as well, if most are errors by their level, as where a logger has passed on all of an output: there the
+    level tells nothing, unless they are few. Of the indentation nothing is lost, which tells a stack.
+    """
+    lines = [_unboxed(line) for line in printed]
+    bare = [own_words(line) for line in lines]
+    own = [_behind(line, unstamped) for line in bare]
+    levels = (b[: len(b) - len(a)] for a, b in zip(own, bare, strict=True) if len(a) < len(b))
+    levelled = sum(_WORST_LEVEL.search(_bytes(level)) is not None for level in levels)
+    if levelled > 1 and 2 * levelled > sum(bool(line.strip()) for line in lines):
+        yield own
+        if levelled >= LEAST_LEVELLED:
+            return
+    yield bare
+
+
+def own_words(line: str) -> str:
+    """The line without what a launcher puts before it, whose it is and when it was printed, and without a box within that."""
+    return _unboxed(_behind(line, undated))
+
+
+def _behind(line: str, without: Callable[[bytes], bytes]) -> str:
+    begin = line[:LABEL_CHARS].encode("latin-1", "replace")
+    return line[len(begin) - len(without(begin)) :]
 
 
 def _unboxed(line: str) -> str:
@@ -302,16 +361,17 @@ def error_before(text: str, line: str, but: Collection[str] = ()) -> str:
     at = text.find(line)
     if at < 0 or not line:
         return ""
-    above = [each for each in text[max(0, at - LAST_CHARS) : at].splitlines() if each.strip()][-BEFORE_LINES:]
-    for number, each in enumerate(above):
-        data = each[:1000].encode("latin-1", "replace")
+    printed = [each for each in text[max(0, at - LAST_CHARS) : at].splitlines() if each.strip()][-BEFORE_LINES:]
+    above = next(iter(_readings(printed)))
+    for number, each in enumerate(printed):
+        data = _bytes(above[number])
         found = _GIVES_UP.search(data)
-        if found is None or _is_report(data) or any(kind.search(data) for kind in (_VAGUE, _ADVICE)) or is_mild(data):
+        if found is None or _is_report(data) or any(kind.search(data) for kind in (_VAGUE, _ADVICE)) or is_mild(_bytes(each)):
             continue
         if is_source(data) or not is_evidence(data, 0, data, found.start()) or each.strip().startswith(tuple(but)):
             continue
         if not is_guessed(_sentence(above, number, found.start())):
-            return each.strip()[:SHOWN_CHARS]
+            return (_labelled(printed, above, number) if above[number].rstrip().endswith(":") else each.strip())[:SHOWN_CHARS]
     return ""
 
 
@@ -360,6 +420,13 @@ def _marked_from(lines: Sequence[str], number: int) -> int:
 _GIVES_MORE = re.compile(r"\s*-->\s+\S")
 # `error running hook: exit status 1, stdout: , stderr: ...`: what the child printed goes on in the lines below.
 _OF_A_CHILD = re.compile(r"\bstd(?:err|out): [^:]*$")
+
+
+def _labelled(printed: Sequence[str], lines: Sequence[str], number: int) -> str:
+    """As `_shown`, behind whose line it is and when it was printed, if there is room for that."""
+    label, found, _ = printed[number].partition(lines[number])
+    shown = _shown(lines, number)
+    return label.lstrip(" |") + shown if found and len(label) + len(shown) <= SHOWN_CHARS else shown
 
 
 def _shown(lines: Sequence[str], number: int) -> str:

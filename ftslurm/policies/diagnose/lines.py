@@ -70,6 +70,7 @@ _begins_as_source = _holds(
     r"^\s*(?:#(?:\D|$)|//|/\*|\* |--? |> ?|\$ |>>> |\.\.\. |\++ |@|\||<!--|;;|%)"
     r"|^\s*(?:def|class|import|from|if|elif|else|for|while|return|raise|assert|try|except|with|throw|catch|case|switch"
     r"|function|fn|let|const|var|pub|use|static|print|echo|grep|sed|awk|pattern|regex)\b[^:]*[('\"`=/]"
+    r"|^\s+warnings\.warn\("
     r"""|^\s*[\w.\[\]]+ (?:=|\+=|==) |^\s*['"]\w+['"]: ['"]"""
 )
 # The same behind a time and a level, where a logger may put `-` or `|` itself; and what a dialogue or a sample begins with.
@@ -107,6 +108,9 @@ _has_a_mild_level = _holds(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|[\w.]*Warning)"
     r"(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^[IW]\d{4} \d\d:|^\[[IW]\b"
 )
+_has_a_level_of_information = _holds(
+    r"^(?:[^\n]*?[\s\[(|:]|)(?:INFO|DEBUG|TRACE)(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^I\d{4} \d\d:|^\[I\b"
+)
 _libraries_complain = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
 _libraries_inform = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
 _tells_a_way_out = _holds(
@@ -135,6 +139,11 @@ def is_mild(line: bytes) -> bool:
     if _libraries_inform(line[:200]):
         return True
     return _has_a_mild_level(line[:200]) or is_dealt_with(line)
+
+
+def is_information(line: bytes) -> bool:
+    """Is it logged below the level of a warning?"""
+    return _has_a_level_of_information(line[:200]) or _libraries_inform(line[:200])
 
 
 def is_dealt_with(line: bytes) -> bool:

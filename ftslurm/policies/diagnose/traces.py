@@ -107,6 +107,12 @@ def unlabelled(line: bytes) -> bytes:
     return line[label.end() :] if label else line
 
 
+def undated(line: bytes) -> bytes:
+    """Without the label and the time before it; its level is still there."""
+    before = _LABEL_AND_TIME.match(line)
+    return line[before.end() :] if before else line
+
+
 def unstamped(line: bytes) -> bytes:
     """Without what its logger puts before it as well: a time, a level. What separates those from the message may be left."""
     stamp = _STAMP.match(line)
@@ -145,25 +151,32 @@ _MARK = re2.compile(
     ).encode(),
     _OPTIONS,
 )  # fmt: skip
-# Who writes: torchrun, Ray, srun -l, mpirun, pdsh, and what a vLLM process says of itself.
+# Who writes: torchrun, Ray, srun -l, mpirun, pdsh, docker compose, a host by its name, a task by its number, and what a vLLM
+# process says of itself.
 _WHO = (
-    r"\[(?:rank|default)? ?\d{1,6}\]:? ?|\([\w.:/-]{1,60} pid=\d+(?:, [^)\n]{1,80})?\) |\(\w[\w.-]{0,60}\) |\d{1,6}: "
-    r"|\w{1,3}\.[\w.-]{1,60}/\d{1,6} |\[\d+,\d+\]<std(?:err|out)>: ?|[a-z][\w.-]{0,60}\d: "
+    r"\[(?:rank|default)? ?\d{1,6}\]:? ?|\((?:[\w.:/-]{1,60} (?:[\w.:/-]{1,30} ){0,2})?pid=\d+(?:, [^)\n]{1,80})?\) "
+    r"|\(\w[\w.-]{0,60}\) |\d{1,6}: "
+    r"|\w{1,3}\.[\w.-]{1,60}/\d{1,6} |\[\d+,\d+\]<std(?:err|out)>: ?|[a-z][\w.-]{0,60}\d: |[a-z][\w.-]{0,60}\d +\| "
+    r"|[a-z][a-z-]{0,40}\d[\w-]{0,40}(?:\.[a-z][\w-]{0,40}){1,6}: |\[(?:std(?:err|out)|[a-z][\w.-]{0,60}[-:_]\d{1,7})\]:? "
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,60} [\w./-]{1,60}(?:\[\d{1,9}\])?: "
 )
 _WHEN = (
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T _-]\d\d:\d\d:\d\d(?:[.,:]\d{1,9}){0,3}(?:Z|[+-]\d\d:?\d\d)?\]?[:,]? ?"
+    r"(?:[\w.-]{1,60} [\w./-]{1,60}\[\d{1,9}\]: )?"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]? |\d\d-\d\d \d\d:\d\d:\d\d |\d{2}/\d{2}(?:/\d{2,4})? \d\d:\d\d:\d\d "
 )
 _WORST = "ERROR|WARNING|WARN|INFO|CRITICAL|FATAL|DEBUG|TRACE"
 _NAMED_LEVEL = (
     r"\[?[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +(?:\d+ )?[\w./<>-]{1,120}:\d+\] ?"
-    rf"|\[(?:{_WORST})\]:? ?|(?:{_WORST})(?::| +-| +\|)? "
+    rf"|\[(?:{_WORST})\]:? ?|\| (?:{_WORST}) +\| |(?:{_WORST}):[\w.-]{{1,80}}:|(?:{_WORST})(?::| +-| +\|)? "
     r"|\[\w[\w./-]{0,80}\.(?:py|cc|cpp|h|go|rs):\d+(?::\w{1,60})?\] |\w[\w./-]{0,80}\.py:\d+\] "
+    r"|[A-Za-z_][\w.]{0,80}:[\w<>]{1,60}:\d{1,6} - "
 )
 _LEVEL = rf"{_NAMED_LEVEL}|- |\| "
 _PREFIX = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_LEVEL})+")
 _WHO_ONLY = _compiled(_WHO)
 _LABEL = _compiled(rf"^(?:{_WHO})+")
+_LABEL_AND_TIME = _compiled(rf"^(?:{_WHO}|{_WHEN})+(?:\| (?=(?:{_WORST})\b)|- )?")
 _STAMP = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_NAMED_LEVEL})+")
 _GROUP_MARGIN = _compiled(r"^[ \t]*(?:\|[ \t]?|\+-\+?-{2,}[^\n]*$)")
 _FRAME = _compiled(r'^(\s*)File \\?"([^"\\]{1,400})\\?", line (\d{1,9})')  # in JSON the quotes are escaped

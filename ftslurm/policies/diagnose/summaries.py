@@ -1,0 +1,37 @@
+"""Does a line only say that something failed, so that another line, wherever it stands, says what?
+
+A pattern knows what kind of failure a line tells; how much it tells, its own words show. Who passes an error on, reports the end
+of another process, says what it does about an error, gives a number only, or tells the reader where to look, has not met the
+cause itself. Such a line counts where nothing else is told, and defers to all that its rank says besides.
+"""
+
+from __future__ import annotations
+
+from ftslurm.catalogs.scanner import asks
+
+LOOKED_BYTES = 1024
+
+_only_reports = asks(
+    # what a framework says when a library below has failed, which has said more
+    r"\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\b(?:run|rerun) with \w+=|\bset \w+=\w+ (?:to|for) (?:get|see|more)",
+    # where to look
+    r"(?i)\b(?:see|check|read|inspect) (?:the )?(?:\w+ ){0,2}(?:above|below|stack ?traces?|logs?|log files?|root cause"
+    r"|inner exception|(?:previous|earlier|preceding|other) (?:error|log|output|message|line)s?)\b",
+    # what is done about it
+    r"(?i)\b(?:taking|bringing|tearing|shutting) (?:\w+ ){0,4}down\b",
+    # another process, of which no more is known
+    r"(?i)\b(?:worker|process|child|subprocess|actor|executor)s?\b.{0,40}"
+    r"\b(?:exited|died|ended|terminated|crashed) unexpectedly\b",
+    # how a program goes down, whatever for
+    r"\bterminate called without an active exception\b",
+    # the other end is gone, whatever for
+    r"\[Errno 32\]|\bBrokenPipeError\b",
+    # by its number only
+    r"(?i)\berror code(?: is)?:? ?-?\d{1,6}\W*$",
+    # that a step failed, and no reason
+    r"(?i)^(?:[\w.\[\]()/-]+: )?(?:\w+ ){1,4}failed\.?\s*$",
+)
+
+
+def only_reports(line: bytes) -> bool:
+    return _only_reports(line[:LOOKED_BYTES])
