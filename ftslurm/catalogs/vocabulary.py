@@ -95,7 +95,7 @@ _NUMBERS = (
 _TEXT_FRAMES = {
     "cuda": _CUDA_FRAME,
     "hip": _CUDA_FRAME.replace("cuda|hip", "hip").replace("CUDA|HIP", "HIP"),
-    "acl": r"reason|retCode|retcode: \d+|\bACL\b|\bacl[A-Z]\w+",
+    "acl": r"reason|retCode|error from device|retcode: \d+|\bACL\b|\bacl[A-Z]\w+",
     "nccl": r"\b(?:NCCL|RCCL)\b|nccl[A-Z]\w+|failure at",
     "ucx": r"\bUCX\b|\buc[pt]_\w+",
     "errno": r"(?i:error|failed|fail|cannot|can't|could not|unable|errno|fatal)|\w: ",
@@ -238,6 +238,8 @@ class Vocabulary:
             long = [text for text in by_text if len(text.split()) >= TELLING_WORDS]
             telling = "|".join(re2.escape(text) for text in sorted(long, key=len, reverse=True))
             between = r"""[^\n]*?(?:[:'"(\[\]=,]|\b\d{1,6}|returned|failed)[ '"]{0,3}"""
+            if family in ("cuda", "hip"):  # `CUDA Error invalid resource handle`
+                between = rf"(?:{between}|\s{{1,3}})"
             framed = _compiled(f"(?:{_TEXT_FRAMES[family]}){between}(?i:{every})")
             bare = _compiled(f"(?i:{telling})") if telling and family not in ("hip", "ucx", "acl") else None
             found.append(_Texts(framed, bare, by_text, tuple(sorted({len(text) for text in by_text}, reverse=True))))

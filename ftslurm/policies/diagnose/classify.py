@@ -64,6 +64,8 @@ BURST_S = 0.5
 EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
 EXCERPT_BEFORE = 80
 MORE_OF_CAUSE = 60
+# An error around another; `rank: [24]` is a value.
+_WRAPS = re.compile(r": (?!\[)")
 BEGINNING_CHARS = 80
 # Python's status for any exception, and false(1)'s, so it tells nothing.
 GENERAL_ERROR = 1
@@ -353,7 +355,7 @@ def _excerpt(hit: Finding) -> str:
     if len(hit.line) > EVIDENCE_CHARS and (after := hit.line.rfind(b"] ", begin, hit.start + 1)) >= 0:
         begin = after + 2  # when and where it was printed is the part to leave out
     text = hit.line[begin:].decode(errors="replace").strip()
-    if len(text) > EVIDENCE_CHARS and not begin and text[:LAST_CHARS].count(": ") >= NESTED and not hit.word:
+    if len(text) > EVIDENCE_CHARS and not begin and len(_WRAPS.findall(text[:LAST_CHARS])) >= NESTED and not hit.word:
         # Who wraps an error in another (`a: b: c: d`) says the cause last, and from its beginning if it is not too long.
         half = EVIDENCE_CHARS // 2 - 3
         cause = text.rfind(": ", len(text) - half - MORE_OF_CAUSE, len(text) - half) + 1

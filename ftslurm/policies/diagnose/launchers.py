@@ -122,6 +122,9 @@ _GIVES_UP = _compiled(
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
     r"|(?-i:^(?:(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +)?[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
     r"|[\])'\"] fail(?:\.|\W*$)"
+    # Interpreters and shells say it in the user's language; a letter with an accent is one or two bytes.
+    r"|(?i:\b(?:erreur|a .{1,2}chou.{1,2}|n.{1,3}(?:a|ont) pas pu|impossible d|fehler|fehlgeschlagen|konnten? nicht"
+    r"|no se p(?:udo|uede)|fall.{1,2}(?: al| en)|errore|non riuscit[oa]|impossibile)\b)"
 )
 # What reports the end of another process, and comes after it.
 _REPORTS = _compiled(
@@ -132,6 +135,8 @@ _REPORTS = _compiled(
     r"|\bprocess(?:es)? returned an? non-zero exit code"
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
     r"|^(?:\[\S{1,80}\] )?(?:\*\*\* Process received signal|Signal(?: code)?: )"
+    r"|^\s*(?:Appels ?:|Ex.{1,2}cution arr.{1,2}t.{1,2}e|Aufrufe:|Ausf.{1,2}hrung angehalten|Llamadas:"
+    r"|Ejecuci.{1,2}n interrumpida)"
     r"|^\s*(?:Calls:|Execution halted|signal \(\d+\)|in expression starting|\S+ at \S+ \(unknown line\))"
     r"|^\s*(?:Aborted|Killed|Terminated|Bus error|Illegal instruction|Segmentation fault)(?: \(core dumped\))?\s*$"
 )
@@ -171,6 +176,7 @@ _VAGUE = _compiled(
     # A manager of workflows says first which of its steps has failed, and why it was to run.
     r"|\berror (?:executing|running|submitting) (?:process|rule|step|task|job|stage)|\bjob execution failed\b|^\W*reason: "
     r"|\bprinting (?:contents of |enroot )?log file\b|\bthis failure appears to be\b|\bfailed for some reason\b"
+    r"|\bexiting: called \w*abort\b"
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
     r"|^\W*(?:(?:command|standard|process) )?(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )

@@ -71,6 +71,7 @@ _begins_as_source = _holds(
     r"|^\s*(?:def|class|import|from|if|elif|else|for|while|return|raise|assert|try|except|with|throw|catch|case|switch"
     r"|function|fn|let|const|var|pub|use|static|print|echo|grep|sed|awk|pattern|regex)\b[^:]*[('\"`=/]"
     r"|^\s+warnings\.warn\("
+    r"|^\s*(?:major|minor): "  # how HDF5 sorts each frame of its stack of errors
     r"""|^\s*[\w.\[\]]+ (?:=|\+=|==) |^\s*['"]\w+['"]: ['"]"""
 )
 # The same behind a time and a level, where a logger may put `-` or `|` itself; and what a dialogue or a sample begins with.
