@@ -60,6 +60,10 @@ OVERCOME_S = 2.0
 LAST_WORDS_S = 5.0
 # Lines this close before the next error belong to it (a traceback is printed before its last line).
 BURST_S = 0.5
+# What two ranks did is told to be one after the other if so far apart.
+JITTER_S = 0.1
+# So many ranks are asked what they say; a thousand would say the same.
+LISTENED_TO = 32
 # Limits of what is shown to people.
 EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
 EXCERPT_BEFORE = 80
@@ -93,6 +97,11 @@ _FILES = frozenset({"file-missing", "fs-permission", "enospc", "shm-small", "dev
 _SHARED_FILES = frozenset({"stale-nfs", "io-error"})
 _PORT_IN_USE = "address-in-use"
 _FILE_RACE = "file-race"
+# How a process goes down that another's failure may have taken along.
+_CRASHES = frozenset({"segv", "sigbus"})
+_FROM_OUTSIDE, _OF_ITSELF = frozenset({9, 15}), frozenset({4, 7, 8, 11})
+# It cleans up behind a process that has died, and falls over what is gone already.
+_CLEANER = "multiprocessing/resource_tracker.py"
 # Something that was to be there is not: so cleaning up fails after a failure.
 _STUMBLED = re.compile(r"\b(?:AttributeError|UnboundLocalError|NameError): ")
 # Lines of a launcher about its children.
@@ -113,6 +122,8 @@ _BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instructi
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 _WATCHDOG = "nccl-watchdog"
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
+_ENDS_A_RANK = frozenset({ErrorClass.OOM, ErrorClass.HARDWARE})
+_LOST_A_PEER = re.compile(r"(?i)\b(?:peer|remote)\b|\b(?:connection|socket)\b.{0,40}\b(?:closed|reset|lost|broken|aborted)\b")
 _OF_A_PEER = re.compile(r"(?i)\b(?:peer|remote|recv|send|closed)\b|\b(?:connect|time|socket|proxy)|\bretcode\b")
 # Exceptions about something missing because it could not be created.
 _REACTIONS = frozenset({"py-name", "py-type"})
@@ -215,7 +226,8 @@ def _only_informs(hit: Hit) -> bool:
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
     if oom := [end for end in ends if end.oom]:
         return _out_of_memory(oom)
-    if roots := _but_reports([hit for hit in hits if hit.pattern.role is Role.ROOT], hits, ends):
+    roots = [hit for hit in hits if hit.pattern.role is Role.ROOT]
+    if roots := _but_late_crashes(_but_reports(roots, hits, ends), hits, ends):
         return _by_root(ends, _shared_ports(roots, book), hits)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
@@ -232,6 +244,8 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
         end for end in silent
         if end.rank not in passed_on or _tells(end) or _own_words(end, headers[end.rank], vaguely=False)
     ]  # fmt: skip
+    if symptoms:  # a trace that was cut off tells nothing, and others tell something
+        silent = [end for end in silent if _tells(end) or not _torn(end)]
     # What those who spoke ended with as well tells no more than their words: an abort by who saw the same.
     if symptoms and _ended_alike(silent, ends, spoke):
         silent = []
@@ -259,6 +273,15 @@ def _but_reports(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankE
     return [] if any(_own_words(end, (), vaguely=False) for end in others) else roots
 
 
+def _but_late_crashes(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
+    """The roots; none if each is a crash that tells no cause, and another rank failed before it and says of what."""
+    if not roots or any(hit.pattern.id not in _CRASHES for hit in roots):
+        return roots
+    spoke, first = {hit.end.rank for hit in hits}, min(hit.end.at for hit in roots)
+    before = [end for end in ends if failed(end) and end.rank not in spoke and end.at < first - JITTER_S]
+    return [] if any(_own_words(end, (), vaguely=False) for end in before[:LISTENED_TO]) else roots
+
+
 def _only_reports(hit: Hit) -> bool:
     by_words = only_reports(hit.line.encode(errors="replace"))
     return by_words or (hit.pattern.defers and not hit.pattern.pattern)
@@ -267,6 +290,12 @@ def _only_reports(hit: Hit) -> bool:
 def _ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:
     how = {end.status for end in ends if end.rank in spoke and failed(end)}
     return all(end.status in how and end.status is not None and _gave_up(end.status) for end in silent)
+
+
+def _torn(end: RankEnd) -> bool:
+    """Has its output the beginning of a trace, and no error?"""
+    began = any("Traceback (most recent call last)" in piece.text for piece in end.output)
+    return began and not _own_words(end, ())
 
 
 def _tells(end: RankEnd) -> bool:
@@ -342,6 +371,8 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
         texts = plain_pieces([piece.text for piece in pieces])
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
         for hit in ends_of_runs(b"".join(texts), book):
+            if _CLEANER in hit.place:
+                continue
             piece = pieces[bisect_right(begins, hit.offset) - 1]
             told = Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled, hit.led_to)
             found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if _helpers(told) else told)
@@ -529,10 +560,18 @@ def _without_stumbles(hits: Sequence[Hit]) -> Sequence[Hit]:
 
 
 def _without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
-    """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed."""
+    """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed,
+    nor by who has lost a peer by it.
+    """
     named = [hit for hit in roots if not hit.pattern.defers]
+    losses = {id(hit) for hit in named if hit.pattern.error_class is ErrorClass.NETWORK}
+    named = [hit for hit in named if id(hit) not in losses]
 
     def echoes(hit: Hit) -> bool:
+        if id(hit) in losses:
+            others = [each for each in named if each.end.rank != hit.end.rank and each.at <= hit.at + LAST_WORDS_S]
+            peers = _LOST_A_PEER.search(hit.line) is not None
+            return any(peers or each.pattern.error_class in _ENDS_A_RANK for each in others)
         mine = (each for each in named if each.pattern.error_class is hit.pattern.error_class)
         return hit.pattern.defers and any(abs(each.at - hit.at) <= LAST_WORDS_S for each in mine)
 
@@ -646,7 +685,7 @@ def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | 
     # If one of many is behind, it may be the one that hangs.
     if len(calls) < 2 and not (len(told) == 2 and max(numbers, default=0) - min(numbers, default=0) > 1):
         return None
-    evidence = [str(hit) for hit in lines.values()]
+    evidence = [str(lines[rank]) for rank in sorted(lines, key=lambda rank: told[rank][0])]  # who is behind first
     return Verdict(
         ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, "out-of-step",
         f"the ranks waited for each other in different collectives ({evidence[0]})", (), tuple(evidence[:EVIDENCE_LINES]),
@@ -704,7 +743,7 @@ def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
 def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book) -> Verdict:
     """The verdict from exit statuses. silent: ranks that failed without known output. Signals count before numbers, and
     earlier ends before later ones."""
-    first = min(silent, key=lambda end: (not (end.status and end.status.signal), end.at))
+    first = _first_to_tell(silent)
     assert first.status is not None
     same = {end.rank: end for end in silent if end.status == first.status}
     everywhere = _everywhere(same, ends)
@@ -747,6 +786,34 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
             spread=_spread(same, ends),
         ),
     )  # fmt: skip
+
+
+def _first_to_tell(silent: Sequence[RankEnd]) -> RankEnd:
+    """The rank whose end tells most: the first that crashed, unless another had failed before and says of what; else the first.
+
+    One that was killed gives way to one that crashed in the same moments: launchers kill the others. (One that aborts may do so
+    because the killed one is gone.) And one that only says that something failed to one that says what.
+    """
+    in_time = sorted(silent, key=lambda end: end.at)
+    crashed = [end for end in in_time if end.status and end.status.signal]
+    first = crashed[0] if crashed else in_time[0]
+    if first.status and first.status.signal in _FROM_OUTSIDE:
+        own = (end for end in crashed if end.status and end.status.signal in _OF_ITSELF)
+        first = next((end for end in own if end.at <= first.at + BURST_S), first)
+    if crashed:
+        others = [end for end in in_time if end.at < first.at - JITTER_S]
+    elif first.output and not _says_what(first):
+        others = [end for end in in_time if end is not first and end.status == first.status and end.at <= first.at + LAST_WORDS_S]
+    else:
+        others = []
+    telling = (end for end in others[:LISTENED_TO] if not (end.status and end.status.signal))
+    return next((end for end in telling if _says_what(end)), first)
+
+
+def _says_what(end: RankEnd) -> bool:
+    """Does it say what failed, and not only that something did?"""
+    words = _own_words(end, (), vaguely=False)
+    return bool(words) and not only_reports(words.split(" ... ")[-1].encode(errors="replace"))
 
 
 def _told_of(end: RankEnd, number: int) -> str:

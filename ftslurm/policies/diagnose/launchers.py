@@ -44,6 +44,9 @@ _LINES = tuple(
         (rf"error: [\w.-]{{1,80}}: tasks? [\d,\[\]-]{{1,200}}: ({'|'.join(_WORDS)})", "word"),  # srun
         (r"error: [\w.-]{1,80}: tasks? [\d,\[\]-]{1,200}: Exited with exit code (\d{1,3})", "status"),
         (r"exited on signal (\d{1,2})", "signal"),
+        (r"exit status of rank \d+: killed by signal (\d{1,2})", "signal"),  # MPICH's
+        (r"exit status of rank \d+: return code (\d{1,3})", "status"),
+        (r"(?:^|\n)=\s+EXIT CODE: (\d{1,3})", "status"),
         (r"returned non-zero exit status (\d{1,3})\.", "status"),
         (rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})", "word"),
         (r"(?:^|\n)(Killed|Segmentation fault|Bus error|Illegal instruction)(?: \(core dumped\))?\s*$", "word"),
@@ -176,9 +179,11 @@ _VAGUE = _compiled(
     # A manager of workflows says first which of its steps has failed, and why it was to run.
     r"|\berror (?:executing|running|submitting) (?:process|rule|step|task|job|stage)|\bjob execution failed\b|^\W*reason: "
     r"|\bprinting (?:contents of |enroot )?log file\b|\bthis failure appears to be\b|\bfailed for some reason\b"
-    r"|\bexiting: called \w*abort\b"
+    r"|\bexiting: called \w*abort\b|\bcaused collective abort of all\b|^(?-i:P?MPI_)\w+\(.{0,400}\) failed\W*$"
+    r"|^\W*aborting job:\W*$|^\W*BAD TERMINATION OF ONE OF YOUR\b"
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
-    r"|^\W*(?:(?:command|standard|process) )?(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
+    r"|^\W*(?:\d{1,6}\W+)?fatal error\s*$|^\W*(?:(?:command|standard|process) )?"
+    r"(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )
 # What a program of Slurm ends itself with; its errors before are on the way there.
 _FATAL = _compiled(r"^\w+: fatal: ")

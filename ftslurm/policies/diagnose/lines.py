@@ -107,10 +107,11 @@ _gives_an_example = _holds(r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.)(?:[^.;!]|\.\w)*$"
 _is_item = asks(r"\A\s*(?:\(?\d{1,2}[.):]|[-*]|\xe2\x80\xa2)\s|\A\s{2,}\S")
 _has_a_mild_level = _holds(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|[\w.]*Warning)"
-    r"(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^[IW]\d{4} \d\d:|^\[[IW]\b"
+    r"(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^[IW]\d{4} \d\d:|^(?:\[rank\d+\]:)?\[[IW](?:\b|\d{3,4} \d\d:)"
 )
 _has_a_level_of_information = _holds(
-    r"^(?:[^\n]*?[\s\[(|:]|)(?:INFO|DEBUG|TRACE)(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^I\d{4} \d\d:|^\[I\b"
+    r"^(?:[^\n]*?[\s\[(|:]|)(?:INFO|DEBUG|TRACE)(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)"
+    r"|^I\d{4} \d\d:|^(?:\[rank\d+\]:)?\[I(?:\b|\d{3,4} \d\d:)"
 )
 _libraries_complain = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
 _libraries_inform = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")

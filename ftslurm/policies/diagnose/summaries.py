@@ -28,6 +28,8 @@ _only_reports = asks(
     r"\[Errno 32\]|\bBrokenPipeError\b",
     # by its number only
     r"(?i)\berror code(?: is)?:? ?-?\d{1,6}\W*$",
+    # a stack of errors that is cut off behind its head
+    r"(?i)\berror stack:\W*$",
     # that a step failed, and no reason
     r"(?i)^(?:[\w.\[\]()/-]+: )?(?:\w+ ){1,4}failed\.?\s*$",
 )

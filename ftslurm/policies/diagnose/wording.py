@@ -225,7 +225,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\btimed out waiting for (?:\w+ ){0,4}(?:node|host|worker|peer|client|server|rank|task)s?\b"
             r"|\bendpoint\b.{0,60}\btimeout\b|\bdaemon\b.{0,80}\b(?:communicat|contact|connect)\w*"
             r"|\brendezvous (?:timeout|connection) error|\bretry (?:count|counter|limit)\b.{0,20}\bexceeded"
-            r"|\bmarked (?:as )?(?:dead|lost|gone)\b|\bcompletion (?:queue )?(?:with )?error\b"
+            r"|\bsocket\w*connect\w*\b|\bmarked (?:as )?(?:dead|lost|gone)\b|\bcompletion (?:queue )?(?:with )?error\b"
             r"|\b(?:read|write|connect|request|gateway) time-?d?[ -]?out\b|\bprotocol (?:banner|data stream|error)\b",
             ErrorClass.NETWORK, Retriable.YES,
         ),
