@@ -15,6 +15,8 @@ from tests.live.conftest import Cluster, booted, job_user, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats
 from tests.live.stories import Plan, Story, admin, nodes_in
 from tests.live.test_batch_node import SILENCE_S, connected, ours, records
+from tests.live.test_drill import WORKER
+from tests.live.test_hang_live import QUICKLY, SHORT, STANDS_STILL
 
 MISSING = [name for name in ("mariadbd", "slurmdbd") if not shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")]
 
@@ -55,6 +57,13 @@ PLANS = {
     "heals": Plan(
         nodes=2, rank="[ $MA_PROC_START_CNT = 1 ] || exit 0\n[ $SLURM_PROCID = 1 ] && fault 0.0 80C98008\nexec sleep 200"
     ),
+    "by-step": Plan(
+        nodes=2,
+        ft="--ft-set restart_via=step",
+        rank="[ $MA_PROC_START_CNT = 1 ] || exit 0\ntogether\n[ $SLURM_PROCID = 1 ] && fault 0.0 80C98008\nexec sleep 200",
+    ),
+    "hangs": Plan(nodes=2, rank=STANDS_STILL, ft=QUICKLY, env=SHORT),
+    "alone": Plan(nodes=2, tasks=2, rank=WORKER, ft="--ft-mode async"),
     "requeued": Plan(
         nodes=2, rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0\ntogether\n[ $SLURM_PROCID = 1 ] && exit 3\nexec sleep 200"
     ),
@@ -142,6 +151,28 @@ def test_in_place(stories: dict[str, Story]) -> None:
     assert ended(told)["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
     assert accounted(told, "State", "Account") == [["COMPLETED", "users"]]
+
+
+def test_by_a_step_of_its_own(stories: dict[str, Story]) -> None:
+    told = stories["by-step"]
+    assert ended(told)["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+    assert len({start.step for start in told.starts()}) == 2
+    assert accounted(told, "State") == [["COMPLETED"]]
+
+
+def test_a_hang(stories: dict[str, Story]) -> None:
+    told = stories["hangs"]
+    assert ended(told)["Restarts"] == "0"
+    assert {start.rung for start in told.of_attempt(2).values()} == {"hang-restart"}
+
+
+def test_a_rank_alone(stories: dict[str, Story]) -> None:
+    told = stories["alone"]
+    told.wait_for(lambda: len(told.starts()) == 5, "rank 2 to start again")
+    assert (told.starts()[-1].rank, told.starts()[-1].counters) == (2, (1, 2, 2))
+    told.allow("done")
+    assert ended(told)["Restarts"] == "0" and len(told.starts()) == 5
 
 
 def test_requeue(stories: dict[str, Story]) -> None:
