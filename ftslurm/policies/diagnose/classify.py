@@ -226,8 +226,8 @@ def _only_informs(hit: Hit) -> bool:
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
     if oom := [end for end in ends if end.oom]:
         return _out_of_memory(oom)
-    roots = [hit for hit in hits if hit.pattern.role is Role.ROOT]
-    if roots := _but_late_crashes(_but_reports(roots, hits, ends), hits, ends):
+    said = [hit for hit in hits if hit.pattern.role is Role.ROOT]
+    if roots := _but_late_crashes(_but_reports(said, hits, ends), hits, ends):
         return _by_root(ends, _shared_ports(roots, book), hits)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
