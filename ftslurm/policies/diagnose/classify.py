@@ -122,6 +122,7 @@ _BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instructi
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 _WATCHDOG = "nccl-watchdog"
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
+# What ends a rank by itself, so that the network errors of others come of it.
 _ENDS_A_RANK = frozenset({ErrorClass.OOM, ErrorClass.HARDWARE})
 _LOST_A_PEER = re.compile(r"(?i)\b(?:peer|remote)\b|\b(?:connection|socket)\b.{0,40}\b(?:closed|reset|lost|broken|aborted)\b")
 _OF_A_PEER = re.compile(r"(?i)\b(?:peer|remote|recv|send|closed)\b|\b(?:connect|time|socket|proxy)|\bretcode\b")
@@ -685,12 +686,13 @@ def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | 
     # If one of many is behind, it may be the one that hangs.
     if len(calls) < 2 and not (len(told) == 2 and max(numbers, default=0) - min(numbers, default=0) > 1):
         return None
-    evidence = [str(lines[rank]) for rank in sorted(lines, key=lambda rank: told[rank][0])]  # who is behind first
+    in_step = [lines[rank] for rank in sorted(lines, key=lambda rank: told[rank][0])]  # who is behind first
+    evidence = [str(hit) for hit in in_step]
     return Verdict(
         ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, "out-of-step",
         f"the ranks waited for each other in different collectives ({evidence[0]})", (), tuple(evidence[:EVIDENCE_LINES]),
         confirm=1, shown=_places({rank: hit.end for rank, hit in lines.items()}),
-        lead=_lead(next(iter(lines.values())), "the ranks waited for each other in different collectives"),
+        lead=_lead(in_step[0], "the ranks waited for each other in different collectives"),
     )  # fmt: skip
 
 
