@@ -10,7 +10,8 @@ from measure import Series
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 
 RANKS, TAIL_BYTES, PIECES, ROUNDS = 1000, 100_000, 50, 5
 SEED = 20261121

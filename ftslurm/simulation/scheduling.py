@@ -20,7 +20,8 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict
-from ftslurm.policies.diagnose.classify import Book, Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Book, Facts
 from ftslurm.policies.diagnose.spread import on_the_whole
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.policies.judge.state import Run

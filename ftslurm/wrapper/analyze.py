@@ -8,7 +8,8 @@ from dataclasses import replace
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
 from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided

@@ -13,8 +13,8 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.diagnose.findings import Finding, findings, unlisted
-from ftslurm.policies.diagnose.traces import Raised, outline, plain
+from ftslurm.policies.diagnose.text.findings import Finding, findings, unlisted
+from ftslurm.policies.diagnose.text.traces import Raised, outline, plain
 from ftslurm.policies.node.advice import Known
 from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, unknown
 

@@ -23,7 +23,8 @@ from ftslurm.catalogs.patterns import Pattern, PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, Severity
 from ftslurm.model.verdict import Blame, Retriable, Role, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 from tests.corpus import shake
 from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 

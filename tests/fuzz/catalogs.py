@@ -23,7 +23,8 @@ from ftslurm.config import catalog_files
 from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 from ftslurm.policies.hang.hints import Hint, hints
 from tests.fuzz.files import written
 from tests.fuzz.hold import Parser

@@ -7,9 +7,11 @@ import pytest
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
-from ftslurm.policies.diagnose.launchers import child_line, root_cause, signal_line, told_error
-from ftslurm.policies.diagnose.lines import is_evidence
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose.text.errors import told_error
+from ftslurm.policies.diagnose.text.launchers import child_line, root_cause, signal_line
+from ftslurm.policies.diagnose.text.lines import is_evidence
 
 BOOK = load_pattern_book(()).of_ranks()
 TABLE = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:

@@ -19,7 +19,8 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated, remembered
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 from tests.stories.replay import HOUR_S, RUNNING, Job, fault, of_kind
 from tests.stories.test_verdicts import FAULT, told, verdict
 

@@ -16,7 +16,8 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 from tests.stories.replay import RUNNING, Job, fault, of_kind
 from tests.stories.test_blame import book
 

@@ -33,7 +33,8 @@ class Diagnosis:
 
     def diagnose(self, asked: do.Diagnose) -> Diagnosed:
         """Never raises: a job is not lost to its own diagnosis."""
-        from ftslurm.policies.diagnose.classify import Facts, classify
+        from ftslurm.policies.diagnose.classify import classify
+        from ftslurm.policies.diagnose.hits import Facts
         from ftslurm.policies.diagnose.spread import on_the_whole
 
         try:

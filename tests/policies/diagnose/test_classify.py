@@ -13,7 +13,8 @@ from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Piece, RankEnd, Retriable
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 from tests.corpus.load import CORPUS, load
 from tests.corpus.score import differences, verdict_of
 

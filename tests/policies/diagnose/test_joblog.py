@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 from ftslurm.policies.diagnose.joblog import NO_NODE, NO_RANK, JobLog, JobLogBook, Part, read_log
 from tests.corpus.load import Case, load_all
 from tests.corpus.score import verdict_of

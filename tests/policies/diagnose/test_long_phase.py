@@ -8,7 +8,8 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 
 NCCL = (
     "[rank{0}]: [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, "

@@ -11,7 +11,8 @@ import yaml
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Confidence, ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 from tests.corpus.score import error_texts, without
 
 BOOK = load_pattern_book(()).of_ranks()

@@ -7,7 +7,8 @@ import pytest
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
 
 BOOK = load_pattern_book(()).of_ranks()
 JULIA_TASK = """ERROR: LoadError: TaskFailedException

@@ -8,9 +8,11 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import Facts, classify
-from ftslurm.policies.diagnose.launchers import child_status, told_error
-from ftslurm.policies.diagnose.values import held_by_another, in_a_cache, of_the_node, path_in, port_in, too_many_joined
+from ftslurm.policies.diagnose.classify import classify
+from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose.text.errors import told_error
+from ftslurm.policies.diagnose.text.launchers import child_status
+from ftslurm.policies.diagnose.text.values import held_by_another, in_a_cache, of_the_node, path_in, port_in, too_many_joined
 from ftslurm.wrapper.explain_code import Explainer
 
 BOOK = load_pattern_book(()).of_ranks()

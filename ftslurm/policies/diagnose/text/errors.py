@@ -1,110 +1,16 @@
-"""What launchers print about the processes that they started: torchrun, mpirun, DeepSpeed, a shell, Python's subprocess."""
+"""Which line at the end of a program's output tells its error, where no pattern knows it? And what stands before it, or below."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
 
-import re2
-
-from ftslurm.model.exits import ExitStatus, signal_name
-from ftslurm.policies.diagnose.lines import is_evidence, is_guessed, is_information, is_mild, is_source
-from ftslurm.policies.diagnose.traces import undated, unstamped
-
-# A launcher prints last, so its lines are at the end.
-LAST_CHARS = 16384
-LAST_LINES = 40
-
-_SIGNALS = {signal_name(number): number for number in range(1, 32)}
-_WORDS = {
-    "Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7, "Illegal instruction": 4,
-    "Floating point exception": 8, "Terminated": 15,
-}  # fmt: skip
-
-
-def _compiled(pattern: str) -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    return re2.compile(pattern.encode(), options)
-
-
-# torchrun names the first failure last, under this heading.
-_ROOT_CAUSE = "Root Cause (first observed failure)"
-_TABLE = _compiled(r"exitcode +: (-?\d{1,3})")
-# Each has one group: a status, negative for a signal; the number of a signal; its name; or the shell's word for it.
-_LINES = tuple(
-    (_compiled(pattern), kind)
-    for pattern, kind in (
-        (r"failed \(exitcode: (-?\d{1,3})\)", "status"),
-        (r"died with <Signals\.SIG\w+: (\d{1,2})>", "signal"),
-        (r"terminated with signal (SIG[A-Z]{2,8})", "name"),
-        (r"exits with return code = (-?\d{1,3})", "status"),
-        (rf"error: [\w.-]{{1,80}}: tasks? [\d,\[\]-]{{1,200}}: ({'|'.join(_WORDS)})", "word"),  # srun
-        (r"error: [\w.-]{1,80}: tasks? [\d,\[\]-]{1,200}: Exited with exit code (\d{1,3})", "status"),
-        (r"exited on signal (\d{1,2})", "signal"),
-        (r"exit status of rank \d+: killed by signal (\d{1,2})", "signal"),  # MPICH's
-        (r"exit status of rank \d+: return code (\d{1,3})", "status"),
-        (r"(?:^|\n)=\s+EXIT CODE: (\d{1,3})", "status"),
-        (r"returned non-zero exit status (\d{1,3})\.", "status"),
-        (rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})", "word"),
-        (r"(?:^|\n)(Killed|Segmentation fault|Bus error|Illegal instruction)(?: \(core dumped\))?\s*$", "word"),
-    )
-)
-
-
-_TABLE_LINE = _compiled(r"(?m)^[^\n]*exitcode +: -?\d{1,3}[^\n]*$")
-
-
-def root_cause(text: bytes) -> bytes:
-    """The line of torchrun's table that tells how the first child failed; empty if there is none."""
-    table = text.rfind(_ROOT_CAUSE.encode())
-    found = _TABLE_LINE.search(text[table:]) if table >= 0 else None
-    return found.group().strip() if found else b""
-
-
-def child_line(text: str) -> str:
-    """The line in which a launcher says how its first child failed, for people; empty if it does not."""
-    data = text[-LAST_CHARS:].encode(errors="replace")
-    if line := root_cause(data):
-        return line.decode(errors="replace")[:SHOWN_CHARS]
-    for pattern, _ in _LINES:
-        if found := pattern.search(data):
-            begin, end = data.rfind(b"\n", 0, found.start(1)) + 1, data.find(b"\n", found.end(1))
-            return data[begin : end if end >= 0 else len(data)].strip().decode(errors="replace")[:SHOWN_CHARS]
-    return ""
-
-
-def refused(text: str) -> bool:
-    """Did srun itself refuse or fail to start the step?"""
-    return any(
-        _SRUNS_OWN.search(line) and not _OF_TASKS.search(line)
-        for line in text[-LAST_CHARS:].encode("latin-1", "replace").splitlines()[-LAST_LINES:]
-    )
-
-
-def child_status(text: str) -> ExitStatus | None:
-    """How the first child of a launcher failed, from the launcher's last words; None if it does not say, or only that it did."""
-    last = text[-LAST_CHARS:]
-    table = last.rfind(_ROOT_CAUSE)
-    if table >= 0 and (found := _TABLE.search(last[table:].encode("latin-1", "replace"))):
-        return _status(int(found.group(1)))
-    data = last.encode("latin-1", "replace")
-    for pattern, kind in _LINES:
-        if (found := pattern.search(data)) is None:
-            continue
-        said = found.group(1).decode("latin-1")
-        if kind == "word":
-            return ExitStatus(0, _WORDS[said])
-        if kind == "name":
-            return ExitStatus(0, _SIGNALS[said]) if said in _SIGNALS else None
-        return ExitStatus(0, int(said)) if kind == "signal" else _status(int(said))
-    return None
-
+from ftslurm.policies.diagnose.text.launchers import LAST_CHARS, LAST_LINES, SHOWN_CHARS, compiled, is_report
+from ftslurm.policies.diagnose.text.lines import is_evidence, is_guessed, is_information, is_mild, is_source
+from ftslurm.policies.diagnose.text.traces import undated, unstamped
 
 # What a program says when it gives up, in whatever words.
-_GIVES_UP = _compiled(
+_GIVES_UP = compiled(
     r"(?i)\b(?:error|exception|(?-i:\w{0,59}[a-z](?:Error|Exception))|fatal|failed|failure"
     r"|cannot|could not|can't|couldn't|unable to|invalid|not found"
     r"|denied|refused"
@@ -129,32 +35,8 @@ _GIVES_UP = _compiled(
     r"|(?i:\b(?:erreur|a .{1,2}chou.{1,2}|n.{1,3}(?:a|ont) pas pu|impossible d|fehler|fehlgeschlagen|konnten? nicht"
     r"|no se p(?:udo|uede)|fall.{1,2}(?: al| en)|errore|non riuscit[oa]|impossibile)\b)"
 )
-# What reports the end of another process, and comes after it.
-_REPORTS = _compiled(
-    r"^(?:\d{1,6}: )?slurmstepd[\w.-]{0,60}: |^(?:srun|salloc|sbatch|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
-    r"|^\[?(?:mpiexec|proxy|prterun)[@:\]]"
-    r"|cannot recover from this failure|\bprocess killed \(SIGTERM\)"
-    r"|\*\*\* MPI_ERRORS_ARE_FATAL|\*\*\*    and potentially your MPI job"
-    r"|\bprocess(?:es)? returned an? non-zero exit code"
-    r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
-    r"|^(?:\[\S{1,80}\] )?(?:\*\*\* Process received signal|Signal(?: code)?: )"
-    r"|^\s*(?:Appels ?:|Ex.{1,2}cution arr.{1,2}t.{1,2}e|Aufrufe:|Ausf.{1,2}hrung angehalten|Llamadas:"
-    r"|Ejecuci.{1,2}n interrumpida)"
-    r"|^\s*(?:Calls:|Execution halted|signal \(\d+\)|in expression starting|\S+ at \S+ \(unknown line\))"
-    r"|^\s*(?:Aborted|Killed|Terminated|Bus error|Illegal instruction|Segmentation fault)(?: \(core dumped\))?\s*$"
-)
-# What srun itself could not do or was refused is its own word, and no report.
-_SRUNS_OWN = _compiled(r"^(?:srun|salloc|sbatch): (?:error|fatal): ")
-_SSHS_OWN = _compiled(r"^ssh: (?:connect to|Could not resolve) ")
-_OF_TASKS = _compiled(
-    r": tasks? [\d,\[\]-]+: |\bJob step aborted|\bTerminating\b|\bForce.Terminated|\bTimed out waiting"
-    r"|\bJob allocation .{0,20}revoked"
-    r"|\bNode failure on\b|: MESSAGE_|\bJob has been cancelled"
-)
-# A launcher that prints the log of what it started: the words are the other's.
-_PASSED_ON = _compiled(r": +\[?(?:ERROR|FATAL|CRITICAL)\b\]?:? |: {3,}\S|\bexecv\w* error\b")
 # Says that something failed and not what: another line does, mostly one below.
-_VAGUE = _compiled(
+_VAGUE = compiled(
     r"(?i)\b(?:failed|exited|exits|died|finished|ended|terminated|stopped|crashed"
     r"|returned)(?: unexpectedly)? with (?:an? )?(?:\w+ )?(?:error |exit "
     r"|return )?(?:code|status|signal)\b|\berrors? executing method|\ban? (?:\w+ )?error (?:has "
@@ -186,21 +68,18 @@ _VAGUE = _compiled(
     r"(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )
 # What a program of Slurm ends itself with; its errors before are on the way there.
-_FATAL = _compiled(r"^\w+: fatal: ")
+_FATAL = compiled(r"^\w+: fatal: ")
 # `srun: error: If munged is up, restart with ...`: advice at the level of an error.
-_ADVISES = _compiled(r"(?i)^[\w./-]{1,60}: (?:error|fatal): (?:if|please|try|check|make sure|consider)\b")
+_ADVISES = compiled(r"(?i)^[\w./-]{1,60}: (?:error|fatal): (?:if|please|try|check|make sure|consider)\b")
 # Prints the end of another's log: the errors below are the other's, and tell more than what was said above.
-_SHOWS_A_LOG = _compiled(
+_SHOWS_A_LOG = compiled(
     r"(?i)\blast \d+ lines\b|\b(?:tail|end|contents?) of (?:\S+ ){0,4}(?:log|output|std(?:out|err))\b"
     r"|\bcaptured (?:log|std(?:out|err))\b|\bprinting (?:\w+ )?log file\b"
 )
-# A launcher could not do its own work: its word, and no report of another's end.
-_COULD_NOT_START = _compiled(r"(?i)\b(?:unable to|cannot|could not|failed to) (?:run|launch|start|spawn|execute)\b")
-SHOWN_CHARS = 400
 # Who wraps an error in another as often as this (`a: b: c: d`) says the cause last.
 NESTED = 4
 # Where in a long line the error begins.
-_ERROR_IN = _compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
+_ERROR_IN = compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
 # Further apart than this many lines they are not of one failure.
 APART_LINES = 12
 # A sentence goes on over so many lines; below an error its stack has so many.
@@ -211,8 +90,8 @@ _OPENS = re.compile(r"\s*[\w./\[\]-]{1,60}: ")
 WRAPPED_CHARS = 50
 _ENDS = ".:!?;-=*#>}])"
 # A frame of MPICH's or HDF5's stack of errors, the deepest last: its place, and what is said there.
-_STACKED = _compiled(r"^\s*(?:\d{1,6}: )?(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,300} line \d+ in .{1,100}\(\):)(.*)$")
-_STACKED_MORE = _compiled(r"^\s*(?:major|minor): ")
+_STACKED = compiled(r"^\s*(?:\d{1,6}: )?(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,300} line \d+ in .{1,100}\(\):)(.*)$")
+_STACKED_MORE = compiled(r"^\s*(?:major|minor): ")
 
 
 def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild: bool = False, vaguely: bool = True) -> str:
@@ -252,7 +131,7 @@ def _told(
             continue
         if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data) or _ADVICE.search(data):
             continue
-        if _is_report(data):
+        if is_report(data):
             if reported >= 0 and _FATAL.search(lines[reported][:200].encode("latin-1", "replace")):
                 continue
             reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
@@ -265,7 +144,7 @@ def _told(
 
 
 # What a service says of its error in JSON, a key in each line, is its message, and no text of a program.
-_IN_JSON = _compiled(r'^\s+"(?:error|reason|exception|message|msg|detail|stderr)"\s*:\s*"')
+_IN_JSON = compiled(r'^\s+"(?:error|reason|exception|message|msg|detail|stderr)"\s*:\s*"')
 
 
 def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
@@ -278,7 +157,7 @@ def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
 
 
 # What complains without a word that gives up. Ordinary lines say this as well, so it counts only if nothing else does.
-_COMPLAINS = _compiled(
+_COMPLAINS = compiled(
     r"(?i)\b(?:unknown|unrecogni[sz]ed|undefined|undeclared|must (?:be|not|have)|should (?:be|not)|(?:is|are) required"
     r"|expected|inconsistent|conflict\w*|out of (?:range|bounds|order)|negative|singular|bad|wrong"
     r"|too (?:many|few|large|small|long|short|big|old|new|close|far|high|low|deep)"
@@ -295,7 +174,7 @@ def complaint(text: str) -> str:
     for number in range(len(lines) - 1, -1, -1):
         data = _bytes(lines[number])
         found = _COMPLAINS.search(data)
-        if found is None or is_mild(_bytes(printed[number])) or _is_source(lines, number, data) or _is_report(data):
+        if found is None or is_mild(_bytes(printed[number])) or _is_source(lines, number, data) or is_report(data):
             continue
         if not is_evidence(data, 0, data, found.start()) or is_guessed(_sentence(lines, number, found.start())):
             continue
@@ -303,18 +182,9 @@ def complaint(text: str) -> str:
     return ""
 
 
-def _is_report(line: bytes) -> bool:
-    """Does it only report the end of another process?"""
-    if _SSHS_OWN.search(line):
-        return False
-    if _SRUNS_OWN.search(line):
-        return _OF_TASKS.search(line) is not None
-    return _REPORTS.search(line) is not None and not (_PASSED_ON.search(line) or _COULD_NOT_START.search(line))
-
-
 # Labels and times are shorter.
 LABEL_CHARS = 200
-_WORST_LEVEL = _compiled(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?[EF]\d{4} ")
+_WORST_LEVEL = compiled(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?[EF]\d{4} ")
 # So many lines at the level of an error are too many to be errors all.
 LEAST_LEVELLED = 4
 # A line of a box that is drawn around a message, as codes in Fortran do.
@@ -332,7 +202,7 @@ def _readings(printed: Sequence[str]) -> Iterator[Sequence[str]]:
     level tells nothing, unless they are few. Of the indentation nothing is lost, which tells a stack.
     """
     lines = [_unboxed(line) for line in printed]
-    bare = [own_words(line) for line in lines]
+    bare = [unlabelled_line(line) for line in lines]
     own = [_behind(line, unstamped) for line in bare]
     levels = (b[: len(b) - len(a)] for a, b in zip(own, bare, strict=True) if len(a) < len(b))
     levelled = sum(_WORST_LEVEL.search(_bytes(level)) is not None for level in levels)
@@ -343,7 +213,7 @@ def _readings(printed: Sequence[str]) -> Iterator[Sequence[str]]:
     yield bare
 
 
-def own_words(line: str) -> str:
+def unlabelled_line(line: str) -> str:
     """The line without what a launcher puts before it, whose it is and when it was printed, and without a box within that."""
     return _unboxed(_behind(line, undated))
 
@@ -359,7 +229,7 @@ def _unboxed(line: str) -> str:
 
 
 # A runtime's advice below an error.
-_ADVICE = _compiled(r"(?i)^\W*(?:possible )?(?:solution|cause|reason|suggestion|action|hint)s?: ")
+_ADVICE = compiled(r"(?i)^\W*(?:possible )?(?:solution|cause|reason|suggestion|action|hint)s?: ")
 # A cause stands so close above what it led to, empty lines not counted.
 BEFORE_LINES = 8
 
@@ -377,7 +247,7 @@ def error_before(text: str, line: str, but: Collection[str] = ()) -> str:
     for number, each in enumerate(printed):
         data = _bytes(above[number])
         found = _GIVES_UP.search(data)
-        if found is None or _is_report(data) or any(kind.search(data) for kind in (_VAGUE, _ADVICE)) or is_mild(_bytes(each)):
+        if found is None or is_report(data) or any(kind.search(data) for kind in (_VAGUE, _ADVICE)) or is_mild(_bytes(each)):
             continue
         if is_source(data) or not is_evidence(data, 0, data, found.start()) or each.strip().startswith(tuple(but)):
             continue
@@ -470,65 +340,3 @@ def _deepest(lines: Sequence[str]) -> str:
         elif number and not _STACKED_MORE.search(data):
             break
     return said
-
-
-# `*** STEP 1.0 ON n1 CANCELLED AT 2020-07-03T02:59:56 DUE TO TIME LIMIT ***`
-_SLURMS_REASON = " DUE TO "
-
-
-_FOR_MEMORY = re.compile(r"(?i)\boom[-_ ]?kill|\bout[- ]of[- ]memory handler")
-
-
-def tells_reason(line: str, number: int) -> bool:
-    """Does Slurm say in this line why it ended the rank with that signal?"""
-    return _SLURMS_REASON in line or (number == 9 and _FOR_MEMORY.search(line[:1000]) is not None)
-
-
-def signal_line(text: str, number: int) -> str:
-    """The line in which a shell or a launcher tells a signal by its word (`Illegal instruction`); empty if none does."""
-    words = [word for word, each in _WORDS.items() if each == number] if number else []
-    lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:] if words else []
-    if reason := next((line.strip()[:SHOWN_CHARS] for line in lines if tells_reason(line, number)), ""):
-        return reason
-    return next((line.strip()[:SHOWN_CHARS] for line in lines if any(word in line for word in words)), "")
-
-
-def signal_by_name(text: str, number: int) -> str:
-    """The line in which a handler of the program's own names the signal: `*** SIGSEGV (@(nil))`; empty if none does."""
-    name = signal_name(number)
-    lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:] if number else []
-    return next((line.strip()[:SHOWN_CHARS] for line in lines if name in line), "")
-
-
-def status_line(text: str, status: int) -> str:
-    """The last line at the end of a text that tells an error by this very exit status, `severe (29): file not found`; or the
-    command that a shell could not run, which is what 126 and 127 say; empty if none does."""
-    tells = (
-        _NO_COMMAND
-        if status in (126, 127)
-        else _compiled(rf"(?i)\b(?:severe|error|code|status|errno|returned|exit\w*)\W{{0,4}}{status}\b(?:\W|$).{{0,4}}\w")
-    )
-    for line in reversed(text[-LAST_CHARS:].splitlines()[-LAST_LINES:]):
-        data = line[:1000].encode("latin-1", "replace")
-        if tells.search(data) and not (is_mild(data) or _is_report(data) or _VAGUE_STATUS.search(data) or is_source(data)):
-            return line.strip()[:SHOWN_CHARS]
-    return ""
-
-
-# A shell's or env's for what it was to run.
-_NO_COMMAND = _compiled(
-    r"(?i)^\S+: (?:line \d+: )?.{1,200}: (?:command not found|no such file or directory|permission denied|cannot execute.{0,60}"
-    r"|bad interpreter.{0,60})\W*$"
-)
-# That it ended so, or by which signal, is no reason.
-_VAGUE_STATUS = _compiled(
-    r"(?i)\b(?:exit(?:ed|s|ing)?|return(?:ed|s)?|finished|ended|terminated)\b.{0,30}\b(?:code|status)\b|\bSIG[A-Z]{3,6}\b"
-)
-
-
-def _status(number: int) -> ExitStatus | None:
-    if number < 0:
-        return ExitStatus(0, -number)
-    if number > 128:
-        return ExitStatus(0, number - 128) if re.fullmatch(r"SIG[A-Z]+", signal_name(number - 128)) else ExitStatus(number)
-    return ExitStatus(number) if number > 1 else None

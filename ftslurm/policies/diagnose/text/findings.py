@@ -18,12 +18,13 @@ from ftslurm.catalogs.scanner import asks
 from ftslurm.catalogs.vocabulary import SYSTEM, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.policies.diagnose.launchers import root_cause, told_error
-from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild
-from ftslurm.policies.diagnose.summaries import only_reports
-from ftslurm.policies.diagnose.traces import LOOKED_BYTES, Raised, outline, unstamped
-from ftslurm.policies.diagnose.values import MEANS, in_a_cache
-from ftslurm.policies.diagnose.wording import is_refused, kind_of_error, kind_of_words, of_an_adapter
+from ftslurm.policies.diagnose.text.errors import told_error
+from ftslurm.policies.diagnose.text.launchers import root_cause
+from ftslurm.policies.diagnose.text.lines import is_dealt_with, is_evidence, is_mild
+from ftslurm.policies.diagnose.text.summaries import only_reports
+from ftslurm.policies.diagnose.text.traces import LOOKED_BYTES, Raised, outline, unstamped
+from ftslurm.policies.diagnose.text.values import MEANS, in_a_cache
+from ftslurm.policies.diagnose.text.wording import is_refused, kind_of_error, kind_of_words, of_an_adapter
 
 # The lines below an exception belong to its message until an empty one; at most so many bytes.
 DETAIL_BYTES = 4000

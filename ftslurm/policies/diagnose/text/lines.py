@@ -14,7 +14,7 @@ from typing import Any
 import re2
 
 from ftslurm.catalogs.scanner import asks
-from ftslurm.policies.diagnose.traces import unlabelled, unstamped
+from ftslurm.policies.diagnose.text.traces import unlabelled, unstamped
 
 # The bytes before the words that show how they are meant.
 LOOKED_BACK = 400

@@ -1,0 +1,148 @@
+"""The verdict by how ranks ended, where no line of theirs is known: their own words, a signal, an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from ftslurm.model.exits import ExitStatus, signal_name
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.policies.diagnose.by_root import ASKED_FOR, NODES_SETUP
+from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, Book, Hit, beginning, failed, one_a_rank
+from ftslurm.policies.diagnose.own_words import (
+    LAST_WORDS_S,
+    SHELLS_OWN,
+    complaint_of,
+    last_words,
+    own_words,
+    says_what,
+    status_named,
+    told_of,
+)
+from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
+from ftslurm.policies.diagnose.text.launchers import (
+    child_status,
+    refused,
+)
+from ftslurm.policies.diagnose.text.wording import Kind, kind_of_words
+from ftslurm.policies.diagnose.which_count import JITTER_S, LISTENED_TO
+
+# Python's status for any exception, and false(1)'s, so it tells nothing.
+GENERAL_ERROR = 1
+# What programs end with over any error, so that their own words tell more: beside 1, a wrong call, a status of their own,
+# exit(-1), and git's.
+_ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 128, 255})
+# The status of a rank that MPI_Abort ended: 128 and SIGTERM.
+_ASKED_OF_ITSELF = 128 + 15
+_ABORT_PASSED_ON = SHELLS_OWN.start + 6
+_FROM_OUTSIDE, _OF_ITSELF = frozenset({9, 15}), frozenset({4, 7, 8, 11})
+
+
+def status_tells(end: RankEnd) -> bool:
+    return end.status is not None and (end.status.signal != 0 or end.status.code != GENERAL_ERROR)
+
+
+def _gave_up(status: ExitStatus) -> bool:
+    """Is it a status with which a program ends itself after an error: by exit, or by abort?"""
+    if status.signal or status.code == _ABORT_PASSED_ON:
+        return status.code == _ABORT_PASSED_ON or signal_name(status.signal) == "SIGABRT"
+    return status.code in (_ASKED_OF_ITSELF, *_ANY_ERROR) or status.code not in (0, *SHELLS_OWN)
+
+
+def ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:
+    how = {end.status for end in ends if end.rank in spoke and failed(end)}
+    return all(end.status in how and end.status is not None and _gave_up(end.status) for end in silent)
+
+
+def as_its_child(end: RankEnd) -> RankEnd:
+    """The end of a rank that is a launcher: if its own status is a general error, the status of its child that it printed."""
+    text = "" if status_tells(end) else "".join(piece.text for piece in end.output)
+    status = child_status(text) if text and not refused(text) else None
+    return replace(end, status=status) if status else end
+
+
+def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book) -> Verdict:
+    """The verdict from exit statuses. silent: ranks that failed without known output. Signals count before numbers, and
+    earlier ends before later ones."""
+    first = _first_to_tell(silent)
+    assert first.status is not None
+    same = {end.rank: end for end in silent if end.status == first.status}
+    everywhere = widespread(same, ends)
+    m = book.exit(first.status.shell)
+    number = first.status.signal
+    words = last_words(first)
+    signature = signal_name(number) if number else f"exit {first.status.code}"
+    known = first.status.code != GENERAL_ERROR or number
+    itself = own_words(first, [beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
+    if not itself and not symptoms and not told_of(first, number):
+        itself = complaint_of(first)
+    if not number and first.status.code not in _ANY_ERROR and (named := status_named(first)):
+        words, itself = f"; it printed: {named}", named
+    means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF, _ABORT_PASSED_ON)
+    if itself and _gave_up(first.status) and not means:
+        return _by_last_words(first, same, everywhere, signature, itself, symptoms, spread_of(same, ends))
+    what = f"rank {first.rank} on {first.node} {first.status}"
+    alone = signature in NODES_SETUP and one_node(same, ends)
+    held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
+    if first.status.code in _ANY_ERROR and any(piece.text.strip() for piece in first.output):
+        held = False  # a launcher that fails says nothing on the program's behalf; a program that speaks has ended itself
+    # What is wrong with one node's processor or installation, another node may not have.
+    others = held and m.retriable is Retriable.NO and bool(no_other_node(same, ends))
+    evidence = [what + (f" ({m.meaning})" if known else ", and none of its output is known") + words]
+    evidence += [str(hit) for hit in one_a_rank(symptoms)]
+    crash = signature in ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1)
+    error_class = m.error_class if known else ErrorClass.UNKNOWN
+    retriable = Retriable.ONCE if others else m.retriable if known else Retriable.UNKNOWN
+    if crash:
+        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+    if (told := told_of(first, number)) and (kind := kind_of_words(told)) and (not known or told in words):
+        error_class, retriable = kind.error_class, kind.retriable
+    return Verdict(
+        error_class, retriable,
+        Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
+        (Suspect(first.node, first.rank, Blame.SUSPECT, what),) if held else (), tuple(evidence[:EVIDENCE_LINES]),
+        everywhere and bool(known), confirm=1 if crash else 0, shown=places_of(same),
+        lead=Lead(
+            first.rank, first.node, f"{signature}{words}", m.meaning if known else "" if words else "it printed nothing",
+            spread=spread_of(same, ends),
+        ),
+    )  # fmt: skip
+
+
+def _first_to_tell(silent: Sequence[RankEnd]) -> RankEnd:
+    """The rank whose end tells most: the first that crashed, unless another had failed before and says of what; else the first.
+
+    One that was killed gives way to one that crashed in the same moments: launchers kill the others. (One that aborts may do so
+    because the killed one is gone.) And one that only says that something failed to one that says what.
+    """
+    in_time = sorted(silent, key=lambda end: end.at)
+    crashed = [end for end in in_time if end.status and end.status.signal]
+    first = crashed[0] if crashed else in_time[0]
+    if first.status and first.status.signal in _FROM_OUTSIDE:
+        own = (end for end in crashed if end.status and end.status.signal in _OF_ITSELF)
+        first = next((end for end in own if end.at <= first.at + BURST_S), first)
+    if crashed:
+        others = [end for end in in_time if end.at < first.at - JITTER_S]
+    elif first.output and not says_what(first):
+        others = [end for end in in_time if end is not first and end.status == first.status and end.at <= first.at + LAST_WORDS_S]
+    else:
+        others = []
+    telling = (end for end in others[:LISTENED_TO] if not (end.status and end.status.signal))
+    return next((end for end in telling if says_what(end)), first)
+
+
+def _by_last_words(
+    first: RankEnd, same: Mapping[int, RankEnd], everywhere: bool, signature: str, words: str, symptoms: Sequence[Hit],
+    spread: str,
+) -> Verdict:  # fmt: skip
+    """The verdict on a program that prints an error and ends itself: the next start usually fails in the same way.
+
+    An exception are words about something that passes.
+    """
+    what = f"rank {first.rank} on {first.node} {first.status}; it printed: {words}"
+    evidence = [what, *(str(hit) for hit in one_a_rank(symptoms))]
+    kind = kind_of_words(words) or Kind(ErrorClass.USER_CODE, Retriable.NO)
+    return Verdict(
+        kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
+        everywhere, confirm=1, shown=places_of(same), lead=Lead(first.rank, first.node, words, spread=spread),
+    )  # fmt: skip

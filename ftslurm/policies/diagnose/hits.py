@@ -1,0 +1,193 @@
+"""The lines of the ranks' output that report a failure: what patterns and rules know of each rank's output, in order of time."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import accumulate
+from operator import attrgetter
+from typing import Protocol
+
+from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
+from ftslurm.model.devices import Fault
+from ftslurm.model.text import visible
+from ftslurm.model.values import dataclass
+from ftslurm.model.verdict import Piece, RankEnd
+from ftslurm.policies.diagnose.text.errors import NESTED, unlabelled_line
+from ftslurm.policies.diagnose.text.findings import Finding, ends_of_runs
+from ftslurm.policies.diagnose.text.launchers import (
+    LAST_CHARS,
+)
+from ftslurm.policies.diagnose.text.traces import plain_pieces
+
+# A rank that prints ordinary lines for this long after an error has overcome it; a traceback and what libraries say of it
+# come within moments.
+OVERCOME_S = 2.0
+# Lines this close before the next error belong to it (a traceback is printed before its last line).
+BURST_S = 0.5
+# Limits of what is shown to people.
+EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
+EXCERPT_BEFORE = 80
+MORE_OF_CAUSE = 60
+# An error around another; `rank: [24]` is a value.
+_WRAPS = re.compile(r": (?!\[)")
+BEGINNING_CHARS = 80
+# It cleans up behind a process that has died, and falls over what is gone already.
+_CLEANER = "multiprocessing/resource_tracker.py"
+# A shell's for a command that it cannot run.
+_NO_COMMAND = frozenset({126, 127})
+# A shell misses a command, and goes on: a helper's, unless the status says that it was the rank's own.
+_COMMAND = "user-perm-exec"
+_HELPER = re.compile(r"^(?:\S+: ){0,2}(?:line \d+: )?\S+: (?:command )?not found$")
+# Lines of a launcher about its children.
+HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
+
+
+class Book(Protocol):
+    """What patterns.PatternBook.of_ranks() gives."""
+
+    def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
+
+    def exit(self, status: int) -> ExitMeaning: ...
+
+    def named(self, id: str) -> Pattern | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known besides the ranks' ends. faults: of devices, graded. bad_nodes: node -> why it counts as broken."""
+
+    faults: tuple[Fault, ...] = ()
+    bad_nodes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A line of a rank's output that reports a failure. own: its rank failed by itself."""
+
+    end: RankEnd
+    at: float
+    line: str
+    pattern: Pattern
+    overcome: bool = False  # the rank then went on well
+    place: str = ""  # in the user's own code, where a trace tells it
+    mild: bool = False  # its writer does not call it an error
+    settled: bool = False  # nor a failure
+    led_to: bool = False  # an exception that came of the one before it
+
+    @property
+    def own(self) -> bool:
+        return failed(self.end)
+
+    def __str__(self) -> str:
+        where = f" (at {self.place})" if self.place else ""
+        return f"rank {self.end.rank} on {self.end.node}: {self.line}{where}"
+
+
+def failed(end: RankEnd) -> bool:
+    """Did the rank fail by itself, and not because it was told to stop?"""
+    return end.status is not None and not end.status.ok and not end.stopped
+
+
+def hits_of(end: RankEnd, book: Book) -> list[Hit]:
+    """Every line of the rank's output that a pattern or rule knows, in order of time."""
+    found: list[Hit] = []
+    for stream in ("out", "err"):
+        pieces = [piece for piece in end.output if piece.stream == stream]
+        if not pieces:
+            continue
+        texts = plain_pieces([piece.text for piece in pieces])
+        begins = list(accumulate(map(len, texts[:-1]), initial=0))
+        for hit in ends_of_runs(b"".join(texts), book):
+            if _CLEANER in hit.place:
+                continue
+            piece = pieces[bisect_right(begins, hit.offset) - 1]
+            told = Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled, hit.led_to)
+            found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if of_a_helper(told) else told)
+    found.sort(key=lambda hit: hit.at)
+    return _marked(end, found)
+
+
+def _excerpt(hit: Finding) -> str:
+    """The line for people; of a long line, the part that matters."""
+    begin = hit.start - EXCERPT_BEFORE if hit.start > EVIDENCE_CHARS - EXCERPT_BEFORE else 0
+    if len(hit.line) > EVIDENCE_CHARS and (after := hit.line.rfind(b"] ", begin, hit.start + 1)) >= 0:
+        begin = after + 2  # when and where it was printed is the part to leave out
+    text = hit.line[begin:].decode(errors="replace").strip()
+    if len(text) > EVIDENCE_CHARS and not begin and len(_WRAPS.findall(text[:LAST_CHARS])) >= NESTED and not hit.word:
+        # Who wraps an error in another (`a: b: c: d`) says the cause last, and from its beginning if it is not too long.
+        half = EVIDENCE_CHARS // 2 - 3
+        cause = text.rfind(": ", len(text) - half - MORE_OF_CAUSE, len(text) - half) + 1
+        last = text[cause:].lstrip() if cause else text[-half:]
+        return visible(f"{text[:half]} [...] {last}")
+    text = text[:EVIDENCE_CHARS]
+    return visible(f"... {text}" if begin else text)
+
+
+def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
+    """Marks hits as overcome if the rank printed ordinary lines for a while afterwards; never the last hit of a failed rank."""
+    times = [hit.at for hit in hits]
+    lines = _LinesAhead(end.output)
+    marked = []
+    for number, hit in enumerate(hits, start=1):
+        later = bisect_right(times, hit.at + OVERCOME_S)
+        until = (times[later] if later < len(times) else end.at or float("inf")) - BURST_S
+        went_on = lines.second_after(hit.at + OVERCOME_S) < until
+        last_words = hit.own and number == len(hits)
+        marked.append(replace(hit, overcome=True) if went_on and not last_words else hit)
+    return marked
+
+
+class _LinesAhead:
+    """When a rank printed lines. It is asked for ever later times, and so reads each piece once at most, mostly only a few."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._pieces = sorted(pieces, key=_printed_at)
+        self._read = 0  # pieces that were read or passed over
+        self._ahead: deque[float] = deque()
+
+    def second_after(self, at: float) -> float:
+        """When the second line after `at` was printed; infinity if there is none."""
+        while self._ahead and self._ahead[0] <= at:
+            self._ahead.popleft()
+        self._read = bisect_right(self._pieces, at, lo=self._read, key=_printed_at)
+        while len(self._ahead) < 2 and self._read < len(self._pieces):
+            piece = self._pieces[self._read]
+            self._ahead.extend(piece.at for line in _first_lines(piece.text) if line.strip())
+            self._read += 1
+        return self._ahead[1] if len(self._ahead) >= 2 else float("inf")
+
+
+_printed_at = attrgetter("at")
+
+
+def _first_lines(text: str) -> list[str]:
+    """The first eight lines."""
+    lines = text[:1000].splitlines()
+    return lines[:8] if len(lines) > 8 else text.splitlines()[:8]
+
+
+def of_a_helper(hit: Hit) -> bool:
+    """Is it a shell's word on a command that the rank went on without?"""
+    status = hit.end.status
+    own = status is not None and (status.code in _NO_COMMAND or not failed(hit.end))
+    return hit.pattern.id == _COMMAND and not own and _HELPER.search(unlabelled_line(hit.line)) is not None
+
+
+def beginning(hit: Hit) -> str:
+    """The begin of its line as printed, without the detail that was joined to it."""
+    return hit.line.split(" ... ")[0][:BEGINNING_CHARS]
+
+
+def ranks_of(hits: Iterable[Hit]) -> dict[int, RankEnd]:
+    return {hit.end.rank: hit.end for hit in hits}
+
+
+def one_a_rank(hits: Sequence[Hit]) -> list[Hit]:
+    found: dict[int, Hit] = defaultdict()
+    for hit in sorted(hits, key=lambda hit: hit.at):
+        found.setdefault(hit.end.rank, hit)
+    return list(found.values())

@@ -1,0 +1,152 @@
+"""What a rank itself says of its end, and of what led to a line that it printed: its words, where no pattern knows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from ftslurm.model.text import visible
+from ftslurm.model.verdict import RankEnd, Role
+from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_CHARS, HEADERS, Hit, beginning
+from ftslurm.policies.diagnose.text.errors import complaint, error_before, told_error, unlabelled_line
+from ftslurm.policies.diagnose.text.launchers import (
+    LAST_CHARS,
+    child_line,
+    signal_by_name,
+    signal_line,
+    status_line,
+    tells_reason,
+)
+from ftslurm.policies.diagnose.text.summaries import only_reports
+from ftslurm.policies.diagnose.text.traces import outline, plain
+
+# What a device error brings down fails within seconds.
+LAST_WORDS_S = 5.0
+# As a shell passes on a signal: 128 and its number.
+SHELLS_OWN = range(128, 160)
+# Patterns that tell who complains, but not about what.
+GENERAL = frozenset({"nccl-warn"})
+# What a ruler, a frame of a table or an empty line has none of.
+_WORDS = re.compile(r"\w")
+# A shell's word for a crash, which does not tell the cause.
+_BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?\W*$")
+
+
+def own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
+    """The line that the program may have printed as the reason. but: beginnings of lines to pass over.
+
+    vaguely: even if that only says that something failed.
+    """
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, vaguely=vaguely))), ""))
+
+
+def says_what(end: RankEnd) -> bool:
+    """Does it say what failed, and not only that something did?"""
+    words = own_words(end, (), vaguely=False)
+    return bool(words) and not only_reports(words.split(" ... ")[-1].encode(errors="replace"))
+
+
+def torn(end: RankEnd) -> bool:
+    """Has its output the beginning of a trace, and no error?"""
+    began = any("Traceback (most recent call last)" in piece.text for piece in end.output)
+    return began and not own_words(end, ())
+
+
+def status_named(end: RankEnd) -> str:
+    """The line that tells an error by the number with which the rank exited."""
+    code = end.status.code if end.status else 0
+    return visible(next((line for text in _said(end) if code and (line := status_line(text, code))), ""))
+
+
+def complaint_of(end: RankEnd) -> str:
+    return visible(next((line for text in _said(end) if (line := complaint(text))), ""))
+
+
+def _warned_of(end: RankEnd, but: Collection[str]) -> str:
+    """The warning that the rank printed before it gave up, if it printed no error."""
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, mild=True))), ""))
+
+
+def last_words(end: RankEnd) -> str:
+    """For people: the last line about the rank's end, by the rank or by its launcher."""
+    number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
+    for said in _said(end):
+        shown = signal_line(said, number)
+        if _BARE_CRASH.search(unlabelled_line(shown)) and (own := told_error(said, reports=False)):
+            shown = own
+        found = shown or (child_line(said) or signal_by_name(said, number) if number else "")
+        if found := found or told_error(said) or told_error(said, mild=True):
+            return visible(f"; it printed: {found}")
+    if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if _WORDS.search(line)), ""):
+        return visible(f"; its last line: {last[:EVIDENCE_CHARS]}")
+    return ""
+
+
+def told_of(end: RankEnd, number: int) -> str:
+    """What else tells of the rank's end: Slurm's reason for a signal, else a launcher's line, else a warning of its own."""
+    number = number or (max(0, end.status.code - SHELLS_OWN.start) if end.status else 0)
+    if reason := next((line for said in _said(end) if tells_reason(line := signal_line(said, number), number)), ""):
+        return reason
+    if end.status and end.status.signal:
+        return ""
+    return next((line for said in _said(end) if (line := told_error(said, mild=True))), "")
+
+
+def _said(end: RankEnd) -> Iterator[str]:
+    """The end of each of its streams, without quoted text."""
+    for stream in ("err", "out"):
+        if text := "".join(piece.text for piece in end.output if piece.stream == stream):
+            yield outline(plain(text[-LAST_CHARS:])).said.decode(errors="replace")
+
+
+def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
+    """The hit with what else its rank printed, which may be a cause that no pattern knows."""
+    own = said_beside(hit, hits)
+    if not own and (before := led_to(hit, hits)):
+        return f"{hit}; just before: {before}"
+    if not own and (after := _came_of(hit, hits)):
+        return f"{hit}; which led to: {after}"
+    return f"{hit}; it printed: {own}" if own else str(hit)
+
+
+def led_to(hit: Hit, hits: Sequence[Hit]) -> str:
+    """An error that no pattern knows, and that the rank printed in the moments before the hit."""
+    if hit.pattern.role is not Role.ROOT:
+        return ""
+    said = [piece for piece in hit.end.output if hit.at - BURST_S <= piece.at <= hit.at]
+    text = outline(plain("".join(piece.text for piece in said)[-2 * LAST_CHARS :])).said.decode(errors="replace")
+    return visible(error_before(text, beginning(hit), [beginning(each) for each in _known(hit, hits)]))
+
+
+def _came_of(hit: Hit, hits: Sequence[Hit]) -> str:
+    """The last exception of the chain that this one began, by the runtime's word; its rank told it last of all."""
+    mine = [each for each in hits if each.end.rank == hit.end.rank and hit.at <= each.at <= hit.at + LAST_WORDS_S]
+    behind = mine[mine.index(hit) + 1 :] if hit in mine and hit.pattern.role is Role.ROOT else []
+    last = next((each for each in reversed(behind) if each.pattern.role is Role.ROOT), None)
+    if last is None or not last.led_to or last.pattern.defers:
+        return ""
+    said = last.line.partition(": ")[2] or last.line
+    return "" if said in hit.line or hit.line in last.line else last.line  # it may only say the same again
+
+
+def words_of(hit: Hit, hits: Sequence[Hit]) -> str:
+    """As `with_own_words`, without rank and place."""
+    own = said_beside(hit, hits)
+    if not own:
+        return hit.line
+    # A header says less than what it was said with; a line that names the thing says more.
+    header = hit.pattern.defers or hit.pattern.id in HEADERS or _BARE_CRASH.search(unlabelled_line(hit.line)) is not None
+    return f"{own}; {hit.line}" if header else f"{hit.line}; {own}"
+
+
+def said_beside(hit: Hit, hits: Sequence[Hit]) -> str:
+    crash = _BARE_CRASH.search(unlabelled_line(hit.line)) is not None
+    if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
+        return ""  # its detail is there already, or it needs none
+    but = [beginning(each) for each in _known(hit, hits) if each is hit or not each.pattern.defers]
+    return own_words(hit.end, but) or _warned_of(hit.end, but)
+
+
+def _known(hit: Hit, hits: Sequence[Hit]) -> list[Hit]:
+    """Hits of the same rank from patterns that know more than who complains."""
+    return [each for each in hits if each.end.rank == hit.end.rank and (each is hit or each.pattern.id not in GENERAL)]

@@ -1,0 +1,132 @@
+"""Which of the lines count? Not what is only a warning, a header, an echo of another rank's failure, or came after it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ftslurm.model.verdict import ErrorClass, RankEnd, Role
+from ftslurm.policies.diagnose.hits import HEADERS, Hit, beginning, failed, ranks_of
+from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, own_words
+from ftslurm.policies.diagnose.text.lines import is_information
+from ftslurm.policies.diagnose.text.summaries import only_reports
+
+# What two ranks did is told to be one after the other if so far apart.
+JITTER_S = 0.1
+# So many ranks are asked what they say; a thousand would say the same.
+LISTENED_TO = 32
+# How a process goes down that another's failure may have taken along.
+_CRASHES = frozenset({"segv", "sigbus"})
+# Something that was to be there is not: so cleaning up fails after a failure.
+_STUMBLED = re.compile(r"\b(?:AttributeError|UnboundLocalError|NameError): ")
+# What ends a rank by itself, so that the network errors of others come of it.
+_ENDS_A_RANK = frozenset({ErrorClass.OOM, ErrorClass.HARDWARE})
+_LOST_A_PEER = re.compile(r"(?i)\b(?:peer|remote)\b|\b(?:connection|socket)\b.{0,40}\b(?:closed|reset|lost|broken|aborted)\b")
+
+
+def after_the_fact(hit: Hit, first: float) -> bool:
+    """Did a rank that was told to stop print it after another rank had failed? Then it is a reaction, whatever it says.
+
+    first: when the first rank failed.
+    """
+    if hit.own or hit.pattern.role is not Role.ROOT or not hit.end.stopped:
+        return False
+    return hit.at > first
+
+
+def without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
+    """The hits without warnings. A warning is a cause only if no rank reports an error, or only bystanders do.
+
+    Then a warning of a failed rank may be the cause: PyTorch's store only warns that a name or a port is not available, and
+    reports as an error that no rank could connect.
+    """
+    errors = [hit for hit in hits if not hit.mild]
+    if any(hit.pattern.role is Role.ROOT for hit in errors):
+        return errors
+    # A line of information is none if its rank says an error that no pattern knows.
+    informing = ranks_of(hit for hit in hits if hit.own and _only_informs(hit))
+    said: dict[int, list[str]] = defaultdict(list)
+    for hit in hits if informing else ():
+        said[hit.end.rank].append(beginning(hit))
+    told = {rank for rank, end in informing.items() if own_words(end, said[rank], vaguely=False)}
+    hits = [hit for hit in hits if hit.end.rank not in told or not _only_informs(hit)]
+    if not errors:
+        return hits
+    return [hit for hit in hits if not hit.mild or (hit.own and not hit.settled and hit.pattern.role is Role.ROOT)]
+
+
+def _only_informs(hit: Hit) -> bool:
+    return hit.mild and is_information(hit.line.encode(errors="replace"))
+
+
+def without_stumbles(hits: Sequence[Hit]) -> Sequence[Hit]:
+    """The hits without what a rank's program or launcher fell over as it cleaned up after it had reported a failure."""
+    reported: dict[int, float] = {}
+    kept = []
+    for hit in hits:
+        at = reported.get(hit.end.rank)
+        if at is not None and hit.at <= at + LAST_WORDS_S and hit.pattern.role is Role.ROOT and _STUMBLED.search(hit.line):
+            continue
+        if (hit.pattern.defers or hit.pattern.role is Role.SYMPTOM) and not hit.mild:
+            reported[hit.end.rank] = hit.at
+        kept.append(hit)
+    return kept
+
+
+def without_headers(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without headers, on each rank that also printed the error itself."""
+    named = {hit.end.rank for hit in hits if not hit.pattern.defers}
+    return [hit for hit in hits if not hit.pattern.defers or hit.end.rank not in named]
+
+
+def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
+    """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed,
+    nor by who has lost a peer by it.
+    """
+    named = [hit for hit in roots if not hit.pattern.defers]
+    losses = {id(hit) for hit in named if hit.pattern.error_class is ErrorClass.NETWORK}
+    named = [hit for hit in named if id(hit) not in losses]
+
+    def echoes(hit: Hit) -> bool:
+        if id(hit) in losses:
+            others = [each for each in named if each.end.rank != hit.end.rank and each.at <= hit.at + LAST_WORDS_S]
+            peers = _LOST_A_PEER.search(hit.line) is not None
+            return any(peers or each.pattern.error_class in _ENDS_A_RANK for each in others)
+        mine = (each for each in named if each.pattern.error_class is hit.pattern.error_class)
+        return hit.pattern.defers and any(abs(each.at - hit.at) <= LAST_WORDS_S for each in mine)
+
+    return [hit for hit in roots if not echoes(hit)]
+
+
+def but_reports(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
+    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line.
+
+    Nor if another rank says what, which failed no later, and of which no line is known.
+    """
+    if not roots or not all(map(_only_reports, roots)):
+        return roots
+    told = {
+        hit.end.rank
+        for hit in hits
+        if hit.pattern.role is Role.SYMPTOM and not hit.pattern.defers and hit.pattern.id not in HEADERS
+    }
+    if all(hit.end.rank in told for hit in roots):
+        return []
+    spoke, last = {hit.end.rank for hit in hits}, max(hit.end.at for hit in roots)
+    others = (end for end in ends if failed(end) and end.rank not in spoke and end.output and end.at <= last)
+    return [] if any(own_words(end, (), vaguely=False) for end in others) else roots
+
+
+def _only_reports(hit: Hit) -> bool:
+    by_words = only_reports(hit.line.encode(errors="replace"))
+    return by_words or (hit.pattern.defers and not hit.pattern.pattern)
+
+
+def but_late_crashes(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
+    """The roots; none if each is a crash that tells no cause, and another rank failed before it and says of what."""
+    if not roots or any(hit.pattern.id not in _CRASHES for hit in roots):
+        return roots
+    spoke, first = {hit.end.rank for hit in hits}, min(hit.end.at for hit in roots)
+    before = [end for end in ends if failed(end) and end.rank not in spoke and end.at < first - JITTER_S]
+    return [] if any(own_words(end, (), vaguely=False) for end in before[:LISTENED_TO]) else roots
