@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.by_symptoms import complained_first, of_one_node
-from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, Book, Hit, of_a_helper, one_a_rank, ranks_of
+from ftslurm.policies.diagnose.hits import CRASHES, EVIDENCE_LINES, Book, Hit, failed, of_a_helper, one_a_rank, ranks_of
 from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, led_to, said_beside, with_own_words, words_of
 from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
 from ftslurm.policies.diagnose.text.values import of_the_node, port_in
@@ -49,6 +49,8 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
     roots = without_echoes(without_headers(roots))
     first = min(roots, key=lambda hit: hit.at)
     same = ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
+    if first.pattern.id in CRASHES:  # the others need not say it
+        same |= {end.rank: end for end in ends if failed(end) and end.status == first.end.status}
     everywhere = widespread(same, ends)
     error_class, p = first.pattern.error_class, first.pattern
     retriable, confirm = p.retriable, p.confirm

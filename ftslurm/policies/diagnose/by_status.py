@@ -8,7 +8,7 @@ from dataclasses import replace
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.by_root import ASKED_FOR, NODES_SETUP
-from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, Book, Hit, beginning, failed, one_a_rank
+from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, HEADERS, OF_ITSELF, Book, Hit, beginning, failed, one_a_rank
 from ftslurm.policies.diagnose.own_words import (
     LAST_WORDS_S,
     SHELLS_OWN,
@@ -35,7 +35,9 @@ _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 128, 255})
 # The status of a rank that MPI_Abort ended: 128 and SIGTERM.
 _ASKED_OF_ITSELF = 128 + 15
 _ABORT_PASSED_ON = SHELLS_OWN.start + 6
-_FROM_OUTSIDE, _OF_ITSELF = frozenset({9, 15}), frozenset({4, 7, 8, 11})
+_FROM_OUTSIDE = frozenset({9, 15})
+
+_ASKED_TO_ABORT = frozenset({"mpi-abort", "mpi-abort-more"})
 
 
 def status_tells(end: RankEnd) -> bool:
@@ -74,7 +76,7 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     signature = signal_name(number) if number else f"exit {first.status.code}"
     known = first.status.code != GENERAL_ERROR or number
     itself = own_words(first, [beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
-    if not itself and not symptoms and not told_of(first, number):
+    if not itself and all(hit.pattern.id in HEADERS for hit in symptoms) and not told_of(first, number):
         itself = complaint_of(first)
     if not number and first.status.code not in _ANY_ERROR and (named := status_named(first)):
         words, itself = f"; it printed: {named}", named
@@ -86,6 +88,8 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
     if first.status.code in _ANY_ERROR and any(piece.text.strip() for piece in first.output):
         held = False  # a launcher that fails says nothing on the program's behalf; a program that speaks has ended itself
+    if signature == "SIGABRT" and any(hit.pattern.id in _ASKED_TO_ABORT for hit in symptoms):
+        held = False  # the program has asked for it
     # What is wrong with one node's processor or installation, another node may not have.
     others = held and m.retriable is Retriable.NO and bool(no_other_node(same, ends))
     evidence = [what + (f" ({m.meaning})" if known else ", and none of its output is known") + words]
@@ -119,7 +123,7 @@ def _first_to_tell(silent: Sequence[RankEnd]) -> RankEnd:
     crashed = [end for end in in_time if end.status and end.status.signal]
     first = crashed[0] if crashed else in_time[0]
     if first.status and first.status.signal in _FROM_OUTSIDE:
-        own = (end for end in crashed if end.status and end.status.signal in _OF_ITSELF)
+        own = (end for end in crashed if end.status and end.status.signal in OF_ITSELF)
         first = next((end for end in own if end.at <= first.at + BURST_S), first)
     if crashed:
         others = [end for end in in_time if end.at < first.at - JITTER_S]

@@ -29,8 +29,9 @@ from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, HEADERS, Book, Facts,
 from ftslurm.policies.diagnose.own_words import own_words, torn
 from ftslurm.policies.diagnose.which_count import (
     after_the_fact,
-    but_late_crashes,
     but_reports,
+    told_before,
+    unless_told_before,
     without_stumbles,
     without_warnings,
 )
@@ -49,7 +50,7 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     if oom := [end for end in ends if end.oom]:
         return out_of_memory(oom)
     said = [hit for hit in hits if hit.pattern.role is Role.ROOT]
-    if roots := but_late_crashes(but_reports(said, hits, ends), hits, ends):
+    if roots := unless_told_before(but_reports(said, hits, ends), hits, ends):
         return by_root(ends, shared_ports(roots, book), hits)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
@@ -69,8 +70,9 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     if symptoms:  # a trace that was cut off tells nothing, and others tell something
         silent = [end for end in silent if status_tells(end) or not torn(end)]
     # What those who spoke ended with as well tells no more than their words: an abort by who saw the same.
+    # Except that of who failed before them, and says of what.
     if symptoms and ended_alike(silent, ends, spoke):
-        silent = []
+        silent = told_before(silent, symptoms)
     if silent:
         return by_status(ends, silent, symptoms, book)
     return by_symptoms(ends, symptoms) if symptoms else _nothing(ends)

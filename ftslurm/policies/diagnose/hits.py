@@ -36,12 +36,16 @@ MORE_OF_CAUSE = 60
 _WRAPS = re.compile(r": (?!\[)")
 BEGINNING_CHARS = 80
 # It cleans up behind a process that has died, and falls over what is gone already.
-_CLEANER = "multiprocessing/resource_tracker.py"
+CLEANER = "multiprocessing/resource_tracker.py"
 # A shell's for a command that it cannot run.
 _NO_COMMAND = frozenset({126, 127})
 # A shell misses a command, and goes on: a helper's, unless the status says that it was the rank's own.
 _COMMAND = "user-perm-exec"
 _HELPER = re.compile(r"^(?:\S+: ){0,2}(?:line \d+: )?\S+: (?:command )?not found$")
+# Signals by which the kernel ends a process for what it did.
+OF_ITSELF = frozenset({4, 7, 8, 11})
+# How a process goes down that another's failure may have taken along.
+CRASHES = frozenset({"segv", "sigbus"})
 # Lines of a launcher about its children.
 HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
 
@@ -102,13 +106,19 @@ def hits_of(end: RankEnd, book: Book) -> list[Hit]:
         texts = plain_pieces([piece.text for piece in pieces])
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
         for hit in ends_of_runs(b"".join(texts), book):
-            if _CLEANER in hit.place:
+            if CLEANER in hit.place:
                 continue
-            piece = pieces[bisect_right(begins, hit.offset) - 1]
-            told = Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled, hit.led_to)
+            at = pieces[bisect_right(begins, hit.offset) - 1].at
+            if hit.pattern.id in CRASHES and _by_signal(end):  # whoever tells of it, tells it afterwards
+                at = min(at, end.at)
+            told = Hit(end, at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled, hit.led_to)
             found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if of_a_helper(told) else told)
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
+
+
+def _by_signal(end: RankEnd) -> bool:
+    return bool(end.at and end.status and end.status.signal in OF_ITSELF)
 
 
 def _excerpt(hit: Finding) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ftslurm.model.text import visible
 from ftslurm.model.verdict import RankEnd, Role
-from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_CHARS, HEADERS, Hit, beginning
+from ftslurm.policies.diagnose.hits import BURST_S, CLEANER, EVIDENCE_CHARS, HEADERS, Hit, beginning
 from ftslurm.policies.diagnose.text.errors import complaint, error_before, told_error, unlabelled_line
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
@@ -89,14 +89,20 @@ def told_of(end: RankEnd, number: int) -> str:
         return reason
     if end.status and end.status.signal:
         return ""
-    return next((line for said in _said(end) if (line := told_error(said, mild=True))), "")
+    return next((line for said in _said(end) if (line := told_error(said, reports=False, mild=True))), "")
 
 
 def _said(end: RankEnd) -> Iterator[str]:
-    """The end of each of its streams, without quoted text."""
+    """The end of each of its streams, without quoted text and without errors that nobody cares for."""
     for stream in ("err", "out"):
         if text := "".join(piece.text for piece in end.output if piece.stream == stream):
-            yield outline(plain(text[-LAST_CHARS:])).said.decode(errors="replace")
+            seen = outline(plain(text[-LAST_CHARS:]))
+            said = seen.said
+            for raised in reversed(seen.raised):
+                if raised.ignored or CLEANER in raised.deepest:
+                    until = said.find(b"\n", raised.offset)
+                    said = said[: raised.offset] + said[until:] if until >= 0 else said[: raised.offset]
+            yield said.decode(errors="replace")
 
 
 def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:

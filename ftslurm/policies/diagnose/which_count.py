@@ -7,17 +7,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ftslurm.model.verdict import ErrorClass, RankEnd, Role
-from ftslurm.policies.diagnose.hits import HEADERS, Hit, beginning, failed, ranks_of
+from ftslurm.policies.diagnose.hits import CRASHES, HEADERS, OF_ITSELF, Hit, beginning, failed, ranks_of
 from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, own_words
 from ftslurm.policies.diagnose.text.lines import is_information
 from ftslurm.policies.diagnose.text.summaries import only_reports
+from ftslurm.policies.diagnose.text.wording import kind_of_words
 
 # What two ranks did is told to be one after the other if so far apart.
 JITTER_S = 0.1
+# In one moment, the order tells nothing: each rank has a clock and pipes of its own.
+SAME_MOMENT_S = 1.0
 # So many ranks are asked what they say; a thousand would say the same.
 LISTENED_TO = 32
-# How a process goes down that another's failure may have taken along.
-_CRASHES = frozenset({"segv", "sigbus"})
 # Something that was to be there is not: so cleaning up fails after a failure.
 _STUMBLED = re.compile(r"\b(?:AttributeError|UnboundLocalError|NameError): ")
 # What ends a rank by itself, so that the network errors of others come of it.
@@ -82,17 +83,20 @@ def without_headers(hits: Sequence[Hit]) -> list[Hit]:
 
 def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
     """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed,
-    nor by who has lost a peer by it.
+    nor by who has lost a peer by it, or crashed over it.
     """
     named = [hit for hit in roots if not hit.pattern.defers]
     losses = {id(hit) for hit in named if hit.pattern.error_class is ErrorClass.NETWORK}
     named = [hit for hit in named if id(hit) not in losses]
+    causes = [hit for hit in named if hit.pattern.id not in CRASHES]
 
     def echoes(hit: Hit) -> bool:
         if id(hit) in losses:
             others = [each for each in named if each.end.rank != hit.end.rank and each.at <= hit.at + LAST_WORDS_S]
             peers = _LOST_A_PEER.search(hit.line) is not None
             return any(peers or each.pattern.error_class in _ENDS_A_RANK for each in others)
+        if hit.pattern.id in CRASHES:
+            return any(each.end.rank != hit.end.rank and abs(each.at - hit.at) <= SAME_MOMENT_S for each in causes)
         mine = (each for each in named if each.pattern.error_class is hit.pattern.error_class)
         return hit.pattern.defers and any(abs(each.at - hit.at) <= LAST_WORDS_S for each in mine)
 
@@ -123,10 +127,44 @@ def _only_reports(hit: Hit) -> bool:
     return by_words or (hit.pattern.defers and not hit.pattern.pattern)
 
 
-def but_late_crashes(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
-    """The roots; none if each is a crash that tells no cause, and another rank failed before it and says of what."""
-    if not roots or any(hit.pattern.id not in _CRASHES for hit in roots):
+def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
+    """The roots; none if each is of a kind that another's failure brings about, and another rank failed before and says of what.
+
+    Of what that rank says no line is known, or it would be a root.
+    """
+    if not roots or not all(map(_is_brought_about, roots)):
         return roots
-    spoke, first = {hit.end.rank for hit in hits}, min(hit.end.at for hit in roots)
-    before = [end for end in ends if failed(end) and end.rank not in spoke and end.at < first - JITTER_S]
-    return [] if any(own_words(end, (), vaguely=False) for end in before[:LISTENED_TO]) else roots
+    spoke = {hit.end.rank for hit in hits}
+    crashes = all(hit.pattern.id in CRASHES for hit in roots)
+    return [] if told_before([end for end in ends if failed(end) and end.rank not in spoke], roots, crashes) else roots
+
+
+def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], crashes: bool = False) -> list[RankEnd]:
+    """Of ranks of which no line is known: those that failed before any hit, and say of what, if that was no connection.
+
+    One that crashed of itself need not say it. crashes: each hit is a crash, which tells less than a word of the same moment.
+    """
+    first = min(hit.at for hit in hits)
+    until = first + SAME_MOMENT_S if crashes else first - JITTER_S
+    before = [end for end in silent if end.output and _last_said(end) < until]
+    crashed = [] if crashes else [end for end in silent if _crashed(end) and end.at < first - JITTER_S]
+    return crashed + [end for end in before[:LISTENED_TO] if end not in crashed and _says_otherwise(end)]
+
+
+def _is_brought_about(hit: Hit) -> bool:
+    return hit.pattern.id in CRASHES or hit.pattern.error_class is ErrorClass.NETWORK
+
+
+def _last_said(end: RankEnd) -> float:
+    return max((piece.at for piece in end.output), default=end.at)
+
+
+def _crashed(end: RankEnd) -> bool:
+    return end.status is not None and end.status.signal in OF_ITSELF
+
+
+def _says_otherwise(end: RankEnd) -> bool:
+    """Does it say what failed, and was that no connection?"""
+    words = own_words(end, (), vaguely=False)
+    kind = kind_of_words(words)
+    return bool(words) and not (kind and kind.error_class is ErrorClass.NETWORK)

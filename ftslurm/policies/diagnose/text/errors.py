@@ -23,7 +23,7 @@ _GIVES_UP = compiled(
     r"|stack smashing|(?:did|does|has|have|is|was|are) not converged?"
     r"|not converged|fail\w* to converge"
     r"|loss is (?:nan|inf)|(?:nan|inf)s? (?:loss|or (?:nan|inf)|detected|found|encountered)"
-    r"|(?-i:MPI_ERR_[A-Z_]{2,30}|[a-z]\w{0,20}Error[A-Z]\w{2,60})"
+    r"|(?-i:MPI_ERR_[A-Z_]{2,30}|[A-Z]+_ERROR_LOG|[a-z]\w{0,20}Error[A-Z]\w{2,60})"
     r"|halted|MPI_ABORT|disallowed|severe|not enough|unexpected(?:ly)?|not a valid"
     r"|problems? (?:with|finding|reading|opening|writing)|(?:closed|reset|terminated) by|\w*max\w*(?: \w+){0,4} reached"
     r"|limit (?:\w+ )?reached|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
@@ -70,7 +70,12 @@ _VAGUE = compiled(
 # What a program of Slurm ends itself with; its errors before are on the way there.
 _FATAL = compiled(r"^\w+: fatal: ")
 # `srun: error: If munged is up, restart with ...`: advice at the level of an error.
-_ADVISES = compiled(r"(?i)^[\w./-]{1,60}: (?:error|fatal): (?:if|please|try|check|make sure|consider)\b")
+_ADVISES = compiled(
+    r"(?i)^(?:[\w./-]{1,60}: |[\[\]\w: ]{1,40} )(?:error|fatal): (?:(?:or )?(?:if|please|try|see|check)"
+    r"|make sure|consider|to get more)\b"
+)
+# A frame around a message, of which each line is marked as an error.
+_RULER = compiled(r"(?i)\berror:?\s*[-=*#]{8,}\s*$")
 # Prints the end of another's log: the errors below are the other's, and tell more than what was said above.
 _SHOWS_A_LOG = compiled(
     r"(?i)\blast \d+ lines\b|\b(?:tail|end|contents?) of (?:\S+ ){0,4}(?:log|output|std(?:out|err))\b"
@@ -129,7 +134,7 @@ def _told(
             or _unboxed(printed[number]).strip().startswith(skipped)
         ):
             continue
-        if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data) or _ADVICE.search(data):
+        if is_guessed(_sentence(lines, number, found.start())) or any(kind.search(data) for kind in (_ADVISES, _ADVICE, _RULER)):
             continue
         if is_report(data):
             if reported >= 0 and _FATAL.search(lines[reported][:200].encode("latin-1", "replace")):
@@ -228,8 +233,13 @@ def _unboxed(line: str) -> str:
     return found.group(1) if found else line
 
 
-# A runtime's advice below an error.
-_ADVICE = compiled(r"(?i)^\W*(?:possible )?(?:solution|cause|reason|suggestion|action|hint)s?: ")
+# A runtime's advice below an error, and what it says of errors of a kind.
+_ADVICE = compiled(
+    r"(?i)^\W*(?:possible )?(?:solution|cause|reason|suggestion|action|hint)s?: "
+    r"|\b(?:has|have) sent help message\b|\bset MCA parameter\b"
+    r"|\b(?:this|these|such) (?:\w+ )?(?:errors?|failures?|problems?|exceptions?|messages?)"
+    r" (?:may|might|could|can|usually|typically|often|generally)\b"
+)
 # A cause stands so close above what it led to, empty lines not counted.
 BEFORE_LINES = 8
 
@@ -297,8 +307,12 @@ def _marked_from(lines: Sequence[str], number: int) -> int:
     return begun
 
 
-# `--> Returned "Unreachable" (-12) instead of "Success" (0)`: what the call above gave back.
-_GIVES_MORE = re.compile(r"\s*-->\s+\S")
+# `Reason: bad input`, or `--> Returned "Unreachable" (-12) instead of "Success" (0)`: what the call above gave back.
+_SAYS_WHY = re.compile(r"\s*(?:-->\s+|(?:Reason|Cause|Details?): )\S")
+# `------- FATAL CALLED -------`: its message stands below, up to a ruler.
+_TITLED = re.compile(r"\s*[-=*#!]{4,}\s*[A-Za-z][^\n]{0,80}\w[\s.!:]*[-=*#!]{4,}\s*$")
+_RULED = re.compile(r"[-=*#!]{8,}$")
+FRAMED_LINES = 4
 # `error running hook: exit status 1, stdout: , stderr: ...`: what the child printed goes on in the lines below.
 _OF_A_CHILD = re.compile(r"\bstd(?:err|out): [^:]*$")
 
@@ -320,7 +334,9 @@ def _shown(lines: Sequence[str], number: int) -> str:
         return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[found.start() :]}"
     if len(shown) > SHOWN_CHARS and shown.count(": ") >= NESTED:
         return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[-(SHOWN_CHARS // 2) :]}"
-    if ended + 1 < len(lines) and (shown.endswith(":") or _GIVES_MORE.match(lines[ended + 1])):
+    if _TITLED.match(lines[number]) and (framed := _framed(lines, number)):
+        return " ".join((shown, *framed))
+    if ended + 1 < len(lines) and (shown.endswith(":") or _SAYS_WHY.match(lines[ended + 1])):
         return f"{shown} {lines[ended + 1].strip()}"
     if ended + 1 < len(lines) and _OF_A_CHILD.search(shown[-WRAPPED_CHARS * 2 :]):
         below = next(
@@ -328,6 +344,13 @@ def _shown(lines: Sequence[str], number: int) -> str:
         )
         return f"{shown[: SHOWN_CHARS // 2]} ... {below}" if below else shown
     return shown
+
+
+def _framed(lines: Sequence[str], title: int) -> list[str]:
+    """What stands between a title and the ruler that ends its frame; nothing if no ruler does."""
+    below = [line.strip() for line in lines[title + 1 : title + 2 + FRAMED_LINES]]
+    end = next((number for number, line in enumerate(below) if _RULED.match(line)), 0)
+    return [line for line in below[:end] if line]
 
 
 def _deepest(lines: Sequence[str]) -> str:

@@ -108,7 +108,8 @@ def _status(number: int) -> ExitStatus | None:
 
 # What reports the end of another process, and comes after it.
 _REPORTS = compiled(
-    r"^(?:\d{1,6}: )?slurmstepd[\w.-]{0,60}: |^(?:srun|salloc|sbatch|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
+    r"^(?:\d{1,6}: )?slurm(?:step)?d[\w.\[\]-]{0,60}: "
+    r"|^(?:(?:srun|salloc|sbatch)(?:\.\w+)?|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
     r"|^\[?(?:mpiexec|proxy|prterun)[@:\]]"
     r"|cannot recover from this failure|\bprocess killed \(SIGTERM\)"
     r"|\*\*\* MPI_ERRORS_ARE_FATAL|\*\*\*    and potentially your MPI job"
@@ -121,7 +122,7 @@ _REPORTS = compiled(
     r"|^\s*(?:Aborted|Killed|Terminated|Bus error|Illegal instruction|Segmentation fault)(?: \(core dumped\))?\s*$"
 )
 # What srun itself could not do or was refused is its own word, and no report.
-_SRUNS_OWN = compiled(r"^(?:srun|salloc|sbatch): (?:error|fatal): ")
+_SRUNS_OWN = compiled(r"^(?:srun|salloc|sbatch)(?:\.\w+)?: (?:error|fatal): ")
 _SSHS_OWN = compiled(r"^ssh: (?:connect to|Could not resolve) ")
 _OF_TASKS = compiled(
     r": tasks? [\d,\[\]-]+: |\bJob step aborted|\bTerminating\b|\bForce.Terminated|\bTimed out waiting"
