@@ -21,11 +21,14 @@ from ftslurm.policies.diagnose.text.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
 )
-from ftslurm.policies.diagnose.text.traces import plain_pieces
+from ftslurm.policies.diagnose.text.lines import is_of_ordinary_work
+from ftslurm.policies.diagnose.text.traces import label_of, plain_pieces
 
 # A rank that prints ordinary lines for this long after an error has overcome it; a traceback and what libraries say of it
 # come within moments.
 OVERCOME_S = 2.0
+# So many lines of its ordinary work a rank logs that has overcome an error; so much of what stands below that is looked at.
+WORKED_ON_LINES, WORKED_ON_BYTES = 2, 8000
 # Lines this close before the next error belong to it (a traceback is printed before its last line).
 BURST_S = 0.5
 # Limits of what is shown to people.
@@ -105,16 +108,27 @@ def hits_of(end: RankEnd, book: Book) -> list[Hit]:
             continue
         texts = plain_pieces([piece.text for piece in pieces])
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
-        for hit in ends_of_runs(b"".join(texts), book):
-            if CLEANER in hit.place:
-                continue
+        whole = b"".join(texts)
+        hits = [hit for hit in ends_of_runs(whole, book) if CLEANER not in hit.place]
+        for hit, until in zip(hits, [*(hit.offset for hit in hits[1:]), -1], strict=False):
             at = pieces[bisect_right(begins, hit.offset) - 1].at
             if hit.pattern.id in CRASHES and _by_signal(end):  # whoever tells of it, tells it afterwards
                 at = min(at, end.at)
-            told = Hit(end, at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled, hit.led_to)
+            overcome = until >= 0 and _worked_on(hit.line, whole[hit.offset + len(hit.line) : until])
+            told = Hit(end, at, _excerpt(hit), hit.pattern, overcome, visible(hit.place), hit.mild, hit.settled, hit.led_to)
             found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if of_a_helper(told) else told)
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
+
+
+def _worked_on(line: bytes, below: bytes) -> bool:
+    """Has the process of that line logged some lines of its ordinary work below?"""
+    ordinary, whose = 0, label_of(line)
+    for each in below[:WORKED_ON_BYTES].split(b"\n"):
+        ordinary += is_of_ordinary_work(each) and label_of(each) == whose
+        if ordinary >= WORKED_ON_LINES:
+            return True
+    return False
 
 
 def _by_signal(end: RankEnd) -> bool:

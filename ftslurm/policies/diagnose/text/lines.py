@@ -113,6 +113,7 @@ _has_a_level_of_information = _holds(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:INFO|DEBUG|TRACE)(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)"
     r"|^I\d{4} \d\d:|^(?:\[rank\d+\]:)?\[I(?:\b|\d{3,4} \d\d:)"
 )
+_speaks_of_an_error = _holds(r"(?i)\b(?:error|fatal|critical|failed)\b")
 _libraries_complain = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
 _libraries_inform = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
 _tells_a_way_out = _holds(
@@ -146,6 +147,12 @@ def is_mild(line: bytes) -> bool:
 def is_information(line: bytes) -> bool:
     """Is it logged below the level of a warning?"""
     return _has_a_level_of_information(line[:200]) or _libraries_inform(line[:200])
+
+
+def is_of_ordinary_work(line: bytes) -> bool:
+    """Is it information that the program itself logs as it works, and no library's?"""
+    begin = line[:200]
+    return _has_a_level_of_information(begin) and not (_libraries_inform(begin) or _speaks_of_an_error(begin))
 
 
 def is_dealt_with(line: bytes) -> bool:

@@ -107,6 +107,12 @@ def unlabelled(line: bytes) -> bytes:
     return line[label.end() :] if label else line
 
 
+def label_of(line: bytes) -> bytes:
+    """What a launcher puts before the line to tell whose it is; empty if it does not."""
+    label = _LABEL.match(line)
+    return label.group() if label else b""
+
+
 def undated(line: bytes) -> bytes:
     """Without the label and the time before it; its level is still there."""
     before = _LABEL_AND_TIME.match(line)
