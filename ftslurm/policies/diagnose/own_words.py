@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ftslurm.model.text import visible
 from ftslurm.model.verdict import RankEnd, Role
-from ftslurm.policies.diagnose.hits import BURST_S, CLEANER, EVIDENCE_CHARS, HEADERS, Hit, beginning
-from ftslurm.policies.diagnose.text.errors import complaint, error_before, told_error, unlabelled_line
+from ftslurm.policies.diagnose.hits import BURST_S, CLEANER, HEADERS, Hit, beginning
+from ftslurm.policies.diagnose.text.errors import complaint, error_before, last_line, told_error, unlabelled_line
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
     child_line,
@@ -26,10 +26,11 @@ LAST_WORDS_S = 5.0
 SHELLS_OWN = range(128, 160)
 # Patterns that tell who complains, but not about what.
 GENERAL = frozenset({"nccl-warn"})
-# What a ruler, a frame of a table or an empty line has none of.
-_WORDS = re.compile(r"\w")
 # A shell's word for a crash, which does not tell the cause.
-_BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?\W*$")
+_BARE_CRASH = re.compile(
+    r"^\W*(?:(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?"
+    r"|(?:traceback : )?Signal \d+ \(SIG[A-Z]+\) received by PID \d+)\W*$"
+)
 
 
 def own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
@@ -75,10 +76,13 @@ def last_words(end: RankEnd) -> str:
         if _BARE_CRASH.search(unlabelled_line(shown)) and (own := told_error(said, reports=False)):
             shown = own
         found = shown or (child_line(said) or signal_by_name(said, number) if number else "")
-        if found := found or told_error(said) or told_error(said, mild=True):
+        if found := found or told_error(said, reports=False) or told_error(said, reports=False, mild=True):
             return visible(f"; it printed: {found}")
-    if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if _WORDS.search(line)), ""):
-        return visible(f"; its last line: {last[:EVIDENCE_CHARS]}")
+        if report := told_error(said):
+            before = last_line(said)
+            return visible(f"; it printed: {before}; then: {report}" if before != report else f"; it printed: {report}")
+    if last := next((line for text in _said(end) if (line := last_line(text))), ""):
+        return visible(f"; its last line: {last}")
     return ""
 
 

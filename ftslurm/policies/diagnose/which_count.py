@@ -43,7 +43,7 @@ def without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
     reports as an error that no rank could connect.
     """
     errors = [hit for hit in hits if not hit.mild]
-    if any(hit.pattern.role is Role.ROOT for hit in errors):
+    if any(hit.pattern.role is Role.ROOT and not hit.pattern.defers for hit in errors):
         return errors
     # A line of information is none if its rank says an error that no pattern knows.
     informing = ranks_of(hit for hit in hits if hit.own and _only_informs(hit))

@@ -61,6 +61,7 @@ _VAGUE = compiled(
     # A manager of workflows says first which of its steps has failed, and why it was to run.
     r"|\berror (?:executing|running|submitting) (?:process|rule|step|task|job|stage)|\bjob execution failed\b|^\W*reason: "
     r"|\bprinting (?:contents of |enroot )?log file\b|\bthis failure appears to be\b|\bfailed for some reason\b"
+    r"|\breturned (?:an? )?non-?zero (?:exit )?(?:status|code)\b"
     r"|\bexiting: called \w*abort\b|\bcaused collective abort of all\b|^(?-i:P?MPI_)\w+\(.{0,400}\) failed\W*$"
     r"|^\W*aborting job:\W*$|^\W*BAD TERMINATION OF ONE OF YOUR\b"
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
@@ -161,6 +162,15 @@ def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
     return not framed and quoted and _IN_JSON.search(line) is None
 
 
+def last_line(text: str) -> str:
+    """The last line of a text, of those that report no other process's end if there are such; empty if it says nothing."""
+    lines = [line for line in text[-LAST_CHARS:].splitlines()[-LAST_LINES:] if _HAS_WORDS.search(line)]
+    own = (line for line in reversed(lines) if not is_report(_bytes(unlabelled_line(line))))
+    return next(own, lines[-1] if lines else "").strip()[:SHOWN_CHARS]
+
+
+# What a ruler, a frame of a table or an empty line has none of.
+_HAS_WORDS = re.compile(r"\w")
 # What complains without a word that gives up. Ordinary lines say this as well, so it counts only if nothing else does.
 _COMPLAINS = compiled(
     r"(?i)\b(?:unknown|unrecogni[sz]ed|undefined|undeclared|must (?:be|not|have)|should (?:be|not)|(?:is|are) required"
@@ -355,11 +365,13 @@ def _framed(lines: Sequence[str], title: int) -> list[str]:
 
 def _deepest(lines: Sequence[str]) -> str:
     """The last that a stack of errors says, which begins with the first of these lines or the one below; else empty."""
-    said = ""
+    said, apart = "", 0
     for number, line in enumerate(lines):
         data = line[:1000].encode("latin-1", "replace")
         if found := _STACKED.search(data):
-            said = line.strip() if found.group(1).strip() else said
+            said, apart = line.strip() if found.group(1).strip() else said, 0
         elif number and not _STACKED_MORE.search(data):
-            break
+            apart += 1  # a message of two lines
+            if apart > 1:
+                break
     return said

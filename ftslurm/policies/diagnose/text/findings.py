@@ -146,12 +146,18 @@ def _by_its_values(hit: Found, book: Scans) -> Found:
     return hit if meant is hit.pattern else hit._replace(pattern=meant)
 
 
+# What the runtime says of it; what was asserted the kernel has printed.
+_only_asserted = asks(r"device-side assert triggered")
+
+
 @lru_cache(maxsize=256)
 def _deferring(pattern: Pattern) -> Pattern:
     return replace(pattern, defers=True)
 
 
 def _meant(hit: Found, book: Scans) -> Pattern:
+    if hit.pattern.id == "user-device-assert" and _only_asserted(hit.line):
+        return _deferring(hit.pattern)
     if meant := MEANS.get(hit.pattern.id):
         line = hit.line.decode(errors="replace")
         if meaning := next((meaning for look, meaning in meant if look(line)), ""):
@@ -257,6 +263,8 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
     end = len(text) if end < 0 else end
     blank = text.find(b"\n\n", end, end + DETAIL_BYTES)
     until = blank if blank >= 0 else end + DETAIL_BYTES
+    if another := _BEGINS_ANOTHER.search(text, end, until):
+        until = another.start()
     for hit in hits[first:]:
         if hit.offset >= until:
             return False
@@ -269,6 +277,10 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
         if hit.offset < end or hit.pattern.role is Role.ROOT:
             return True
     return False
+
+
+# Another error is told from here, and not the message of the one above.
+_BEGINS_ANOTHER = re.compile(rb"\n(?:Traceback \(most recent|Exception ignored in|During handling of|The above exception)")
 
 
 def _says_why(raised: Raised) -> bool:

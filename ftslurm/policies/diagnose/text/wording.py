@@ -132,7 +132,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|low on|lack of|exceed\w*)\b(?: \S+){0,4} memory|\bmemory\b(?: \S+){0,3} (?:insufficient|exceeded"
             r"|full|exhausted)\b"
             r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:(?:re|pre|m|c)?-?alloc\w*|reserve)"
-            r"|\bm?alloc\w*(?:\(\))? fail|\bmemory\b.{0,30}\bfail"
+            r"|\bm?alloc\w*(?:\(\))? (?:(?:of|for) \S+ )?fail|\bmemory\b.{0,30}\bfail"
             r"|\bkilled process \d+ .{0,60}\btotal-?vm|\b(?:cannot|can't|could not|unable to|fail\w* to) mmap \d"
             r"|\bmore than total mem|\bworker\b.{0,60}\bby signal: (?:killed|bus error)",
             ErrorClass.OOM, Retriable.NO,
