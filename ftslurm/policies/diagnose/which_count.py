@@ -25,6 +25,11 @@ _STUMBLED = re.compile(r"\b(?:AttributeError|UnboundLocalError|NameError): ")
 _ENDS_A_RANK = frozenset({ErrorClass.OOM, ErrorClass.HARDWARE})
 _LOST_A_PEER = re.compile(r"(?i)\b(?:peer|remote)\b|\b(?:connection|socket)\b.{0,40}\b(?:closed|reset|lost|broken|aborted)\b")
 
+_OF_ANOTHER = re.compile(
+    r"(?i)(?<!reported )\b(?:from|by|with|on|of|to|for) (?:the )?(?:other )?"
+    r"(?:ranks?|processors?|process(?:es)?|tasks?|workers?|peers?|neighbou?rs?|parts?|members?|root|master|coordinator|leader|server)\b"
+)
+
 
 def after_the_fact(hit: Hit, first: float) -> bool:
     """Did a rank that was told to stop print it after another rank had failed? Then it is a reaction, whatever it says.
@@ -152,7 +157,7 @@ def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], crashes: bool = 
 
 
 def _is_brought_about(hit: Hit) -> bool:
-    return hit.pattern.id in CRASHES or hit.pattern.error_class is ErrorClass.NETWORK
+    return hit.pattern.error_class not in _ENDS_A_RANK
 
 
 def _last_said(end: RankEnd) -> float:
@@ -164,7 +169,7 @@ def _crashed(end: RankEnd) -> bool:
 
 
 def _says_otherwise(end: RankEnd) -> bool:
-    """Does it say what failed, and was that no connection?"""
+    """Does it say what failed, and was that no connection, and nothing that it had from another?"""
     words = own_words(end, (), vaguely=False)
     kind = kind_of_words(words)
-    return bool(words) and not (kind and kind.error_class is ErrorClass.NETWORK)
+    return bool(words) and not (kind and kind.error_class is ErrorClass.NETWORK) and not _OF_ANOTHER.search(words)
