@@ -34,6 +34,9 @@ ASKED_FOR = frozenset({
 })  # fmt: skip
 # Exceptions about something missing because it could not be created.
 _REACTIONS = frozenset({"py-name", "py-type"})
+# Patterns that know no more of an exception than its type, and classes that say what it is about.
+_BY_TYPE_ONLY = frozenset({"py-value", "py-key", "py-index", "py-type", "py-attribute", "py-name", "py-assert"})
+_ABOUT_A_THING = frozenset({ErrorClass.DATA, ErrorClass.STORAGE, ErrorClass.OOM, ErrorClass.HARDWARE})
 # Patterns on what the system answered, which does not tell what it was asked for.
 _HOW_ONLY = frozenset({"threads-more"})
 _OF_A_PROCESS = re.compile(r"(?i)thread|fork|process|spawn")
@@ -47,7 +50,7 @@ _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, Er
 
 def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) -> Verdict:
     roots = without_echoes(without_headers(roots))
-    first = min(roots, key=lambda hit: hit.at)
+    first = _told_better(min(roots, key=lambda hit: hit.at), roots)
     same = ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
     if first.pattern.id in CRASHES:  # the others need not say it
         same |= {end.rank: end for end in ends if failed(end) and end.status == first.end.status}
@@ -96,6 +99,18 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
         everywhere and error_class in _PROGRAMS, confirm, not (everywhere or called_wrongly) and p.heals, places_of(same),
         lead=lead,
     )  # fmt: skip
+
+
+def _told_better(first: Hit, roots: Sequence[Hit]) -> Hit:
+    """The first root; of an exception of which only the type is known, what came of it, if that tells what it is about."""
+    if first.pattern.pattern and first.pattern.id not in _BY_TYPE_ONLY:
+        return first
+    for hit in roots[roots.index(first) + 1 :]:
+        if hit.end is not first.end or not hit.led_to:
+            break
+        if hit.pattern.pattern and not hit.pattern.defers and hit.pattern.error_class in _ABOUT_A_THING:
+            return hit
+    return first
 
 
 def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:

@@ -30,6 +30,7 @@ from ftslurm.policies.diagnose.own_words import own_words, torn
 from ftslurm.policies.diagnose.which_count import (
     after_the_fact,
     but_reports,
+    says_before_a_loss,
     told_before,
     unless_told_before,
     without_stumbles,
@@ -56,6 +57,7 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     if lost := [end for end in ends if end.lost]:
         return by_loss(lost, symptoms)
     spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in HEADERS}
+    spoke -= says_before_a_loss(symptoms)
     passed_on = {hit.end.rank for hit in symptoms}
     headers: dict[int, set[str]] = defaultdict(set)
     for hit in symptoms:

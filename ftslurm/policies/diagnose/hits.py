@@ -16,7 +16,7 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.policies.diagnose.text.errors import NESTED, unlabelled_line
+from ftslurm.policies.diagnose.text.errors import NESTED, WORKED_ON_LINES, unlabelled_line
 from ftslurm.policies.diagnose.text.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
@@ -27,8 +27,8 @@ from ftslurm.policies.diagnose.text.traces import label_of, plain_pieces
 # A rank that prints ordinary lines for this long after an error has overcome it; a traceback and what libraries say of it
 # come within moments.
 OVERCOME_S = 2.0
-# So many lines of its ordinary work a rank logs that has overcome an error; so much of what stands below that is looked at.
-WORKED_ON_LINES, WORKED_ON_BYTES = 2, 8000
+# So much of what stands below an error is looked at for ordinary work.
+WORKED_ON_BYTES = 8000
 # Lines this close before the next error belong to it (a traceback is printed before its last line).
 BURST_S = 0.5
 # Limits of what is shown to people.

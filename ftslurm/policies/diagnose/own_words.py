@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ftslurm.model.text import visible
 from ftslurm.model.verdict import RankEnd, Role
-from ftslurm.policies.diagnose.hits import BURST_S, CLEANER, HEADERS, Hit, beginning
+from ftslurm.policies.diagnose.hits import BEGINNING_CHARS, BURST_S, CLEANER, HEADERS, Hit, beginning
 from ftslurm.policies.diagnose.text.errors import complaint, error_before, last_line, told_error, unlabelled_line
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
@@ -18,10 +18,12 @@ from ftslurm.policies.diagnose.text.launchers import (
     tells_reason,
 )
 from ftslurm.policies.diagnose.text.summaries import only_reports
-from ftslurm.policies.diagnose.text.traces import outline, plain
+from ftslurm.policies.diagnose.text.traces import outline, plain, unlabelled
 
 # What a device error brings down fails within seconds.
 LAST_WORDS_S = 5.0
+# Tracebacks are long, and what was said before them may be the cause.
+FURTHEST_CHARS = 4 * LAST_CHARS
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
 # Patterns that tell who complains, but not about what.
@@ -100,13 +102,37 @@ def _said(end: RankEnd) -> Iterator[str]:
     """The end of each of its streams, without quoted text and without errors that nobody cares for."""
     for stream in ("err", "out"):
         if text := "".join(piece.text for piece in end.output if piece.stream == stream):
-            seen = outline(plain(text[-LAST_CHARS:]))
+            seen = outline(plain(text[-FURTHEST_CHARS:]))
             said = seen.said
             for raised in reversed(seen.raised):
                 if raised.ignored or CLEANER in raised.deepest:
                     until = said.find(b"\n", raised.offset)
                     said = said[: raised.offset] + said[until:] if until >= 0 else said[: raised.offset]
-            yield said.decode(errors="replace")
+            yield _without_blanks(said).decode(errors="replace")
+
+
+def _without_blanks(said: bytes) -> bytes:
+    """Of what is quoted only empty lines are left, of which one says as much as many."""
+    kept: list[bytes] = []
+    for line in said.split(b"\n"):
+        if line.rstrip() and unlabelled(line).strip():
+            kept.append(line)
+        elif kept and kept[-1]:
+            kept.append(b"")
+    return b"\n".join(kept)
+
+
+def before_its_symptoms(end: RankEnd, symptoms: Sequence[Hit]) -> bool:
+    """Has the rank said what failed before it said for the first time that it had lost another?"""
+    mine = [beginning(hit) for hit in symptoms if hit.end.rank == end.rank]
+    words = own_words(end, mine, vaguely=False)
+    if not words or not mine:
+        return False
+    for said in _said(end):
+        places = [place for begin in mine if (place := said.find(begin)) >= 0]
+        if (own := said.find(words.split(" ... ")[0][:BEGINNING_CHARS])) >= 0 and places:
+            return own < min(places)
+    return False
 
 
 def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:

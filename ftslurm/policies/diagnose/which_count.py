@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import islice
 
 from ftslurm.model.verdict import ErrorClass, RankEnd, Role
 from ftslurm.policies.diagnose.hits import CRASHES, HEADERS, OF_ITSELF, Hit, beginning, failed, ranks_of
-from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, own_words
+from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, before_its_symptoms, own_words
 from ftslurm.policies.diagnose.text.lines import is_information
 from ftslurm.policies.diagnose.text.summaries import only_reports
 from ftslurm.policies.diagnose.text.wording import kind_of_words
@@ -154,6 +155,15 @@ def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], crashes: bool = 
     before = [end for end in silent if end.output and _last_said(end) < until]
     crashed = [] if crashes else [end for end in silent if _crashed(end) and end.at < first - JITTER_S]
     return crashed + [end for end in before[:LISTENED_TO] if end not in crashed and _says_otherwise(end)]
+
+
+def says_before_a_loss(symptoms: Sequence[Hit]) -> set[int]:
+    """The ranks whose output says what failed before it says that a peer was lost; more than one process has written there."""
+    firsts: dict[int, Hit] = {}
+    for hit in symptoms:
+        firsts.setdefault(hit.end.rank, hit)
+    lost = (hit.end for hit in firsts.values() if failed(hit.end) and _LOST_A_PEER.search(hit.line))
+    return {end.rank for end in islice(lost, LISTENED_TO) if before_its_symptoms(end, symptoms)}
 
 
 def _is_brought_about(hit: Hit) -> bool:

@@ -83,7 +83,7 @@ def test_memory_that_every_rank_lacks_will_be_lacking_again(line: str, retriable
     [
         ("tarfile.ReadError: unexpected end of data", ErrorClass.DATA, Retriable.NO),
         ("tarfile.ReadError: unexpected end of data @ <Pipe (('cat s3://b/k.tar',), {})>", ErrorClass.STORAGE, Retriable.YES),
-        ("safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", ErrorClass.STORAGE, Retriable.NO),
+        ("safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", ErrorClass.DATA, Retriable.NO),
     ],
 )  # fmt: skip
 def test_a_file_stays_broken_where_a_stream_only_broke_off(line: str, error_class: ErrorClass, retriable: Retriable) -> None:

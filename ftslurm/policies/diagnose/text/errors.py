@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ftslurm.policies.diagnose.text.launchers import LAST_CHARS, LAST_LINES, SHOWN_CHARS, compiled, is_report
-from ftslurm.policies.diagnose.text.lines import is_evidence, is_guessed, is_information, is_mild, is_source
+from ftslurm.policies.diagnose.text.lines import is_evidence, is_guessed, is_information, is_mild, is_of_ordinary_work, is_source
 from ftslurm.policies.diagnose.text.traces import undated, unstamped
 
 # What a program says when it gives up, in whatever words.
@@ -86,6 +86,8 @@ _SHOWS_A_LOG = compiled(
 NESTED = 4
 # Where in a long line the error begins.
 _ERROR_IN = compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
+# So many lines of its ordinary work a rank logs that has overcome an error.
+WORKED_ON_LINES = 2
 # Further apart than this many lines they are not of one failure.
 APART_LINES = 12
 # A sentence goes on over so many lines; below an error its stack has so many.
@@ -120,13 +122,15 @@ def _told(
 ) -> int:
     """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, as `_readings` gives them."""
     told, vague, reported, vaguely_reported = -1, -1, -1, -1
+    ordinary = 0
     for number in range(len(lines) - 1, -1, -1):
         first = min((each for each in (told, vague) if each >= 0), default=number)
         if first - number > APART_LINES:
             break
         data = _bytes(lines[number])
-        if told >= 0 and _SHOWS_A_LOG.search(data):
-            break
+        ordinary += told >= 0 and is_of_ordinary_work(_bytes(printed[number]))
+        if told >= 0 and (ordinary >= WORKED_ON_LINES or _SHOWS_A_LOG.search(data)):
+            break  # it went on after what stands above; or that is another's log
         found = _GIVES_UP.search(data)
         if (
             found is None

@@ -146,8 +146,11 @@ def _by_its_values(hit: Found, book: Scans) -> Found:
     return hit if meant is hit.pattern else hit._replace(pattern=meant)
 
 
-# What the runtime says of it; what was asserted the kernel has printed.
-_only_asserted = asks(r"device-side assert triggered")
+# What was asserted the kernel has printed, and what a worker has raised stands below.
+_passes_on = asks(
+    r"device-side assert triggered|\bCaught \w+ in (?:DataLoader worker|replica|pin memory)|RayTaskError\("
+    r"|\(\d+ sub-exceptions?\)|DatasetGenerationError: An error occurred"
+)
 
 
 @lru_cache(maxsize=256)
@@ -156,7 +159,7 @@ def _deferring(pattern: Pattern) -> Pattern:
 
 
 def _meant(hit: Found, book: Scans) -> Pattern:
-    if hit.pattern.id == "user-device-assert" and _only_asserted(hit.line):
+    if hit.pattern.role is Role.ROOT and not hit.pattern.defers and _passes_on(hit.line):
         return _deferring(hit.pattern)
     if meant := MEANS.get(hit.pattern.id):
         line = hit.line.decode(errors="replace")
@@ -203,7 +206,9 @@ _POINTS_AWAY = re.compile(
 
 
 # Where samples are read, a text that cannot be read is no configuration.
-_READS_DATA = re.compile(r"(?i)(?:^|[/_])(?:data|jsonl|corpus|samples?|reader|loader|collat)[^/]*\.py:|/datasets/")
+_READS_DATA = re.compile(
+    r"(?i)(?:^|[/_])(?:data|jsonl|corpus|samples?|reader|loader|collat|stream|shard|token)[^/]*\.py:|/datasets/"
+)
 
 
 def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Found | Finding:
@@ -234,7 +239,7 @@ def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
         pattern = replace(pattern, defers=True)
     if raised and pattern.id == "user-config" and _READS_DATA.search(raised.place):
         pattern = replace(pattern, error_class=ErrorClass.DATA, name="what should be a sample of the data cannot be read")
-    mild = raised is None and is_mild(hit.line)
+    mild = is_mild(hit.line) if raised is None else is_mild(raised.logged)
     led_to = raised is not None and raised.led_to and raised.offset >= hit.offset
     return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start, led_to)
 
@@ -363,7 +368,7 @@ def _unknown(raised: Raised, text: bytes) -> Finding:
     pattern = unlisted(raised)
     if _ANNOUNCES.search(line) or _goes_on(line, text, begin):
         pattern = replace(pattern, defers=True)
-    return Finding(raised.offset, line, pattern, raised.place, led_to=raised.led_to)
+    return Finding(raised.offset, line, pattern, raised.place, is_mild(raised.logged), led_to=raised.led_to)
 
 
 def _goes_on(line: bytes, text: bytes, offset: int) -> bool:
@@ -421,6 +426,7 @@ def _is_header(raised: Raised) -> bool:
     """Does it only report that something else failed, which printed more?"""
     return (
         raised.wraps
+        or raised.kind.endswith("ExceptionGroup")
         or any(each.search(raised.message) for each in (_POINTS_AWAY, _PASSES_ON))
         or _OF_ANOTHER.search(raised.kind) is not None
     )

@@ -184,7 +184,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"\bnot in (?:gzip|zip|bzip2|xz|tar|hdf5?|parquet|tiff?|jpe?g|png) format\b"
             r"|\bfile read failed\b|\bfile signature\b|\binvalid load key\b"
             r"|\bwhile decompressing\b|\bstack underflow\b"
-            r"|\bincorrect header"
+            r"|\bincorrect header|\bbad magic\b"
             r"|\bcorrupt|\binvalid data\b|\btruncated?\b|\bchecksum|\bcrc\b|\b(?:unexpected|premature)\w* (?:end|eof)"
             r"|\bend[- ]of[- ](?:file|stream|input|record)|\bpast end of record|\bmagic (?:number|bytes)|\bmalformed"
             r"|\bis not (?:an?|the) (?:valid )?(?:\w+ ){0,2}(?:file|image|archive|record)|\b(?:cannot|can't"
