@@ -31,6 +31,8 @@ from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 FIELDS = ("class", "retriable", "suspects", "isolate", "program", "signature")
 # The part of the patterns that `--bare` takes away by chance, and with which seeds.
 BARE_PART, BARE_SEEDS = 0.3, range(1, 6)
+# How often a rank of another run is added by chance.
+STRANGERS = 3
 # Of a run from a public thread. `another try` is `retriable` with no difference between the answers that allow one.
 MEASURES = ("class", "retriable", "another try", "decisive line")
 
@@ -212,6 +214,9 @@ def score_shaken(cases: Sequence[Case], patterns: PatternBook, codes: CodeBook, 
     }
     for name, tell in shake.TELLINGS.items():
         ways[name] = lambda case, chance, tell=tell: (tell(case, chance), patterns)  # type: ignore[misc]
+    others = shake.bystanders(mine)
+    for number in range(1, STRANGERS + 1):
+        ways[f"stranger {number}"] = lambda case, chance: (shake.with_a_stranger(case, chance, others), patterns)
     books = [shake.shuffled(patterns, random.Random(seed)) for seed in BARE_SEEDS]
     for seed, book in zip(BARE_SEEDS, books, strict=True):
         ways[f"shuffled {seed}"] = lambda case, _, book=book: (case, book)  # type: ignore[misc]

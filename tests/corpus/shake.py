@@ -9,7 +9,7 @@ change nothing in a run, or would touch the words of its decisive line, gives No
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -111,6 +111,29 @@ def with_more_bystanders(case: Case, chance: Random) -> Case | None:
     one, last = chance.choice(others), max(end.rank for end in case.ends)
     more = [_later(replace(one, rank=last + number), chance.uniform(0.0, 0.5)) for number in range(1, COPIES + 1)]
     return _with_ends(case, [*case.ends, *more])
+
+
+def bystanders(cases: Iterable[Case]) -> list[RankEnd]:
+    """The ranks of all runs that failed and do not tell the cause, where another rank does."""
+    found = []
+    for case in cases:
+        knows = [end for end in case.ends if any(part in _text(end) for part in map(_one_space, case.decisive))]
+        if knows and not case.expect.program:
+            found += [end for end in case.ends if end not in knows and failed(end) and end.output]
+    return found
+
+
+def with_a_stranger(case: Case, chance: Random, others: Sequence[RankEnd]) -> Case | None:
+    """A rank of another run fails in its own words shortly after the only one that speaks here."""
+    voices = [end for end in case.ends if end.output]
+    told = case.decisive and case.expect.error_class not in (ErrorClass.NETWORK, ErrorClass.UNKNOWN) and not case.expect.suspects
+    if len(voices) != 1 or not failed(voices[0]) or not told or not others:
+        return None
+    stranger, begun = chance.choice(others), voices[0].at
+    stranger = _later(stranger, begun + chance.uniform(0.2, 1.5) - stranger.at)
+    said = tuple(replace(piece, at=max(piece.at, begun)) for piece in stranger.output)  # it reacts, and says nothing before
+    number = max(end.rank for end in case.ends) + 1
+    return _with_ends(case, [*case.ends, replace(stranger, rank=number, node="stranger", output=said)])
 
 
 TELLINGS: Mapping[str, Callable[[Case, Random], Case | None]] = {
