@@ -17,7 +17,7 @@ from ftslurm.policies.diagnose.text.launchers import (
     status_line,
     tells_reason,
 )
-from ftslurm.policies.diagnose.text.summaries import only_reports
+from ftslurm.policies.diagnose.text.summaries import only_reports, waited_in_vain
 from ftslurm.policies.diagnose.text.traces import outline, plain, unlabelled
 
 # What a device error brings down fails within seconds.
@@ -44,9 +44,9 @@ def own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
 
 
 def says_what(end: RankEnd) -> bool:
-    """Does it say what failed, and not only that something did?"""
-    words = own_words(end, (), vaguely=False)
-    return bool(words) and not only_reports(words.split(" ... ")[-1].encode(errors="replace"))
+    """Does it say what failed, and not only that something did, or that it waited for another?"""
+    words = own_words(end, (), vaguely=False).split(" ... ")[-1].encode(errors="replace")
+    return bool(words) and not only_reports(words) and not waited_in_vain(words)
 
 
 def torn(end: RankEnd) -> bool:

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice
 
-from ftslurm.model.verdict import ErrorClass, RankEnd, Role
+from ftslurm.model.verdict import ErrorClass, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.hits import CRASHES, HEADERS, OF_ITSELF, Hit, beginning, failed, ranks_of
 from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, before_its_symptoms, own_words
 from ftslurm.policies.diagnose.text.lines import is_information
-from ftslurm.policies.diagnose.text.summaries import only_reports
-from ftslurm.policies.diagnose.text.wording import kind_of_words
+from ftslurm.policies.diagnose.text.summaries import only_reports, waited_in_vain
+from ftslurm.policies.diagnose.text.wording import kind_of_words, of_an_adapter
 
 # What two ranks did is told to be one after the other if so far apart.
 JITTER_S = 0.1
@@ -92,14 +92,14 @@ def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
     nor by who has lost a peer by it, or crashed over it.
     """
     named = [hit for hit in roots if not hit.pattern.defers]
-    losses = {id(hit) for hit in named if hit.pattern.error_class is ErrorClass.NETWORK}
+    losses = {id(hit) for hit in named if _is_loss(hit)}
     named = [hit for hit in named if id(hit) not in losses]
     causes = [hit for hit in named if hit.pattern.id not in CRASHES]
 
     def echoes(hit: Hit) -> bool:
         if id(hit) in losses:
             others = [each for each in named if each.end.rank != hit.end.rank and each.at <= hit.at + LAST_WORDS_S]
-            peers = _LOST_A_PEER.search(hit.line) is not None
+            peers = _LOST_A_PEER.search(hit.line) is not None or _waited(hit)
             return any(peers or each.pattern.error_class in _ENDS_A_RANK for each in others)
         if hit.pattern.id in CRASHES:
             return any(each.end.rank != hit.end.rank and abs(each.at - hit.at) <= SAME_MOMENT_S for each in causes)
@@ -141,17 +141,17 @@ def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence
     if not roots or not all(map(_is_brought_about, roots)):
         return roots
     spoke = {hit.end.rank for hit in hits}
-    crashes = all(hit.pattern.id in CRASHES for hit in roots)
-    return [] if told_before([end for end in ends if failed(end) and end.rank not in spoke], roots, crashes) else roots
+    return [] if told_before([end for end in ends if failed(end) and end.rank not in spoke], roots) else roots
 
 
-def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], crashes: bool = False) -> list[RankEnd]:
+def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit]) -> list[RankEnd]:
     """Of ranks of which no line is known: those that failed before any hit, and say of what, if that was no connection.
 
-    One that crashed of itself need not say it. crashes: each hit is a crash, which tells less than a word of the same moment.
+    One that crashed of itself need not say it. A crash, or that a rank waited in vain, tells less than words of the same moment.
     """
     first = min(hit.at for hit in hits)
-    until = first + SAME_MOMENT_S if crashes else first - JITTER_S
+    crashes = all(hit.pattern.id in CRASHES for hit in hits)
+    until = first + SAME_MOMENT_S if crashes or all(map(_waited, hits)) else first - JITTER_S
     before = [end for end in silent if end.output and _last_said(end) < until]
     crashed = [] if crashes else [end for end in silent if _crashed(end) and end.at < first - JITTER_S]
     return crashed + [end for end in before[:LISTENED_TO] if end not in crashed and _says_otherwise(end)]
@@ -170,6 +170,16 @@ def _is_brought_about(hit: Hit) -> bool:
     return hit.pattern.error_class not in _ENDS_A_RANK
 
 
+def _is_loss(hit: Hit) -> bool:
+    """Of a connection that another's end may have closed; what stays so at the next try is a set-up, and not that."""
+    return _waited(hit) or (hit.pattern.error_class is ErrorClass.NETWORK and hit.pattern.retriable is not Retriable.NO)
+
+
+def _waited(hit: Hit) -> bool:
+    line = hit.line.encode(errors="replace")
+    return waited_in_vain(line) and not of_an_adapter(line)
+
+
 def _last_said(end: RankEnd) -> float:
     return max((piece.at for piece in end.output), default=end.at)
 
@@ -182,4 +192,6 @@ def _says_otherwise(end: RankEnd) -> bool:
     """Does it say what failed, and was that no connection, and nothing that it had from another?"""
     words = own_words(end, (), vaguely=False)
     kind = kind_of_words(words)
-    return bool(words) and not (kind and kind.error_class is ErrorClass.NETWORK) and not _OF_ANOTHER.search(words)
+    if not words or (kind and kind.error_class is ErrorClass.NETWORK) or _OF_ANOTHER.search(words):
+        return False
+    return not waited_in_vain(words.encode(errors="replace"))

@@ -22,6 +22,8 @@ _only_reports = asks(
     # another process, of which no more is known
     r"(?i)\b(?:worker|process|child|subprocess|actor|executor)s?\b.{0,40}"
     r"\b(?:exited|died|ended|terminated|crashed) unexpectedly\b",
+    r"(?i)\b(?:on|by|in|from) (?:an ?other|a different|some other|the other)"
+    r" (?:rank|process|node|task|worker|processor|peer)s?\b",
     # how a program goes down, whatever for
     r"\bterminate called without an active exception\b",
     # the other end is gone, whatever for
@@ -33,6 +35,19 @@ _only_reports = asks(
     # that a step failed, and no reason
     r"(?i)^(?:[\w.\[\]()/-]+: )?(?:\w+ ){1,4}failed\.?\s*$",
 )
+
+
+# Whoever waited for another in vain, which is gone or has stopped, says so.
+_waited = asks(
+    r"(?i)\btimed? ?-?out\b|\bbarrier\b|\bwaiting for\b|\bonly \d+ of \d+\b|\b\d+/\d+ clients joined\b"
+    r"|\bdid(?: not|n't) (?:appear|arrive|report|answer|respond|show up|join|reply)\b|\bfailed to fill whole buffer\b"
+    r"|\b(?:closed|reset|gone|lost|dropped) by (?:the )?(?:remote|peer|other)\b|(?-i:\b(?:UNAVAILABLE|UnavailableError)\b)"
+)
+
+
+def waited_in_vain(line: bytes) -> bool:
+    """Does it say that its process has waited for another in vain?"""
+    return _waited(line[:LOOKED_BYTES])
 
 
 def only_reports(line: bytes) -> bool:
