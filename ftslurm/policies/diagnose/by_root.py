@@ -10,7 +10,7 @@ from dataclasses import replace
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.by_symptoms import complained_first, of_one_node
 from ftslurm.policies.diagnose.hits import CRASHES, EVIDENCE_LINES, Book, Hit, failed, of_a_helper, one_a_rank, ranks_of
-from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, led_to, said_beside, with_own_words, words_of
+from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, begun_by, led_to, said_beside, with_own_words, words_of
 from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
 from ftslurm.policies.diagnose.text.values import of_the_node, port_in
 from ftslurm.policies.diagnose.text.wording import Kind, kind_of_words
@@ -116,6 +116,8 @@ def _told_better(first: Hit, roots: Sequence[Hit]) -> Hit:
 def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
     """What a root that is only a reaction is about: the detail below a header, or the error just before an exception
     whose words tell nothing."""
+    if (begun := begun_by(root, hits)) and (kind := kind_of_words(begun)):
+        return kind
     if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
         return kind_of_words(said_beside(root, hits))
     if root.pattern.id in _HOW_ONLY and not _OF_A_PROCESS.search(root.line):

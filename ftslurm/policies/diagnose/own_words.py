@@ -24,6 +24,8 @@ from ftslurm.policies.diagnose.text.traces import outline, plain, unlabelled
 LAST_WORDS_S = 5.0
 # Tracebacks are long, and what was said before them may be the cause.
 FURTHEST_CHARS = 4 * LAST_CHARS
+# Errors of one writer that begin with so many equal words have one form.
+SAME_FORM_WORDS = 4
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
 # Patterns that tell who complains, but not about what.
@@ -135,9 +137,18 @@ def before_its_symptoms(end: RankEnd, symptoms: Sequence[Hit]) -> bool:
     return False
 
 
+def begun_by(hit: Hit, hits: Sequence[Hit]) -> str:
+    """The first of errors that one writer has printed in one form right before the hit; what failed first led to the others."""
+    before = led_to(hit, hits)
+    form = hit.line.split()[:SAME_FORM_WORDS]
+    return before if len(form) == SAME_FORM_WORDS and before.split()[:SAME_FORM_WORDS] == form else ""
+
+
 def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
     """The hit with what else its rank printed, which may be a cause that no pattern knows."""
     own = said_beside(hit, hits)
+    if begun := begun_by(hit, hits):
+        return f"rank {hit.end.rank} on {hit.end.node}: {begun}; which led to: {hit.line}"
     if not own and (before := led_to(hit, hits)):
         return f"{hit}; just before: {before}"
     if not own and (after := _came_of(hit, hits)):

@@ -41,7 +41,8 @@ _VAGUE = compiled(
     r"|returned)(?: unexpectedly)? with (?:an? )?(?:\w+ )?(?:error |exit "
     r"|return )?(?:code|status|signal)\b|\berrors? executing method|\ban? (?:\w+ )?error (?:has "
     r"|was )?(?:occurred|encountered|detected)"
-    r"|\bexception (?:in|from) (?:thread|worker|process|callback)|\badditional grpc error information\b|\berror_file: "
+    r"|\bexception (?:in|from|on) (?:MPI )?(?:thread|worker|process|callback)"
+    r"|\badditional grpc error information\b|\berror_file: "
     r"|: [\[{]\W*$|\bworker \d+ terminated\W*$|\(either an error or timeout\)|\btest failure \S+:\d+\W*$"
     r"|\b(?:caught|hit|encountered|threw|raised"
     r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
@@ -67,6 +68,7 @@ _VAGUE = compiled(
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
     r"|^\W*(?:\d{1,6}\W+)?fatal error\s*$|^\W*(?:(?:command|standard|process) )?"
     r"(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
+    r"|^\W*(?:CUDA|HIP|MPI|NCCL|GPU|runtime|internal|system|general) (?:error|failure)\W*$"
 )
 # What a program of Slurm ends itself with; its errors before are on the way there.
 _FATAL = compiled(r"^\w+: fatal: ")
@@ -134,6 +136,7 @@ def _told(
         found = _GIVES_UP.search(data)
         if (
             found is None
+            or _in_a_name(data, found.start(), found.end())
             or (not mild and is_mild(_bytes(printed[number])))
             or _is_source(lines, number, data)
             or _unboxed(printed[number]).strip().startswith(skipped)
@@ -151,6 +154,11 @@ def _told(
             told = number
     choices = (told, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
     return next((each for each in choices if each >= 0), -1)
+
+
+def _in_a_name(line: bytes, start: int, end: int) -> bool:
+    """Is it a part of a function's name, as in `void X::error(const char*)`?"""
+    return line[end : end + 1] == b"(" and line[max(0, start - 2) : start] in (b"::", b"->")
 
 
 # What a service says of its error in JSON, a key in each line, is its message, and no text of a program.

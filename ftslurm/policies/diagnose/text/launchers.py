@@ -111,7 +111,7 @@ _REPORTS = compiled(
     r"^(?:\d{1,6}: )?slurm(?:step)?d[\w.\[\]-]{0,60}: "
     r"|^(?:(?:srun|salloc|sbatch)(?:\.\w+)?|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
     r"|^\[?(?:mpiexec|proxy|prterun)[@:\]]"
-    r"|cannot recover from this failure|\bprocess killed \(SIGTERM\)"
+    r"|\bJob step aborted: Waiting up to|cannot recover from this failure|\bprocess killed \(SIGTERM\)"
     r"|\*\*\* MPI_ERRORS_ARE_FATAL|\*\*\*    and potentially your MPI job"
     r"|\bprocess(?:es)? returned an? non-zero exit code"
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
