@@ -12,7 +12,7 @@ from ftslurm.policies.diagnose.text.traces import undated, unstamped
 # What a program says when it gives up, in whatever words.
 _GIVES_UP = compiled(
     r"(?i)\b(?:error|exception|(?-i:\w{0,59}[a-z](?:Error|Exception))|fatal|failed|failure"
-    r"|cannot|could not|can't|couldn't|unable to|invalid|not found"
+    r"|cannot|can not|could not|can't|couldn't|unable to|invalid|not found"
     r"|denied|refused"
     r"|no such|abort(?:ed|ing)?|terminat(?:ed|ing)|killed|exceed(?:ed|s)|missing|unsupported|not supported|exits with"
     r"|times out|program (?:will|has to|had to) (?:terminate|abort|exit|stop)"
@@ -52,7 +52,7 @@ _VAGUE = compiled(
     r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$|\berror in file\W*$"
     r"|^\W*\w+\W{1,4}[\[{]\W*$"  # a key of JSON, whose value begins below
     r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
-    r"|\bunable to (?:reliably )?start (?:one or more|the|all) (?:daemon|process|task|worker)"
+    r"|\bwill try to stop all\b|\bunable to (?:reliably )?start (?:one or more|the|all) (?:daemon|process|task|worker)"
     r"|^\W*errors? (?:occurred|encountered) (?:during|while|in|at)\b"
     r"|^(?:\w+: )?(?:line \d+: |\d+: )?[\w./+-]+: (?:command )?not found\W*$"  # a shell's, which goes on without
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
@@ -258,6 +258,7 @@ def _unboxed(line: str) -> str:
 # A runtime's advice below an error, and what it says of errors of a kind.
 _ADVICE = compiled(
     r"(?i)^\W*(?:possible )?(?:solution|cause|reason|suggestion|action|hint)s?: "
+    r"|\bmessaging module was unable to find any relevant\b"  # it takes another one then
     r"|\b(?:has|have) sent help message\b|\bset MCA parameter\b"
     r"|\b(?:this|these|such) (?:\w+ )?(?:errors?|failures?|problems?|exceptions?|messages?)"
     r" (?:may|might|could|can|usually|typically|often|generally)\b"

@@ -149,7 +149,7 @@ def _by_its_values(hit: Found, book: Scans) -> Found:
 # What was asserted the kernel has printed, and what a worker has raised stands below.
 _passes_on = asks(
     r"device-side assert triggered|\bCaught \w+ in (?:DataLoader worker|replica|pin memory)|RayTaskError\("
-    r"|\(\d+ sub-exceptions?\)|DatasetGenerationError: An error occurred"
+    r"|\(\d+ sub-exceptions?\)|DatasetGenerationError: An error occurred|\bnccl(?:\w+Error|InvalidUsage|InvalidArgument): "
 )
 
 
@@ -324,6 +324,8 @@ _PASSES_ON = re.compile(
     r"|\bSubprocException\b"
     r"|\bnon-zero exit|\bdied with <Signals|\b(?:exited|terminated|failed) with (?:exit )?(?:code|status)\b"
 )
+# Whose message has that of the error that it passes on tells as much: `Worker failed with error 'no such extension'`.
+_QUOTES_ANOTHER = re.compile(r"\bwith (?:error|exception|message):? ['\"][^'\"]{16}")
 # An exception whose words announce another's: `Process 0 terminated with the following error:`.
 _ANNOUNCES = re.compile(rb"(?i)\bfollowing (?:error|exception|traceback)s?\b\W*$")
 # A call that failed, by the number of its error only: the lines below may say what that means.
@@ -424,6 +426,8 @@ def unlisted(raised: Raised) -> Pattern:
 
 def _is_header(raised: Raised) -> bool:
     """Does it only report that something else failed, which printed more?"""
+    if _QUOTES_ANOTHER.search(raised.message):
+        return False
     return (
         raised.wraps
         or raised.kind.endswith("ExceptionGroup")

@@ -41,7 +41,8 @@ _only_reports = asks(
 _waited = asks(
     r"(?i)\btimed? ?-?out\b|\bbarrier\b|\bwaiting for\b|\bonly \d+ of \d+\b|\b\d+/\d+ clients joined\b"
     r"|\bdid(?: not|n't) (?:appear|arrive|report|answer|respond|show up|join|reply)\b|\bfailed to fill whole buffer\b"
-    r"|\b(?:closed|reset|gone|lost|dropped) by (?:the )?(?:remote|peer|other)\b|(?-i:\b(?:UNAVAILABLE|UnavailableError)\b)"
+    r"|\b(?:closed|reset|gone|lost|dropped) by (?:the )?(?:remote|peer|other)\b"
+    r"|(?-i:\b(?:UNAVAILABLE|UnavailableError)\b|\bEOFError: read end of file)"
 )
 
 
