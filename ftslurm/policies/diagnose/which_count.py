@@ -22,6 +22,8 @@ SAME_MOMENT_S = 1.0
 LISTENED_TO = 32
 # Something that was to be there is not: so cleaning up fails after a failure.
 _STUMBLED = re.compile(r"\b(?:AttributeError|UnboundLocalError|NameError): ")
+# The error that is meant stands below.
+_ANNOUNCES = re.compile(r"(?i)\bfollowing (?:error|exception)\b|\bcaught \w+ in\b")
 # What ends a rank by itself, so that the network errors of others come of it.
 _ENDS_A_RANK = frozenset({ErrorClass.OOM, ErrorClass.HARDWARE})
 _LOST_A_PEER = re.compile(r"(?i)\b(?:peer|remote)\b|\b(?:connection|socket)\b.{0,40}\b(?:closed|reset|lost|broken|aborted)\b")
@@ -75,7 +77,7 @@ def without_stumbles(hits: Sequence[Hit]) -> Sequence[Hit]:
         at = reported.get(hit.end.rank)
         if at is not None and hit.at <= at + LAST_WORDS_S and hit.pattern.role is Role.ROOT and _STUMBLED.search(hit.line):
             continue
-        if (hit.pattern.defers or hit.pattern.role is Role.SYMPTOM) and not hit.mild:
+        if (hit.pattern.defers or hit.pattern.role is Role.SYMPTOM) and not hit.mild and not _ANNOUNCES.search(hit.line):
             reported[hit.end.rank] = hit.at
         kept.append(hit)
     return kept

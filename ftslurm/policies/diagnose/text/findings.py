@@ -201,7 +201,7 @@ _POINTS_AWAY = re.compile(
     r"(?i)\b(?:see|check|read|inspect) (?:the )?(?:\w+ ){0,2}(?:above|below|stack ?traces?|traces?|logs?|log files?"
     r"|root cause|print statements|inner exception"
     r"|(?:previous|earlier|preceding|other) (?:error|log|output|message|line)s?)\b"
-    r"|\b(?:actual|original|real) (?:error|exception|cause)\b"
+    r"|\b(?:actual|original|real) (?:error|exception|cause)\b|\bdetails refer to\b"
 )
 
 
@@ -319,7 +319,7 @@ _NAME_CHARS = re.compile(r"[^\w.:<>$-]+")
 # What a framework says when a library below has failed, which has said more.
 _PASSES_ON = re.compile(
     r"(?i)\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\bunhandled \w+ error|\binternal error\b|\berror code:? \d+\W*$"
-    r"|\b(?:exception|error) (?:occurred|raised|was raised) in (?:an?|the|another) (?:\w+ )?"
+    r"|^(?:\w+ ){1,5}failed\.?\s*$|\b(?:exception|error) (?:occurred|raised|was raised) in (?:an?|the|another) (?:\w+ )?"
     r"(?:sub-?process|process|worker|thread|child)\b"
     r"|\bSubprocException\b"
     r"|\bnon-zero exit|\bdied with <Signals|\b(?:exited|terminated|failed) with (?:exit )?(?:code|status)\b"
