@@ -27,10 +27,10 @@ _ANNOUNCES = re.compile(r"(?i)\bfollowing (?:error|exception)\b|\bcaught \w+ in\
 # What ends a rank by itself, so that the network errors of others come of it.
 _ENDS_A_RANK = frozenset({ErrorClass.OOM, ErrorClass.HARDWARE})
 _LOST_A_PEER = re.compile(r"(?i)\b(?:peer|remote)\b|\b(?:connection|socket)\b.{0,40}\b(?:closed|reset|lost|broken|aborted)\b")
-
+# Whoever had it from another says from whom. (`reported by process [1,2]` is how Open MPI names itself.)
 _OF_ANOTHER = re.compile(
-    r"(?i)(?<!reported )\b(?:from|by|with|on|of|to|for) (?:the )?(?:other )?"
-    r"(?:ranks?|processors?|process(?:es)?|tasks?|workers?|peers?|neighbou?rs?|parts?|members?|root|master|coordinator|leader|server)\b"
+    r"(?i)(?<!reported )\b(?:from|by|with|on|to) (?:the )?(?:(?:ranks?|processors?|process(?:es)?|tasks?|workers?) \d"
+    r"|(?:(?:an)?other|peers?|neighbou?rs?|root|master|coordinator|leader|server)\b)|\b\d+ of \d+ \w+ (?:could|did|have|has)\b"
 )
 
 

@@ -55,3 +55,52 @@ def test_who_cleans_up_behind_a_process_is_no_cause() -> None:
     )
     v = verdict(end(0, 1, cleaner, at=9.9), end(1, 1, OOM, at=10.0))
     assert v.error_class is ErrorClass.OOM and v.retriable is Retriable.NO
+
+
+MESHES = "ERROR: the number of meshes is not that of the processes\n"
+RESET = (
+    "n2:9 [0] misc/socket.cc:30 NCCL WARN socketProgressOpt: Call to recv from 10.0.0.1<5> failed : Connection reset by peer\n"
+)
+PANIC = "thread 'main' panicked at ring.rs:{0}:9:\n{1}\n"
+
+
+def test_who_failed_before_and_says_of_what_is_heard_before_what_is_known_of_others() -> None:
+    """Though no pattern knows its words, and though it exited as the others did."""
+    v = verdict(end(0, 1, MESHES, at=9.0), end(1, 1, RESET, at=10.0), end(2, 1, RESET, at=10.1))
+    assert "number of meshes" in v.evidence[0] and v.error_class is ErrorClass.USER_CODE
+    later = verdict(end(0, 1, MESHES, at=20.0), end(1, 1, RESET, at=10.0), end(2, 1, RESET, at=10.1))
+    assert "reset by peer" in later.evidence[0], "who speaks after the others may have reacted to them"
+
+
+def test_who_says_that_another_has_failed_does_not_say_of_what() -> None:
+    told = "*** error 70010: no licence token from processor 0, terminating\n"
+    v = verdict(end(0, 1, OOM, at=10.0), end(1, 1, told, at=9.0))
+    assert v.error_class is ErrorClass.OOM
+    other = "rank 1: ERROR: init_day(2) returned 1 on another rank, stopping the model\n"
+    v = verdict(end(0, 3, "rank 0: ERROR: unexpected end of file, got 15 of 40 values\n", at=10.0), end(1, 3, other, at=9.9))
+    assert "unexpected end of file" in v.evidence[0]
+
+
+def test_whoever_waited_in_vain_gives_way_in_the_same_moment() -> None:
+    bounds = PANIC.format(5, "index out of bounds: the len is 64 but the index is 64")
+    waited = PANIC.format(11, "no boundary from the left: failed to fill whole buffer")
+    v = verdict(end(0, 101, waited, at=9.8), end(1, 101, bounds, at=10.0), end(2, 101, waited, at=10.2))
+    assert "index out of bounds" in v.evidence[0]
+
+
+def test_a_crash_gives_way_to_words_of_the_same_moment() -> None:
+    crash = end(0, signal=11, text="Caught signal 11 (Segmentation fault: address not mapped to object at address 0x9)\n", at=9.8)
+    v = verdict(crash, end(1, signal=6, text="address.c:1052 Assertion `version == 2' failed: addr version 9\n", at=10.0))
+    assert "addr version 9" in v.evidence[0]
+
+
+def test_a_crash_on_every_rank_is_the_program_s_though_one_launcher_tells_of_it() -> None:
+    told = "srun: error: n2: tasks 2-3: Segmentation fault\nsrun: error: n1: tasks 0-1: Segmentation fault\n"
+    v = verdict(end(0, signal=11, text=told), end(1, signal=11), end(2, signal=11), end(3, signal=11))
+    assert not v.suspects and v.error_class is ErrorClass.USER_CODE and v.retriable is Retriable.NO
+
+
+def test_in_a_joined_log_words_before_a_lost_peer_count() -> None:
+    joined = "stage failed: unknown stage 'pollish' in plan.yaml\n[rank2]: " + PEER
+    v = verdict(end(0, 1, joined, at=10.0), end(1, 1, PEER, at=10.2))
+    assert "unknown stage" in v.evidence[0]

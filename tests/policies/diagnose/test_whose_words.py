@@ -81,3 +81,85 @@ def test_who_waits_in_vain_for_more_than_there_is_will_wait_again() -> None:
     said = "TimeoutError: Placement group creation timed out. Make sure your cluster has enough resources\n"
     assert verdict(end(0, frames + said, 1), end(1)).retriable is Retriable.NO
     assert verdict(end(0, frames + "TimeoutError: the store gave no answer\n", 1), end(1)).retriable is Retriable.YES
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (  # a frame with a title
+            "---------- FATAL CALLED ----------\nFATAL CALLED FROM FILE:  <stdin>  LINE:  12\np_top_requested < possible from data\n"
+            "-----------------------------------\n",
+            "p_top_requested < possible from data",
+        ),
+        ("------ Processor 3 Exiting: Called CmiAbort ------\nReason: Unknown-msg-type.\n\n[3] Stack Traceback:\n", "Unknown-msg-type"),
+        ("bad input line\n(core/Action.cpp:375) void PLMD::Action::error(const std::string&) const\nERROR: no word SCALE=1\n", "no word SCALE"),
+        ("ERROR: port down\nThis error may indicate connectivity problems;\nsee the manual.\n", "port down"),
+        ("CUDA error !!!!! !!!!!\nat CUDA call error code: # 2402\n", "2402"),
+        (  # a message of two lines within a stack of errors
+            "HDF5-DIAG: Error detected in HDF5 (1.10.8) MPI-process 0:\n  #000: H5F.c line 350 in H5Fcreate(): unable to create file\n"
+            "    major: File accessibility\n  #001: H5Fint.c line 1656 in H5F_open(): unable to open file: time = Tue\n, name = 'a.h5'\n"
+            "    major: File accessibility\n  #002: H5FDmpio.c line 1002 in H5FD__mpio_open(): MPI_ERR_READ_ONLY: file is read only\n",
+            "file is read only",
+        ),
+        (  # it went on after the first
+            "ERROR 04-27 [camem.py:69] Failed to import the kernels\nINFO 04-27 [a.py:1] loading\nINFO 04-27 [a.py:2] loaded\n"
+            "ERROR 04-27 [b.py:1] Failed: device id error\n",
+            "device id error",
+        ),
+    ],
+)  # fmt: skip
+def test_the_line_that_names_it_among_frames_and_explanations(text: str, told: str) -> None:
+    assert told in told_error(text, reports=False)
+
+
+def test_of_errors_in_one_form_the_first_counts() -> None:
+    form = 'ERROR: CUDA RT call "{}" in line {} failed with {}.\n'
+    text = form.format("cudaMalloc(&a)", 378, "out of memory (2)") + form.format(
+        "cudaSync()", 385, "an illegal memory access was encountered (700)"
+    )
+    v = verdict(end(0, text, 1), end(1), end(2), end(3))
+    assert v.error_class is ErrorClass.OOM and "out of memory" in v.evidence[0]
+
+
+def test_what_a_rank_said_before_its_launcher_s_report_is_shown() -> None:
+    v = verdict(
+        end(
+            0, "dump.4 was written by format 4, this program reads 6\nAbort(11) on node 4: application called MPI_Abort(11)\n", 11
+        ),
+        end(1),
+    )
+    assert "this program reads 6" in v.evidence[0]
+
+
+TRACE = "Traceback (most recent call last):\n  File \"/home/u/{}.py\", line 3, in <module>\n    import {}\nModuleNotFoundError: No module named '{}'\n"
+
+
+def test_an_exception_that_was_logged_and_gone_on_from_gives_way_to_the_last() -> None:
+    logged = "WARNING:features:fast_kit not found, using the portable backend\n" + TRACE.format("a", "fast_kit", "fast_kit")
+    v = verdict(end(0, logged + TRACE.format("b", "graph", "graph"), 1), end(1), end(2), end(3))
+    assert "'graph'" in v.evidence[0]
+    alone = verdict(
+        end(0, "WARNING:features:attempt 3 failed\n" + TRACE.format("b", "graph", "graph"), 1), end(1), end(2), end(3)
+    )
+    assert "'graph'" in alone.evidence[0], "what was raised last nobody has caught"
+
+
+def test_what_a_header_announces_is_no_stumble_of_the_clean_up() -> None:
+    text = (
+        "torch.multiprocessing.spawn.ProcessRaisedException:\n\n-- Process 0 terminated with the following error:\n"
+        'Traceback (most recent call last):\n  File "/home/u/data.py", line 94, in __getitem__\n    return self.pairs[index]\n'
+        "AttributeError: 'Loader' object has no attribute 'pairs'\n"
+    )
+    v = verdict(end(0, text, 1), end(1), end(2), end(3))
+    assert "'pairs'" in v.evidence[0]
+
+
+def test_of_a_chain_the_link_that_tells_what_it_is_about_counts() -> None:
+    chain = (
+        'Traceback (most recent call last):\n  File "/home/u/prep.py", line 9, in <module>\n    df = read(f)\nValueError: Trailing data at position 32\n'
+        "\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+        '  File "/home/u/prep.py", line 12, in <module>\n    raise e\n'
+        "pyarrow.lib.ArrowInvalid: JSON parse error: Invalid encoding in string. in row 140\n"
+    )
+    v = verdict(end(0, chain, 1), end(1), end(2), end(3))
+    assert v.error_class is ErrorClass.DATA and "ArrowInvalid" in v.evidence[0]
