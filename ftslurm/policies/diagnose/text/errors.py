@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ftslurm.policies.diagnose.text.launchers import LAST_CHARS, LAST_LINES, SHOWN_CHARS, compiled, is_report
 from ftslurm.policies.diagnose.text.lines import is_evidence, is_guessed, is_information, is_mild, is_of_ordinary_work, is_source
+from ftslurm.policies.diagnose.text.summaries import of_another
 from ftslurm.policies.diagnose.text.traces import undated, unstamped
 
 # What a program says when it gives up, in whatever words.
@@ -123,10 +124,10 @@ def _told(
     printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...], reports: bool, mild: bool, vaguely: bool
 ) -> int:
     """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, as `_readings` gives them."""
-    told, vague, reported, vaguely_reported = -1, -1, -1, -1
+    told, waited, vague, reported, vaguely_reported = -1, -1, -1, -1, -1
     ordinary = 0
     for number in range(len(lines) - 1, -1, -1):
-        first = min((each for each in (told, vague) if each >= 0), default=number)
+        first = min((each for each in (told, waited, vague) if each >= 0), default=number)
         if first - number > APART_LINES:
             break
         data = _bytes(lines[number])
@@ -150,9 +151,11 @@ def _told(
             reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
         elif _VAGUE.search(data) or is_information(_bytes(printed[number])):
             vague = number
+        elif of_another(data):
+            waited = number
         else:
             told = number
-    choices = (told, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
+    choices = (told, waited, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
     return next((each for each in choices if each >= 0), -1)
 
 

@@ -22,8 +22,6 @@ _only_reports = asks(
     # another process, of which no more is known
     r"(?i)\b(?:worker|process|child|subprocess|actor|executor)s?\b.{0,40}"
     r"\b(?:exited|died|ended|terminated|crashed) unexpectedly\b",
-    r"(?i)\b(?:on|by|in|from) (?:an ?other|a different|some other|the other)"
-    r" (?:rank|process|node|task|worker|processor|peer)s?\b",
     # how a program goes down, whatever for
     r"\bterminate called without an active exception\b",
     # the other end is gone, whatever for
@@ -46,10 +44,21 @@ _waited = asks(
 )
 
 
+_of_another = asks(
+    r"(?i)\b(?:on|by|in|from) (?:an ?other|a different|some other|the other)"
+    r" (?:rank|process|node|task|worker|processor|peer)s?\b"
+)
+
+
+def of_another(line: bytes) -> bool:
+    """Does it say that another process has failed, and that it ends itself for that?"""
+    return _of_another(line[:LOOKED_BYTES])
+
+
 def waited_in_vain(line: bytes) -> bool:
     """Does it say that its process has waited for another in vain?"""
     return _waited(line[:LOOKED_BYTES])
 
 
 def only_reports(line: bytes) -> bool:
-    return _only_reports(line[:LOOKED_BYTES])
+    return _only_reports(line[:LOOKED_BYTES]) or of_another(line)
