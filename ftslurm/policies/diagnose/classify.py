@@ -56,9 +56,15 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
         return by_loss(lost, symptoms)
-    spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in HEADERS}
-    spoke -= says_before_a_loss(symptoms)
-    passed_on = {hit.end.rank for hit in symptoms}
+    if silent := _silent(ends, symptoms):
+        return by_status(ends, silent, symptoms, book)
+    return by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
+
+
+def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Sequence[RankEnd]:
+    """The ranks that failed and of which no line is known, where their ends tell more than what bystanders say."""
+    said_before = says_before_a_loss(symptoms)
+    spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in HEADERS} - said_before
     headers: dict[int, set[str]] = defaultdict(set)
     for hit in symptoms:
         headers[hit.end.rank].add(beginning(hit))
@@ -67,17 +73,17 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     # What a rank said itself, before it passed on that another process failed, tells more, too.
     silent = [
         end for end in silent
-        if end.rank not in passed_on or status_tells(end) or own_words(end, headers[end.rank], vaguely=False)
+        if end.rank not in headers or status_tells(end) or own_words(end, headers[end.rank], vaguely=False)
     ]  # fmt: skip
-    if symptoms:  # a trace that was cut off tells nothing, and others tell something
-        silent = [end for end in silent if status_tells(end) or not torn(end)]
-    # What those who spoke ended with as well tells no more than their words: an abort by who saw the same.
-    # Except that of who failed before them, and says of what.
-    if symptoms and ended_alike(silent, ends, spoke):
-        silent = told_before(silent, symptoms)
-    if silent:
-        return by_status(ends, silent, symptoms, book)
-    return by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
+    if not symptoms:
+        return silent
+    # A trace that was cut off tells nothing, and others tell something.
+    silent = [end for end in silent if status_tells(end) or not torn(end)]
+    if not ended_alike(silent, ends, spoke):
+        return silent
+    # What those who spoke ended with as well tells no more than their words: an abort by who saw the same. An exception is who
+    # failed before them, and says of what.
+    return [end for end in silent if end.rank in said_before] or told_before(silent, symptoms)
 
 
 def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:

@@ -84,6 +84,7 @@ class Hit:
     mild: bool = False  # its writer does not call it an error
     settled: bool = False  # nor a failure
     led_to: bool = False  # an exception that came of the one before it
+    whose: bytes = b""  # the label by which a launcher tells which of its processes has written it
 
     @property
     def own(self) -> bool:
@@ -92,6 +93,11 @@ class Hit:
     def __str__(self) -> str:
         where = f" (at {self.place})" if self.place else ""
         return f"rank {self.end.rank} on {self.end.node}: {self.line}{where}"
+
+
+def of_another_voice(one: Hit, other: Hit) -> bool:
+    """Are the two lines of different ranks, or of different processes whose launcher is the rank?"""
+    return one.end.rank != other.end.rank or (bool(one.whose) and bool(other.whose) and one.whose != other.whose)
 
 
 def failed(end: RankEnd) -> bool:
@@ -114,8 +120,10 @@ def hits_of(end: RankEnd, book: Book) -> list[Hit]:
             at = pieces[bisect_right(begins, hit.offset) - 1].at
             if hit.pattern.id in CRASHES and _by_signal(end):  # whoever tells of it, tells it afterwards
                 at = min(at, end.at)
+            whose = label_of(hit.line)
             overcome = until >= 0 and _worked_on(hit.line, whole[hit.offset + len(hit.line) : until])
-            told = Hit(end, at, _excerpt(hit), hit.pattern, overcome, visible(hit.place), hit.mild, hit.settled, hit.led_to)
+            place = visible(hit.place)
+            told = Hit(end, at, _excerpt(hit), hit.pattern, overcome, place, hit.mild, hit.settled, hit.led_to, whose)
             found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if of_a_helper(told) else told)
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from ftslurm.model.verdict import ErrorClass, RankEnd, Retriable, Role
-from ftslurm.policies.diagnose.hits import CRASHES, HEADERS, OF_ITSELF, Hit, beginning, failed, ranks_of
+from ftslurm.policies.diagnose.hits import CRASHES, HEADERS, OF_ITSELF, Hit, beginning, failed, of_another_voice, ranks_of
 from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, before_its_symptoms, own_words
 from ftslurm.policies.diagnose.text.lines import is_information
 from ftslurm.policies.diagnose.text.summaries import only_reports, waited_in_vain
@@ -100,11 +100,11 @@ def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
 
     def echoes(hit: Hit) -> bool:
         if id(hit) in losses:
-            others = [each for each in named if each.end.rank != hit.end.rank and each.at <= hit.at + LAST_WORDS_S]
+            others = [each for each in named if of_another_voice(each, hit) and each.at <= hit.at + LAST_WORDS_S]
             peers = _LOST_A_PEER.search(hit.line) is not None or _waited(hit)
             return any(peers or each.pattern.error_class in _ENDS_A_RANK for each in others)
         if hit.pattern.id in CRASHES:
-            return any(each.end.rank != hit.end.rank and abs(each.at - hit.at) <= SAME_MOMENT_S for each in causes)
+            return any(of_another_voice(each, hit) and abs(each.at - hit.at) <= SAME_MOMENT_S for each in causes)
         mine = (each for each in named if each.pattern.error_class is hit.pattern.error_class)
         return hit.pattern.defers and any(abs(each.at - hit.at) <= LAST_WORDS_S for each in mine)
 

@@ -153,6 +153,10 @@ _passes_on = asks(
 )
 
 
+# A child that its launcher has ended itself.
+_was_told_to_end = asks(r"exitcode\s*: -15\b")
+
+
 @lru_cache(maxsize=256)
 def _deferring(pattern: Pattern) -> Pattern:
     return replace(pattern, defers=True)
@@ -160,6 +164,8 @@ def _deferring(pattern: Pattern) -> Pattern:
 
 def _meant(hit: Found, book: Scans) -> Pattern:
     if hit.pattern.role is Role.ROOT and not hit.pattern.defers and _passes_on(hit.line):
+        return _deferring(hit.pattern)
+    if hit.pattern.role is Role.SYMPTOM and _was_told_to_end(hit.line):
         return _deferring(hit.pattern)
     if meant := MEANS.get(hit.pattern.id):
         line = hit.line.decode(errors="replace")
