@@ -58,6 +58,7 @@ _ADAPTER = (
 _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
     (_compiled(pattern), Kind(error_class, retriable))
     for pattern, error_class, retriable in (
+        (r"\binternal assert failed\b|\bplease report (?:this|a) bug\b", ErrorClass.USER_CODE, Retriable.NO),
         # What gRPC and XLA call their errors.
         (  # Slurm's own reason for an end, and what a launcher says of a signal: nobody's error
             r"\bdue to time.?limit|\b(?:time|wall.?time|wall.?clock)[ -]limit (?:exceeded|reached|of)|\bexceeded (?:the )?(?:time"
