@@ -79,7 +79,7 @@ _ADVISES = compiled(
     r"|make sure|consider|to get more)\b"
 )
 # A frame around a message, of which each line is marked as an error.
-_RULER = compiled(r"(?i)\berror:?\s*[-=*#]{8,}\s*$")
+_RULER = compiled(r"(?i)\berror:?\s*[-=*#]{8,}(?:[\w ]{1,40}[-=*#]{4,})?\s*$")
 # Prints the end of another's log: the errors below are the other's, and tell more than what was said above.
 _SHOWS_A_LOG = compiled(
     r"(?i)\blast \d+ lines\b|\b(?:tail|end|contents?) of (?:\S+ ){0,4}(?:log|output|std(?:out|err))\b"
@@ -262,7 +262,7 @@ def _unboxed(line: str) -> str:
 _ADVICE = compiled(
     r"(?i)^\W*(?:possible )?(?:solution|cause|reason|suggestion|action|hint)s?: "
     r"|\bmessaging module was unable to find any relevant\b"  # it takes another one then
-    r"|\b(?:has|have) sent help message\b|\bset MCA parameter\b"
+    r"|\berror log\b|\b(?:has|have) sent help message\b|\bset MCA parameter\b"
     r"|\b(?:this|these|such) (?:\w+ )?(?:errors?|failures?|problems?|exceptions?|messages?)"
     r" (?:may|might|could|can|usually|typically|often|generally)\b"
 )
