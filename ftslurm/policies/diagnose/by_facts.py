@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
-from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, Facts, Hit, one_a_rank
+from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, SLURMS_WORD_ON_MEMORY, Facts, Hit, one_a_rank
 
 _LESS_MEMORY = "request more memory (--mem), or use less: fewer loader workers, smaller batches"
 
@@ -44,15 +44,20 @@ def _of_fault(fault: Fault) -> Lead:
     return Lead(-1, fault.node, fault.code, fault.name, f"device {fault.device} of {fault.node}")
 
 
-def out_of_memory(killed: Sequence[RankEnd]) -> Verdict:
-    """The verdict on ranks killed for memory. The job causes it on whichever node, so no node is excluded."""
-    evidence = tuple(f"rank {end.rank} on {end.node}: killed by the kernel: out of memory" for end in killed)
+def out_of_memory(killed: Sequence[RankEnd], hits: Sequence[Hit]) -> Verdict:
+    """The verdict on ranks killed for memory. The job causes it on whichever node, so no node is excluded.
+
+    hits: Slurm's own word on it, in whosever output it stands, is shown as well.
+    """
+    evidence = [f"rank {end.rank} on {end.node}: killed by the kernel: out of memory" for end in killed]
+    if said := next((hit.line for hit in hits if hit.pattern.id == SLURMS_WORD_ON_MEMORY), ""):
+        evidence[0] += f"; {said}"
     lead = Lead(
         killed[0].rank, killed[0].node, "killed by the kernel: out of memory",
         spread=f"{len(killed)} ranks" if len(killed) > 1 else "", advice=_LESS_MEMORY,
     )  # fmt: skip
     return Verdict(
-        ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), evidence[:EVIDENCE_LINES], confirm=1,
+        ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), tuple(evidence[:EVIDENCE_LINES]), confirm=1,
         lead=lead,
     )  # fmt: skip
 

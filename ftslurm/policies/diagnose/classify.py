@@ -49,7 +49,7 @@ def classify(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
 
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
     if oom := [end for end in ends if end.oom]:
-        return out_of_memory(oom)
+        return out_of_memory(oom, hits)
     said = [hit for hit in hits if hit.pattern.role is Role.ROOT]
     if roots := unless_told_before(but_reports(said, hits, ends), hits, ends):
         return by_root(ends, shared_ports(roots, book), hits)

@@ -49,6 +49,8 @@ _HELPER = re.compile(r"^(?:\S+: ){0,2}(?:line \d+: )?\S+: (?:command )?not found
 OF_ITSELF = frozenset({4, 7, 8, 11})
 # How a process goes down that another's failure may have taken along.
 CRASHES = frozenset({"segv", "sigbus"})
+# What Slurm prints of a kill for memory.
+SLURMS_WORD_ON_MEMORY = "slurm-oom"
 # Lines of a launcher about its children.
 HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
 

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from itertools import islice
 
 from ftslurm.model.verdict import ErrorClass, RankEnd, Retriable, Role
-from ftslurm.policies.diagnose.hits import CRASHES, HEADERS, OF_ITSELF, Hit, beginning, failed, of_another_voice, ranks_of
+from ftslurm.policies.diagnose.hits import (
+    CRASHES,
+    HEADERS,
+    OF_ITSELF,
+    SLURMS_WORD_ON_MEMORY,
+    Hit,
+    beginning,
+    failed,
+    of_another_voice,
+    ranks_of,
+)
 from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, before_its_symptoms, own_words
 from ftslurm.policies.diagnose.text.lines import is_information
 from ftslurm.policies.diagnose.text.summaries import only_reports, waited_in_vain
@@ -37,9 +47,9 @@ _OF_ANOTHER = re.compile(
 def after_the_fact(hit: Hit, first: float) -> bool:
     """Did a rank that was told to stop print it after another rank had failed? Then it is a reaction, whatever it says.
 
-    first: when the first rank failed.
+    first: when the first rank failed. Slurm's word on a kill for memory is none, in whosever output it stands.
     """
-    if hit.own or hit.pattern.role is not Role.ROOT or not hit.end.stopped:
+    if hit.own or hit.pattern.role is not Role.ROOT or not hit.end.stopped or hit.pattern.id == SLURMS_WORD_ON_MEMORY:
         return False
     return hit.at > first
 
