@@ -76,7 +76,7 @@ _FATAL = compiled(r"^\w+: fatal: ")
 # `srun: error: If munged is up, restart with ...`: advice at the level of an error.
 _ADVISES = compiled(
     r"(?i)^(?:[\w./-]{1,60}: |[\[\]\w: ]{1,40} )(?:error|fatal): (?:(?:or )?(?:if|please|try|see|check)"
-    r"|make sure|consider|to get more)\b"
+    r"|make sure|consider|to get more|configure using)\b"
 )
 # A frame around a message, of which each line is marked as an error.
 _RULER = compiled(r"(?i)\berror:?\s*[-=*#]{8,}(?:[\w ]{1,40}[-=*#]{4,})?\s*$")
@@ -261,7 +261,7 @@ def _unboxed(line: str) -> str:
 # A runtime's advice below an error, and what it says of errors of a kind.
 _ADVICE = compiled(
     r"(?i)^\W*(?:possible )?(?:solution|cause|reason|suggestion|action|hint)s?: "
-    r"|\bmessaging module was unable to find any relevant\b"  # it takes another one then
+    r"|\bwas unable to find any relevant network interfaces\b"  # it takes another module then
     r"|\berror log\b|\b(?:has|have) sent help message\b|\bset MCA parameter\b"
     r"|\b(?:this|these|such) (?:\w+ )?(?:errors?|failures?|problems?|exceptions?|messages?)"
     r" (?:may|might|could|can|usually|typically|often|generally)\b"
