@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
+from operator import attrgetter
 
 from ftslurm.model.verdict import ErrorClass, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.hits import (
@@ -42,6 +44,8 @@ _OF_ANOTHER = re.compile(
     r"(?i)(?<!reported )\b(?:from|by|with|on|to) (?:the )?(?:(?:ranks?|processors?|process(?:es)?|tasks?|workers?) \d"
     r"|(?:(?:an)?other|peers?|neighbou?rs?|root|master|coordinator|leader|server)\b)|\b\d+ of \d+ \w+ (?:could|did|have|has)\b"
 )
+
+_at = attrgetter("at")
 
 
 def after_the_fact(hit: Hit, first: float) -> bool:
@@ -103,20 +107,25 @@ def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
     """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed,
     nor by who has lost a peer by it, or crashed over it.
     """
-    named = [hit for hit in roots if not hit.pattern.defers]
-    losses = {id(hit) for hit in named if _is_loss(hit)}
-    named = [hit for hit in named if id(hit) not in losses]
-    causes = [hit for hit in named if hit.pattern.id not in CRASHES]
+    losses = {id(hit) for hit in roots if not hit.pattern.defers and _is_loss(hit)}
+    named = sorted((hit for hit in roots if not hit.pattern.defers and id(hit) not in losses), key=_at)
+    times = [hit.at for hit in named]
+
+    def about(hit: Hit, before_s: float, after_s: float) -> Iterator[Hit]:
+        """Those who name a trouble from so long before the hit until so long after it."""
+        begin = bisect_left(times, hit.at - before_s)
+        return takewhile(lambda each: each.at <= hit.at + after_s, islice(named, begin, None))
 
     def echoes(hit: Hit) -> bool:
         if id(hit) in losses:
-            others = [each for each in named if of_another_voice(each, hit) and each.at <= hit.at + LAST_WORDS_S]
-            peers = _LOST_A_PEER.search(hit.line) is not None or _waited(hit)
-            return any(peers or each.pattern.error_class in _ENDS_A_RANK for each in others)
+            others = (each for each in about(hit, float("inf"), LAST_WORDS_S) if of_another_voice(each, hit))
+            by_words = _LOST_A_PEER.search(hit.line) is not None or _waited(hit)
+            return any(by_words or each.pattern.error_class in _ENDS_A_RANK for each in others)
         if hit.pattern.id in CRASHES:
-            return any(of_another_voice(each, hit) and abs(each.at - hit.at) <= SAME_MOMENT_S for each in causes)
-        mine = (each for each in named if each.pattern.error_class is hit.pattern.error_class)
-        return hit.pattern.defers and any(abs(each.at - hit.at) <= LAST_WORDS_S for each in mine)
+            others = (each for each in about(hit, SAME_MOMENT_S, SAME_MOMENT_S) if of_another_voice(each, hit))
+            return any(each.pattern.id not in CRASHES for each in others)
+        alike = (each.pattern.error_class is hit.pattern.error_class for each in about(hit, LAST_WORDS_S, LAST_WORDS_S))
+        return hit.pattern.defers and any(alike)
 
     return [hit for hit in roots if not echoes(hit)]
 
