@@ -34,6 +34,7 @@ ASKED_FOR = frozenset({
 })  # fmt: skip
 # Exceptions about something missing because it could not be created.
 _REACTIONS = frozenset({"py-name", "py-type"})
+_FIRST_OF_SEVERAL = "the first of several errors"
 # Patterns that know no more of an exception than its type, and classes that say what it is about.
 _BY_TYPE_ONLY = frozenset({"py-value", "py-key", "py-index", "py-type", "py-attribute", "py-name", "py-assert"})
 _ABOUT_A_THING = frozenset({ErrorClass.DATA, ErrorClass.STORAGE, ErrorClass.OOM, ErrorClass.HARDWARE})
@@ -50,7 +51,8 @@ _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, Er
 
 def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) -> Verdict:
     roots = without_echoes(without_headers(roots))
-    first = _told_better(min(roots, key=lambda hit: hit.at), roots)
+    found = _told_better(min(roots, key=lambda hit: hit.at), roots)
+    first = _begun(found, hits)
     same = ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
     if first.pattern.id in CRASHES:  # the others need not say it
         same |= {end.rank: end for end in ends if failed(end) and end.status == first.end.status}
@@ -60,7 +62,7 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
     if everywhere and error_class is ErrorClass.HARDWARE:
         # Not every node breaks in the same moment, and a restart finds the same nodes with the same program.
         error_class, retriable, confirm = ErrorClass.USER_CODE, Retriable.NO, max(1, confirm)
-    elif p.id in ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1):
+    elif first is found and p.id in ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1):
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
     elif everywhere and (error_class is ErrorClass.USER_CODE or (error_class is ErrorClass.OOM and p.blame is Blame.NO)):
         retriable = Retriable.NO
@@ -88,7 +90,8 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
         first.end.rank, first.end.node, words_of(first, hits), p.name if p.pattern else "", first.place, where,
         p.note if p.pattern else "",
     )  # fmt: skip
-    evidence = [str(hit) for hit in complained[:1]] + [with_own_words(first, hits)]
+    told = with_own_words(first, hits) if first is found else f"{first}; which led to: {found.line}"
+    evidence = [*(str(hit) for hit in complained[:1]), told]
     evidence += [str(hit) for hit in one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
     if others:
         beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
@@ -99,6 +102,16 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
         everywhere and error_class in _PROGRAMS, confirm, not (everywhere or called_wrongly) and p.heals, places_of(same),
         lead=lead,
     )  # fmt: skip
+
+
+def _begun(found: Hit, hits: Sequence[Hit]) -> Hit:
+    """The root; of errors that one writer prints in one form, the first, which no pattern knows and its words place."""
+    begun = begun_by(found, hits)
+    if not begun:
+        return found
+    kind = kind_of_words(begun) or Kind(found.pattern.error_class, found.pattern.retriable)
+    meant = replace(found.pattern, error_class=kind.error_class, retriable=kind.retriable, pattern="", name=_FIRST_OF_SEVERAL)
+    return replace(found, line=begun, pattern=meant)
 
 
 def _told_better(first: Hit, roots: Sequence[Hit]) -> Hit:
@@ -116,8 +129,6 @@ def _told_better(first: Hit, roots: Sequence[Hit]) -> Hit:
 def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
     """What a root that is only a reaction is about: the detail below a header, or the error just before an exception
     whose words tell nothing."""
-    if (begun := begun_by(root, hits)) and (kind := kind_of_words(begun)):
-        return kind
     if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
         return kind_of_words(said_beside(root, hits))
     if root.pattern.id in _HOW_ONLY and not _OF_A_PROCESS.search(root.line):

@@ -147,8 +147,6 @@ def begun_by(hit: Hit, hits: Sequence[Hit]) -> str:
 def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
     """The hit with what else its rank printed, which may be a cause that no pattern knows."""
     own = said_beside(hit, hits)
-    if begun := begun_by(hit, hits):
-        return f"rank {hit.end.rank} on {hit.end.node}: {begun}; which led to: {hit.line}"
     if not own and (before := led_to(hit, hits)):
         return f"{hit}; just before: {before}"
     if not own and (after := _came_of(hit, hits)):
