@@ -15,7 +15,7 @@ from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import Piece, RankEnd
+from ftslurm.model.verdict import Piece, RankEnd, Role
 from ftslurm.policies.diagnose.text.errors import NESTED, WORKED_ON_LINES, unlabelled_line
 from ftslurm.policies.diagnose.text.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.text.launchers import (
@@ -118,17 +118,31 @@ def hits_of(end: RankEnd, book: Book) -> list[Hit]:
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
         whole = b"".join(texts)
         hits = [hit for hit in ends_of_runs(whole, book) if CLEANER not in hit.place]
-        for hit, until in zip(hits, [*(hit.offset for hit in hits[1:]), -1], strict=False):
+        for hit, another in zip(hits, _next_errors(hits), strict=True):
             at = pieces[bisect_right(begins, hit.offset) - 1].at
             if hit.pattern.id in CRASHES and _by_signal(end):  # whoever tells of it, tells it afterwards
                 at = min(at, end.at)
             whose = label_of(hit.line)
-            overcome = until >= 0 and _worked_on(hit.line, whole[hit.offset + len(hit.line) : until])
+            overcome = another >= 0 and _worked_on(hit.line, whole[hit.offset + len(hit.line) : another])
             place = visible(hit.place)
             told = Hit(end, at, _excerpt(hit), hit.pattern, overcome, place, hit.mild, hit.settled, hit.led_to, whose)
             found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if of_a_helper(told) else told)
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
+
+
+def _next_errors(hits: Sequence[Finding]) -> list[int]:
+    """For each hit where the next error after it begins; -1 if none does."""
+    found, after = [], -1
+    for hit in reversed(hits):
+        found.append(after)
+        after = hit.offset if _is_an_error(hit) else after
+    return found[::-1]
+
+
+def _is_an_error(hit: Finding) -> bool:
+    """And no launcher's word, with which an output may end long after it."""
+    return not hit.mild and (hit.pattern.role is Role.ROOT or bool(hit.place))
 
 
 def _worked_on(line: bytes, below: bytes) -> bool:

@@ -163,3 +163,15 @@ def test_of_a_chain_the_link_that_tells_what_it_is_about_counts() -> None:
     )
     v = verdict(end(0, chain, 1), end(1), end(2), end(3))
     assert v.error_class is ErrorClass.DATA and "ArrowInvalid" in v.evidence[0]
+
+
+def test_a_rank_that_logs_on_has_overcome_an_error_though_all_came_at_once() -> None:
+    text = (
+        "ERROR 04-27 [camem.py:69] Failed to import: libkernels.so: cannot open shared object file: No such file or directory\n"
+        "INFO 04-27 [a.py:1] loading the model\nINFO 04-27 [a.py:2] loaded\n{}"
+    )
+    later = "Traceback (most recent call last):\n  File \"/home/u/t.py\", line 1, in <module>\n    f()\nKeyError: 'text'\n"
+    v = verdict(end(0, text.format(later), 1), end(1), end(2), end(3))
+    assert "KeyError" in v.evidence[0]
+    v = verdict(end(0, text.format("INFO 04-27 [a.py:3] good bye\n"), 1), end(1), end(2), end(3))
+    assert "libkernels.so" in v.evidence[0], "what it logs on its way out overcomes nothing"

@@ -124,10 +124,10 @@ def _told(
     printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...], reports: bool, mild: bool, vaguely: bool
 ) -> int:
     """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, as `_readings` gives them."""
-    told, waited, vague, reported, vaguely_reported = -1, -1, -1, -1, -1
+    told, others, vague, reported, vaguely_reported = -1, -1, -1, -1, -1
     ordinary = 0
     for number in range(len(lines) - 1, -1, -1):
-        first = min((each for each in (told, waited, vague) if each >= 0), default=number)
+        first = min((each for each in (told, others, vague) if each >= 0), default=number)
         if first - number > APART_LINES:
             break
         data = _bytes(lines[number])
@@ -152,10 +152,10 @@ def _told(
         elif _VAGUE.search(data) or is_information(_bytes(printed[number])):
             vague = number
         elif of_another(data):
-            waited = number
+            others = number
         else:
             told = number
-    choices = (told, waited, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
+    choices = (told, others, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
     return next((each for each in choices if each >= 0), -1)
 
 
