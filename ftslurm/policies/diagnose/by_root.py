@@ -36,7 +36,7 @@ ASKED_FOR = frozenset({
 _REACTIONS = frozenset({"py-name", "py-type"})
 _FIRST_OF_SEVERAL = "the first of several errors"
 # Patterns that know no more of an exception than its type, and classes that say what it is about.
-_BY_TYPE_ONLY = frozenset({"py-value", "py-key", "py-index", "py-type", "py-attribute", "py-name", "py-assert"})
+_BY_TYPE_ONLY = frozenset({"py-value", "py-key", "py-type", "py-name", "py-assert"})
 _ABOUT_A_THING = frozenset({ErrorClass.DATA, ErrorClass.STORAGE, ErrorClass.OOM, ErrorClass.HARDWARE})
 # Patterns on what the system answered, which does not tell what it was asked for.
 _HOW_ONLY = frozenset({"threads-more"})
@@ -73,7 +73,11 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
         retriable = Retriable.NO  # no race: whoever comes second finds the file, each time
     if (kind := _by_words_beside(first, hits)) is not None:
         error_class, retriable = kind.error_class, kind.retriable
-    suspects = () if everywhere or called_wrongly else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
+    suspects = (
+        ()
+        if everywhere or called_wrongly or first is not found
+        else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
+    )
     if p.id in _SHARED_FILES and not of_the_node(first.line) and not one_node(same, ends):
         suspects = ()
     complained = complained_first(first, hits)
@@ -105,8 +109,11 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
 
 
 def _begun(found: Hit, hits: Sequence[Hit]) -> Hit:
-    """The root; of errors that one writer prints in one form, the first, which no pattern knows and its words place."""
-    begun = begun_by(found, hits)
+    """The root; of errors that one writer prints in one form, the first, which no pattern knows and its words place.
+
+    What the hardware says of itself no other error brings about.
+    """
+    begun = "" if found.pattern.error_class is ErrorClass.HARDWARE else begun_by(found, hits)
     if not begun:
         return found
     kind = kind_of_words(begun) or Kind(found.pattern.error_class, found.pattern.retriable)

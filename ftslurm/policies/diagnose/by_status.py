@@ -36,7 +36,7 @@ _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 128, 255})
 _ASKED_OF_ITSELF = 128 + 15
 _ABORT_PASSED_ON = SHELLS_OWN.start + 6
 _FROM_OUTSIDE = frozenset({9, 15})
-
+# Who prints these has called MPI_Abort, and the abort is the program's own.
 _ASKED_TO_ABORT = frozenset({"mpi-abort", "mpi-abort-more"})
 
 
