@@ -50,10 +50,20 @@ class Group(click.Group):
         return result
 
 
-@click.group("ftslurm", cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    "ftslurm", cls=Group, invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)  # fmt: skip
 @click.version_option(ftslurm.__version__, prog_name="ftslurm")
-def group() -> None:
-    """Look at your jobs under ftrun, steer them, and learn what ftrun did, would do, or leaves to you."""
+@click.pass_context
+def group(context: click.Context) -> None:
+    """Look at your jobs under ftrun, steer them, and learn what ftrun did, would do, or leaves to you.
+
+    Without COMMAND: list the jobs, as `ftslurm status`.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(status)
+        click.echo("`ftslurm status JOB` shows one job, `ftslurm --help` lists the commands", err=True)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -67,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except FtslurmError as error:
         print(f"ftslurm: {visible(error)}", file=sys.stderr)
         status = error.exit_status
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        status = UsageError.exit_status
     except click.UsageError as error:
         click.UsageError(visible(error.format_message()), error.ctx).show()
         status = UsageError.exit_status

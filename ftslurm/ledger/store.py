@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ftslurm.errors import StateError, UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.folds.history import History, fold
+from ftslurm.model.nodes import expand
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder
 
 VARIABLE = "FTSLURM_STATE_DIR"
+_STEP = re.compile(r"(\d+(?:_\d+)?)\.(?:\d+|batch|extern|interactive)(?:\+\d+)?")
+# As squeue writes those that wait; a limit behind `%` may follow.
+_ARRAY = re.compile(r"(\d+)(?:_\[([\d,-]+)(?:%\d+)?\])?")
 LOCAL_CLUSTER = "local"
 
 
@@ -92,16 +97,31 @@ class Store:
                 raise StateError(f"the ledger {path} cannot be made: {error.strerror}", hint=f"set {VARIABLE}") from None
 
     def find(self, job: str) -> tuple[Journal, Contents]:
-        """The ledger of `job` (`123`, `123_4`, `local.2`, `cluster.123`). Raises: UnknownJob, StateError."""
-        wanted = [path for path in self._paths() if job in (path.stem, path.stem.partition(".")[2])]
+        """The ledger of `job`: `123`, `123_4`, `local.2`, `cluster.123`, a step's `123.0`, or the path of a ledger.
+
+        Raises: UnknownJob, StateError.
+        """
+        if is_path(job):
+            return _at(Path(job))
+        names = (job, step[1]) if (step := _STEP.fullmatch(job)) else (job,)
+        wanted = [path for path in self._paths() if path.stem in names or path.stem.partition(".")[2] in names]
         # The same number on several clusters and locally: Slurm's come before local ones, the latest first.
         wanted.sort(key=lambda path: (path.stem.startswith(f"{LOCAL_CLUSTER}."), -_changed_at(path)))
         if not wanted:
-            raise UnknownJob(
-                f"there is no ledger of job {job} in {self.root}", hint=f"`ftslurm status` lists all; is {VARIABLE} set?"
-            )
+            tasks = self.elements(job)
+            hint = f"name one of {tasks[0]} to {tasks[-1]}" if tasks else f"`ftslurm status` lists all; is {VARIABLE} set?"
+            raise UnknownJob(f"there is no ledger of job {job} in {self.root}", hint=hint)
         journal = Journal(wanted[0])
         return journal, journal.read()
+
+    def elements(self, array: str) -> list[str]:
+        """Those of an array that have ledgers, by number; array: `28`, or `28_[1-10]` for some of them. Raises: StateError."""
+        if (named := _ARRAY.fullmatch(array)) is None:
+            return []
+        wanted = set(expand(f"_[{named[2]}]")) if named[2] else None
+        found = [path.stem.partition(".")[2].partition("_") for path in self._paths()]
+        indexes = {int(index) for job, _, index in found if job == named[1] and index.isdecimal()}
+        return [f"{named[1]}_{index}" for index in sorted(indexes) if wanted is None or f"_{index}" in wanted]
 
     def all(self, bad: Callable[[StateError], None]) -> Iterator[tuple[Journal, Contents]]:
         """Every current ledger, the latest last. bad: is told of those that cannot be read."""
@@ -133,6 +153,19 @@ class Store:
             journal.path.rename(aside)
         except OSError as error:
             raise StateError(f"{journal.path} cannot be put aside: {error.strerror}", hint="move it away by hand") from None
+
+
+def is_path(word: str) -> bool:
+    """Whether it names a ledger's file, and no job."""
+    return "/" in word or word.endswith(".jsonl")
+
+
+def _at(path: Path) -> tuple[Journal, Contents]:
+    journal = Journal(path)
+    contents = journal.read()
+    if not contents.records and not journal.known:
+        raise UnknownJob(f"there is no ledger {path}, or it is empty", hint="`ftslurm status` lists your jobs")
+    return journal, contents
 
 
 def ledger_parts(cluster: str, job: str) -> tuple[str, str]:

@@ -47,7 +47,7 @@ SORTS: Mapping[str, Callable[[JobSummary], Any]] = {
 class Wanted:
     """states: only these, empty for all. since: jobs that are over have ended after this, Unix seconds; 0: all. until: jobs have
     begun before this; 0: all. names: patterns as a shell has them, one of which fits the job's name; empty for all. nodes: the
-    job ran on one of them; empty for all. backwards: the last first.
+    job ran on one of them; empty for all. backwards: the last first. jobs: only these numbers; empty for all.
     """
 
     states: frozenset[str] = frozenset()
@@ -57,9 +57,12 @@ class Wanted:
     names: tuple[str, ...] = ()
     nodes: frozenset[str] = frozenset()
     backwards: bool = False
+    jobs: frozenset[str] = frozenset()
 
     def fits(self, job: JobSummary) -> bool:
         """But for its age, if it is over."""
+        if self.jobs and job.job not in self.jobs:
+            return False
         if self.states and job.state not in self.states:
             return False
         if self.until and job.began >= self.until:

@@ -16,7 +16,7 @@ from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
 
 # As Slurm and ftslurm number jobs; a number may be an exit status or a fault code, too.
-_JOB = re.compile(r"\d{1,10}(_\d+)?|local\.\d+")
+_JOB = re.compile(r"\d{1,10}(_\d+)?(\.\d+)?|local\.\d+")
 _STATUS = re.compile(r"\d{1,3}")
 LAST = "last"
 

@@ -12,7 +12,7 @@ import click
 
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.jobs.status import passed_over, require_begun
-from ftslurm.cli.output import find_ledger, print_json, this_job
+from ftslurm.cli.output import find_ledger, print_json, tasks_of, this_job
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.text import visible
@@ -28,10 +28,11 @@ from ftslurm.report.jobs import moment
 def history(jobs: tuple[str, ...], verbose: bool, since: str, as_json: bool) -> None:
     """List the attempts of JOB: nodes, times, what failed and why, the remedy and its cost. Repetitions are folded.
 
-    Without JOB: the job that this runs in, else each job that ran today.
+    JOB is a number, an array (28, 28_[1-10]), or a ledger file. Without JOB: the job that this runs in, else each that ran today.
     """
     inside = None if jobs or since else this_job()
-    named = jobs or ((inside,) if inside is not None else ())
+    given = jobs or ((inside,) if inside is not None else ())
+    named = [name for job in given for name in tasks_of(job) or [job]]
     found = [find_ledger(job) for job in named or _latest(since)]
     if as_json:
         told = [_as_json(journal, contents) for journal, contents in found]

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 import click
 
 from ftslurm.cli import suggestions as complete
-from ftslurm.cli.output import store
+from ftslurm.cli.output import find_ledger
 from ftslurm.errors import UsageError
-from ftslurm.ledger.store import state_folder
 from ftslurm.model.text import visible
 
 
@@ -30,7 +29,7 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
 
     if follow and attempt is not None:
         raise UsageError("--follow prints new output, --attempt past output", hint="omit one of them")
-    journal, contents = store().find(job)
+    journal, contents = find_ledger(job)
     outputs = outputs_of(contents.records)
     outputs.check(attempt)
     own = read.rank_sources(outputs, rank, attempt) if rank is not None else []
@@ -66,10 +65,11 @@ def _over(job: str) -> bool:
     from ftslurm.model.folds.summary import summarise
     from ftslurm.wrapper.jobs import with_slurms_word
 
-    known = summarise(store().find(job)[1].records)
+    journal, contents = find_ledger(job)
+    known = summarise(contents.records)
     if known is None:
         return False
-    return with_slurms_word([known], state_folder(os.environ).stat().st_uid, os.environ)[0][0].over
+    return with_slurms_word([known], journal.path.stat().st_uid, os.environ)[0][0].over
 
 
 def _print(pieces: Iterable[bytes]) -> None:

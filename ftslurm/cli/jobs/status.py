@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 
 from ftslurm.cli import suggestions as complete
-from ftslurm.cli.output import find_ledger, print_json, this_job
+from ftslurm.cli.output import find_ledger, print_json, tasks_of, this_job
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.store import state_folder
@@ -49,17 +49,21 @@ def status(
 ) -> None:  # fmt: skip
     """Show where JOB stands: attempt, rung, counters, excluded nodes, budgets left.
 
+    JOB is a number, an array (28, 28_[1-10]: one line for each task), or a ledger file.
+
     Without JOB: the job that this runs in, else one line for each job that has a ledger, the latest first.
     """
-    if job := job or (None if every or states or names or nodes or until else this_job()):
+    job = job or (None if every or states or names or nodes or until else this_job())
+    tasks = tasks_of(job) if job else []
+    if job and not tasks:
         return _one(job, as_json)
     from ftslurm.wrapper.jobs import all_jobs
 
     now, folder = time.time(), state_folder(os.environ)
     oldest = moment(since, now)
     wanted = Wanted(
-        states_named(states), 0.0 if every else oldest, sort, moment(until, now) if until else 0.0,
-        tuple(filter(None, names.split(","))), frozenset(expand(nodes)), backwards,
+        states_named(states), 0.0 if every or tasks else oldest, "job" if tasks else sort, moment(until, now) if until else 0.0,
+        tuple(filter(None, names.split(","))), frozenset(expand(nodes)), backwards, frozenset(tasks),
     )  # fmt: skip
     jobs, silent = all_jobs(folder, os.environ, passed_over=passed_over)
     shown, older = chosen(jobs, wanted)
@@ -85,15 +89,15 @@ def passed_over(error: StateError) -> None:
 def _one(job: str, as_json: bool) -> None:
     from ftslurm.report import text, view
 
-    contents = find_ledger(job)[1]
+    journal, contents = find_ledger(job)
     found = require_begun(job, view.status(contents.records, contents.damaged))
-    found = _by_slurms_word(found, contents)
+    found = _by_slurms_word(found, contents, journal.path.stat().st_uid)
     if as_json:
         return print_json(asdict(found))
     text.print_status(text.console(), found)
 
 
-def _by_slurms_word(found: Status, contents: Contents) -> Status:
+def _by_slurms_word(found: Status, contents: Contents, user_id: int) -> Status:
     """What the ledger cannot know: a requeued job that was cancelled while it waited, an ftrun that was killed."""
     from ftslurm.model.folds.summary import summarise
     from ftslurm.wrapper.jobs import with_slurms_word
@@ -101,7 +105,7 @@ def _by_slurms_word(found: Status, contents: Contents) -> Status:
     known = summarise(contents.records)
     if known is None:
         return found
-    (now,), _ = with_slurms_word([known], state_folder(os.environ).stat().st_uid, os.environ)
+    (now,), _ = with_slurms_word([known], user_id, os.environ)
     if now == known:
         return found
     return replace(found, state=f"{now.state}: {now.what}" if now.what else now.state, waits_until=0.0)

@@ -1,0 +1,78 @@
+"""How a job is named on the command line: a number, a step, an array, a ledger's path; and nothing at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftslurm.cli import ftslurm as door
+from ftslurm.ledger.journal import Journal
+from ftslurm.system.files import private_folder
+from tests.report.test_decisions import PLACES, begun, failed, run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("SLURM_JOB_ID", "SLURM_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FTSLURM_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no Slurm is
+    jobs = private_folder(private_folder(tmp_path) / "jobs")
+    for job in ("7", "28_1", "28_2", "28_10"):
+        Journal(jobs / f"alps.{job}.jsonl").append([replace(run(), job=job), PLACES, begun(1, 0), *failed()])
+    return jobs
+
+
+def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        door.main(argv)
+    said = capsys.readouterr()
+    return int(end.value.code or 0), said.out, said.err
+
+
+def listed(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()[1:]]
+
+
+@pytest.mark.parametrize("verb", ["status", "history", "logs", "explain", "report"])
+@pytest.mark.parametrize("name", ["7", "7.0", "7.batch", "PATH"])
+def test_every_verb_takes_a_step_and_a_path(folder: Path, capsys: pytest.CaptureFixture[str], verb: str, name: str) -> None:
+    status, text, aside = told(capsys, verb, name.replace("PATH", str(folder / "alps.7.jsonl")))
+    assert status == 0 or "output" in aside, aside
+    assert "there is no ledger" not in aside and (text or aside)
+
+
+def test_a_ledger_is_read_where_no_state_folder_is(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTSLURM_STATE_DIR", str(folder / "none"))
+    status, text, _ = told(capsys, "status", str(folder / "alps.7.jsonl"))
+    assert status == 0 and "7" in text.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks"), [("28", ["28_1", "28_2", "28_10"]), ("28_[2-10]", ["28_2", "28_10"]), ("28_[1,10%2]", ["28_1", "28_10"])]
+)
+def test_an_array_is_a_line_for_each_task(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, tasks: list[str]
+) -> None:  # fmt: skip
+    status, text, _ = told(capsys, "status", name)
+    assert (status, listed(text)) == (0, tasks)
+    assert told(capsys, "history", name)[1].count(" on alps") == len(tasks)
+
+
+def test_a_verb_for_one_job_says_which_tasks_an_array_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, aside = told(capsys, "logs", "28")
+    assert status == 66 and "name one of 28_1 to 28_10" in aside
+
+
+def test_without_a_word_the_jobs_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text, aside = told(capsys)
+    assert status == 0 and "7" in listed(text) and "ftslurm --help" in aside
+
+
+def test_a_group_without_a_command_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text, aside = told(capsys, "drill")
+    assert (status, text) == (64, "") and "Error:" not in aside and "\n  rank-crash " in aside
