@@ -343,6 +343,11 @@ FRESHEST_HANGS = (
 )  # fmt: skip
 # Kinds that came after the rules on the loops of gloo, of torch's server and of the probe: see unseen.py.
 UNSEEN_PAUSES = ("memmap", "niced", "thin", "spawned-loader", "tenth", "direct-read", "spliced", "dynamo", "relay", "told work")
+# Kinds that came after named hangs were answered by default: see the second part of unseen.py, and healthy.py.
+NEWEST_PAUSES = (
+    "json-lines", "matched", "generated", "decomposed", "threads-of-torch", "scored", "walked", "shared", "waits-for-work",
+    "throttled", "written-by-thread", "counted",
+)  # fmt: skip
 UNSEEN_HANGS = (
     "resolver", "stopped-worker", "nested-pool", "import-lock", "undrained", "full-child", "forked-lock", "asks-somebody", "tracker",
     "backoff", "yields", "debugger", "told sleep", "peer-lock",
@@ -377,7 +382,7 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "loader lock": _of_loader("lock"), "loader work": _of_loader("work"), "gil-work": _pause(6.0), "gil-sleep": _pause(PAUSE_S),
     "dead-server": _pause(PAUSE_S), "flag": _pause(PAUSE_S), "licence": _pause(PAUSE_S), "lock-file": _pause(PAUSE_S),
     **dict.fromkeys(FRESHEST_PAUSES, _pause(6.0)), **{act: _pause(PAUSE_S) for act in FRESHEST_HANGS}, **dict.fromkeys((*STRAYS, "lost"), _order),
-    **dict.fromkeys(UNSEEN_PAUSES, _pause(6.0)), **dict.fromkeys(UNSEEN_HANGS, _pause(PAUSE_S)), "yields": _pause(BUSY_S + 14),
+    **dict.fromkeys((*UNSEEN_PAUSES, *NEWEST_PAUSES), _pause(6.0)), **dict.fromkeys(UNSEEN_HANGS, _pause(PAUSE_S)), "yields": _pause(BUSY_S + 14),
     "told work": _told_late, "told sleep": _told_late, "peer-lock": _lock_of_peer, "epoch-over": _epoch_over, "relay": _relay,
     **{f"meet {place} {before}": _meeting for place in ("monitored", "store", "group") for before in ("work", "sleep")},
 }  # fmt: skip
@@ -414,6 +419,7 @@ USUAL_HANGS = (
     "sleep", "deadlock", "native", "loop", "fifo", "stop outside", "pipe", "flock", "child", "dead-server", "licence", "poll sleep",
 )  # fmt: skip
 PAUSES = (
+    *NEWEST_PAUSES,
     *UNSEEN_PAUSES,
     *FRESHEST_PAUSES,
     *LATEST_PAUSES,
@@ -452,7 +458,7 @@ FAULTS = {
 HEALTHY = {
     act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4
     for act in PAUSES
-    if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES, *UNSEEN_PAUSES)
+    if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES, *UNSEEN_PAUSES, *NEWEST_PAUSES)
 }
 
 

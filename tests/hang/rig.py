@@ -31,13 +31,16 @@ ORDER_S = 60.0
 
 @dataclass
 class Verdict:
-    """finding: None if there was none in time. after_s: since the watch began. text: what an examination gathered."""
+    """finding: None if there was none in time. after_s: since the watch began. text: what an examination gathered. at_work: the
+    ranks that the finding names do some work.
+    """
 
     finding: Finding | None
     after_s: float
     views: tuple[RankView, ...] = ()
     text: str = ""
     examine_s: list[float] = field(default_factory=list)
+    at_work: bool = False
 
 
 class Orders:
@@ -200,7 +203,7 @@ class Job(Orders):
                 if found is not None and found.kind is Kind.UNKNOWN and not found.ranks:
                     found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/stalls.py)
                 if found is not None and (self.library or time.monotonic() - self.node.progress_at >= quiet_s):
-                    return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s)
+                    return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s, at_work)
             else:
                 held = None
             time.sleep(max(0.0, 0.4 - (time.monotonic() - now)))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import ctypes
 import importlib
+import json
 import mmap
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -283,9 +285,149 @@ for thread in threads: libc.ptrace(17, thread, None, None)
     subprocess.run([sys.executable, "-I", "-S", "-c", attach], check=True)
 
 
+# --- at work, of the kinds for tests/hang/healthy.py, which came after a named hang was answered by default
+
+
+def json_lines(seconds: float) -> None:
+    """A file of records is read and written again, as a tokenizer's cache."""
+    goes_on, path = _until(seconds), _own("records")
+    rows = [{"id": n, "text": "word " * 40} for n in range(400)]
+    while goes_on():
+        with open(path, "w") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        with open(path) as file:
+            rows = [json.loads(line) for line in file]
+    os.unlink(path)
+
+
+def matched(seconds: float) -> None:
+    """A regular expression over a text, in one thread; no IO at all."""
+    goes_on, text = _until(seconds), "ab1 " * 20000
+    while goes_on():
+        re.sub(r"([a-z]+)(\d)", r"\2\1", text)
+
+
+def generated(seconds: float) -> None:
+    """Rank 0 writes samples with its model, word by word; the others wait."""
+    goes_on, layer, state = _until(seconds), torch.nn.GRUCell(64, 64), torch.zeros(1, 64)
+    with torch.no_grad():
+        while goes_on():
+            state = layer(state, state)
+
+
+def decomposed(seconds: float) -> None:
+    """One call after the other into LAPACK, each some hundred milliseconds."""
+    goes_on, matrix = _until(seconds), torch.randn(300, 300)
+    while goes_on():
+        torch.linalg.svd(matrix)
+
+
+def threads_of_torch(seconds: float) -> None:
+    """The main thread waits for a pool whose threads compute."""
+    goes_on = _until(seconds)
+
+    def part(_: int) -> float:
+        return float(torch.randn(200, 200).matmul(torch.randn(200, 200)).sum())
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        while goes_on():
+            list(pool.map(part, range(20)))
+
+
+def scored(seconds: float) -> None:
+    """A tool scores a text and is asked through its pipes, again and again."""
+    line = "import sys\nfor row in sys.stdin: print(sum(map(ord, row)), flush=True)"
+    goes_on = _until(seconds)
+    with subprocess.Popen([sys.executable, "-I", "-S", "-u", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tool:
+        assert tool.stdin is not None and tool.stdout is not None
+        while goes_on():
+            tool.stdin.write(b"some words\n" * 20)
+            tool.stdin.flush()
+            for _ in range(20):
+                tool.stdout.readline()
+            time.sleep(0.05)
+        tool.stdin.close()
+
+
+def walked(seconds: float) -> None:
+    """A data set is indexed: names and sizes of many files, nothing read."""
+    goes_on = _until(seconds)
+    while goes_on():
+        for folder, _, names in os.walk(os.path.dirname(os.__file__)):
+            for name in names:
+                os.stat(os.path.join(folder, name))
+            if not goes_on():
+                return
+
+
+def shared(seconds: float) -> None:
+    """Workers fill shared memory, and the rank copies from it."""
+    goes_on, context = _until(seconds), multiprocessing.get_context("fork")
+    there = mmap.mmap(-1, 4 << 20)
+
+    def fill() -> None:
+        while goes_on():
+            there[:] = os.urandom(1) * (4 << 20)
+            time.sleep(0.2)
+        os._exit(0)
+
+    worker = context.Process(target=fill)
+    worker.start()
+    while goes_on():
+        bytes(there)
+        time.sleep(0.1)
+    worker.join()
+
+
+def waits_for_work(seconds: float) -> None:
+    """The rank sleeps in a wait while a child of a child computes."""
+    line = f"import time; until = time.monotonic() + {seconds}\nwhile time.monotonic() < until: sum(range(50000))"
+    subprocess.run(["sh", "-c", f"{sys.executable} -I -S -c '{line}' & wait"], check=True)
+
+
+def throttled(seconds: float) -> None:
+    """An upload that a limit slows down: some kilobytes, then a rest of most of a second."""
+    goes_on, path = _until(seconds), _own("throttled")
+    with open(path, "wb") as file:
+        while goes_on():
+            file.write(os.urandom(64 << 10))
+            file.flush()
+            os.fsync(file.fileno())
+            time.sleep(0.8)
+    os.unlink(path)
+
+
+def written_by_thread(seconds: float) -> None:
+    """A checkpoint is written by a thread, and the main thread joins it."""
+
+    def write() -> None:
+        goes_on, path = _until(seconds), _own("thread")
+        while goes_on():
+            torch.save(torch.randn(512, 512), path)
+        os.unlink(path)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    writer.join()
+
+
+def counted(seconds: float) -> None:
+    """A vocabulary is counted by a pool of processes that are given pieces of text."""
+    goes_on, text = _until(seconds), "some words of a text " * 4000
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        while goes_on():
+            pool.submit(_words_of, text).result()
+
+
+def _words_of(text: str) -> int:
+    return len(set(text.split()))
+
+
 AT_WORK: dict[str, Callable[[float], None]] = {
     "memmap": memmap, "niced": niced, "thin": thin, "spawned-loader": spawned_loader, "tenth": tenth, "direct-read": direct_read,
-    "spliced": spliced, "dynamo": dynamo,
+    "spliced": spliced, "dynamo": dynamo, "json-lines": json_lines, "matched": matched, "generated": generated,
+    "decomposed": decomposed, "threads-of-torch": threads_of_torch, "scored": scored, "walked": walked, "shared": shared,
+    "waits-for-work": waits_for_work, "throttled": throttled, "written-by-thread": written_by_thread, "counted": counted,
 }  # fmt: skip
 STILL: dict[str, Callable[[float], None]] = {
     "resolver": resolver, "stopped-worker": stopped_worker, "nested-pool": nested_pool, "import-lock": import_lock,
