@@ -97,9 +97,8 @@ def head(seen: Seen, width: int) -> list[Line]:
     job, status = seen.summary, seen.status
     state = "running" if job.state == "starting" and seen.fresh else job.state
     title = f"job {job.job}{f' ({job.name})' if job.name else ''}{f' on {job.cluster}' if job.cluster and not job.local else ''}"
-    lasted = span((job.at if job.over else seen.now) - job.began)
     found = [
-        Line(f"{title}: {state}, attempt {status.attempt}, {'lasted' if job.over else 'for'} {lasted}", _weight_of(job)),
+        Line(f"{title}: {state}, {_age(seen)}", "title" if (weight := weight_of(job)) in ("", "done", "wait") else weight),
         Line(job.command, "dim"),
         *(Line(text, weight) for text, weight in _wait(seen)),
         *(Line(text, weight) for text, weight in _tally(seen)),
@@ -111,9 +110,22 @@ def head(seen: Seen, width: int) -> list[Line]:
     return [Line(cut(visible(line.text), width), line.weight) for line in found if line.text]
 
 
-def _weight_of(job: JobSummary) -> str:
-    bad = job.state in ("failed", "hanging", "held", "gone", "timeout")
-    return "bad" if bad else "title"
+def _age(seen: Seen) -> str:
+    """Of the attempt, and of the job where it has had several."""
+    job, attempt = seen.summary, seen.status.attempt
+    if job.over:
+        return f"attempt {attempt}, lasted {span(job.at - job.began)}"
+    began = max((one.at for one in seen.records if isinstance(one, rec.AttemptBegan)), default=job.began)
+    return f"attempt {attempt}, for {span(seen.now - began)}{f' ({span(seen.now - job.began)} in all)' if attempt > 1 else ''}"
+
+
+def weight_of(job: JobSummary) -> str:
+    """bad: somebody should look; wait: it goes on by itself; done: it went well."""
+    if job.state in ("failed", "hanging", "held", "gone", "timeout"):
+        return "bad"
+    if job.state == "completed":
+        return "done"
+    return "dim" if job.over else "" if job.state == "running" else "wait"
 
 
 def _wait(seen: Seen) -> Iterable[tuple[str, str]]:

@@ -28,6 +28,7 @@ from ftslurm.ledger import live as files
 from ftslurm.ledger.records import to_line
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
+from ftslurm.wrapper import control
 from ftslurm.wrapper import watch as reader
 from ftslurm.wrapper.watch import JobWatch
 from tests.report.test_watch import live_of, running
@@ -223,6 +224,53 @@ def test_the_list_opens_a_job_and_leads_back(store: Store, ftrun: Callable[[Job]
     play(WatchApp(lambda: JobsPage(store)), story)
 
 
+def some_jobs(store: Store) -> None:
+    record = running().ledger
+    for number in range(1, 7):
+        named = tuple(
+            replace(each, job=f"471{number}", name=f"train{number}") if isinstance(each, rec.RunBegan) else each
+            for each in record
+        )
+        (store.root / "jobs" / f"c.471{number}.jsonl").write_bytes(b"".join(map(to_line, named)))
+
+
+def test_the_list_is_ordered_and_filtered(store: Store) -> None:
+    some_jobs(store)
+
+    async def story(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(rows(pilot)) == 6)
+        await pilot.press("o")  # by the number
+        assert [row[0] for row in rows(pilot)] == [f"471{number}" for number in range(1, 7)]
+        await pilot.press("slash", *"train5", "enter")
+        await until(pilot, lambda: [row[0] for row in rows(pilot)] == ["4715"])
+        assert "with `train5`" in text_of(pilot, "#title")
+        await pilot.press("c")
+        await until(pilot, lambda: is_text(pilot) and log_of(pilot)[:1] == ["nothing has failed yet"])
+        await pilot.press("escape", "slash", "escape")
+        await until(pilot, lambda: len(rows(pilot)) == 6)
+
+    play(WatchApp(lambda: JobsPage(store)), story)
+
+
+@pytest.mark.parametrize(("key", "name"), [("R", "requeue"), ("X", "stop")])
+def test_what_ends_ranks_is_asked_for_first(store: Store, monkeypatch: pytest.MonkeyPatch, key: str, name: str) -> None:
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(control, "order", lambda store, job, wanted, env, wait_s: asked.append((job, wanted.verb)) or "taken")
+    some_jobs(store)
+
+    async def story(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(rows(pilot)) == 6)
+        await pilot.press("o", "down", key, "n")
+        assert isinstance(pilot.app.screen, JobsPage) and not asked
+        await pilot.press(key, "y")
+        await until(pilot, lambda: asked)
+        await pilot.press("enter", key, "y")
+        await until(pilot, lambda: len(asked) == 2)
+
+    play(WatchApp(lambda: JobsPage(store)), story)
+    assert asked == [("c.4712", name), ("c.4712", name)]
+
+
 @pytest.mark.parametrize("size", [(40, 20), (80, 24), (200, 50), (10, 5)])
 def test_it_fits_any_terminal(store: Store, size: tuple[int, int], ftrun: Callable[[Job], Ftrun]) -> None:
     ftrun(running())
@@ -348,6 +396,18 @@ def test_a_terminal_of_80_columns_is_left_as_it_was(
     assert termios.tcgetattr(one.theirs) == one.before
     assert b"\x1b[?1049h" in one.raw and one.raw.rindex(b"\x1b[?1049l") > one.raw.rindex(b"\x1b[?1049h")
     assert one.raw.rindex(b"\x1b[?25h") > one.raw.rindex(b"\x1b[?25l")
+
+
+def test_the_list_is_whole_from_its_first_frame_and_gone_in_the_view_of_a_job(
+    store: Store, terminal: Callable[..., Terminal]
+) -> None:  # fmt: skip
+    some_jobs(store)
+    one = terminal()
+    shown = one.until(lambda text: "4716" in text)
+    assert " JOB   NAME    STATE    ATTEMPT  NODES " in shown
+    one.press(b"\r")
+    shown = one.until(lambda text: "RANK" in text)
+    assert not any(line.startswith(" 471") for line in shown.splitlines())
 
 
 def test_a_terminal_that_can_only_print_gets_lines(store: Store, terminal: Callable[..., Terminal]) -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import DataTable, Log, Static
+from textual.widgets import DataTable, Input, Log, Static
 
+from ftslurm.cli.jobs.watch_asking import KEYS, AskingPage
 from ftslurm.errors import FtslurmError
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds.summary import JobSummary
+from ftslurm.model.record import Record
 from ftslurm.model.text import visible
 from ftslurm.report import card as cards
-from ftslurm.report.jobs import HEADING, cells
+from ftslurm.report.jobs import HEADING, SORTS, cells
 from ftslurm.report.timeline import happened
-from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, happened_line, head, nodes, ranks, without
+from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, happened_line, head, nodes, ranks, weight_of, without
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
 
 LOOK_S = 1.0
@@ -33,7 +36,8 @@ JOBS_LOOK_S = 5.0
 LOG_LINES = 20_000
 # More ranks than this are shown by node first.
 MANY_RANKS = 64
-STYLES: Mapping[str, str] = {"title": "bold", "bad": "bold red", "done": "green", "dim": "dim", "": ""}
+STYLES: Mapping[str, str] = {"title": "bold", "bad": "bold red", "done": "green", "dim": "dim", "wait": "yellow", "": ""}
+_SHORT_KEYS: Mapping[str, str] = {"escape": "esc", "slash": "/"}
 # Of a table's width: its outer padding, and a scrollbar.
 BESIDE = 3
 
@@ -87,7 +91,7 @@ class Page(Screen[None]):
     def on_resize(self) -> None:
         """The last lines: as many as it takes, where textual's own footer would leave keys out."""
         shown = [binding for binding in self.BINDINGS if isinstance(binding, Binding) and binding.show]
-        named = [(binding.key.partition(",")[0].replace("escape", "esc"), binding.description) for binding in shown]
+        named = [(_SHORT_KEYS.get(key := one.key.partition(",")[0], key), one.description) for one in shown]
         text = Text(no_wrap=True)
         for number, line in enumerate(_rows(named, self.size.width)):
             text.append("\n" if number else "")
@@ -177,7 +181,7 @@ class TextPage(Page):
         self.over.set()
 
 
-class JobPage(LookingPage):
+class JobPage(LookingPage, AskingPage):
     """One job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -189,6 +193,7 @@ class JobPage(LookingPage):
         Binding("c", "card", "card"),
         Binding("s", "stacks", "stacks"),
         Binding("h", "happened", "events"),
+        *KEYS,
         Binding("escape", "back", "jobs"),
     ]
     CSS = """
@@ -225,6 +230,9 @@ class JobPage(LookingPage):
         else:
             self.query_one("#head", Static).update(f"job {visible(self._watch.job)}: nothing has begun yet")
 
+    def asked_job(self) -> tuple[Store, str]:
+        return self._watch.store, self._watch.job
+
     def _show(self) -> None:
         seen, width, height = self._seen, self.size.width, self.size.height
         if seen is None or not width:
@@ -246,15 +254,12 @@ class JobPage(LookingPage):
     def _fill(self, sheet: Sheet) -> None:
         """The rows that are there already are changed in place, so that the cursor stays where it is."""
         table = self.query_one(DataTable)
-        shape = (*sheet.heading, "", *(row.key for row in sheet.rows))
+        shape = (*sheet.heading, *map(str, _widths(sheet)), *(row.key for row in sheet.rows))
         if shape != self._shape:
             at = table.cursor_row
             key = next((key for number, key in enumerate(self._rows) if number == at), "")
             table.clear(columns=True)
-            for name in sheet.heading:
-                table.add_column(Text(name.rjust(4) if name in sheet.right else name, justify=_justify(name, sheet)), key=name)
-            for row in sheet.rows:
-                table.add_row(*_cells(row, sheet), key=row.key)
+            _fill(table, sheet)
             self._shape, self._rows = shape, {row.key: row for row in sheet.rows}
             if key in self._rows:
                 table.move_cursor(row=list(self._rows).index(key))
@@ -262,7 +267,7 @@ class JobPage(LookingPage):
         for row in sheet.rows:
             if self._rows.get(row.key) != row:
                 for name, cell in zip(sheet.heading, _cells(row, sheet), strict=True):
-                    table.update_cell(row.key, name, cell, update_width=True)
+                    table.update_cell(row.key, name, cell)
         self._rows = {row.key: row for row in sheet.rows}
 
     def _at_cursor(self) -> Row | None:
@@ -287,27 +292,10 @@ class JobPage(LookingPage):
     def action_log(self) -> None:
         row = self._at_cursor()
         rank = row.rank if row is not None else None
-
-        def pieces(page: TextPage) -> Iterator[list[str]]:
-            def over() -> bool:
-                return page.over.is_set() or (self._seen is not None and self._seen.summary.over)
-
-            return follow_log(self._watch, rank, over, page.over.wait)
-
-        whose = f" of rank {rank}" if rank is not None else ""
-        self.app.push_screen(TextPage(f"log of job {visible(self._watch.job)}{whose}", pieces, at_end=True))
+        self.app.push_screen(log_page(self._watch, rank, lambda: self._seen is not None and self._seen.summary.over))
 
     def action_card(self) -> None:
-        found = cards.cards(self._seen.records) if self._seen is not None else []
-        width = self.size.width - 1
-
-        def pieces(_: TextPage) -> Iterator[list[str]]:
-            if not found:
-                yield ["nothing has failed yet"]
-            for each in reversed(found):
-                yield [*cards.lines(each, width), ""]
-
-        self.app.push_screen(TextPage("what failed, the latest first", pieces, at_end=False))
+        self.app.push_screen(card_page(self._seen.records if self._seen is not None else (), self.size.width))
 
     def action_happened(self) -> None:
         found = happened(self._seen.records) if self._seen is not None else []
@@ -355,17 +343,24 @@ class JobPage(LookingPage):
 STACKS_LOOKS = 60
 
 
-class JobsPage(LookingPage):
+class JobsPage(LookingPage, AskingPage):
     """The jobs that are not over."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *LEAVE,
-        Binding("a", "every", "all of a day"),
         Binding("enter", "open", "open"),
+        Binding("l", "log", "log"),
+        Binding("c", "card", "card"),
+        *KEYS,
+        Binding("o", "order", "order"),
+        Binding("slash", "filter", "filter"),
+        Binding("escape", "every_line", show=False),
+        Binding("a", "every", "all of a day"),
     ]
     CSS = """
     #title { height: auto; }
     #jobs { height: 1fr; scrollbar-size: 1 1; }
+    #filter { display: none; border: none; height: 1; background: ansi_default; }
     """
 
     def __init__(self, store: Store) -> None:
@@ -373,12 +368,14 @@ class JobsPage(LookingPage):
         self._store = store
         self._jobs = JobsWatch(store, os.environ)
         self._found: JobsSeen | None = None
+        self._sort, self._filter = 0, ""
         self._looker = Looker(self, self._jobs.look, JOBS_LOOK_S)  # which asks Slurm, so never sooner
 
     def compose(self) -> ComposeResult:
         yield Static("your jobs under ftrun", id="title", markup=False)
         table: DataTable[Text] = DataTable(id="jobs", cursor_type="row", cell_padding=1)
         yield table
+        yield Input(id="filter", placeholder="words that a line has", compact=True)
         yield Static(id="keys", markup=False)
 
     def on_looked(self, message: Looked) -> None:
@@ -393,17 +390,16 @@ class JobsPage(LookingPage):
         if found is None or not width:
             return
         none = "" if found.jobs else ": none runs or waits" if not self._jobs.every else ": none in a day"
+        by = f", by {ORDERS[self._sort]}" if self._sort else ""
+        only = f", with `{self._filter}`" if self._filter else ""
         silent = f"; Slurm does not answer: {found.silent}" if found.silent else ""
-        self.query_one("#title", Static).update(Text(visible(f"your jobs under ftrun{none}{silent}"), style="bold"))
+        title = visible(f"your jobs under ftrun{none}{by}{only}{silent}")
+        self.query_one("#title", Static).update(Text(title, style="bold"))
         table = self.query_one(DataTable)
         at = table.cursor_row
         table.clear(columns=True)
-        sheet = _jobs_sheet(found.jobs, found.now)
-        sheet = fitted(sheet, width - BESIDE)
-        for name in sheet.heading:
-            table.add_column(Text(name, justify=_justify(name, sheet)), key=name)
-        for row in sheet.rows:
-            table.add_row(*_cells(row, sheet), key=row.key)
+        sheet = _jobs_sheet(tuple(sorted(found.jobs, key=SORTS[ORDERS[self._sort]])), found.now, self._filter)
+        _fill(table, fitted(sheet, width - BESIDE))
         if sheet.rows:
             table.move_cursor(row=min(at, len(sheet.rows) - 1))
 
@@ -411,25 +407,94 @@ class JobsPage(LookingPage):
         self._jobs.every = not self._jobs.every
         self._looker.now()
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        if event.row_key.value is None:
+    def action_order(self) -> None:
+        self._sort = (self._sort + 1) % len(ORDERS)
+        self._show()
+
+    def action_filter(self) -> None:
+        self._typing(True)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._filter = event.value.strip().lower()
+        self._show()
+
+    def action_every_line(self) -> None:
+        self.query_one("#filter", Input).clear()
+        self._typing(False)
+
+    def on_input_submitted(self) -> None:
+        self._typing(False)
+
+    def _typing(self, on: bool) -> None:
+        field = self.query_one("#filter", Input)
+        field.display = on
+        (field if on else self.query_one(DataTable)).focus()
+
+    def asked_job(self) -> tuple[Store, str] | None:
+        table = self.query_one(DataTable)
+        if not table.row_count:
+            return None
+        return self._store, str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value)
+
+    def action_log(self) -> None:
+        self._with_job(lambda watch: log_page(watch, None, lambda: False))
+
+    def action_card(self) -> None:
+        def page(watch: JobWatch) -> TextPage:
+            seen = watch.look()
+            return card_page(seen.records if seen is not None else (), self.size.width)
+
+        self._with_job(page)
+
+    def on_data_table_row_selected(self) -> None:
+        self._with_job(lambda watch: JobPage(watch, from_list=True))
+
+    def _with_job(self, page: Callable[[JobWatch], Screen[None]]) -> None:
+        if (meant := self.asked_job()) is None:
             return
         try:
-            self.app.push_screen(JobPage(JobWatch(self._store, event.row_key.value, os.environ), from_list=True))
+            self.app.push_screen(page(JobWatch(*meant, os.environ)))
         except FtslurmError as error:
             self.notify(visible(error), severity="warning", markup=False)
 
 
-def _jobs_sheet(jobs: tuple[JobSummary, ...], now: float) -> Sheet:
+ORDERS = tuple(SORTS)
+
+
+def log_page(watch: JobWatch, rank: int | None, over: Callable[[], bool]) -> TextPage:
+    """Of a rank, or of the whole job. over: nothing follows any more."""
+
+    def pieces(page: TextPage) -> Iterator[list[str]]:
+        return follow_log(watch, rank, lambda: page.over.is_set() or over(), page.over.wait)
+
+    whose = f" of rank {rank}" if rank is not None else ""
+    return TextPage(f"log of job {visible(watch.job)}{whose}", pieces, at_end=True)
+
+
+def card_page(records: Sequence[Record], width: int) -> TextPage:
+    found = cards.cards(records)
+
+    def pieces(_: TextPage) -> Iterator[list[str]]:
+        if not found:
+            yield ["nothing has failed yet"]
+        for each in reversed(found):
+            yield [*cards.lines(each, width - 1), ""]
+
+    return TextPage("what failed, the latest first", pieces, at_end=False)
+
+
+def _jobs_sheet(jobs: Sequence[JobSummary], now: float, words: str) -> Sheet:
+    """words: only lines that have each of them."""
     several = len({job.cluster for job in jobs}) > 1
     rows = tuple(
         Row(
             name_of(job), tuple(map(visible, cells(job, now, several))),
-            "bad" if job.state in ("failed", "hanging", "held", "gone") else "dim" if job.over else "",
+            weight_of(job),
         )
         for job in jobs
     )  # fmt: skip
-    sheet = Sheet(HEADING, rows, frozenset({"ATTEMPT"}))
+    shown = tuple(row for row in rows if all(word in " ".join(row.cells).lower() for word in words.split()))
+    sheet = Sheet(HEADING, shown, frozenset({"ATTEMPT"}))
     return sheet if any(job.name for job in jobs) else without(sheet, "NAME")
 
 
@@ -439,7 +504,7 @@ class WatchApp(App[None]):
     TITLE = "ftslurm watch"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    Screen { background: transparent; }
+    Screen { background: ansi_default; }  /* transparent, textual draws the screen below through it */
     #keys { dock: bottom; height: auto; }
     DataTable { background: transparent; }
     DataTable > .datatable--header { background: transparent; text-style: underline; }
@@ -473,6 +538,21 @@ def _text(lines: Any) -> Text:
     for number, (line, weight) in enumerate(lines):
         text.append(f"{chr(10) if number else ''}{line}", style=STYLES[weight])
     return text
+
+
+def _fill(table: DataTable[Text], sheet: Sheet) -> None:
+    """Of an empty table, columns and rows. A width that textual finds itself comes after the first frame, or not at all."""
+    for name, width in zip(sheet.heading, _widths(sheet), strict=True):
+        table.add_column(Text(name, justify=_justify(name, sheet)), key=name, width=width)
+    for row in sheet.rows:
+        table.add_row(*_cells(row, sheet), key=row.key)
+
+
+def _widths(sheet: Sheet) -> list[int]:
+    return [
+        max([4 if name in sheet.right else 0, len(name), *(cell_len(row.cells[at]) for row in sheet.rows)])
+        for at, name in enumerate(sheet.heading)
+    ]
 
 
 def _cells(row: Row, sheet: Sheet) -> list[Text]:
