@@ -64,7 +64,7 @@ class LocalScheduler:
     pool: LocalPool
     count: int
 
-    def ask(self) -> SlurmAnswered:
+    def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
         return SlurmAnswered(
             state="RUNNING", batch=True, requeueable=True, usable=frozenset(self.pool.nodes), node_count=self.count
         )

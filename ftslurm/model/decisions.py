@@ -88,7 +88,9 @@ class LookAtDevices:
 
 @dataclass(frozen=True, slots=True)
 class AskSlurm:
-    """Ask Slurm for the state of the job and of its nodes."""
+    """Ask Slurm for the state of the job and of its nodes; and whether it could ever start again `without` these nodes."""
+
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

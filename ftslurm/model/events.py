@@ -270,8 +270,12 @@ class SlurmAnswered:
     requeueable: bool = False
     end_time: int = 0
     bad_nodes: tuple[tuple[str, str], ...] = ()  # (name, Slurm's words) of the job's nodes that are down or failing
-    usable: frozenset[str] | None = None  # all nodes of the job's partition that could run it, None if not known
+    usable: frozenset[str] | None = None  # all nodes that fit the job, down ones too, by what it asks for; None if not known
+    idle: frozenset[str] = frozenset()  # of those, nodes outside of the job that run nothing now
     node_count: int = 0  # what it asks for
+    least: int = 0  # the fewest nodes with which Slurm starts it again, 0: node_count
+    without: frozenset[str] | None = None  # what Slurm was asked to do without, None: it was not asked whether the job fits then
+    fits: bool | None = None  # could the job ever start without those? None: nobody knows, so the nodes are counted
     error: str = ""  # it did not say anything
     epilog: bool = False  # the site has one, so that a clean-up takes longer
     away: bool = False  # of an error that the return of slurmctld may mend

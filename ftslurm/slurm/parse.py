@@ -11,7 +11,7 @@ from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.folds.summary import SlurmWord
 from ftslurm.model.nodes import expand
 from ftslurm.slurm import states
-from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView, PartitionView
+from ftslurm.slurm.client import AS_OF, JobState, JobView, Needs, NodeState, NodeView, PartitionView, Resources
 
 # The lines of `scontrol show job` that we read: the key each begins with, and the keys wanted of it. On none of
 # them does free text stand before a wanted key, so on each the first occurrence counts. The order and the lines
@@ -29,8 +29,9 @@ _JOB_LINES: Mapping[str, tuple[str, ...]] = {
     "NodeList": ("NodeList",),
     "NumNodes": ("NumNodes",),
     "TRES": ("TRES", "ReqTRES"),  # ReqTRES from 23.02 on
-    "MinCPUsNode": ("MinCPUsNode",),
+    "MinCPUsNode": ("MinCPUsNode", "MinMemoryNode", "MinMemoryCPU"),
     "Features": ("Features",),
+    "Reservation": ("Reservation",),  # there only for a job that is in one
     "OverSubscribe": ("OverSubscribe", "Exclusive"),  # Exclusive on 26.05, where OverSubscribe=NO says nothing of it
     "Comment": (),  # read whole
     # There only for a job that has asked for it. A comment of several lines could imitate it: then a donor would ask for that.
@@ -142,9 +143,7 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         name=_block(lines, 0, _AFTER_NAME).partition("JobName=")[2],
         user_id=_user_id(fields.get("UserId", "")),
         comment=_text(fields.get("Comment", "")),
-        features=_text(fields.get("Features", "")),
-        gres=_gres(fields.get("TresPerNode", "")),
-        min_cpus=int(cpus) if re.fullmatch("[0-9]{1,6}", cpus := fields.get("MinCPUsNode", "")) else 0,
+        needs=_needs(fields),
         expedited=any(_key(line) in _BEFORE_EXPEDITED and line.split()[-1] == _EXPEDITED for line in lines),
         array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
         array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
@@ -153,6 +152,13 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
     priority = _count(fields["Priority"])
     held, later = states.is_held(word, view.state, priority), states.is_to_be_held(view.state, priority)
     return while_waiting(replace(view, held=held, to_be_held=later), unix_time(fields.get("EligibleTime", "")))
+
+
+def _needs(fields: Mapping[str, str]) -> Needs:
+    cpus = _few(fields.get("MinCPUsNode", ""))
+    memory_mb = _megabytes(fields.get("MinMemoryNode", "")) or cpus * _megabytes(fields.get("MinMemoryCPU", ""))
+    features, reservation = _text(fields.get("Features", "")), _text(fields.get("Reservation", ""))
+    return Needs(features, _gres(fields.get("TresPerNode", "")), cpus, memory_mb, reservation)
 
 
 def while_waiting(view: JobView, eligible: int) -> JobView:
@@ -222,6 +228,30 @@ def _gres(text: str) -> str:
     """`gpu:a100:8,nic` of `gres/gpu:a100:8,gres/nic`; before 24.11 there stands `gres:` for each."""
     words = _text(text).split(",")
     return ",".join(word[len("gres/") :] for word in words if word.startswith(("gres/", "gres:")))
+
+
+def _few(text: str) -> int:
+    """A count of things on one node, 0 where it is none."""
+    return int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
+
+
+def _megabytes(text: str) -> int:
+    """Of `100M`, `1.50G` or `512`, 0 where it is no size."""
+    found = re.fullmatch(r"(\d{1,9})(?:\.(\d{1,3}))?([KMGTP]?)", text)
+    if found is None:
+        return 0
+    return int(float(f"{found[1]}.{found[2] or 0}") * 1024 ** ("KMGTP".index(found[3] or "M") - 1))
+
+
+def gres_counts(text: str) -> dict[str, int]:
+    """`gpu` and `gpu:a100` -> 8, of `gpu:a100:8(S:0-1),nic`: what a node has, or what a job asks for on each."""
+    found: dict[str, int] = {}
+    for word in re.sub(r"\([^()]*\)", "", _text(text)).split(","):
+        names = [part for part in word.split(":") if part and not part[0].isdigit()]
+        number = next((int(part) for part in word.split(":")[1:] if re.fullmatch("[0-9]{1,6}", part)), 1)
+        for name in {names[0], ":".join(names[:2])} if names else ():
+            found[name] = found.get(name, 0) + number
+    return found
 
 
 def _count(text: str) -> int:
@@ -349,7 +379,14 @@ def _read_node(line: str) -> NodeView:
         port=int(port) if (port := fields.get("Port", "")).isascii() and port.isdigit() and len(port) < 6 else 0,
         reason_by=stamp[1] if stamp else "",
         reason_at=int(stamp[2]) if stamp else 0,
+        has=_resources(fields),
     )
+
+
+def _resources(fields: Mapping[str, str]) -> Resources:
+    features = frozenset(_text(fields["AvailableFeatures"]).split(",")) - {""} if "AvailableFeatures" in fields else None
+    gres = gres_counts(fields["Gres"]) if "Gres" in fields else None
+    return Resources(features, _few(fields.get("CPUTot", "")), _megabytes(fields.get("RealMemory", "")), gres)
 
 
 # `[root@1795254664]` behind a reason: who gave it, and when; the time is a number, as ANSWER_ENV asks for it.
@@ -379,6 +416,13 @@ def parse_partitions(text: str) -> tuple[PartitionView, ...]:
                 raise SlurmUnavailable(f"Slurm's answer about partitions cannot be read: {error}") from None
             views.append(PartitionView(fields["PartitionName"], fields.get("OverSubscribe", "") == "EXCLUSIVE", nodes))
     return tuple(views)
+
+
+def parse_reservation(text: str) -> frozenset[str] | None:
+    """Nodes of the one reservation in the output of `scontrol show reservation NAME --oneliner`, None if it names none."""
+    found = re.match(r"ReservationName=\S+ .*?\bNodes=(\S+) ", text)
+    names = frozenset(node_names(found[1])) if found else frozenset()
+    return names or None
 
 
 def parse_config(text: str) -> dict[str, str]:

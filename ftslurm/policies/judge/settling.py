@@ -24,11 +24,13 @@ from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Above, Run
-from ftslurm.policies.ladder.ladder import WILLED, Cause, choose
+from ftslurm.policies.ladder.ladder import WILLED, Cause, Situation, choose
 from ftslurm.policies.ladder.situation import Trouble
 
 # Slurm may have killed a rank that ended so (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
+# Rungs of which it counts how many nodes fit the job without those that are to blame.
+_MAY_NOT_FIT = frozenset({Rung.ISOLATED_REQUEUE, Rung.FAIL})
 # A step that does not start may have another reason.
 LAUNCHES_AGAIN = 3
 
@@ -168,7 +170,10 @@ class Settling:
         if waiting := self._patience_with_slurm(self.run.launch.failed or self._answer_would_help(trouble, now), now):
             return [*ended, *waiting]
         self.run.attempt.search.settle(again=False)
-        return [*ended, *self.rungs.climb(self.run.situation(trouble, now), now)]
+        s = self.run.situation(trouble, now)
+        if _fit_is_unasked(s):
+            return [*ended, self.run.ask_slurm(now)]
+        return [*ended, *self.rungs.climb(s, now)]
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
         """Ask Slurm again while it is away and its answer could still help."""
@@ -257,3 +262,9 @@ class Settling:
         self.run.attempt.devices.look(self.run.agents.kinds)
         self.run.agents.wait_no_more()
         return self.settle(now)
+
+
+def _fit_is_unasked(s: Situation) -> bool:
+    """Has Slurm told whether the job fits without other nodes than those that it would now be kept off?"""
+    told = s.slurm.without if s.slurm and not s.slurm.error else None
+    return told is not None and bool(s.blamed) and told != s.kept_out.keys() and choose(s).rung in _MAY_NOT_FIT

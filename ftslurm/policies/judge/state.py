@@ -310,7 +310,7 @@ class Run:
 
     def ask_slurm(self, now: Now) -> AskSlurm:
         self.timers.set(Timer.ASK, now.mono + self.settings.slurm_timeout_s + MARGIN_S)
-        return AskSlurm()
+        return AskSlurm(tuple(sorted(self.situation(self.trouble, now).kept_out)) if self.trouble else ())
 
     def take_answer(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self.timers.stop(Timer.ASK)

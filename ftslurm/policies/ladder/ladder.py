@@ -106,6 +106,21 @@ class Situation:
         return max(self.slurm.node_count if self.slurm else 0, self.history.slots.size)
 
     @property
+    def least(self) -> int:
+        """Nodes without which Slurm does not start the job again."""
+        return (self.slurm.least if self.slurm else 0) or self.size
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """Nodes outside of the job that fit it, run nothing now, and are not kept out."""
+        return self.slurm.idle - self.slurm.excluded - self.kept_out.keys() if self.slurm else frozenset()
+
+    @property
+    def fits(self) -> bool | None:
+        """Slurm's word: could the job ever start without the nodes kept out? None: it has none."""
+        return self.slurm.fits if self.slurm and self.slurm.without == self.kept_out.keys() else None
+
+    @property
     def usable(self) -> frozenset[str] | None:
         """Nodes that the job could run on but for our exclusions, None if not known. The user's own (`--exclude`) stay."""
         if self.slurm is None or self.slurm.usable is None:
@@ -573,15 +588,16 @@ def _not_requeueable(s: Situation) -> str:
 
 
 def _too_few_left(s: Situation) -> str:
-    """Too many exclusions leave a job pending for ever, so those that would remain are counted first."""
-    if s.usable is None:
-        return ""
+    """Too many exclusions leave a job pending for ever, so Slurm is asked first, and those that would remain are counted where it
+    does not tell."""
     kept_out = s.kept_out
-    left = len(s.usable - kept_out.keys())
-    if left >= s.size:
-        return ""
     excluded = f"{', '.join(sorted(kept_out))} {'is' if len(kept_out) == 1 else 'are'} excluded"
-    return f"the job needs {counted(s.size, 'node')} and {_only(left)} if {excluded}"
+    if s.fits is not None or s.usable is None:
+        return f"Slurm could never start the job if {excluded}" if s.fits is False else ""
+    left = len(s.usable - kept_out.keys())
+    if left >= s.least:
+        return ""
+    return f"the job needs {counted(s.least, 'node')} and {_only(left)} if {excluded}"
 
 
 def _only(left: int) -> str:
@@ -594,21 +610,21 @@ def _too_few_alive(s: Situation) -> str:
         return ""
     never = s.never & s.usable
     left = len(s.usable - never)
-    if not never or left >= s.size:
+    if not never or left >= s.least or s.fits:
         return ""
     why = "known dead" if never <= s.known_dead else "dead or excluded"
-    return f"the job needs {counted(s.size, 'node')} and {_only(left)} without {', '.join(sorted(never))} ({why})"
+    return f"the job needs {counted(s.least, 'node')} and {_only(left)} without {', '.join(sorted(never))} ({why})"
 
 
 def let_in(s: Situation) -> tuple[str, ...]:
     """Nodes without which a requeued job could never start: as few as need be, those kept out the longest first. None that is
     known dead: Slurm may not know it yet, and would start the job there. None that people exclude."""
-    if s.usable is None:
+    if s.usable is None or s.fits:
         return ()
     kept_out = s.kept_out
     alive = kept_out.keys() - s.never
     oldest = sorted(alive & s.usable, key=lambda node: (kept_out[node], node))
-    return tuple(oldest[: max(0, s.size - len(s.usable - kept_out.keys()))])
+    return tuple(oldest[: max(0, s.least - len(s.usable - kept_out.keys()))])
 
 
 def _fail(s: Situation) -> Answer:

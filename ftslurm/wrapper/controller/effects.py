@@ -110,8 +110,8 @@ class Effects:
 
     # --- Slurm
 
-    def _ask(self, _: do.AskSlurm) -> None:
-        self._sources.background(self._scheduler.ask)
+    def _ask(self, d: do.AskSlurm) -> None:
+        self._sources.background(partial(self._scheduler.ask, d.without))
 
     def _probe(self, decision: do.ProbeNodes) -> None:
         for node in decision.nodes:

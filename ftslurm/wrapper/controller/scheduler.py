@@ -33,6 +33,7 @@ from ftslurm.slurm.commands import ANSWER_ENV, COMMENT_PREFIX, address, comment_
 from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
+from ftslurm.wrapper.requeue.fit import Fit, FitQuestions
 from ftslurm.wrapper.requeue.keeper import keep, start_words
 from ftslurm.wrapper.requeue.late_steps import Outage, steps_here
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
@@ -71,12 +72,14 @@ class SlurmScheduler:
     _places: dict[str, NodeView] = field(default_factory=dict)
     outage: Outage = field(default_factory=Outage)
 
-    def ask(self) -> SlurmAnswered:
+    def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
         began = self.clock()
         try:
             job = self.client.job(self.job)
             config = self.client.config()
-            said = answer(job, self.client.nodes(), has_epilog(config))
+            nodes = self.client.nodes()
+            fit = FitQuestions(self.run, self.env, self.timeout_s).look(job, nodes, without)
+            said = with_fit(answer(job, nodes, has_epilog(config)), fit, without)
             said = replace(said, slurmd_timeout_s=seconds(config.get("SlurmdTimeout", "")))
             # Slurm's moments as our clock will show them: what is left until then is counted with it.
             lead_s = slurms_lead_s(config)
@@ -264,13 +267,15 @@ def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> Slu
         for node in nodes
         if node.name in mine and node.state is NodeState.BAD
     )
-    partitions = set(job.partition.split(","))
-    # All nodes of the partition, down ones too: they may come back while the job waits. What must not happen is a job
-    # that can never start because it may use no node at all.
-    usable = frozenset(node.name for node in nodes if node.partitions & partitions) or None
     # While it cleans up Slurm shows nothing but that (unless the job waits to run again).
     state = "COMPLETING" if job.completing and job.state is JobState.UNKNOWN else job.state.value
     return SlurmAnswered(
-        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1), epilog=epilog,
+        state, job.batch, job.requeue, job.end_time, bad, node_count=max(job.node_count, len(mine), 1), epilog=epilog,
         excluded=job.excluded,
     )  # fmt: skip
+
+
+def with_fit(said: SlurmAnswered, fit: Fit, without: Sequence[str]) -> SlurmAnswered:
+    least = fit.least if fit.least < said.node_count else 0
+    asked = frozenset(without)
+    return replace(said, usable=fit.usable or None, idle=fit.idle, least=least, without=asked, fits=fit.fits)
