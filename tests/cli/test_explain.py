@@ -11,6 +11,9 @@ import pytest
 
 from ftslurm.cli import ftslurm as door
 from ftslurm.ledger.journal import Journal
+from ftslurm.model.collectives import Kind
+from ftslurm.report import jobs
+from ftslurm.report.explain import terms
 from ftslurm.system.files import private_folder
 from tests.report.test_decisions import PLACES, T, begun, failed, run
 
@@ -84,3 +87,29 @@ def test_the_ladder_of_a_job_is_its_own(ledger: Path, capsys: pytest.CaptureFixt
 def test_a_ledger_without_settings_shows_what_is_in_force_here(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Journal(ledger.with_name("alps.8.jsonl")).append([replace(run(), job="8", settings={}, at=T)])
     assert "does not record the job's settings" in told(capsys, "--job", "8")[2]
+
+
+@pytest.mark.parametrize(("word", "kind", "said"), [
+    ("stop.grace", "setting", "now      20s"), ("hang-restart", "rung of the ladder", "costs      nothing"),
+    ("hanging", "state of a job", "ftslurm status JOB"), ("RankCommHang", "hang", "collective"), ("BEAT", "column", "heartbeat"),
+    ("settling", "phase", "the ladder is asked"), ("FTSLURM_ATTEMPT", "variable of each rank", "from 1"),
+])  # fmt: skip
+def test_it_knows_its_own_words(capsys: pytest.CaptureFixture[str], word: str, kind: str, said: str) -> None:
+    status, text, _ = told(capsys, word)
+    assert status == 0 and text.startswith(f"{word}: {kind}") and said in text
+
+
+def test_a_setting_is_explained_as_it_is_in_force(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FTRUN_STOP_GRACE", "45s")
+    assert "now      45s (environment FTRUN_STOP_GRACE)" in told(capsys, "stop.grace")[1]
+    assert json.loads(told(capsys, "stop.grace", "--json")[1])["facts"]["default"] == "20s"
+
+
+@pytest.mark.parametrize(("word", "near"), [("stop.grase", "stop.grace"), ("hang-restat", "hang-restart")])
+def test_an_unknown_word_gets_the_nearest(capsys: pytest.CaptureFixture[str], word: str, near: str) -> None:
+    status, _, said = told(capsys, word)
+    assert status == 64 and f"did you mean `{near}`?" in said
+
+
+def test_every_state_of_a_list_is_a_word() -> None:
+    assert set(jobs.STATES) <= set(terms.STATES) and {kind.value for kind in Kind} - {"unknown"} == set(terms.HANGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +13,17 @@ from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import NoLedgerHere, find_ledger, latest_job, print_json
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.journal import Contents
-from ftslurm.model.settings.tree import Resolved, Settings
+from ftslurm.model.settings.tree import Resolved, suggestion
 from ftslurm.model.text import visible
+
+if TYPE_CHECKING:
+    from ftslurm.report.explain.terms import Term
 
 # As Slurm and ftslurm number jobs; a number may be an exit status or a fault code, too.
 _JOB = re.compile(r"\d{1,10}(_\d+)?(\.\d+)?|local\.\d+")
 _STATUS = re.compile(r"\d{1,3}")
+# A name: no number, and no line of output.
+_WORD = re.compile(r"[A-Za-z][A-Za-z_/-]*(\.[A-Za-z_-]+)*")
 LAST = "last"
 
 
@@ -45,6 +51,8 @@ def explain(
     """Explain why ftrun decided as it did in JOB: what it knew and from whom, which rungs it passed over and why, which
     settings led to it and where they were set, what it cost, what became of it. JOB is a number, or a ledger file.
 
+    Or explain a word of ftslurm: a setting (stop.grace), a rung, a variable, a state, a hang, a column of `watch`.
+
     Or explain what CODE means, whose fault it is and what ftrun does about it. CODE is a fault code (80E01801, Xid 79), an
     exit status (exit 137, SIGSEGV) or a line of output in quotes; - reads lines from stdin. A bare number is a job if there
     is one with a ledger.
@@ -70,8 +78,10 @@ def explain(
                 click.echo(visible(f"of job {what[0]}; for the exit status: ftslurm explain exit {what[0]}"), err=True)
             return _decisions(what[0], contents, number, as_json)
     resolved = _in_force(policy, profile, annotations)
+    if what and _term(what, resolved, as_json):
+        return
     if what:
-        return _code(what, resolved.settings, as_json, missing)
+        return _code(what, resolved, as_json, missing)
     _ladder(resolved, job, policy or profile or annotations, as_json)
 
 
@@ -141,14 +151,39 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     show.print_ladder(console(), resolved, rung_words(), held)
 
 
-def _code(code: tuple[str, ...], settings: Settings, as_json: bool, missing: UnknownJob | None) -> None:
-    """missing: it looks like a job, and there is none: raised unless it is a known code."""
+def _term(words: tuple[str, ...], resolved: Resolved, as_json: bool) -> bool:
+    """False where it is no word of ftslurm."""
+    from ftslurm.report.explain.terms import as_json as values
+    from ftslurm.report.explain.terms import print_term
+    from ftslurm.report.text import console
+
+    if len(words) != 1 or (term := _terms(resolved).get(words[0])) is None:
+        return False
+    print_json(values(term)) if as_json else print_term(console(), term)
+    return True
+
+
+def _terms(resolved: Resolved) -> dict[str, Term]:
+    from ftslurm.policies.ladder.ladder import rung_words
+    from ftslurm.report.explain.terms import terms
+
+    return terms(resolved, rung_words())
+
+
+def _code(code: tuple[str, ...], resolved: Resolved, as_json: bool, missing: UnknownJob | None) -> None:
+    """missing: it looks like a job, and there is none: raised unless it is a known code.
+
+    Raises: UsageError for a single word that nothing is known of, with the nearest that there is.
+    """
     from ftslurm.report.explain import code as show
     from ftslurm.report.text import console
     from ftslurm.wrapper.explain_code import MAX_TEXT_BYTES, Explainer
 
-    explainer = Explainer(settings)
+    explainer = Explainer(resolved.settings)
     found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
+    a_word = len(code) == 1 and _WORD.fullmatch(code[0]) and not any(each.known for each in found)
+    if a_word and (near := suggestion(code[0], _terms(resolved))):
+        raise UsageError(f"`{code[0]}` is no code and no word of ftslurm{near}", hint="quote a line of output as a whole")
     if missing is not None:
         known = any(each.known for each in found)
         # Eight digits may be an Ascend code. Three are most often meant as a status, whatever job had the number.

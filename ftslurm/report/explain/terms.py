@@ -1,0 +1,124 @@
+"""What the words of ftslurm itself mean: settings, rungs, variables, states of jobs, hangs, phases, columns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from ftslurm.model.rungs import Rung, RungWords
+from ftslurm.model.settings import variables
+from ftslurm.model.settings.tree import LEAVES, Resolved, env_name, in_words, takes
+from ftslurm.model.values import dataclass
+from ftslurm.report.name_values import print_facts, printable
+
+STATES: Mapping[str, str] = {
+    "starting": "the ranks are being started",
+    "running": "all ranks run",
+    "recovering": "a failure is being answered: ranks are stopped, devices heal, or a node is looked for",
+    "hanging": "the job makes no progress; `ftslurm status JOB` names the rank and the remedy",
+    "waiting": "the job waits for something before it goes on; the view says for what, and until when",
+    "requeued": "the job was given back to Slurm and starts again by itself",
+    "pending": "the job waits in Slurm's queue",
+    "held": "the job is held in Slurm's queue, and starts only after `scontrol release JOB`",
+    "suspended": "Slurm has stopped the job for a while; this is no hang",
+    "completing": "Slurm ends what is left of the job",
+    "completed": "every rank ended with status 0",
+    "failed": "the job has failed for good; `ftslurm status JOB` shows the reason and what to do",
+    "cancelled": "somebody ended the job by scancel",
+    "timeout": "the job reached its time limit",
+    "stopped": "its owner asked ftrun to end it",
+    "gone": "Slurm does not know the job any more, and its ftrun did not record an end",
+}
+HANGS: Mapping[str, str] = {
+    "RankCommHang": "the rank hangs inside a collective or a transfer that the other members have entered",
+    "RankNonCommHang": "the rank hangs outside of communication: the others wait in a collective that it has not entered",
+    "RankCommSlow": "the rank is slower than the others inside collectives",
+    "RankNonCommSlow": "the rank is slower than the others outside of collectives",
+    "ExitHang": "some ranks have ended well, and the rest does not end",
+    "RankExit": "a rank ended, and the others wait for it",
+}
+PHASES: Mapping[str, str] = {
+    "launching": "the step starts, and the ranks' shims connect",
+    "settling": "after a failure: ranks are being stopped and facts collected; then the ladder is asked",
+    "healing": "ranks are stopped, and a device fault is given time to pass",
+    "replacing": "a node for a slot is looked for and checked",
+    "ending": "the step is ending",
+    "requeueing": "the job is being given back to Slurm",
+    "finished": "ftrun is about to exit",
+}
+COLUMNS: Mapping[str, str] = {
+    "BEAT": "time since the rank's last heartbeat, where it sends some",
+    "STEP": "the training step that the program reports",
+    "STEPS/S": "training steps in a second",
+    "CPU": "cores that the rank's processes use",
+    "DOING": "what the rank does now: a collective, a section, a system call",
+    "HEARD": "time since the node's agent was heard",
+    "LAST": "time since the job's last event",
+    "WHAT": "the last decision, the reason of a wait, or the command",
+    "ATTEMPT": "the number of the present start of all ranks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """facts: further names and values, in the order to show them."""
+
+    name: str
+    kind: str
+    text: str
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def terms(resolved: Resolved, rungs: Mapping[Rung, RungWords]) -> dict[str, Term]:
+    """Every word by its name. rungs: their words (`policies/ladder`)."""
+    listed = [
+        *_plain("state of a job", STATES), *_plain("hang", HANGS), *_plain("phase", PHASES), *_plain("column", COLUMNS),
+        *_settings(resolved), *_rungs(resolved, rungs), *_variables(),
+    ]  # fmt: skip
+    return {term.name: term for term in listed}
+
+
+def _plain(kind: str, words: Mapping[str, str]) -> Iterator[Term]:
+    return (Term(name, kind, text) for name, text in words.items())
+
+
+def _settings(resolved: Resolved) -> Iterator[Term]:
+    for name, leaf in LEAVES.items():
+        place = resolved.places[name]
+        now = in_words(leaf, getattr(resolved.settings, leaf.name))
+        yield Term(
+            name, "setting", leaf.metadata["what"],
+            (
+                ("now", now if place == "default" else f"{now} ({place})"),
+                ("default", in_words(leaf, leaf.default)),
+                ("takes", takes(leaf.metadata["kind"])),
+                ("set it", f"--ft-set {name}=VALUE, {env_name(name)}=VALUE, or in a policy"),
+            ),
+        )  # fmt: skip
+
+
+def _rungs(resolved: Resolved, rungs: Mapping[Rung, RungWords]) -> Iterator[Term]:
+    for rung, words in rungs.items():
+        own = ", ".join(name for name in resolved.places if name.startswith(f"rungs.{rung.value}."))
+        facts = (("costs", words.price), ("passes on", words.degrades), ("settings", own))
+        yield Term(rung.value, "rung of the ladder", f"answers {words.trigger}", facts)
+
+
+def _variables() -> Iterator[Term]:
+    for kind, words in (
+        ("variable that ftrun reads", variables.READ), ("variable of each rank and of the batch script", variables.COUNTERS),
+        ("variable of each rank", variables.RANK), ("variable of a program that is notified", variables.NOTICE),
+    ):  # fmt: skip
+        yield from _plain(kind, words)
+
+
+def print_term(console: Console, term: Term) -> None:
+    console.print(printable(f"{term.name}: {term.kind}", "bold"), soft_wrap=not console.is_terminal)
+    print_facts(console, (("means", term.text), *term.facts), 2)
+
+
+def as_json(term: Term) -> dict[str, Any]:
+    return {**asdict(term), "facts": dict(term.facts)}
