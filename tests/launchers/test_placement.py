@@ -301,7 +301,9 @@ def test_the_steps_of_heterogeneous_jobs_are_sruns_to_place(options: str) -> Non
 
 
 def launcher(options: str, env: Mapping[str, str] | None = None) -> SrunLauncher:
-    return SrunLauncher((Component(tuple(shlex.split(options)), ("train", "-n3")),), env or {}, Python("/py", "/lib"), granted=2)
+    return SrunLauncher(
+        (Component(tuple(shlex.split(options)), ("train", "-n3")),), env or {}, Python(("/py",), "/lib"), granted=2
+    )
 
 
 def test_the_users_program_is_the_last_word_of_every_part() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
@@ -209,7 +208,7 @@ def looked_for(script: int = 4711, **other: str) -> bool | None:
     theirs = {name: value for name, value in {**ON_N1, "SLURM_TASK_PID": "4711", **other}.items() if value}
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **theirs}) as process:
         try:
-            argv = Python(sys.executable, str(REPOSITORY)).module_argv("ftslurm.wrapper.script_look", str(script))
+            argv = own_python().module_argv("ftslurm.wrapper.script_look", str(script))
             done = subprocess.run(
                 argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=120
             )

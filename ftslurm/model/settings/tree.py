@@ -822,7 +822,9 @@ class Settings:
         "python",
         text,
         "",
-        "Python interpreter for shims and agents on the nodes. Empty: the one that runs ftrun",
+        "Python interpreter for shims and agents on the nodes. Empty: the one that runs ftrun, and in containers of pyxis a copy"
+        " of it, which ftrun mounts. bundle: that copy everywhere, for nodes whose own Python is older than 3.10. Where another"
+        " one is named, containers have to mount it",
     )
 
 

@@ -15,9 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import ftslurm
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import Python, own_python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, beside_argv, beside_env
 from ftslurm.ledger import output
 from ftslurm.ledger.clean_ups import known_clean_ups
@@ -196,7 +195,7 @@ class StandbyController:
 
     @property
     def _python(self) -> Python:
-        return Python(self._plan.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+        return own_python(self._plan.settings.python)
 
     @property
     def _noticed(self) -> bool:

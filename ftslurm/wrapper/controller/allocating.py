@@ -42,7 +42,7 @@ def salloc_argv(request: NewAllocation, own: Sequence[str], python: Python, stde
         f"os.close({stderr}); os.close({hello}); "
         f"sys.path.insert(0, {python.root!r}); from ftslurm.cli.ftrun import main; main()"
     )
-    return ("salloc", *request.salloc, python.interpreter, "-I", "-c", start, *own, *join_components([request.component]))
+    return ("salloc", *request.salloc, *python.interpreter, "-I", "-c", start, *own, *join_components([request.component]))
 
 
 def line_of_ours(line: str, begun: bool) -> str:

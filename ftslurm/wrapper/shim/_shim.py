@@ -2415,6 +2415,7 @@ class Shim:
 
 CONNECT_TIMEOUT_S = 30.0
 MARK = "FTSLURM_CALLED"  # see system/programs.py
+SET_ASIDE = ("FTSLURM_LD_PRELOAD", "FTSLURM_LD_AUDIT")  # see launchers/python.py
 
 
 def main() -> None:
@@ -2429,6 +2430,8 @@ def main() -> None:
     try:
         channel = Channel(env.pop(CHANNEL_VARIABLE))
         env.pop(MARK, None)
+        for name in [name for name in env if name.startswith(SET_ASIDE)]:
+            env[name.removeprefix("FTSLURM_")] = env.pop(name)
         sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
         local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)

@@ -15,6 +15,7 @@ from ftslurm.wrapper.shim.signals import catch_signals, end_as, passes_signals_o
 
 CONNECT_TIMEOUT_S = 30.0
 MARK = "FTSLURM_CALLED"  # see system/programs.py
+SET_ASIDE = ("FTSLURM_LD_PRELOAD", "FTSLURM_LD_AUDIT")  # see launchers/python.py
 
 
 def main() -> None:
@@ -29,6 +30,8 @@ def main() -> None:
     try:
         channel = Channel(env.pop(CHANNEL_VARIABLE))
         env.pop(MARK, None)
+        for name in [name for name in env if name.startswith(SET_ASIDE)]:
+            env[name.removeprefix("FTSLURM_")] = env.pop(name)
         sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
         local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)

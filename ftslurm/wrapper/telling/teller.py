@@ -8,16 +8,14 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import ftslurm
 from ftslurm.errors import FtslurmError, StateError
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import schedule_count
 from ftslurm.model.folds.summary import MAY_GO_ON
@@ -236,7 +234,7 @@ class Notices(Silent):
 
 
 def sender_argv(root: Path, file: Path, settings: Settings) -> tuple[str, ...]:
-    python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+    python = own_python()
     words = (str(root), str(file), str(settings.notify_burst), f"{settings.notify_window_s:g}")
     return python.module_argv("ftslurm.notify.sender", *words)
 

@@ -71,7 +71,7 @@ class World:
     @property
     def lenders(self) -> Lenders:
         if not hasattr(self, "_lenders"):
-            python = Python("/usr/bin/python3", "/opt/ft slurm")
+            python = Python(("/usr/bin/python3",), "/opt/ft slurm")
             self._lenders = Lenders(self.slurm, self.ours, 0, ENV, python, self.run, self.settings, self.sleep)
         return self._lenders
 

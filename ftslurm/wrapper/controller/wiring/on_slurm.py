@@ -54,6 +54,7 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
     controller = joined(
         order, settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
         lambda: _runs(client, allocation), ports=settings.ports or srun_ports(config), munge=munge_socket(config),
+        bundle=site.bundle,
     )  # fmt: skip
     status = controller.run()
     if status != REQUEUED_STATUS:
@@ -64,7 +65,9 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
 def srun_launcher(order: Order, site: Site, allocation: Allocation) -> SrunLauncher:
     """Raises: UsageError."""
     width = step_width(order.components, allocation.size, site.settings.spares)
-    return SrunLauncher(order.components, order.env, site.python, site.settings.poll_s, allocation.size, width)
+    return SrunLauncher(
+        order.components, order.env, site.python, site.settings.poll_s, allocation.size, width, bundle=site.bundle
+    )
 
 
 def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from ftslurm.errors import UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.srun_options import Component, has_flag
 from ftslurm.model.settings.tree import Settings
+from ftslurm.system.bundle import PACKAGES
 from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.wiring.survey import Order
 
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from ftslurm.launchers.rank_logs import RankLogs
 
 
-def rank_setup(order: Order, settings: Settings, banner: Mapping[str, str], logs: RankLogs | None) -> RankSetup:
-    """banner: see RankSetup. Raises: UsageError, PolicyError."""
+def rank_setup(order: Order, settings: Settings, banner: Mapping[str, str], logs: RankLogs | None, bundle: str = "") -> RankSetup:
+    """banner: see RankSetup. bundle: see Site. Raises: UsageError, PolicyError."""
     return RankSetup(
         _programs(order.components), banner,
         partial(_logs_of, logs, order.env.get("ROLE_NAME", "default")) if logs is not None else None,
-        settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, _inject_folder(settings),
+        settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, _inject_folder(settings, bundle),
         beat_config(settings),
     )  # fmt: skip
 
@@ -61,8 +62,9 @@ def _programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int,
     return lambda tasks: multi_prog.parse(text, file, tuple(arguments), tasks)
 
 
-def _inject_folder(settings: Settings) -> str:
-    return str(Path(ftslurm.__file__).resolve().parent / "sdk" / "inject") if settings.inject else ""
+def _inject_folder(settings: Settings, bundle: str) -> str:
+    package = Path(bundle, PACKAGES, "ftslurm") if bundle else Path(ftslurm.__file__).resolve().parent
+    return str(package / "sdk" / "inject") if settings.inject else ""
 
 
 # --- ft_launcher's configuration

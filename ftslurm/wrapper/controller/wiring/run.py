@@ -6,13 +6,15 @@ What only a run outside an allocation, or without Slurm, needs is loaded there: 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.errors import UsageError
 from ftslurm.ledger.store import Store, state_folder
 from ftslurm.model.settings.tree import Settings
+from ftslurm.system.bundle import Bundle
 from ftslurm.wrapper.controller.wiring.on_slurm import run_on_slurm
-from ftslurm.wrapper.controller.wiring.survey import Order, Place, survey
+from ftslurm.wrapper.controller.wiring.survey import Order, Place, say, survey
 
 if TYPE_CHECKING:
     from ftslurm.launchers.allocation import NewAllocation
@@ -22,6 +24,8 @@ def run_job(order: Order) -> int:
     """Run the job to its end, or to its requeue. Gives the exit status. Raises: FtslurmError before it has begun."""
     site = survey(order)
     order = replace(order, env=site.env)
+    if site.bundle:
+        Bundle(Path(site.bundle)).make(say)
     if site.place is Place.OUTSIDE:
         from ftslurm.wrapper.controller.allocating import run_in_new_allocation
 

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
-from pathlib import Path
 
-import ftslurm
 from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import UsageError
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.containers import Runtime, runtimes_of
+from ftslurm.launchers.python import BUNDLE, Python, in_bundle, own_python
 from ftslurm.launchers.srun_options import Component, option_value
+from ftslurm.ledger.store import state_folder
 from ftslurm.model.job import Allocation
 from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
@@ -22,6 +22,7 @@ from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobView, SlurmClient
 from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.retries import Retries
+from ftslurm.system.bundle import bundle_in
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.meanwhile import Meanwhile
 from ftslurm.system.programs import with_folder
@@ -54,7 +55,8 @@ class Place(Enum):
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where the job runs. env: for all that is started there. allocation, client, view, config: in an allocation, else None.
-    no_slurm: why the local launcher serves though nobody has asked for it."""
+    no_slurm: why the local launcher serves though nobody has asked for it. bundle: the path of the interpreter that comes along,
+    empty where the nodes' own serves."""
 
     resolved: Resolved
     env: Mapping[str, str]
@@ -64,6 +66,7 @@ class Site:
     view: JobView | None = None
     config: Meanwhile[dict[str, str]] | None = None  # asked for beside the job: that takes slurmctld as long
     no_slurm: str = ""
+    bundle: str = ""
 
     @property
     def settings(self) -> Settings:
@@ -76,11 +79,22 @@ class Site:
     @property
     def python(self) -> Python:
         """The interpreter of shims and agents, with the folder of our own package."""
-        return Python(self.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+        return in_bundle(self.bundle) if self.settings.python == BUNDLE else own_python(self.settings.python)
 
 
 def survey(order: Order) -> Site:
     """Settings in force and the allocation, if any. Raises: FtslurmError."""
+    site = _survey(order)
+    return replace(site, bundle=_bundle(order, site))
+
+
+def _bundle(order: Order, site: Site) -> str:
+    """Named, so that nothing but ranks in containers of pyxis begins without it."""
+    contained = not site.settings.python and not site.local and Runtime.PYXIS in runtimes_of(order.components, site.env)
+    return str(bundle_in(state_folder(site.env)).path) if contained or site.settings.python == BUNDLE else ""
+
+
+def _survey(order: Order) -> Site:
     resolved = settings_in_force(order.request, order.env)
     settings = resolved.settings
     env = _of_job_named(order, with_folder(order.env, settings.slurm_bin))

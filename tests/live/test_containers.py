@@ -1,0 +1,102 @@
+"""ftrun with ranks in containers: of a plugin that stands in for pyxis (tests/containers), of charliecloud and of bubblewrap."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.containers.images import bare_image, build_plugin, whole_image
+from tests.live.conftest import booted, new_stage
+from tests.live.sites import shared_folder
+from tests.live.stories import Plan, Stage, Story, story
+
+pytestmark = [
+    pytest.mark.live, pytest.mark.timeout(240),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a cluster a plugin"),
+    pytest.mark.skipif(not Path("/usr/include/slurm/spank.h").exists(), reason="needs the headers of Slurm (libslurm-dev)"),
+]  # fmt: skip
+
+TORCH = "PYTORCH_VERSION=2\n"
+IMAGE = "--container-image=$BOXES/bare --container-mounts=$STORY"
+ENV = {"BOXES": "%BOXES%", "FTSLURM_STATE_DIR": "%HOME%/state"}
+
+
+@pytest.fixture(scope="module")
+def stage(job_path: tuple[Path, ...]) -> Iterator[Stage]:
+    """A cluster with the plugin; all stories share the images, and a state folder with the one bundle."""
+    with shared_folder() as boxes:
+        conf = f"PlugStackConfig={build_plugin(boxes)}"
+        bare_image(boxes / "bare"), bare_image(boxes / "torch", TORCH), whole_image(boxes / "whole")
+        with booted(4, [conf], ["--cpus=2", "--gpus=0"]) as own, new_stage(own, job_path) as stage:
+            yield Boxes(stage, boxes)
+
+
+class Boxes(Stage):
+    """A stage whose stories know where the images are."""
+
+    def __init__(self, stage: Stage, boxes: Path) -> None:
+        super().__init__(stage.cluster, stage.home, ())
+        self.path, self.boxes = stage.path, boxes
+
+    def prepare(self, plan: Plan, name: str) -> Story:
+        def placed(text: str) -> str:
+            return text.replace("%BOXES%", str(self.boxes)).replace("%HOME%", str(self.home))
+
+        env = {name: placed(value) for name, value in (ENV | plan.env).items()}
+        return super().prepare(replace(plan, env=env, sbatch=tuple(map(placed, plan.sbatch))), name)
+
+
+@story(
+    nodes=2, tasks=2, ft=f"{IMAGE} --ft-set rungs.in-place-restart.crash_restarts=2",
+    rank='together; say $(ls /) $(ls $FTSLURM_STATE_DIR/bundles/*/secrets); [ $FTSLURM_ATTEMPT = 2 ] || exit 3',
+)  # fmt: skip
+def test_an_image_without_python_needs_no_other_word(told: Story) -> None:
+    """Restarted in place in the same containers; the secret came by a file, which is gone."""
+    told.ended("COMPLETED")
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+    assert all("usr" in words and "var" in words and "opt" not in words for _, _, _, words in told.said()), told.describe()
+    assert all(re.search(rf"\.{told.id}\.[0-9a-f]{{16}}$", words) for _, _, _, words in told.said()), told.describe()
+    assert not [path for path in Path(told.env["FTSLURM_STATE_DIR"]).glob("bundles/*/secrets/*") if f".{told.id}." in path.name]
+
+
+@story(
+    ft="", env={"PYXIS_CONTAINER_IMAGE": "%BOXES%/whole", "PYXIS_CONTAINER_MOUNTS": "%STORY%", "LD_PRELOAD": "/nowhere.so"},
+    rank='say "$(ls -d /opt /usr) $LD_PRELOAD" 2>&1; python3 -c "from ftslurm.sdk import client"; say $?',
+)  # fmt: skip
+def test_a_container_that_comes_by_variables(told: Story) -> None:
+    """The user's mounts are kept, what was preloaded is there again, and the image's own Python finds the program interface."""
+    told.ended("COMPLETED")
+    assert [words for _, _, _, words in told.said()] == ["/usr /nowhere.so", "0"], told.describe()
+
+
+@story(
+    ft="", sbatch=("--container-image=%BOXES%/bare", "--container-mounts=%HOME%"), rank='say $(ls /)',
+)  # fmt: skip
+def test_a_container_of_the_job_s_own_options(told: Story) -> None:
+    told.ended("COMPLETED")
+    assert "opt" not in told.said()[0][3], told.describe()
+
+
+@story(
+    nodes=1, ft=f"{IMAGE} --container-name=runs", script='srun touch /tmp/box-runs\n%RUN%\nstatus=$?\nsrun rm /tmp/box-runs\nexit $status',
+)  # fmt: skip
+def test_a_container_that_runs_already_takes_no_mounts_and_that_is_said(told: Story) -> None:
+    told.ended("FAILED")
+    assert re.search(r"^ftslurm: n\d has no .*/bundles/.*takes no mounts", told.output(), re.M), told.describe()
+
+
+@story(
+    nodes=2, ft="--ft-set python=bundle", rank="""
+    [ $SLURM_PROCID = 0 ] || exec sleep 60
+    say "$(cat /proc/$PPID/cmdline | tr '\\0' ' ')"; [ $FTSLURM_ATTEMPT = 2 ] || { fault 0.0 80C98008; exec sleep 60; }
+""")  # fmt: skip
+def test_the_same_interpreter_on_nodes_without_one_of_ours(told: Story) -> None:
+    """Shims and agents alike: an agent sees the fault and heals it."""
+    told.wait_for(lambda: told.of_attempt(2), "the restart in place")
+    assert all("/bundles/" in words and "ld.so" in words for _, _, _, words in told.said()), told.describe()
+    told.cluster.answer(["scancel", str(told.id)])
