@@ -69,7 +69,10 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitMeaning:
-    """What an exit status says. status: as a shell gives it, 128+n for signal n. listed: False where only a rule speaks."""
+    """What an exit status says. status: as a shell gives it, 128+n for signal n. listed: False where only a rule speaks.
+
+    tools: words of which the output of the tool whose own status it is holds one; empty: any program's.
+    """
 
     status: int
     meaning: str
@@ -80,6 +83,7 @@ class ExitMeaning:
     note: str = ""
     sources: tuple[str, ...] = ()
     listed: bool = True
+    tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +163,15 @@ class PatternBook:
     def means(self, word: Word) -> Pattern:
         return self._by_id[word.means]
 
-    def exit(self, status: int) -> ExitMeaning:
-        """What `status` says; -n and 256-n are the same. A status that is not listed goes by the first rule that holds it."""
+    def exit(self, status: int, output: str | None = None) -> ExitMeaning:
+        """What `status` says; -n and 256-n are the same. A status that is not listed goes by the first rule that holds it.
+
+        output: what the program printed: a tool's own status counts only where the tool speaks. None: of any tool.
+        """
         status &= 0xFF
-        if status in self.exits:
-            return self.exits[status]
+        listed = self.exits.get(status)
+        if listed and (output is None or not listed.tools or any(word in output.lower() for word in listed.tools)):
+            return listed
         rule = next(rule for rule in self.rules if rule.low <= status <= rule.high)
         meaning = rule.meaning.meaning.replace("{signal}", signal_name(status - 128))
         return replace(rule.meaning, status=status, meaning=meaning)

@@ -230,6 +230,14 @@ def test_a_code_that_takes_nodes_out_is_the_hardware_s_also_on_all_chips_of_one_
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
 
 
+def test_a_critical_code_is_the_hardware_s_also_on_a_second_node() -> None:
+    """Isolated and called the program's own at one time would be a contradiction."""
+    job = Job().begin()
+    job.shows(*(fault(node, "80E18402", "0.0", FaultClass.ISOLATE) for node in ("n1", "n2")))
+    decided = job.recorded(rec.Decided)[0]
+    assert (decided.cause, set(decided.isolate)) == ("device", {"n1", "n2"})
+
+
 # --- async jobs
 
 ASYNC = Settings(mode="async")

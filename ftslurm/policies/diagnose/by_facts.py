@@ -15,7 +15,7 @@ def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
     """The verdict from facts. hits: what the ranks printed; a root line on the same node makes a suspicion certain."""
     blamed = facts.bad_nodes
     acting = [f for f in facts.faults if f.fault_class in (FaultClass.SELF_HEALING, FaultClass.ISOLATE)]
-    hardware = [f for f in acting if not f.user_induced]
+    hardware = [f for f in acting if f.blames_node]
     if not blamed and not acting:
         return None
     roots = [hit for hit in hits if hit.pattern.role is Role.ROOT]
@@ -29,6 +29,8 @@ def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
     signature = acting[0].code if acting else "node"
     if blamed or hardware:
         error_class = ErrorClass.HARDWARE
+    elif any(fault.shared for fault in acting):
+        error_class = ErrorClass.UNKNOWN
     else:  # the program's own doing, which its own words may name better
         error_class = ErrorClass.USER_CODE
         signature = next((hit.pattern.id for hit in roots if hit.pattern.error_class is error_class), signature)

@@ -70,7 +70,7 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     assert first.status is not None
     same = {end.rank: end for end in silent if end.status == first.status}
     everywhere = widespread(same, ends)
-    m = book.exit(first.status.shell)
+    m = book.exit(first.status.shell, "".join(piece.text for piece in first.output))
     number = first.status.signal
     words = last_words(first)
     signature = signal_name(number) if number else f"exit {first.status.code}"

@@ -18,25 +18,24 @@ AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 
 
 def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
-    """Codes that several chips raised within SAME_MOMENT_S: the hardware did not cause them.
-
-    A code that takes the node out counts only if several nodes show it: one node may lose all its chips at once.
+    """Codes that several chips raised within SAME_MOMENT_S: they are no suspicion against any of these. A code that takes its
+    node out is more than a suspicion, on however many nodes.
     """
     found = set()
     for fault in faults:
+        if fault.fault_class is FaultClass.ISOLATE:
+            continue
         mine = max(history.faults.get(fault.key, (0.0,)))
         for (node, device, code), times in history.faults.items():
             another = (node, device) != (fault.node, fault.device)
-            if fault.fault_class is FaultClass.ISOLATE:
-                another = node != fault.node
             if code == fault.code and another and abs(max(times) - mine) <= SAME_MOMENT_S:
                 found.add(code)
     return frozenset(found)
 
 
 def without_common(faults: Iterable[Fault], common: frozenset[str]) -> tuple[Fault, ...]:
-    """The faults, where those of a common code blame no node, like faults that the program causes."""
-    return tuple(replace(fault, user_induced=True) if fault.code in common else fault for fault in faults)
+    """The faults, where those of a common code blame no node."""
+    return tuple(replace(fault, shared=True) if fault.code in common else fault for fault in faults)
 
 
 def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[str]) -> Verdict:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import accumulate
 from operator import attrgetter
-from typing import Protocol
 
-from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
+from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece, RankEnd, Role
 from ftslurm.policies.diagnose.text.errors import NESTED, WORKED_ON_LINES, unlabelled_line
-from ftslurm.policies.diagnose.text.findings import Finding, ends_of_runs
+from ftslurm.policies.diagnose.text.findings import Book, Finding, ends_of_runs
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
 )
@@ -53,16 +52,6 @@ CRASHES = frozenset({"segv", "sigbus"})
 SLURMS_WORD_ON_MEMORY = "slurm-oom"
 # Lines of a launcher about its children.
 HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
-
-
-class Book(Protocol):
-    """What patterns.PatternBook.of_ranks() gives."""
-
-    def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
-
-    def exit(self, status: int) -> ExitMeaning: ...
-
-    def named(self, id: str) -> Pattern | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def _cause(trouble: Trouble, attempt: Attempt, faults: tuple[Fault, ...], bad_no
     if trouble.cause is Cause.REQUEST:
         return Cause.REQUEST
     if faults:
-        induced = all(fault.user_induced for fault in faults) and not (bad_nodes or attempt.devices.unhealed)
+        induced = not any(fault.blames_node for fault in faults) and not (bad_nodes or attempt.devices.unhealed)
         return Cause.INDUCED if induced else Cause.DEVICE
     if bad_nodes:
         return Cause.NODE
@@ -159,10 +159,10 @@ def _blamed(
     heal, and then nobody asks); a fault that the user's program caused blames nobody."""
     blamed = dict(facts)
     for fault in faults:
-        often = not fault.user_induced and repeated(fault, history, settings, now)
+        often = fault.blames_node and repeated(fault, history, settings, now)
         if fault.fault_class is FaultClass.ISOLATE or often:
             blamed.setdefault(fault.node, f"{fault}{', again and again' if often else ''}")
-    return blamed or {fault.node: str(fault) for fault in faults if not fault.user_induced}
+    return blamed or {fault.node: str(fault) for fault in faults if fault.blames_node}
 
 
 def avoidable(shown: tuple[Fault, ...], s: Situation, remembered: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -242,3 +242,13 @@ def test_a_message_in_a_box_is_read() -> None:
     box = " ------------\n|            |\n|     Inversion of the matrix failed, kpoint 7    |\n|            |\n ------------\n"
     v = verdict(end(0, box, 1), end(1))
     assert "Inversion of the matrix failed" in v.evidence[0] and v.retriable is Retriable.NO
+
+
+@pytest.mark.parametrize(("printed", "error_class", "suspects"), [
+    ("dlrover agent: the GPU driver reported an error\n", ErrorClass.HARDWARE, 1),
+    ("done\n", ErrorClass.UNKNOWN, 0),
+])  # fmt: skip
+def test_a_tool_s_own_status_is_read_only_where_the_tool_speaks(printed: str, error_class: ErrorClass, suspects: int) -> None:
+    ends = [RankEnd(0, "n1", ExitStatus(201), 5.0, output=(Piece(4.0, "out", printed),)), RankEnd(1, "n2", stopped=True)]
+    found = classify(ends, Facts(), books()[0])
+    assert (found.error_class, len(found.suspects)) == (error_class, suspects)

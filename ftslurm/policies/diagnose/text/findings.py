@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
-from ftslurm.catalogs.patterns import Found, Pattern
+from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
 from ftslurm.catalogs.scanner import asks
 from ftslurm.catalogs.vocabulary import SYSTEM, Word
 from ftslurm.model.devices import Remedy
@@ -34,8 +34,12 @@ FIRST_AND_LAST = 50
 SIGNATURE_CHARS = 100
 
 
-class Scans(Protocol):
+class Book(Protocol):
+    """What patterns.PatternBook.of_ranks() gives."""
+
     def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
+
+    def exit(self, status: int, output: str | None = None) -> ExitMeaning: ...
 
     def named(self, id: str) -> Pattern | None: ...
 
@@ -55,13 +59,13 @@ class Finding:
     led_to: bool = False  # it comes of the exception before it
 
 
-def findings(text: bytes, book: Scans) -> list[Finding]:
+def findings(text: bytes, book: Book) -> list[Finding]:
     """The findings, in the order of the text."""
     said, found = _found(text, book)
     return [_in_full(each, said) for each in found]
 
 
-def ends_of_runs(text: bytes, book: Scans) -> list[Finding]:
+def ends_of_runs(text: bytes, book: Book) -> list[Finding]:
     """Of findings of one kind that follow each other, which a cascade prints by the hundred, the first and the last."""
     said, found = _found(text, book)
     kept = []
@@ -73,7 +77,7 @@ def ends_of_runs(text: bytes, book: Scans) -> list[Finding]:
     return kept
 
 
-def _found(text: bytes, book: Scans) -> tuple[bytes, list[Found | Finding]]:
+def _found(text: bytes, book: Book) -> tuple[bytes, list[Found | Finding]]:
     """The text without what is quoted, and what it says of a failure, in order. What a pattern knows, and no exception is near
     to, is not read to its end yet: most of a cascade's thousand lines need not be."""
     seen = outline(text)
@@ -138,7 +142,7 @@ _OVER_A_SERVICE = frozenset({"tracker", "hub-unreachable", "hub-download", "obje
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": "ValueError"}
 
 
-def _by_its_values(hit: Found, book: Scans) -> Found:
+def _by_its_values(hit: Found, book: Book) -> Found:
     """The finding, corrected by the values in the line, which may tell more than its words."""
     meant = _meant(hit, book)
     if meant.role is Role.ROOT and not meant.defers and only_reports(hit.line):
@@ -162,7 +166,7 @@ def _deferring(pattern: Pattern) -> Pattern:
     return replace(pattern, defers=True)
 
 
-def _meant(hit: Found, book: Scans) -> Pattern:
+def _meant(hit: Found, book: Book) -> Pattern:
     if hit.pattern.role is Role.ROOT and not hit.pattern.defers and _passes_on(hit.line):
         return _deferring(hit.pattern)
     if hit.pattern.role is Role.SYMPTOM and _was_told_to_end(hit.line):
