@@ -69,12 +69,9 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitMeaning:
-    """What an exit status says. status: as a shell gives it, 128+n for signal n. listed: False where only a rule speaks.
+    """What an exit status says."""
 
-    tools: words of which the output of the tool whose own status it is holds one; empty: any program's.
-    """
-
-    status: int
+    status: int  # as a shell gives it, 128+n for signal n
     meaning: str
     error_class: ErrorClass
     retriable: Retriable
@@ -82,8 +79,8 @@ class ExitMeaning:
     remedy: Remedy
     note: str = ""
     sources: tuple[str, ...] = ()
-    listed: bool = True
-    tools: tuple[str, ...] = ()
+    listed: bool = True  # False where only a rule speaks
+    tools: tuple[str, ...] = ()  # the output of the tool whose own status it is holds one of these words; empty: any program's
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,8 @@ class Lead:
 
 
 NO_LEAD = Lead()
+# Signatures: which devices a program sees depends on its environment, too: a mask (CUDA_VISIBLE_DEVICES), no --gres.
+AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 UNKNOWN = "unknown"  # the signature of a failure that nobody could look into
 
 

@@ -17,7 +17,7 @@ from ftslurm.model.nodes import fold
 from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.diagnose.hits import Book
+from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.simulation.past import Past, pairs
 from ftslurm.simulation.play import Outcome, play

@@ -15,7 +15,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.diagnose.hits import Book
+from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.policies.ladder.situation import ACTS
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, TimeBook

@@ -23,8 +23,7 @@ from ftslurm.catalogs.patterns import Pattern, PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, Severity
 from ftslurm.model.verdict import Blame, Retriable, Role, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from tests.corpus import shake
 from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 
@@ -44,7 +43,7 @@ def verdict_of(case: Case, patterns: PatternBook, codes: CodeBook) -> Verdict:
         m = codes.meaning(kind, fault.code, Severity.UNKNOWN)
         faults.append(Fault(fault.node, fault.device, m.code, m.name, m.fault_class, m.user_induced))
     bad = {node: f"Slurm says {words}" for node, words in case.bad_nodes.items()}
-    return classify(case.ends, Facts(tuple(faults), bad), patterns)
+    return diagnose(case.ends, Facts(tuple(faults), bad), patterns)
 
 
 def differences(case: Case, v: Verdict) -> dict[str, str]:

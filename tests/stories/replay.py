@@ -27,9 +27,9 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
-from ftslurm.policies.diagnose.spread import on_the_whole
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, WhyNot
+from ftslurm.policies.weigh.spread import on_the_whole
 from ftslurm.report.card import LastCard, last_card, lines
 
 T = TypeVar("T")

@@ -19,8 +19,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated, remembered
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from tests.stories.replay import HOUR_S, RUNNING, Job, fault, of_kind
 from tests.stories.test_verdicts import FAULT, told, verdict
 
@@ -41,7 +40,7 @@ def book() -> PatternBook:
 
 def judged(ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[str, str]) -> Verdict:
     """By the catalogue that ships, as ftrun does."""
-    return classify(ends, Facts(faults, bad), book())
+    return diagnose(ends, Facts(faults, bad), book())
 
 
 class Campaign:

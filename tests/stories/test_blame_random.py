@@ -16,8 +16,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from tests.stories.replay import RUNNING, Job, fault, of_kind
 from tests.stories.test_blame import book
 
@@ -96,7 +95,7 @@ class Life:
 
     def diagnose(self, ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[str, str]) -> Verdict:
         if faults or bad or self.words is None:
-            return classify(ends, Facts(faults, bad), book())
+            return diagnose(ends, Facts(faults, bad), book())
         return self.words
 
     def _begin(self) -> None:

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.by_symptoms import complained_first, of_one_node
-from ftslurm.policies.diagnose.hits import CRASHES, EVIDENCE_LINES, Book, Hit, failed, of_a_helper, one_a_rank, ranks_of
+from ftslurm.policies.diagnose.hits import CRASHES, EVIDENCE_LINES, Hit, failed, of_a_helper, one_a_rank, ranks_of
 from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, begun_by, led_to, said_beside, with_own_words, words_of
 from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
+from ftslurm.policies.diagnose.text.findings import Book
 from ftslurm.policies.diagnose.text.values import of_the_node, port_in
 from ftslurm.policies.diagnose.text.wording import Kind, kind_of_words
 from ftslurm.policies.diagnose.which_count import without_echoes, without_headers

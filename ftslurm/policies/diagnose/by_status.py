@@ -8,7 +8,7 @@ from dataclasses import replace
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.by_root import ASKED_FOR, NODES_SETUP
-from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, HEADERS, OF_ITSELF, Book, Hit, beginning, failed, one_a_rank
+from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, HEADERS, OF_ITSELF, Hit, beginning, failed, one_a_rank
 from ftslurm.policies.diagnose.own_words import (
     LAST_WORDS_S,
     SHELLS_OWN,
@@ -20,6 +20,7 @@ from ftslurm.policies.diagnose.own_words import (
     told_of,
 )
 from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
+from ftslurm.policies.diagnose.text.findings import Book
 from ftslurm.policies.diagnose.text.launchers import (
     child_status,
     refused,

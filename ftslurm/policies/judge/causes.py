@@ -14,13 +14,13 @@ from ftslurm.model.events import Now
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
-from ftslurm.policies.diagnose.contrast import Contrast
 from ftslurm.policies.judge.parts.inquiry import Inquiry
 from ftslurm.policies.judge.parts.progress import iteration_seen, read_at_end
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import Above, Run
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
+from ftslurm.policies.weigh.contrast import Contrast
 
 # Seconds from the trouble to the message that tells what is waited for.
 TELL_S = 3.0

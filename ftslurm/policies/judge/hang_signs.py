@@ -14,7 +14,6 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds.history import HANG
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.policies.diagnose.contrast import Contrast, contrast
 from ftslurm.policies.hang.stall_watch import as_seconds
 from ftslurm.policies.hang.whohangs import who_hangs
 from ftslurm.policies.judge.causes import Causes
@@ -24,6 +23,7 @@ from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import LATER_S, MARGIN_S, Run
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.weigh.contrast import Contrast, contrast
 
 
 class Hangs:

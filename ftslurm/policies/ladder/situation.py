@@ -13,9 +13,9 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.diagnose.corrections import common_codes, without_common
 from ftslurm.policies.ladder.ladder import Cause, OtherNodes, Situation, repeated
 from ftslurm.policies.ladder.node_charges import charges
+from ftslurm.policies.weigh.corrections import common_codes, without_common
 
 ADDRESS_IN_USE = "address-in-use"  # of the catalog of log patterns
 # The classes of faults that ask for a remedy; the others are recorded, or avoided at the next scheduling.

@@ -13,8 +13,7 @@ from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Piece, RankEnd, Retriable
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from tests.corpus.load import CORPUS, load
 from tests.corpus.score import differences, verdict_of
 
@@ -45,7 +44,7 @@ def end(
 
 
 def verdict(*ends: RankEnd, facts: Facts = Facts(), words: tuple[str, ...] = ()):  # type: ignore[no-untyped-def]
-    return classify(ends, facts, books()[0].with_keywords(words))
+    return diagnose(ends, facts, books()[0].with_keywords(words))
 
 
 def test_a_device_s_own_code_beats_whatever_the_ranks_say() -> None:
@@ -250,5 +249,5 @@ def test_a_message_in_a_box_is_read() -> None:
 ])  # fmt: skip
 def test_a_tool_s_own_status_is_read_only_where_the_tool_speaks(printed: str, error_class: ErrorClass, suspects: int) -> None:
     ends = [RankEnd(0, "n1", ExitStatus(201), 5.0, output=(Piece(4.0, "out", printed),)), RankEnd(1, "n2", stopped=True)]
-    found = classify(ends, Facts(), books()[0])
+    found = diagnose(ends, Facts(), books()[0])
     assert (found.error_class, len(found.suspects)) == (error_class, suspects)

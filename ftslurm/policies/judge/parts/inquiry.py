@@ -17,12 +17,12 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, RankEnd, Verdict
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
-from ftslurm.policies.diagnose.corrections import without_own_view
-from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.ladder.situation import acting
 from ftslurm.policies.node.clock import CLOCKS_DIFFER_S
+from ftslurm.policies.weigh.contrast import Contrast, contrast, shown_by, with_contrast
+from ftslurm.policies.weigh.corrections import without_own_view
+from ftslurm.policies.weigh.spread import BEGUN_S, still_on_most
 
 # Of the ranks that show an error, at most this many are recorded in the ledger.
 SHOWN_MAX = 64

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ftslurm.model.decisions import Diagnose
 from ftslurm.model.record import Diagnosed
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.corrections import with_own_words
+from ftslurm.policies.weigh.corrections import with_own_words
 
 # An attempt that has lived for so long has begun its work, whether its program tells steps or not (hang.start).
 BEGUN_S = 600.0

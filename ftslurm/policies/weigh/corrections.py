@@ -8,13 +8,11 @@ from dataclasses import replace
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import History
-from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Verdict
+from ftslurm.model.verdict import AS_IT_SEES, Confidence, ErrorClass, RankEnd, Retriable, Verdict
 
 # Several chips that raise the same code at the same moment received the same bad work. Source: MindCluster's
 # ClusterD, which does not count such a code as a suspicion against hardware.
 SAME_MOMENT_S = 30.0
-# Which devices a program sees depends on its environment, too: a mask (CUDA_VISIBLE_DEVICES), no --gres.
-AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 
 
 def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
