@@ -368,12 +368,14 @@ class CleanUpBegan:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """What became of decision `id`. ok None: begun, end unknown."""
+    """What became of decision `id`. ok None: begun, end unknown. let_in: nodes that a requeue was to exclude, and without which
+    Slurm could never start the job."""
 
     at: float
     id: str
     ok: bool
     what: str = ""
+    let_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

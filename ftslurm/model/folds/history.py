@@ -243,7 +243,7 @@ def _clean_up_began(past: History, began: CleanUpBegan) -> History:
 
 
 def _carried_out(past: History, done: CarriedOut) -> History:
-    past = replace(past, requeues=past.requeues.carried_out(done))
+    past = replace(past, requeues=past.requeues.carried_out(done), exclusions=past.exclusions.needed(done.let_in))
     swap = past.open_swaps.get(done.id)
     if swap is None:
         return past

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -9,11 +10,13 @@ from ftslurm.errors import FtslurmError
 from ftslurm.model.values import dataclass
 from ftslurm.slurm import commands
 from ftslurm.slurm.cli_client import read_answer
-from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.slurm.fitting import Asked, asked_of, fit_answer, fit_argv, fitting, idle
 from ftslurm.slurm.parse import parse_reservation
-from ftslurm.system.commands import Runner
+from ftslurm.system.commands import Runner, run
 
+# For one question of a requeue, whose steps end after KillWait (30 s).
+TEST_S = 5.0
 # A batch script that only asks.
 SCRIPT = "#!/bin/sh\n"
 # Option of sbatch -> variable in which the job has it.
@@ -93,6 +96,15 @@ class FitQuestions:
 
     def _inherited(self) -> dict[str, str]:
         return inherited(self.env, but="reservation")
+
+
+def still_fits(client: SlurmClient, job: JobView, without: frozenset[str]) -> bool | None:
+    """See `Fit.fits`; asked from a step of the job, or by whoever finishes its requeue."""
+    try:
+        nodes = client.nodes()
+    except FtslurmError:
+        return None
+    return FitQuestions(run, os.environ, TEST_S).look(job, nodes, without).fits
 
 
 def inherited(env: Mapping[str, str], but: str = "") -> dict[str, str]:

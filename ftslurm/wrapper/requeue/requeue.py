@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from ftslurm.errors import SlurmRefused
 from ftslurm.model.decisions import Start
@@ -40,6 +41,14 @@ AS_IT_IS = "requeued without changes, so it starts after Slurm's own delay (usua
 RUNS_AGAIN = "requeued already, and it runs again"
 
 
+# Could this job, which waits, ever start without these nodes? None: not known.
+Fits = Callable[[JobView, frozenset[str]], "bool | None"]
+
+
+def _nobody_asks(job: JobView, without: frozenset[str]) -> bool | None:
+    return None
+
+
 def _tell_nobody(since: float, watched_s: float, others_clean: bool) -> None:
     pass
 
@@ -49,7 +58,7 @@ class Plan:
     """exclude: nodes to exclude. ours: nodes that an earlier requeue of ours excluded, which may be used again.
 
     schedule: the scheduling in which the requeue was decided (RunBegan), None if unknown. here: the node of the job on which the
-    caller runs, and which is not clean before the caller has ended; empty: none.
+    caller runs, and which is not clean before the caller has ended; empty: none. fits: asks Slurm.
     """
 
     exclude: frozenset[str]
@@ -58,11 +67,22 @@ class Plan:
     allow_first: bool = False
     schedule: int | None = None
     here: str = ""
+    fits: Fits = _nobody_asks
 
 
-def plan_for(history: History, exclude: Iterable[str], start: Start, allow_first: bool, here: str = "") -> Plan:
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """what: was done, in words. let_in: nodes to exclude without which the job could never start, so that it keeps them."""
+
+    what: str
+    let_in: frozenset[str] = frozenset()
+
+
+def plan_for(
+    history: History, exclude: Iterable[str], start: Start, allow_first: bool, here: str = "", fits: Fits = _nobody_asks
+) -> Plan:
     schedule = history.last_run.schedule if history.last_run is not None else None
-    return Plan(frozenset(exclude), history.exclusions.ours, start, allow_first, schedule, here)
+    return Plan(frozenset(exclude), history.exclusions.ours, start, allow_first, schedule, here, fits)
 
 
 def runs_again(job: JobView, plan: Plan) -> bool:
@@ -73,8 +93,8 @@ def runs_again(job: JobView, plan: Plan) -> bool:
 def give_back(
     client: SlurmClient, number: int, plan: Plan, clock: Callable[[], float],
     began: Began = _tell_nobody, pause: Callable[[float], None] = time.sleep,
-) -> str:  # fmt: skip
-    """Follow the recipe from any state of the job; gives what was done, in words.
+) -> GivenBack:  # fmt: skip
+    """Follow the recipe from any state of the job.
 
     clock: Unix seconds, slurmctld's (`slurms_clock`). began: is called with what CleanUpBegan holds. pause: waits for the given
     number of seconds. Raises: SlurmRefused, SlurmUnavailable, UnknownJob. If it stops half-way, the job is held, not back on a
@@ -85,7 +105,7 @@ def give_back(
     if is_over(job):  # Slurm would requeue even a cancelled job as long as it remembers it
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
     if runs_again(job, plan):
-        return RUNS_AGAIN
+        return GivenBack(RUNS_AGAIN)
     held_now, stays_held = job.state is not JobState.PENDING, job.to_be_held
     if held_now:
         _hold(client, job, plan)
@@ -93,6 +113,8 @@ def give_back(
     since = clock()
     if held_now:
         began(since, 0.0, False)
+    let_in = _never_without(job, plan)
+    plan = replace(plan, exclude=plan.exclude - let_in)
     excluded = (job.excluded - plan.ours) | plan.exclude
     named = job.required & plan.exclude  # nodes that the user required; Slurm would let the job wait for them forever
     if named:
@@ -109,7 +131,16 @@ def give_back(
         said = _watch(client, job, plan, clock, since, pause, began if held_now else _tell_nobody)
     without = f" without {', '.join(sorted(plan.exclude))}" if plan.exclude else ""
     taken = f" ({', '.join(sorted(named))} taken off its --nodelist)" if named else ""
-    return f"requeued{without}{taken}{said}"
+    kept = f"; {', '.join(sorted(let_in))} not excluded: Slurm could never start the job without" if let_in else ""
+    return GivenBack(f"requeued{without}{taken}{kept}{said}", let_in)
+
+
+def _never_without(job: JobView, plan: Plan) -> frozenset[str]:
+    """Nodes that would be excluded now, and for which the job would wait for ever. A job that waits shows all that it asks for:
+    this is known better than when the requeue was decided."""
+    new = plan.exclude - job.excluded
+    asked = replace(job, excluded=job.excluded - plan.ours)
+    return new if new and plan.fits(asked, plan.exclude) is False else frozenset()
 
 
 def slurms_clock(config: Mapping[str, str]) -> Callable[[], float]:

@@ -70,6 +70,10 @@ class Exclusions:
             self, isolated=isolated, reinstated=self.reinstated | freed, let_in=self.let_in - freed, dead=self.dead - freed
         )
 
+    def needed(self, nodes: Collection[str]) -> Exclusions:
+        """The job cannot start without them, so it may run there."""
+        return replace(self, let_in=self.let_in | (self.isolated.keys() & {*nodes})) if nodes else self
+
     def ran_on(self, nodes: Collection[str]) -> Exclusions:
         """Ranks have begun there: they live."""
         return replace(self, dead=self.dead.difference(nodes))
