@@ -13,7 +13,7 @@ import ftslurm
 from ftslurm.errors import CommandMissing, FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers.srun_options import TORCHRUN_OPTIONS, CommandLine, has_flag, join_components, split_command_line
 from ftslurm.model.text import visible
-from ftslurm.system.programs import mistaken_for, real_program
+from ftslurm.system.programs import become, mistaken_for
 
 # Which of our own options take no value; ftrun_options.py has them all, and a test holds the two together. Named here so
 # that a command line without any of ours, the most frequent one, is read without loading click (25 ms).
@@ -60,7 +60,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     if not line.components[0].command:
         return _no_command(argv, line, env)
     if any(has_flag(component.options, "test-only", "help", "usage", "version") for component in line.components):
-        _become("srun", join_components(line.components), env)  # nothing would run
+        become("srun", join_components(line.components), env)  # nothing would run
     _folder_is_there()
     return _run(line, asked, values, env)
 
@@ -72,13 +72,7 @@ def _give_way(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRe
     """
     if program == "srun":
         argv = join_components(split_command_line(argv, FLAGS | FT_LAUNCHER_FLAGS).components)
-    _become(program, argv, env)
-
-
-def _become(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Slurm's own program in our place. Raises: CommandMissing, CalledItself, OSError."""
-    path, its_env = real_program((program,), env)
-    os.execve(path, [program, *argv], its_env)
+    become(program, argv, env)
 
 
 def _folder_is_there() -> None:
@@ -136,7 +130,7 @@ def _no_command(argv: Sequence[str], line: CommandLine, env: Mapping[str, str]) 
     if line.ft:
         raise UsageError("no command to run", hint="ftrun [options] COMMAND [ARGS]; `ftrun --ft-help`")
     try:
-        _become("srun", argv, env)
+        become("srun", argv, env)
     except (OSError, CommandMissing):
         raise UsageError("no command to run", hint="ftrun [options] COMMAND [ARGS]; `ftrun --ft-help`") from None
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.errors import UsageError
+from ftslurm.launchers.srun_options import join_components
 from ftslurm.ledger.store import Store, state_folder
 from ftslurm.model.settings.tree import Settings
 from ftslurm.system.bundle import Bundle
+from ftslurm.system.programs import become
 from ftslurm.wrapper.controller.wiring.on_slurm import run_on_slurm
-from ftslurm.wrapper.controller.wiring.survey import Order, Place, say, survey
+from ftslurm.wrapper.controller.wiring.survey import Order, Place, attaches, say, survey
 
 if TYPE_CHECKING:
     from ftslurm.launchers.allocation import NewAllocation
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 def run_job(order: Order) -> int:
     """Run the job to its end, or to its requeue. Gives the exit status. Raises: FtslurmError before it has begun."""
     site = survey(order)
+    if attaches(order, site):
+        become("srun", join_components(order.components), order.env)
     order = replace(order, env=site.env)
     if site.bundle:
         Bundle(Path(site.bundle)).make(say)

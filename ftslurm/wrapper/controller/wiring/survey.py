@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 
 from ftslurm.config.settings_files import Request, settings_in_force
-from ftslurm.errors import UsageError
+from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.containers import Runtime, runtimes_of
 from ftslurm.launchers.python import BUNDLE, Python, in_bundle, own_python
 from ftslurm.launchers.srun_options import Component, option_value
@@ -110,10 +111,28 @@ def _survey(order: Order) -> Site:
     view = patience.keep_asking(lambda: client.job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
     allocation = replace(
-        site.allocation, nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
+        site.allocation, cluster=_cluster(order, site.allocation, config),
+        nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
         batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
     )  # fmt: skip
     return replace(site, resolved=resolved, allocation=allocation, client=client, view=view, config=config)
+
+
+def attaches(order: Order, site: Site) -> bool:
+    """Does --jobid name a job that is not ours: one that runs a script of its own, or another one than that in which we run?"""
+    number = option_value(order.components[0].options, "jobid")
+    if not number or site.view is None or number == order.env.get("SLURM_JOB_ID"):
+        return False
+    return "SLURM_JOB_ID" in order.env or site.view.batch
+
+
+def _cluster(order: Order, allocation: Allocation, config: Meanwhile[dict[str, str]]) -> str:
+    """One name for every ftrun of the job, in its script and outside of it; empty where neither slurmd nor slurmctld tells it."""
+    if allocation.cluster and "SLURM_JOB_ID" in order.env:
+        return allocation.cluster
+    with suppress(FtslurmError):
+        return config.answer().get("ClusterName", "")
+    return allocation.cluster
 
 
 def say(text: str) -> None:
