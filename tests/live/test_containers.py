@@ -12,7 +12,7 @@ import pytest
 
 from tests.containers.images import bare_image, build_plugin, whole_image
 from tests.live.conftest import booted, new_stage
-from tests.live.sites import shared_folder
+from tests.live.sites import REPLACE, shared_folder
 from tests.live.stories import Plan, Stage, Story, story
 
 pytestmark = [
@@ -100,3 +100,64 @@ def test_the_same_interpreter_on_nodes_without_one_of_ours(told: Story) -> None:
     told.wait_for(lambda: told.of_attempt(2), "the restart in place")
     assert all("/bundles/" in words and "ld.so" in words for _, _, _, words in told.said()), told.describe()
     told.cluster.answer(["scancel", str(told.id)])
+
+
+# --- what goes through the namespaces
+
+
+@story(ft=IMAGE, rank="trap 'say got USR1' USR1; trap 'say got TERM; exit 0' TERM; say ready; while :; do sleep 0.1; done")
+def test_slurm_s_signals_reach_ranks_whose_cgroup_is_hidden(told: Story) -> None:
+    told.wait_for(lambda: told.said(), "the rank to start")
+    told.cluster.answer(["scancel", "--signal=USR1", str(told.id)])
+    told.wait_for(lambda: len(told.said()) > 1, "USR1")
+    told.cluster.answer(["scancel", str(told.id)])
+    told.ended("CANCELLED")
+    assert [words for _, _, _, words in told.said()] == ["ready", "got USR1", "got TERM"], told.describe()
+
+
+HANGS = """
+say started
+[ $FTSLURM_ATTEMPT = 1 ] || exit 0
+exec python3 -c "
+import time
+from ftslurm.sdk import client
+for _ in range(4):
+    client.heartbeat()
+    time.sleep(0.5)
+time.sleep(120)"
+"""
+BEATS = "--ft-set rungs.hang-restart.enabled=true --ft-param-rank_heartbeat_timeout=4 --ft-initial-rank-heartbeat-timeout=30"
+WHOLE = f"{BEATS} --container-image=$BOXES/whole --container-mounts=$STORY"
+
+
+@story(ft=f"{WHOLE} --container-remap-root", rank=HANGS)
+def test_heartbeats_of_user_0_inside_are_seen(told: Story) -> None:
+    told.ended("COMPLETED")
+    assert len(told.starts()) == 2, told.describe()
+
+
+@story(ft=f"{WHOLE} --container-unshare=ipc", rank=HANGS)
+def test_heartbeats_in_a_shared_memory_of_the_container_s_own_are_seen(told: Story) -> None:
+    told.ended("COMPLETED")
+    assert len(told.starts()) == 2, told.describe()
+
+
+BWRAP = "bwrap --unshare-user --unshare-pid --ro-bind / / --bind $STORY $STORY --proc /proc --dev /dev"
+
+
+@story(ft=f"{BEATS} {BWRAP}", rank=HANGS)
+def test_heartbeats_in_bubblewrap_are_seen(told: Story) -> None:
+    told.ended("COMPLETED")
+    assert len(told.starts()) == 2, told.describe()
+
+
+@story(
+    nodes=2, ft=f"{REPLACE} --container-image=$BOXES/torch --container-mounts=$STORY",
+    rank="say $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT; [ $FTSLURM_ATTEMPT = 2 ] || exec sleep 120; together",
+)  # fmt: skip
+def test_what_a_hook_sets_for_one_srun_is_right_for_a_step_of_two(told: Story) -> None:
+    first = told.wait_started()
+    told.cluster.answer(["npu-sim", "inject", "--node", first[1].node, "--device", "0.0", "--code", "80E18402"], env=told.env)
+    told.ended("COMPLETED")
+    second = sorted(words.split() for _, attempt, _, words in told.said() if attempt == 2)
+    assert [words[:2] for words in second] == [["0", "2"], ["1", "2"]] and second[0][2:] == second[1][2:], told.describe()

@@ -15,7 +15,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.shares import Share, fold_shares
 from ftslurm.model.timers import Timer
-from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env
+from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env, whole_env
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import IDLE_LOOK, Above, Run
 
@@ -160,12 +160,13 @@ class Starting:
         if "nvrx" in st.provide:
             nvrx = nvrx_env(self.run.tasks, users)
             own = {rank: own[rank] | nvrx[rank] for rank in own}
-        if st.rendezvous != "torch":
+        torch = st.rendezvous == "torch"
+        if not torch and self.run.places.layout is None:
             return own
         most = st.max_job_restarts if st.max_job_restarts >= 0 else st.crash_restarts
         run, again = f"{self.run.facts.cluster}-{self.run.facts.job}", restarts(past, f.step_key)
         per_rank = torch_env(self.run.tasks, self.run.tasks[0].address, users, run, again, most)
-        return {rank: own[rank] | per_rank[rank] for rank in self.run.tasks}
+        return {rank: own[rank] | (per_rank[rank] if torch else whole_env(per_rank[rank])) for rank in self.run.tasks}
 
     def on_watch_due(self, now: Now) -> list[Decision]:
         """An agent should have arrived. It may have died before it could call, and nobody else reports that."""

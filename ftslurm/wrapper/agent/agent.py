@@ -25,6 +25,7 @@ from ftslurm.model.ports import Probe
 from ftslurm.model.text import visible
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.activity import ActivityWatch
+from ftslurm.wrapper.agent.folders import Folders
 from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.agent.stalls import Stalls
 from ftslurm.wrapper.shim.pages import page_folder
@@ -71,7 +72,8 @@ class Agent:
         self._pages = Pages()
         self._stalls = Stalls(node, self._use_of_devices if probes else None)
         self._glance: Glance | None = None  # from the first time that someone watches
-        self._watched: tuple[list[tuple[int, int, int]], str] = ([], "")
+        self._watched: Mapping[str, Any] = {}  # the controller's order to watch ranks
+        self._folders = Folders("", (), 0.0)  # of their pages
         self._seen: tuple[DeviceReport, ...] = ()  # results of the last device check
         self._plan: Mapping[str, Any] = {}  # the controller's plan in case it dies
         self._attempt = 0  # the latest start of the ranks that it watches
@@ -99,6 +101,8 @@ class Agent:
             if self._probes and now >= next_look:
                 self._look(asked=False)
                 next_look = time.monotonic() + self._poll_s
+            if self._folders.turn(now):
+                self._read_pages(now)
             for message in (*self._activity.turn(now), *self._pages.turn(now)):
                 self._tell(message)
             self._tell_stalls(now)
@@ -254,16 +258,19 @@ class Agent:
         ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
         now, quiet_s = time.monotonic(), float(message["quiet_s"])
         self._activity.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
-        starts = [(rank, number) for rank, _, number in ranks]
-        self._attempt = max((number for _, number in starts), default=0)
+        self._attempt = max((number for _, _, number in ranks), default=0)
         folder = self._pages_of(str(message["step"]))
         sweep(folder, time.time())
-        for last in self._pages.watch(starts, folder, limits_of(message["limits"]), now):
+        self._watched, self._folders = message, Folders(folder, ranks, now)
+        self._read_pages(now)
+
+    def _read_pages(self, now: float) -> None:
+        ranks, message, folders = self._folders.ranks, self._watched, self._folders
+        for last in self._pages.watch([(rank, number) for rank, _, number in ranks], folders, limits_of(message["limits"]), now):
             self._tell(last)
-        self._stalls.watch(ranks, folder, float(message["stall_s"]), now)
-        self._watched = (ranks, folder)
+        self._stalls.watch(ranks, folders, float(message["stall_s"]), now)
         if self._glance is not None:
-            self._glance.watch(ranks, folder)
+            self._glance.watch(ranks, folders)
 
     def _show(self, message: Mapping[str, Any]) -> None:
         """Someone watches the job: begin to report for them."""
@@ -271,7 +278,7 @@ class Agent:
             from ftslurm.wrapper.agent.live import Glance
 
             self._glance = Glance(self._use_while_watched if self._probes else None)
-            self._glance.watch(*self._watched)
+            self._glance.watch(self._folders.ranks, self._folders)
         self._glance.want(float(message["for_s"]), float(message["every_s"]), time.monotonic())
 
     def _tell_who_watches(self, now: float, at_work: bool = False) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,15 +59,17 @@ class Pages:
         self.wakes_at: float | None = None
         self.reports = False  # does a program of the node report by beats or sections?
 
-    def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> list[Message]:
-        """ranks: (rank, number of its start). folder: of their pages. Gives the last messages of the earlier ranks.
+    def watch(
+        self, ranks: Sequence[tuple[int, int]], folder: Callable[[int], str], limits: BeatLimits, now: float
+    ) -> list[Message]:
+        """ranks: (rank, number of its start). folder: of a rank's pages. Gives the last messages of the earlier ranks.
 
         Earlier data is dropped, except what the same start has reported.
         """
         before = self._ranks
         self._ranks, self._step, self._beats_told, self._saved, self.reports = {}, 0, 0, 0, False
         for rank, number in ranks:
-            path = f"{folder}/{rank}.{number}"
+            path = f"{folder(rank)}/{rank}.{number}"
             old = before.get(rank)
             self._ranks[rank] = old if old and old.path == path else _Rank(number, path, limits, {})
             self._ranks[rank].told = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,20 +44,21 @@ class Stalls:
         self._told: StallSeen | None = None
         self._lacking: list[float] = []
         self._lack_told: set[int] = set()
-        self._watched: tuple[list[tuple[int, int, int]], str, float] | None = None
+        self._watched: tuple[list[tuple[int, int, int]], list[str], float] | None = None
         self.views: tuple[RankView, ...] = ()  # of the last look
 
-    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str, stall_s: float, now: float) -> None:
+    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: Callable[[int], str], stall_s: float, now: float) -> None:
         """Watch these ranks from now on; earlier data is dropped. ranks: (rank, pid of its shim, number of its start).
 
-        folder: of their pages. stall_s: report after this many seconds without progress; 0: do not watch.
+        folder: of a rank's page. stall_s: report after this many seconds without progress; 0: do not watch.
         """
-        if (list(ranks), folder, stall_s) == self._watched:
+        paths = [f"{folder(rank)}/{rank}.{number}" for rank, _, number in ranks]
+        if (list(ranks), paths, stall_s) == self._watched:
             return
-        self._watched = (list(ranks), folder, stall_s)
+        self._watched = (list(ranks), paths, stall_s)
         self.node = NodeWatch(self._name, use=self._use)
-        for rank, pid, number in ranks:
-            self.node.watch(rank, f"{folder}/{rank}.{number}", attempt=number, shim=pid)
+        for (rank, pid, number), path in zip(ranks, paths, strict=True):
+            self.node.watch(rank, path, attempt=number, shim=pid)
         self._lacking = [now + after_s for after_s in LACKING_S]
         self._lack_told = set()
         self.views = ()

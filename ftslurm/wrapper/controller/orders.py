@@ -24,6 +24,7 @@ class RankSetup:
     tail_bytes: int = 0  # of its output are kept for the diagnosis
     silence_s: float = 0.0  # of its output that is noticed, 0: none is
     inject: str = ""  # folder of what the program interface puts into its interpreter
+    alone: bool = False  # Slurm signals the shim alone, and not what is below it
     beat_limits: Mapping[str, Any] = field(default_factory=dict)  # ft_launcher's configuration
 
 
@@ -60,6 +61,7 @@ class Orders:
                     f"ftrun: {decision.banner}" if decision.banner else "",
                     self._setup.banner_streams,
                     logs,
+                    self._setup.alone,
                 )
             )
 

@@ -1268,7 +1268,8 @@ def page_folder(step: str, channel: Channel) -> str:
     # _is_older() knows them; the mark is the step's own, so that nobody who sees one can take the name of the next.
     family, mark = (blake2s(what, key=channel.secret).hexdigest() for what in (b"pages", f"pages of {step}".encode()))
     base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
-    return f"{base}/ftslurm.{os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
+    # In a container our number may be another one than outside (--container-remap-root), where the agent looks for it.
+    return f"{base}/ftslurm.{os.environ.get('SLURM_JOB_UID') or os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
 
 
 def why_not_private(path: str) -> str:
@@ -1499,10 +1500,14 @@ class NobodyListens(OSError):
     """Every address refused: the host is up, and the controller is not."""
 
 
+class NobodyAnswers(OSError):
+    """No answer in time: what a firewall makes of a connection that it does not let through."""
+
+
 def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, SignedConnection]:
     """A connection whose other side has proved to be our controller.
 
-    Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
+    Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out.
     """
     launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
     addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
@@ -1515,7 +1520,8 @@ def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple
             except (OSError, LinkError) as error:
                 if not isinstance(error, socket.gaierror):
                     refused.add(isinstance(error, ConnectionRefusedError))
-                last = OSError(f"{address} port {channel.port}: {error}")
+                kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
+                last = kind(f"{address} port {channel.port}: {error}")
         if refused == {True}:
             last = NobodyListens(*last.args)
         time.sleep(0.2)  # nothing to await: the other side has to come up
@@ -1729,7 +1735,8 @@ def waking() -> tuple[int, int]:
 def passes_signals_on(env: Mapping[str, str]) -> bool:
     """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
 
-    Only a step's own cgroup means the former. Source: proctrack_p_signal in Slurm's proctrack plugins.
+    Only a step's own cgroup means the former; in a cgroup namespace none is to be seen, and the controller says so (`alone`).
+    Source: proctrack_p_signal in Slurm's proctrack plugins.
     """
     if env.get("FTSLURM_LOCAL"):
         return True
@@ -2065,6 +2072,25 @@ class Session:
         self._dial()
 
 
+# --- several.py
+# What was made for one srun of a step that has several.
+
+WHOLE = "FTSLURM_WHOLE_"  # see policies/environment.py
+
+
+def for_the_whole(env: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """`env` for the command, in which RANK, WORLD_SIZE and the like speak of the whole step. own: as the task got it.
+
+    Hooks of containers make these of what one srun says (enroot's 50-slurm-pytorch, pyxis). Where a step has several sruns, each
+    part would be a training of its own. They are somebody else's if they do not agree with that srun.
+    """
+    whole = {name[len(WHOLE) :]: env.pop(name) for name in list(env) if name.startswith(WHOLE)}
+    world = own.get("WORLD_SIZE")
+    if world and world == own.get("SLURM_NTASKS") and world != whole.get("WORLD_SIZE", world):
+        env.update({name: value for name, value in whole.items() if name in own})
+    return env
+
+
 # --- survivors.py
 # Processes of an older attempt whose shim was killed: they are found by their environment, and ended.
 
@@ -2236,6 +2262,7 @@ class Shim:
     def _told(self, message: Message) -> None:
         what = message["t"]
         if what == "start":
+            self._passes_on = self._passes_on or bool(message.get("alone"))
             self._start(
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
                 str(message.get("inject") or ""), self._banner(message), message.get("logs") or {},
@@ -2282,7 +2309,7 @@ class Shim:
         for fd, line in banner:
             print_at_once(fd, line)
         self._own_status = None
-        env = {**self._env, **self._pages.variables(attempt), **env}
+        env = for_the_whole({**self._env, **self._pages.variables(attempt), **env}, self._env)
         self._ending.begin(env.get(PAGE_VARIABLE, ""))
         if inject and os.path.isdir(inject):
             env["PYTHONPATH"] = f"{inject}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else inject
@@ -2437,10 +2464,9 @@ def main() -> None:
         env.pop("FTSLURM_LOCAL", None)
         status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
     except (IndexError, KeyError, OSError, ValueError) as error:
-        complain(
-            f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {error}"
-            " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)"
-        )
+        firewall = " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)"
+        why = f"{error}{firewall if isinstance(error, NobodyAnswers) else ''}"
+        complain(f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {why}")
         os._exit(OWN_FAILURE)
     output.deliver(DELIVER_S)
     end_as(status)

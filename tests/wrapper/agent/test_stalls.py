@@ -61,7 +61,7 @@ class Node:
 def stalls(monkeypatch: pytest.MonkeyPatch) -> Stalls:
     monkeypatch.setattr(module, "NodeWatch", Node)
     made = Stalls("n1")
-    made.watch([(0, 1, 1)], "7.0", 10.0, 0.0)
+    made.watch([(0, 1, 1)], lambda rank: "7.0", 10.0, 0.0)
     return made
 
 
@@ -161,14 +161,14 @@ def test_time_in_which_the_whole_node_stood_does_not_count(stalls: Stalls) -> No
 
 def test_being_told_the_same_again_is_no_new_start(stalls: Stalls) -> None:
     node = stalls.node
-    stalls.watch([(0, 1, 1)], "7.0", 10.0, 50.0)
+    stalls.watch([(0, 1, 1)], lambda rank: "7.0", 10.0, 50.0)
     assert stalls.node is node
-    stalls.watch([(0, 1, 2)], "7.0", 10.0, 50.0)
+    stalls.watch([(0, 1, 2)], lambda rank: "7.0", 10.0, 50.0)
     assert stalls.node is not node
 
 
 def test_not_asked_for_means_no_looks_but_evidence_all_the_same(stalls: Stalls) -> None:
-    stalls.watch([(0, 1, 1)], "7.0", 0.0, 0.0)
+    stalls.watch([(0, 1, 1)], lambda rank: "7.0", 0.0, 0.0)
     assert stalls.wakes_at is None
 
 
@@ -184,7 +184,7 @@ def test_a_command_that_begins_after_its_shim_was_named_is_found(tmp_path: Path)
     shim = subprocess.Popen(["sh", "-c", "read go; sleep 60 & wait"], stdin=subprocess.PIPE, text=True)
     try:
         made = Stalls("n1")
-        made.watch([(0, shim.pid, 2)], str(tmp_path), 10.0, time.monotonic())
+        made.watch([(0, shim.pid, 2)], lambda rank: str(tmp_path), 10.0, time.monotonic())
         assert [view.process for view in made.node.look()] == [ProcessState.UNKNOWN]
         assert shim.stdin is not None
         shim.stdin.write("\n")

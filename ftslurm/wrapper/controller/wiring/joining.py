@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 def joined(
     order: Order, settings: Settings, history: History, facts: RunFacts, journal: Journal, launcher: Launcher,
     scheduler: Scheduler, addresses: list[str], memory: NodeMemory | None = None, runs: Callable[[], bool] = lambda: True,
-    ports: tuple[int, int] | None = None, munge: str | None = None, bundle: str = "",
+    ports: tuple[int, int] | None = None, munge: str | None = None, bundle: str = "", alone: bool = False,
 ) -> Controller:  # fmt: skip
     """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?
-    ports: one of them is ours. munge: see secret_word. bundle: see Site. Raises: FtslurmError."""
+    ports: one of them is ours. munge: see secret_word. bundle: see Site. alone: see RankSetup. Raises: FtslurmError."""
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
     keep_bytes = settings.keep_bytes if facts.launcher == "srun" else 0  # nobody else runs a script anew
     files, ranks, logs = own_files(order.env), ranks_files(order.components, order.env, facts.number), rank_logs_of(settings)
@@ -75,7 +75,7 @@ def joined(
     )  # fmt: skip
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, people,
-        rank_setup(order, settings, ranks.banner, logs, bundle), diagnosis,
+        rank_setup(order, settings, ranks.banner, logs, bundle, alone), diagnosis,
         left=lambda told: tell_others(memory, facts, told),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),

@@ -54,7 +54,7 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
     controller = joined(
         order, settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
         lambda: _runs(client, allocation), ports=settings.ports or srun_ports(config), munge=munge_socket(config),
-        bundle=site.bundle,
+        bundle=site.bundle, alone=signals_task_alone(config),
     )  # fmt: skip
     status = controller.run()
     if status != REQUEUED_STATUS:
@@ -76,6 +76,13 @@ def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
         return port_range(config.get("SrunPortRange", ""))
     except ValueError:
         return None
+
+
+def signals_task_alone(config: Mapping[str, str]) -> bool:
+    """Does Slurm signal a task, and not what is below it? Also where a cgroup namespace hides that from the shim. Source:
+    proctrack_p_signal in Slurm's proctrack plugins.
+    """
+    return config.get("ProctrackType") == "proctrack/cgroup"
 
 
 def _config(site: Site, client: SlurmClient) -> Mapping[str, str]:

@@ -21,10 +21,14 @@ class NobodyListens(OSError):
     """Every address refused: the host is up, and the controller is not."""
 
 
+class NobodyAnswers(OSError):
+    """No answer in time: what a firewall makes of a connection that it does not let through."""
+
+
 def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, SignedConnection]:
     """A connection whose other side has proved to be our controller.
 
-    Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
+    Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out.
     """
     launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
     addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
@@ -37,7 +41,8 @@ def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple
             except (OSError, LinkError) as error:
                 if not isinstance(error, socket.gaierror):
                     refused.add(isinstance(error, ConnectionRefusedError))
-                last = OSError(f"{address} port {channel.port}: {error}")
+                kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
+                last = kind(f"{address} port {channel.port}: {error}")
         if refused == {True}:
             last = NobodyListens(*last.args)
         time.sleep(0.2)  # nothing to await: the other side has to come up
