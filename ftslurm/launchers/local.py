@@ -65,9 +65,8 @@ class LocalScheduler:
     count: int
 
     def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
-        return SlurmAnswered(
-            state="RUNNING", batch=True, requeueable=True, usable=frozenset(self.pool.nodes), node_count=self.count
-        )
+        nodes = frozenset(self.pool.nodes)
+        return SlurmAnswered("RUNNING", batch=True, requeueable=True, usable=nodes, node_count=self.count, idle=nodes)
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         return NodeProbed(node, None, "a local node has no other way to it")

@@ -203,6 +203,21 @@ class Reinstated:
 
 
 @dataclass(frozen=True, slots=True)
+class ExperimentEnded:
+    """What came of running without `node` (Decided.without). well: it ran well elsewhere, else it failed there as well, and the
+    node is not to blame. excluded: the job uses the node no more. signature: of the failure.
+    """
+
+    at: float
+    attempt: int
+    node: str
+    signature: str
+    well: bool
+    excluded: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class HangSeen:
     """The attempt stands still."""
 
@@ -348,6 +363,7 @@ class Decided:
     dead: tuple[str, ...] = ()  # nodes that do not live now
     reason: str = ""  # of `why`, what the rung itself says; empty in ledgers of before
     settings: tuple[tuple[str, str, str], ...] = ()  # (rung, setting, value) that each rung that was asked looked at; likewise
+    without: str = ""  # an experiment: the node without which the job runs next, to see whether it fails there as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,6 +505,7 @@ Record = (
     | TroubleSeen
     | Diagnosed
     | Reinstated
+    | ExperimentEnded
     | HangSeen
     | HangEnded
     | Paused
@@ -528,6 +545,7 @@ KINDS: Mapping[str, type] = {
         TroubleSeen,
         Diagnosed,
         Reinstated,
+        ExperimentEnded,
         HangSeen,
         HangEnded,
         Paused,

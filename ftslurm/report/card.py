@@ -18,7 +18,7 @@ from ftslurm.model.rungs import RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass
-from ftslurm.report.words import FAULT, span
+from ftslurm.report.words import FAULT, experiment, span
 
 MAX_LINES = 8
 # Below this width eight lines would cut every fact short, so a card may take twice as many. ftrun on 80 columns has 73.
@@ -182,6 +182,7 @@ class _Walk:
         self.culprit: rec.CulpritSeen | None = None
         self.advice: rec.Advised | None = None
         self.back: list[str] = []
+        self.experiment = ""  # what came of one
 
     def see(self, record: rec.Record) -> None:
         match record:
@@ -201,6 +202,8 @@ class _Walk:
                     node for node in record.nodes
                     if self.past.exclusions.left_on_words.get(node) == record.signature and node in self.past.exclusions.isolated
                 ]  # fmt: skip
+            case rec.ExperimentEnded():
+                self.experiment = experiment(record)
             case rec.HangSeen():
                 self.hang = record
                 self._drop_hang(record.attempt)
@@ -293,7 +296,7 @@ class _Walk:
 
     def _becomes(self, decided: rec.Decided) -> str:
         without = f" without {fold(decided.exclude)}" if decided.exclude else ""
-        left = f" {fold(decided.isolate)}" if decided.isolate else " a node"
+        left = f" {fold(decided.isolate or [decided.without])}" if decided.isolate or decided.without else " a node"
         job = f"job {self.job}"
         becomes: dict[str, str] = {
             Rung.RANK_RESTART: f"job {self.job}: one rank is started again",
@@ -342,6 +345,7 @@ class _Walk:
         told += more
         if self.back:
             told.append(f"{fold(self.back)} {'is' if len(self.back) == 1 else 'are'} reinstated")
+        told += [self.experiment] if self.experiment else []
         return "; ".join(told)
 
     def _held(self, node: str, why: str, known: Sequence[str]) -> list[str]:

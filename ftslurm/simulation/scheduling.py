@@ -341,7 +341,7 @@ class _Ftrun:
         down = tuple((node, "DOWN*") for node in sorted(used) if self.cluster.known_down(node, now))
         return ev.SlurmAnswered(
             "RUNNING", batch=True, requeueable=True, bad_nodes=down, usable=self.cluster.usable(now),
-            node_count=len(self.nodes), slurmd_timeout_s=self.plan.slurmd_timeout_s,
+            node_count=len(self.nodes), slurmd_timeout_s=self.plan.slurmd_timeout_s, idle=self.cluster.idle(self.nodes, now),
         )  # fmt: skip
 
     # --- what would be found in ranks and their words

@@ -52,6 +52,7 @@ QUICK = {
     "FTRUN_IN_PLACE_RESTART_SELF_HEAL_WAIT": "1s",
     "FTRUN_IN_PLACE_RESTART_RESET_WAIT": "8s",  # a reset is three processes of Python's
     "FTRUN_STOP_GRACE": "2s",
+    "FTRUN_IN_PLACE_RESTART_CRASH_RESTARTS": "0",  # so that one crash leads to a requeue; stories of the default say 1
     "FTRUN_REQUEUE_START_IN": "8s",  # as are clean-ups
     "FTRUN_DEVICES_ANSWER_WAIT": "40s",  # made longer: agents come up late where twenty jobs share two cores
 }

@@ -119,7 +119,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     plain = Settings()
     assert (plain.same_code_limit, plain.same_code_window_s, plain.unconditional_in_a_row) == (3, 86400.0, 3)
     assert plain.ladder == RUNG_NAMES and 1 <= plain.max_restarts <= 128
-    assert (plain.warning_requeue, plain.crash_restarts, plain.even_if_no_requeue) == (False, 0, False)
+    assert (plain.warning_requeue, plain.crash_restarts, plain.even_if_no_requeue) == (False, 1, False)
 
 
 def test_later_layers_win_and_every_value_knows_its_place() -> None:

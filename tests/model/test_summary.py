@@ -7,9 +7,8 @@ import pytest
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
 from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm, summarise
-from ftslurm.model.settings.tree import Settings
 from ftslurm.report.view import status
-from tests.stories.replay import Job, fault
+from tests.stories.replay import Job, fault, requeueing
 
 
 def summary(job: Job) -> JobSummary:
@@ -39,7 +38,7 @@ def test_it_agrees_with_the_detailed_view() -> None:
 
 
 def test_ends() -> None:
-    well, failed = Job().begin(), Job(Settings(unconditional_requeue=False)).begin()
+    well, failed = Job().begin(), Job(requeueing(unconditional_requeue=False)).begin()
     well.all_exit(0)
     failed.exits(2, 9)
     assert summary(well)[4:7] == ("completed", "", True)

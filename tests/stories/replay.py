@@ -45,6 +45,11 @@ RUNNING = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, usable=froze
 SILENT = ev.SlurmAnswered(error="slurmctld does not answer")
 
 
+def requeueing(**values: Any) -> Settings:
+    """The default but that a crash is answered by a requeue at once: the stories of requeues begin with it."""
+    return Settings(**{"crash_restarts": 0, **values})
+
+
 def tasks_on(nodes: Sequence[str], per_node: int) -> tuple[Task, ...]:
     """Ranks in blocks, as srun lays them out."""
     return tuple(
@@ -306,7 +311,7 @@ class Job:
         able = (
             {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
         )
-        self.settings = settings or Settings()
+        self.settings = settings or requeueing()
         self.ledger = list(past)
         self._last_card = LastCard()
         self.nodes = tuple(nodes)

@@ -15,9 +15,9 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import CurrentCall, EntryTimes, GroupView, ProcessState, RankView, Socket
 from ftslurm.model.settings.tree import Settings
-from tests.stories.replay import HOUR_S, Job
+from tests.stories.replay import HOUR_S, Job, requeueing
 
-ON = Settings(hang_restart=True)
+ON = requeueing(hang_restart=True)
 ENDS = replace(ON, hang_exit=True, hang_compare_s=0.0)
 GROUP = GroupView("0#1", (0, 1, 2, 3), 11, 10, None, "gloo:all_reduce")
 INSIDE = tuple(
@@ -96,10 +96,10 @@ def test_a_hang_inside_a_collective_leaves_the_node_whose_connections_are_stuck(
 
 
 def test_also_where_hang_restarts_are_off_but_not_a_hang_that_blames_nobody() -> None:
-    job = standing(CUT, Settings())
+    job = standing(CUT, requeueing())
     job.wait(200)
     assert job.rungs == ["isolated-requeue"]
-    job = standing(SOMEBODY_LATE, Settings())
+    job = standing(SOMEBODY_LATE, requeueing())
     job.wait(4000)
     assert not job.rungs and job.said.count("keep running") == 1
 
@@ -199,7 +199,7 @@ def test_levels_below_the_one_that_is_wanted_are_only_written_down() -> None:
 
 
 def test_without_c4d_nothing_is_asked() -> None:
-    for settings in (Settings(hang_c4d=False), Settings(watch="L0"), Settings(mode="async")):
+    for settings in (requeueing(hang_c4d=False), requeueing(watch="L0"), requeueing(mode="async")):
         job = Job(settings).begin()
         assert {watch.stall_s for watch in job.did(do.WatchRanks)} == {0.0}
         job.wait(1000)
@@ -575,7 +575,7 @@ def test_after_a_hang_restart_that_did_not_help_the_limit_is_doubled() -> None:
 # --- what programs read of a hang
 
 
-@pytest.mark.parametrize("settings", [ON, Settings()])
+@pytest.mark.parametrize("settings", [ON, requeueing()])
 def test_the_ledger_has_who_hangs_in_fields(settings: Settings) -> None:
     job = standing(SOMEBODY_LATE, settings)
     job.wait(180)

@@ -35,6 +35,7 @@ def parse(text: str, place: str) -> Layer:
     leaves = {
         "max_restarts": values[RETRY],
         "rungs.in-place-restart.enabled": True,
+        "rungs.in-place-restart.crash_restarts": 0,
         "rungs.isolated-requeue.enabled": True,
         "rungs.unconditional-requeue.enabled": values.get(UNCONDITIONAL, False),
         "rungs.hang-restart.enabled": values.get(HANG, False),

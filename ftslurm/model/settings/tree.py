@@ -295,8 +295,15 @@ class Settings:
     crash_restarts: int = leaf(
         "rungs.in-place-restart.crash_restarts",
         count(0, 1000),
-        0,
-        "crashes of the program that are answered by a restart in place before a requeue is tried (as torchrun's --max-restarts)",
+        1,
+        "crashes of the program in a row, without progress between, that are answered by a restart in place before a requeue is"
+        " tried",
+    )
+    crash_restarts_total: int = leaf(
+        "rungs.in-place-restart.crash_restarts_total",
+        count(0, 1000),
+        20,
+        "crashes that one command may have answered in place in the whole job, whatever progress it makes between them",
     )
     hang_restart: bool = leaf(
         "rungs.hang-restart.enabled",
@@ -837,6 +844,12 @@ def is_on(settings: Settings, rung: str) -> bool:
         return settings.mode == "async"
     leaf = LEAVES.get(f"rungs.{rung}.enabled")
     return leaf is None or bool(getattr(settings, leaf.name))
+
+
+def most_crash_restarts(settings: Settings) -> int:
+    """Crashes of one command that may be answered in place in the whole job."""
+    most = max(settings.crash_restarts, settings.crash_restarts_total) if settings.crash_restarts else 0
+    return most if settings.max_job_restarts < 0 else min(most, settings.max_job_restarts)
 
 
 def in_words(leaf: Any, value: Any) -> str:

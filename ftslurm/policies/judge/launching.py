@@ -14,7 +14,7 @@ from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.told import told
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import Settings, most_crash_restarts
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.earlier_steps import EarlierSteps, beside
 from ftslurm.policies.judge.ending import Ending
@@ -301,7 +301,7 @@ def budgets(settings: Settings) -> dict[str, int]:
     """
     limits = {
         Budget.MAX_RESTARTS: settings.max_restarts,
-        Budget.CRASH_RESTARTS: settings.crash_restarts,
+        Budget.CRASH_RESTARTS: most_crash_restarts(settings),
         Budget.NODE_REPLACEMENTS: settings.node_replacements,
     }
     together = {Budget.JOB_RESTARTS: settings.max_job_restarts} if settings.max_job_restarts >= 0 else {}

@@ -24,7 +24,7 @@ from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, Run
 from ftslurm.policies.judge.then import Afterwards, ThenFinish
-from ftslurm.policies.ladder.ladder import Cause, choose
+from ftslurm.policies.ladder.ladder import Alone, Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
 
 
@@ -53,7 +53,11 @@ class Ranks:
     def _end_well(self, now: Now) -> list[Decision]:
         ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
         but = f", except on {fold_nodes(self.run.alone.failed_nodes)}" if self.run.alone.failed_nodes else ""
-        return [ended, *self.ending.end_step(0, Afterwards(ThenFinish(f"every rank ended with status 0{but}", 0)), now)]
+        return [
+            ended,
+            *self.causes.weigh_experiment(True, now),
+            *self.ending.end_step(0, Afterwards(ThenFinish(f"every rank ended with status 0{but}", 0)), now),
+        ]
 
     def on_rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
         if not self.run.attempt.could_not_start(event):
@@ -154,7 +158,7 @@ class Ranks:
 
     def _decide_alone(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
         in_a_row = self.run.alone.in_a_row(rank, now.mono)
-        situation = replace(self.run.situation(trouble, now), rank=rank, alone_in_a_row=in_a_row)
+        situation = replace(self.run.situation(trouble, now), alone=Alone(rank, in_a_row))
         choice = choose(situation)
         if choice.rung != Rung.RANK_RESTART and in_a_row >= self.run.settings.rank_restarts_in_a_row:
             trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get(Rung.RANK_RESTART, '')}")

@@ -50,12 +50,14 @@ class Rungs:
         spared: nodes that the next scheduling may use all the same.
         """
         isolated = {**(avoid or {}), **s.bad} if isolate else {}
+        without = s.experiment if choice.rung in (Rung.NODE_REPLACEMENT, Rung.ISOLATED_REQUEUE) else ""
+        kept_out = {*self.run.kept_out(now), *isolated} - {*spared}
         decided = rec.Decided(
             now.unix, f"{self.run.facts.run}-{self.run.history.decisions + 1}", self.run.attempt.number, choice.rung.value,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
-            tuple(sorted({*self.run.kept_out(now), *isolated} - {*spared})), choice.cost, s.status,
+            tuple(sorted(kept_out | ({without} if without else set()))), choice.cost, s.status,
             {node: sign for node, sign in s.on_words.items() if node in isolated},
-            tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings,
+            tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings, without,
         )  # fmt: skip
         return self.run.note_decision(decided)
 
@@ -172,7 +174,7 @@ class Rungs:
         """Begin the search for other nodes at once, while the old step ends."""
         begun = self._swap(choice, s, now)
         assert self.run.places.layout is not None and self.run.decided is not None
-        out = {slot: node for slot, node in enumerate(self.run.places.layout.nodes) if node in s.blamed}
+        out = {slot: node for slot, node in enumerate(self.run.places.layout.nodes) if node in s.leaving}
         ended = [] if self.run.attempt.step_end.gone else self.ending.end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now)
         searched = self.replacing.begin_search(out, self.run.decided.id, now)
         return [*begun, *searched, *(ended or self.ending.end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now))]

@@ -222,7 +222,10 @@ class Settling:
         ended = rec.AttemptEnded(
             now.unix, a.number, a.summary(), program.step, program.beats, program.saved, a.closing.stopped_at
         )  # fmt: skip
-        return [self.run.note(ended)]
+        begun = self.run.history.crashes.experiment
+        noted: list[Decision] = [self.run.note(ended)]
+        further = begun is not None and self.run.history.progress.made_at > begun.at
+        return [*noted, *self.causes.weigh_experiment(True, now)] if further else noted
 
     # --- other events that arrive meanwhile
 

@@ -13,6 +13,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds.counters import counters, restarts
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.tree import most_crash_restarts
 from ftslurm.model.shares import Share, fold_shares
 from ftslurm.model.timers import Timer
 from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env, whole_env
@@ -163,7 +164,7 @@ class Starting:
         torch = st.rendezvous == "torch"
         if not torch and self.run.places.layout is None:
             return own
-        most = st.max_job_restarts if st.max_job_restarts >= 0 else st.crash_restarts
+        most = st.max_job_restarts if st.max_job_restarts >= 0 else most_crash_restarts(st)
         run, again = f"{self.run.facts.cluster}-{self.run.facts.job}", restarts(past, f.step_key)
         per_rank = torch_env(self.run.tasks, self.run.tasks[0].address, users, run, again, most)
         return {rank: own[rank] | (per_rank[rank] if torch else whole_env(per_rank[rank])) for rank in self.run.tasks}

@@ -14,10 +14,11 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
 from ftslurm.model.settings.read import noting, read_of
-from ftslurm.model.settings.tree import Settings
-from ftslurm.model.text import counted
+from ftslurm.model.settings.tree import Settings, most_crash_restarts
+from ftslurm.model.text import counted, how_often
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
+from ftslurm.policies.ladder.experiments import Series
 
 PORTS_IN_A_ROW = 5
 
@@ -59,6 +60,14 @@ class OtherNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class Alone:
+    """in_a_row: how often `rank` was started again alone, each time soon after the time before."""
+
+    rank: int
+    in_a_row: int
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """All that the ladder may look at."""
 
@@ -77,8 +86,7 @@ class Situation:
     tasks: int = 0
     step: frozenset[str] = frozenset()  # their nodes
     not_in_place: str = ""  # why they cannot be started again in place, empty if they can
-    rank: int | None = None  # of an async job, the one that failed while all others run; None: the whole attempt is over
-    alone_in_a_row: int = 0  # how often `rank` was started again alone, each time soon after the time before
+    alone: Alone | None = None  # the rank of an async job that failed while all others run; None: the whole attempt is over
     # The nodes.
     faults: tuple[Fault, ...] = ()
     unhealed: Mapping[str, str] = field(default_factory=dict)  # node -> why healing failed
@@ -89,11 +97,26 @@ class Situation:
     spared: Mapping[str, str] = field(default_factory=dict)  # node -> why it is accused and yet not blamed
     dead: frozenset[str] = frozenset()  # nodes that do not live now
     others: OtherNodes = field(default_factory=OtherNodes)
+    series: Series = Series()  # of a crash that no fact explains
 
     @property
     def bad(self) -> dict[str, str]:
         """node -> why it shall not be used again."""
         return {node: why for node, why in self.blamed.items() if node not in self.returned}
+
+    @property
+    def experiment(self) -> str:
+        """The node without which the job runs next, to see whether it fails there as well; empty: no experiment is wanted."""
+        wanted = self.cause is Cause.CRASH and self.alone is None and not (self.blamed or self.shut_down or _another_port(self))
+        by_policy = self.settings.retry_policy == "Evidence" and self.settings.unconditional_requeue
+        spent = len(self.history.crashes.left) >= self.settings.unconditional_in_a_row
+        not_here = self.series.times > 1 or bool(self.not_in_place) or (self.verdict is not None and self.verdict.setup)
+        return self.series.suspect if wanted and by_policy and not_here and not spent else ""
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Nodes of the step in whose place the next attempt has others."""
+        return frozenset(self.blamed) or frozenset({self.experiment} - {""})
 
     @property
     def standing(self) -> int:
@@ -113,7 +136,9 @@ class Situation:
     @property
     def idle(self) -> frozenset[str]:
         """Nodes outside of the job that fit it, run nothing now, and are not kept out."""
-        return self.slurm.idle - self.slurm.excluded - self.kept_out.keys() if self.slurm else frozenset()
+        if self.slurm is None:
+            return frozenset()
+        return self.slurm.idle - (self.slurm.excluded - self.history.exclusions.ours) - self.kept_out.keys()
 
     @property
     def fits(self) -> bool | None:
@@ -285,17 +310,17 @@ def status_of_failure(s: Situation) -> int:
 def _rank_alone(s: Situation) -> Answer:
     if s.settings.mode != "async":
         return _not_meant("the ranks are not independent (mode sync)")
-    if s.rank is None:
+    if s.alone is None:
         return _not_meant("it is not the failure of a single rank")
     if s.cause is not Cause.CRASH:
         return _not_meant("a device or node is behind it")
-    if s.alone_in_a_row >= (limit := s.settings.rank_restarts_in_a_row):
-        return _no(f"{counted(limit, 'restart')} of rank {s.rank} alone in a row {_have(limit)} not helped")
+    if s.alone.in_a_row >= (limit := s.settings.rank_restarts_in_a_row):
+        return _no(f"{counted(limit, 'restart')} of rank {s.alone.rank} alone in a row {_have(limit)} not helped")
     return _no(reason) if (reason := hopeless(s)) else Answer(True, "the ranks are independent")
 
 
 def _in_place(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if not s.settings.in_place:
         return Answer(False, _OFF, fits=s.cause in _FAULTS)
@@ -363,10 +388,27 @@ def _not_called_for(s: Situation, v: Verdict, policy: str) -> str:
         if v.retriable is Retriable.ONCE and s.history.verdicts.same_in_a_row <= 1:
             return ""
         return f"neither exit status nor output calls it retriable ({v.signature}; retry.policy ExitCodeAndErrorMsg)"
-    return _proven(s, v)
+    return _by_contrast(s) or _proven(s, v)
+
+
+def _by_contrast(s: Situation) -> str:
+    again = s.cause is Cause.CRASH and s.series.elsewhere
+    return f"running it again cannot help: {s.series.elsewhere}: the fault is in the program, not in a node" if again else ""
 
 
 def _proven(s: Situation, v: Verdict) -> str:
+    """What has come again on one node is proven only if no other node can be tried."""
+    why = _repeated(s, v)
+    return "" if why and s.history.verdicts.same_in_a_row > 1 and _other_node_first(s) else why
+
+
+def _other_node_first(s: Situation) -> bool:
+    """Can an experiment be made now?"""
+    rungs = [rung for rung in (Rung.NODE_REPLACEMENT, Rung.ISOLATED_REQUEUE) if rung in s.settings.ladder]
+    return bool(s.experiment) and any(LADDER[rung].allowed(s).yes for rung in rungs)
+
+
+def _repeated(s: Situation, v: Verdict) -> str:
     """Certain are errors that all ranks agree on, and those that came back; a first one of one rank is tried again.
 
     What is only likely to be the program's own is certain when it has come back with the same words.
@@ -405,10 +447,17 @@ def _said_again(s: Situation, v: Verdict) -> str:
 def _crash_in_place(s: Situation) -> Answer:
     if reason := hopeless(s):
         return _no(reason)
-    used, limit = s.history.budgets.spent.get(Budget.CRASH_RESTARTS, 0), s.settings.crash_restarts
-    if used >= limit:
+    if s.verdict is not None and s.settings.retry_policy == "Evidence" and (reason := _repeated(s, s.verdict)):
+        return _no(reason)
+    if s.verdict is not None and s.verdict.setup and _other_node_first(s):
+        return _no(f"the set-up of {s.experiment} may be wrong, and another node can be tried")
+    in_a_row, limit = s.series.in_place, s.settings.crash_restarts
+    if in_a_row >= limit:
         return _no(_all_spent(limit, "restart", " in place after a crash"))
-    return _no(s.not_in_place) if s.not_in_place else Answer(True, f"crash {used + 1} of {limit} answered in place")
+    most = most_crash_restarts(s.settings)
+    if s.history.budgets.spent.get(Budget.CRASH_RESTARTS, 0) >= most:
+        return _no(_all_spent(most, "restart", " in place after a crash (crash_restarts_total)"))
+    return _no(s.not_in_place) if s.not_in_place else Answer(True, f"crash {in_a_row + 1} of {limit} answered in place")
 
 
 def _degraded(s: Situation) -> str:
@@ -455,12 +504,17 @@ def _hang(s: Situation) -> Answer:
 
 
 def _replace(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
-    if not s.blamed:
+    if not s.leaving:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.node_replacement:
         return _not_meant(_OFF)
+    answer = _another_node_here(s)
+    return answer if s.blamed else _experiment(s, answer)
+
+
+def _another_node_here(s: Situation) -> Answer:
     if reason := _not_swappable(s) or s.others.unreplaced:
         return _no(reason)
     if s.others.spares:
@@ -472,6 +526,13 @@ def _replace(s: Situation) -> Answer:
     return Answer(True, "a node can be borrowed")
 
 
+def _experiment(s: Situation, answer: Answer) -> Answer:
+    """The answer of a rung by which the job gets another node, where that is an experiment: nobody is to blame."""
+    if not answer.yes:
+        return Answer(False, _nobody(s) if s.spared else answer.why, fits=bool(s.spared))
+    return Answer(True, f"an experiment without {s.experiment}, where it failed {how_often(s.series.times)}: {answer.why}")
+
+
 def _not_swappable(s: Situation) -> str:
     """What a replacement and a smaller step have in common."""
     if Capability.REPLACE not in s.can:
@@ -480,7 +541,7 @@ def _not_swappable(s: Situation) -> str:
         return s.others.no_swap
     if s.others.unended:
         return s.others.unended
-    if not s.blamed.keys() & s.step:
+    if not s.leaving & s.step:
         return "no rank runs on a node that is to blame"
     if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hangs_in_a_row:
         return _hangs_in_vain(s)
@@ -503,7 +564,7 @@ def _have(number: int) -> str:
 
 
 def _shrink(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
@@ -524,8 +585,10 @@ def _nobody(s: Situation) -> str:
 
 
 def _isolated(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
+    if s.experiment:
+        return _experiment(s, _elsewhere_now(s))
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.isolated_requeue:
@@ -537,8 +600,18 @@ def _isolated(s: Situation) -> Answer:
     return Answer(True, "without " + ", ".join(sorted(s.blamed)))
 
 
+def _elsewhere_now(s: Situation) -> Answer:
+    """Can a requeue without the node start at once? An experiment waits for no node."""
+    if not s.settings.isolated_requeue:
+        return _no(_OFF)
+    if reason := _not_requeueable(s):
+        return _no(reason)
+    idle = sorted(s.idle - s.step)
+    return Answer(True, f"{idle[0]} is idle") if idle else _no("no other node that fits is idle now")
+
+
 def _unconditional(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if s.cause is Cause.UNSTARTABLE and s.settings.retry_policy != "OnFailure":
         return _no("the command cannot be executed on any node, so running it again cannot help")
@@ -559,7 +632,8 @@ def _unconditional(s: Situation) -> Answer:
     limit = s.settings.unconditional_in_a_row
     if s.cause is not Cause.DEVICE and s.history.requeues.unconditional_in_a_row >= limit:
         between = "no progress, device or node fault between"
-        return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program")
+        untried = f", or in {s.experiment}: no other node was free to try" if s.experiment else ""
+        return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program{untried}")
     if reason := _not_requeueable(s) or _too_few_alive(s):
         return _no(reason)
     return Answer(True, "no node is to blame")
@@ -663,7 +737,7 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.IN_PLACE_RESTART,
             RungWords(
-                "a device fault that can heal (and as many crashes as crash_restarts allows)",
+                "a device fault that can heal; a crash that no fact explains, as often in a row as crash_restarts says",
                 "nothing (a crash: one of crash_restarts)",
                 "when healing fails, or same_code_limit is reached",
             ),
@@ -679,7 +753,7 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.NODE_REPLACEMENT,
             RungWords(
-                "a bad node: proven by a device code, by Slurm, by a health check, or by silence",
+                "a bad node: proven by a device code, by Slurm, by a health check, or by silence; or an experiment",
                 "one of its budget",
                 "when no node is found within nodes.replacement_wait, or the launcher cannot do it",
             ),
@@ -701,7 +775,7 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.ISOLATED_REQUEUE,
             RungWords(
-                "a bad node: proven by a device code, by Slurm, by a health check, or by silence",
+                "a bad node; or a crash again, while another node that fits is idle: an experiment, for one attempt",
                 "one of max_restarts",
                 "when max_restarts is spent, or too few nodes would remain",
             ),

@@ -13,6 +13,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.ladder.experiments import series_of
 from ftslurm.policies.ladder.ladder import Cause, OtherNodes, Situation, repeated
 from ftslurm.policies.ladder.node_charges import charges
 from ftslurm.policies.weigh.corrections import common_codes, without_common
@@ -70,6 +71,7 @@ def situation_of(
     down = {node for node, _ in slurm.bad_nodes} if slurm else set()
     free = len(frozenset(spares) - blamed.keys() - down)
     cause = _cause(trouble, attempt, faults, bool(stuck or bad), bool(said.blamed))
+    command = history.last_run.step_key if history.last_run is not None else ""
     return Situation(
         cause=cause,
         what=_what(trouble, cause, faults),
@@ -94,6 +96,7 @@ def situation_of(
         others=OtherNodes(free, no_donor, no_swap, attempt.search.unreplaced, attempt.step_end.unended),
         port_taken=_port_taken(verdict, attempt.port),
         dead=_dead(attempt, history) | down,
+        series=series_of(verdict, step, command, history.crashes),
     )
 
 

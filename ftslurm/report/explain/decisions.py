@@ -14,6 +14,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.values import dataclass
 from ftslurm.report.view import culprit
+from ftslurm.report.words import experiment
 
 DEFAULT = "default"
 
@@ -194,6 +195,8 @@ def _evidence(record: rec.Record) -> Iterator[tuple[str, str]]:
         case rec.Reinstated():
             for node, why in record.nodes.items():
                 yield "verdict", f"{node} is not to blame: {why}"
+        case rec.ExperimentEnded():
+            yield "experiment", experiment(record)
         case rec.NodeRefused():
             yield "node check", f"{record.node} was not taken: {record.why}"
         case rec.Signalled():

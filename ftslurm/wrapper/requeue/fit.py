@@ -49,7 +49,8 @@ class FitQuestions:
         asked = self._asked(job) if without else Asked(job.partition, job.node_count)
         job = replace(job, partition=asked.partition)
         usable = fitting(job, nodes, self._reserved(job.needs.reservation)) if nodes else None
-        free = idle(job, nodes) & (usable or frozenset()) - {*job.nodes}
+        by_name = bool(job.required)  # the job waits for those, and for no other node
+        free = frozenset() if by_name else idle(job, nodes) & (usable or frozenset()) - {*job.nodes}
         fits = self._fits(job, asked, nodes, usable, {*without}) if without else None
         return Fit(usable, free, asked.least, fits)
 
