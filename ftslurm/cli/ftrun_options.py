@@ -45,6 +45,7 @@ LEAVES = {
     "watch": "hang.watch",
     "spares": "nodes.spares",
     "min_nodes": "nodes.min",
+    "resume_at_limit": "time_limit.resume",
 }
 
 
@@ -91,6 +92,13 @@ LEAVES = {
 @click.option("--ft-max-restarts", metavar="N", help="Requeues allowed for the job, 0 to 128.")
 @click.option("--ft-spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")
 @click.option("--ft-min-nodes", metavar="N", help="Continue with at least N nodes if a bad one cannot be replaced.")
+@click.option(
+    "--ft-resume-at-limit",
+    metavar="[TIME]",
+    is_flag=False,
+    flag_value="auto",
+    help="Requeue the job before its time limit; the ranks are told TIME before.",
+)
 @click.option(
     "--ft-launcher",
     metavar="srun|local",

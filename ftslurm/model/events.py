@@ -261,9 +261,19 @@ class SignalSeen:
     rank: int | None = None
 
 
+class Preempted(Enum):
+    """What Slurm does to a job at the end of the grace of a preemption that it has announced."""
+
+    REQUEUED = "requeued"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmAnswered:
-    """What Slurm said of our job and its nodes."""
+    """What Slurm said of our job and its nodes. preempted: None where no preemption is announced; then end_time is the end of its
+    grace.
+    """
 
     state: str = ""  # base state of the job
     batch: bool = False  # batch, requeueable, end_time (Unix seconds): of the job
@@ -284,6 +294,7 @@ class SlurmAnswered:
     loans_over: frozenset[int] = frozenset()  # donor jobs of ours that have ended, or are about to
     excluded: frozenset[str] = frozenset()  # nodes that the job is kept off now
     slurmd_timeout_s: float = 0.0  # for so long Slurm waits for a node that says nothing; 0 if not told
+    preempted: Preempted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,13 +469,14 @@ class StageSet:
 @dataclass(frozen=True, slots=True)
 class Progressed:
     """The programs on `node` have come to this training step; 0: they tell none. beats: of the rank that has beaten most. saved:
-    how often it has ended a section in which it saves."""
+    how often it has ended a section in which it saves; saving_s: the longest of those, seconds."""
 
     node: str
     step: int
     attempt: int = 0
     beats: int = 0
     saved: int = 0
+    saving_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

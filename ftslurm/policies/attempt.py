@@ -152,11 +152,13 @@ class ProgramWords:
     step: int = 0  # of the training, as far as it tells
     beats: int = 0  # how often it has beaten, in this attempt
     saved: int = 0  # and saved
+    saving_s: float = 0.0  # how long that took at most
     said: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)  # rank, what, words
     stages: dict[int, float] = field(default_factory=dict)  # rank -> the hang interval that it has set, seconds
 
-    def count(self, beats: int, saved: int) -> None:
+    def count(self, beats: int, saved: int, saving_s: float) -> None:
         self.beats, self.saved = max(self.beats, beats), max(self.saved, saved)
+        self.saving_s = max(self.saving_s, saving_s)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
+from ftslurm.model.folds.summary import AFTER_LIMIT, ENDING_STATES
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible
@@ -225,6 +226,8 @@ class _Walk:
                 return
             case rec.CarriedOut():
                 self._carried_out(record)
+            case rec.Finished(what=what) if what == ENDING_STATES["TIMEOUT"]:
+                self.found.append((self.attempt.attempt if self.attempt else 0, "", self._of_limit(record)))
             case _:
                 pass
         self.past = self.past.add(record)
@@ -280,6 +283,10 @@ class _Walk:
             self._hint(None) or "rungs.hang-restart.enabled: true lets ftrun answer the next one",
             self._log(-1, ""), f"ftslurm history {self.job}",
         )  # fmt: skip
+
+    def _of_limit(self, finished: rec.Finished) -> Card:
+        title, done = f"job {self.job}: the time limit ended it", "nothing: the job was not to be requeued at its limit"
+        return Card(finished.at, Rung.FAIL, title, done=done, hint=AFTER_LIMIT, next=f"ftslurm history {self.job}")
 
     def _of_decision(self, decided: rec.Decided) -> Card:
         hung = decided.cause == "hang"

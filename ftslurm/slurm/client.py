@@ -90,6 +90,8 @@ class JobView:
     array_job: int | None = None
     array_task: int | None = None  # None for tasks that wait under the array's number
     exclusive: bool = True  # no other job may use its nodes; also where nobody says
+    qos: str = ""
+    preempt_time: int = 0  # since when it is being preempted, 0: it is not
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,14 @@ def batch_script_argv(number: int) -> tuple[str, ...]:
     return ("scontrol", "write", "batch_script", str(number), "-")
 
 
+def show_partition_argv(name: str) -> tuple[str, ...]:
+    return (*_SHOW, "partition", name, "--oneliner")
+
+
+def show_qos_argv() -> tuple[str, ...]:
+    return (*_SHOW, "assoc_mgr", "flags=qos")
+
+
 def show_config_argv() -> tuple[str, ...]:
     return (*_SHOW, "config")
 

@@ -18,12 +18,13 @@ from ftslurm.slurm.client import AS_OF, JobState, JobView, Needs, NodeState, Nod
 # are those of slurm_sprint_job_info() in 22.05 and of scontrol/info_job.c in 24.11 and 26.05.
 _JOB_LINES: Mapping[str, tuple[str, ...]] = {
     "UserId": (),  # read whole: a user name may hold spaces
-    "Priority": ("Priority",),
+    "Priority": ("Priority", "QOS"),
     "JobState": ("JobState", "Reason"),
     "Requeue": ("Requeue", "Restarts", "BatchFlag"),
     "RunTime": ("RunTime",),
     "SubmitTime": ("SubmitTime", "EligibleTime"),
     "StartTime": ("StartTime", "EndTime"),
+    "PreemptEligibleTime": ("PreemptTime",),
     "Partition": ("Partition",),
     "ReqNodeList": ("ReqNodeList", "ExcNodeList"),
     "NodeList": ("NodeList",),
@@ -118,7 +119,7 @@ def _record(text: str, number: int) -> list[str]:
 
 def _read_job(lines: Sequence[str], number: int) -> JobView:
     # The keys that only Slurm writes stand before JobName=, so the name cannot add to them.
-    head = dict(_pairs(lines[0].partition("JobName=")[0]))
+    head = dict(pairs(lines[0].partition("JobName=")[0]))
     fields = _fields(lines)
     word, reason = fields["JobState"], fields.get("Reason", "")
     start, end = unix_time(fields["StartTime"]), unix_time(fields.get("EndTime", ""))
@@ -147,6 +148,8 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         expedited=any(_key(line) in _BEFORE_EXPEDITED and line.split()[-1] == _EXPEDITED for line in lines),
         array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
         array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
+        qos=_text(fields.get("QOS", "")),
+        preempt_time=unix_time(fields.get("PreemptTime", "")),
         exclusive=fields["Exclusive"] != "NO" if "Exclusive" in fields else fields.get("OverSubscribe") not in ("OK", "YES"),
     )
     priority = _count(fields["Priority"])
@@ -184,7 +187,7 @@ def _fields(lines: Sequence[str]) -> dict[str, str]:
         seen.add(key)
         if not (wanted := _JOB_LINES[key]):
             fields[key] = _block(lines, index, _AFTER_COMMENT).partition("=")[2] if key == "Comment" else line
-        for name, value in _pairs(line):
+        for name, value in pairs(line):
             if name in wanted:
                 fields.setdefault(name, value)
     if missing := [key for key in _NEEDED if key not in seen]:
@@ -204,7 +207,8 @@ def _block(lines: Sequence[str], first: int, ends: frozenset[str]) -> str:
     return "\n".join(lines[first:last])
 
 
-def _pairs(line: str) -> Iterator[tuple[str, str]]:
+def pairs(line: str) -> Iterator[tuple[str, str]]:
+    """The words `KEY=VALUE` of a line."""
     for word in line.split():
         key, found, value = word.partition("=")
         if found:
@@ -218,7 +222,7 @@ def _user_id(line: str) -> int:
 
 def _node_count(fields: Mapping[str, str], completing: bool) -> int:
     """What the job asks for. While it completes NumNodes counts the nodes that are not clean yet; TRES stays true."""
-    resources = dict(_pairs((fields.get("ReqTRES") or fields.get("TRES") or "").replace(",", " ")))
+    resources = dict(pairs((fields.get("ReqTRES") or fields.get("TRES") or "").replace(",", " ")))
     if completing and "node" in resources:
         return _count(resources["node"])
     return _count(fields["NumNodes"].partition("-")[0])  # MIN-MAX while pending
@@ -362,7 +366,7 @@ def _read_node(line: str) -> NodeView:
     if " Comment=" in head or " Extra=" in head:
         tail = ""  # both stand behind the reason, so there was none
     fields: dict[str, str] = {}
-    for key, value in _pairs(head):
+    for key, value in pairs(head):
         fields.setdefault(key, value)
     if not fields["NodeName"]:
         raise SlurmUnavailable("Slurm's answer about its nodes cannot be read: one has no name", _NODES_HINT)
@@ -409,7 +413,7 @@ def parse_partitions(text: str) -> tuple[PartitionView, ...]:
     views = []
     for line in text.split("\n"):
         if line.startswith("PartitionName="):
-            fields = dict(_pairs(line))
+            fields = dict(pairs(line))
             try:
                 nodes = _count(fields["TotalNodes"])
             except (KeyError, ValueError) as error:

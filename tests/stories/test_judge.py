@@ -1287,7 +1287,8 @@ def test_a_job_that_slurm_ends_is_ended_and_not_requeued(state: str) -> None:
     job.slurm = replace(RUNNING, state=state)
     job.tell(*(ev.SignalSeen(SIGTERM, task.rank) for task in job.tasks))
     assert job.did(do.StopRanks) and job.status == 143
-    assert not job.did(do.Requeue) and job.rungs == [] and job.said == ""
+    assert not job.did(do.Requeue) and job.rungs == []
+    assert ("--ft-resume-at-limit" in job.said) == bool(job.said) == (state == "TIMEOUT")
 
 
 @pytest.mark.parametrize("settings", [requeueing(), requeueing(crash_restarts=1)])

@@ -228,7 +228,8 @@ def agent_report(message: Message) -> AgentReport:
             return StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
         case "progress":
             beats, saved = (_number(message, name) if name in message else 0 for name in ("beats", "saved"))
-            return Progressed("", _number(message, "step"), _number(message, "attempt"), beats, saved)
+            saving_s = _seconds(message, "saving_s") if "saving_s" in message else 0.0
+            return Progressed("", _number(message, "step"), _number(message, "attempt"), beats, saved, saving_s)
         case "alive":
             return RanksAlive("", dict(_sign_of_life(item) for item in _list(message, "ranks")), _number(message, "attempt"))
         case "live":

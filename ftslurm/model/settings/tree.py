@@ -87,6 +87,11 @@ def lasting_or_auto(value: Any) -> float:
     return seconds
 
 
+def lead(value: Any) -> float:
+    """A duration above nothing; 0 for auto, -1 for off."""
+    return -1.0 if str(value).strip().lower() in ("off", "false", "no") else lasting_or_auto(value)
+
+
 def grace(value: Any) -> float:
     """A duration, or -1 for as long as it takes."""
     return -1.0 if str(value).strip() == "-1" else lasting(value)
@@ -209,6 +214,7 @@ _TAKES |= {
     duration: "a duration, such as 20s, 5m, 24h or 2d, or never",
     lasting: "a duration, such as 20s, 5m, 24h or 2d",
     lasting_or_auto: "a duration, such as 20s, 5m, 24h or 2d, or auto",
+    lead: "a duration, such as 20s, 5m, 24h or 2d, or auto, or off",
     grace: "a duration, such as 20s, 5m, 24h or 2d, or -1",
     switch: "true or false",
     share: "a number from 0 to 1, or -1",
@@ -576,6 +582,22 @@ class Settings:
         "time that the ranks have after the warning to write a checkpoint and exit",
     )
 
+    resume_at_limit_s: float = leaf(
+        "time_limit.resume",
+        lead,
+        -1.0,
+        "requeue the job before its time limit ends it: this long before, the ranks get the first of warning.signals, and have"
+        " until shortly before the limit to save and exit; no budget is spent. auto: what a checkpoint was seen to take, else 2m",
+    )
+    resumes_at_limit: int = leaf(
+        "time_limit.resumes", count(1, 100_000), 100, "requeues of one job by time_limit.resume, after which its limit ends it"
+    )
+
+    preemption_requeue: bool = leaf(
+        "preemption.requeue", switch, True,
+        "requeue a job whose ranks end within the grace of a preemption, if Slurm would requeue it too; no budget is spent",
+    )  # fmt: skip
+
     checkpoint_files: str = leaf(
         "checkpoint.files", text, "",
         "pattern of the files that a checkpoint creates or changes, as seen on ftrun's node (for `ftslurm control`)",
@@ -834,6 +856,16 @@ class Settings:
         " one is named, containers have to mount it",
     )
 
+    @property
+    def goes_on_after_warning(self) -> bool:
+        """Does a warning of Slurm's, or ours before the time limit, end in a requeue?"""
+        return self.warning_requeue or self.resumes_itself
+
+    @property
+    def resumes_itself(self) -> bool:
+        """Is the job to be requeued before its time limit ends it?"""
+        return self.resume_at_limit_s >= 0
+
 
 LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Settings)}
 
@@ -856,9 +888,11 @@ def in_words(leaf: Any, value: Any) -> str:
     """A value as one would write it in a policy."""
     if value == -1 and leaf.metadata["kind"] is grace:
         return "-1"
-    if value == 0 and leaf.metadata["kind"] is lasting_or_auto:
+    if value == -1 and leaf.metadata["kind"] is lead:
+        return "off"
+    if value == 0 and leaf.metadata["kind"] in (lasting_or_auto, lead):
         return "auto"
-    if leaf.metadata["kind"] in (duration, lasting, lasting_or_auto, grace):
+    if leaf.metadata["kind"] in (duration, lasting, lasting_or_auto, lead, grace):
         return next((f"{value / size:g}{unit}" for unit, size in _LARGE_FIRST if value and value % size == 0), f"{value:g}s")
     if isinstance(value, bool):
         return "true" if value else "false"

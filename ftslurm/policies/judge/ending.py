@@ -19,12 +19,13 @@ from ftslurm.model.decisions import (
     KillStep,
     Requeue,
     Say,
+    ShowCard,
     ShowWait,
     Start,
 )
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.folds.summary import MAY_GO_ON
+from ftslurm.model.folds.summary import ENDING_STATES, MAY_GO_ON
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
@@ -183,7 +184,8 @@ class Ending:
         self.run.timers.stop_all()
         finished = rec.Finished(now.unix, self.run.facts.run, status, what, self._unproven_nodes(now))
         kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # our own requeue has kept it already
-        return [*self.run.loans.end_all(), self.run.note(finished), *kept, Finish(status)]
+        card = [ShowCard()] if what == ENDING_STATES["TIMEOUT"] else []
+        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
         """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the

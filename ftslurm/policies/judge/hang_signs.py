@@ -165,7 +165,7 @@ class Hangs:
 
     def on_progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
         program, before = self.run.attempt.program, self.run.attempt.program.step
-        program.count(event.beats, event.saved)
+        program.count(event.beats, event.saved, event.saving_s)
         if event.step <= before:
             return []
         program.step = event.step

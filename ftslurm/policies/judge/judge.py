@@ -23,7 +23,7 @@ that an answer may lead to: `Run.enter` checks that, and docs/ARCHITECTURE.md sh
     replacing        other nodes for the slots of bad nodes
     starting         starting the step and its ranks
     ending           ending the step, and ftrun
-    slurm_away       waiting for a slurmctld that is away
+    slurm_away       waiting for a slurmctld that is away, and for the end that the time limit brings
     state            `Run`: what the judge knows, and what every group needs
     parts/           the parts of that: each owns its state, and only its own methods change it
 """
@@ -56,7 +56,7 @@ from ftslurm.policies.judge.requests.requests import Requests
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.signals import Signals
-from ftslurm.policies.judge.slurm_away import SlurmAway
+from ftslurm.policies.judge.slurm_away import SlurmAway, TimeLimit
 from ftslurm.policies.judge.stalls import Stalls
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import Run
@@ -99,7 +99,8 @@ class Judge:
         interrupting, answers = Interrupting(run, self.ending, self.replacing, self.settling), Answers(run, self.starting)
         self.requests = Requests(run, self.ending, self.rungs, self.settling, self.launching, interrupting, answers)
         self.devices = Devices(run, self.rungs, self.settling)
-        self.signals = Signals(run, self.ending, self.settling, self.devices)
+        self.limit = TimeLimit(run)
+        self.signals = Signals(run, self.ending, self.settling, self.devices, self.limit)
         self.ranks = Ranks(run, self.ending, self.starting, self.rungs, self.causes, self.settling, self.signals)
         self.hangs = Hangs(run, self.causes, self.settling, self.ranks)
         stalls, nodes = Stalls(run, self.settling, self.hangs), Nodes(run, self.replacing, self.rungs, self.settling)
@@ -271,6 +272,7 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., list[Decision]]]] = {
     Timer.AWAY: ({_S}, Settling.ask_slurm_again),
     Timer.REQUEUE: (_ANY, Ending.hand_over),
     Timer.WARNING: ({_R}, Signals.on_warning_overdue),
+    Timer.LIMIT: ({_R}, TimeLimit.on_limit_due),
     Timer.HEAL: (_ANY, Rungs.on_heal_overdue),
     Timer.STEP: (_ANY, Ending.on_step_overdue),
     Timer.KILLED_STEP: (_ANY, Ending.on_killed_step_overdue),

@@ -104,6 +104,7 @@ class RunFacts:
     # unknown.
     granted: tuple[str, ...] = ()
     submit_time: int = 0  # of the job or its last requeue, by slurmctld's clock, Unix seconds
+    ends_at: int = 0  # by the time limit of the batch job as it was when ftrun began, by slurmctld's clock, Unix seconds
     # Clean-up times of this cluster's nodes after earlier requeues of this user's jobs, the latest last.
     clean_ups: tuple[CleanUpTook, ...] = ()
     process: OwnProcess = OwnProcess()

@@ -12,10 +12,12 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, ShowCard, TellOthers
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
+from ftslurm.model.folds.parts.requeues import AT_LIMIT
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
+from ftslurm.policies.judge.parts.signal import Announced
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.starting import Starting
@@ -195,17 +197,33 @@ class Rungs:
         return [decided, ShowCard(quiet), *self.ending.end_step(status, Afterwards(ThenFinish(s.what, status)), now)]
 
     def after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it and
-        the signal really was a warning.
+        """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it, or
+        Slurm would do it too, and the signal really was a warning.
         """
-        asked = self.run.settings.warning_requeue and self.run.signal.meaning in ("warning", "")
-        if asked and (held := self.run.history.control.why_held(Rung.ON_WARNING)):
+        asked = self.run.signal.goes_on(self.run.slurm.requeues_preempted) and self.run.signal.meaning in ("warning", "")
+        if asked and (held := self.run.history.control.why_held(Rung.ON_WARNING) or self._resumed_enough()):
             return [Say(f"the job is not requeued: {held}"), *self.ending.give_up(trouble.what, self._status_after(trouble), now)]
         if not (asked and Capability.REQUEUE in self.run.facts.can and self.run.slurm.answer and self.run.slurm.answer.batch):
             return self.ending.give_up(trouble.what, self._status_after(trouble), now)
-        asked_by = ((Rung.ON_WARNING.value, "warning.requeue", "true"),)
-        choice = Choice(Rung.ON_WARNING, "asked for by warning.requeue, costs nothing", "", (), asked_by)
+        setting, value = self._asked_by()
+        why = "Slurm would requeue it too" if setting == _PREEMPTION else f"asked for by {setting}"
+        choice = Choice(Rung.ON_WARNING, f"{why}, costs nothing", "", (), ((Rung.ON_WARNING.value, setting, value),))
         return self.requeue(choice, self.run.situation(trouble, now), now)
+
+    def _asked_by(self) -> tuple[str, str]:
+        """(setting, value) by which the job is requeued after a warning."""
+        st = self.run.settings
+        if self.run.signal.goes_on_after_preemption(self.run.slurm.requeues_preempted):
+            return _PREEMPTION, "true"
+        if st.warning_requeue and self.run.signal.announced is not Announced.LIMIT:
+            return "warning.requeue", "true"
+        return AT_LIMIT, f"{st.resume_at_limit_s:g}s" if st.resume_at_limit_s else "auto"
+
+    def _resumed_enough(self) -> str:
+        """Why the job is not requeued once more at its time limit, empty if it may be."""
+        done, most = self.run.history.requeues.at_limit, self.run.settings.resumes_at_limit
+        enough = self._asked_by()[0] == AT_LIMIT and done >= most
+        return f"its time limit was met {done + 1} times (time_limit.resumes {most})" if enough else ""
 
     def _status_after(self, trouble: Trouble) -> int:
         """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""
@@ -213,6 +231,8 @@ class Rungs:
             return trouble.status
         return max(self.run.warning_trouble().status, 0 if self.run.attempt.all_ended else 128 + SIGTERM)
 
+
+_PREEMPTION = "preemption.requeue"
 
 # A rank that starts again alone does not concern the whole attempt: see judge/ranks.
 _REMEDIES: Mapping[Remedy, Callable[[Rungs, Choice, Situation, Now], list[Decision]]] = {

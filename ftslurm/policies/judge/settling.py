@@ -59,7 +59,7 @@ class Settling:
         seen = rec.TroubleSeen(now.unix, self.run.attempt.number, trouble.cause.value, trouble.what, trouble.since)
         found: list[Decision] = [self.run.note(seen), self.stop_ranks(self.run.settings.stop_grace_s)]
         if trouble.cause in WILLED:
-            return [*found, *self.settle(now)]
+            return [*found, *self._ask_who_requeued(trouble, now), *self.settle(now)]
         found += self.run.watch(now)
         if self._unlooked():
             self.run.timers.set(Timer.LOOK, now.mono + self.run.settings.answer_wait_s)
@@ -103,6 +103,11 @@ class Settling:
         if self.run.attempt.closing.killed or self.run.attempt.nodes.called_back:
             return True
         return choose(self.run.situation(trouble, now)).rung != Rung.IN_PLACE_RESTART
+
+    def _ask_who_requeued(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Ranks that were warned may have requeued the job themselves since Slurm was asked (submitit, Lightning)."""
+        needed = trouble.cause is Cause.WARNING and self._warning_needs_slurm() and Capability.ASK in self.run.facts.can
+        return [self.run.ask_slurm(now)] if needed and self.run.slurm.at < now.mono else []
 
     def _unlooked(self) -> bool:
         return self.run.agents.may_tell(self.run.attempt.nodes.gone, self.run.attempt.devices.looked)
@@ -183,7 +188,7 @@ class Settling:
 
     def _warning_needs_slurm(self) -> bool:
         return (
-            self.run.settings.warning_requeue
+            self.run.signal.goes_on(self.run.slurm.requeues_preempted)
             and self.run.signal.meaning in ("warning", "")
             and Capability.REQUEUE in self.run.facts.can
         )

@@ -18,6 +18,7 @@ from ftslurm.model.shares import Share, fold_shares
 from ftslurm.model.timers import Timer
 from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env, whole_env
 from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
 from ftslurm.policies.judge.state import IDLE_LOOK, Above, Run
 
 _FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/settings/ft_config.py
@@ -62,6 +63,8 @@ class Starting:
         self.run.alone.begin_attempt()
         all_here = self.run.agents.arrived >= set(self.run.step_nodes())
         self.run.timers.only({} if all_here else {Timer.WATCH: now.mono + WATCH_AFTER_S})
+        if (limit_in_s := look_at_limit_in_s(self.run, now)) is not None:
+            self.run.timers.set(Timer.LIMIT, now.mono + limit_in_s)
         if self.run.idle_nodes():
             self.run.timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.run.settings.silence_s)
         if self.run.watches_stalls and len(self.run.tasks) > 1 and self.run.settings.hang_compare_s:

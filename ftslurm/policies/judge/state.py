@@ -41,7 +41,7 @@ from ftslurm.policies.judge.parts.launch import StepLaunch
 from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
 from ftslurm.policies.judge.parts.requests import RequestBook
-from ftslurm.policies.judge.parts.signal import SignalWatch
+from ftslurm.policies.judge.parts.signal import Announced, SignalWatch
 from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.parts.spares import Loans, Spares
 from ftslurm.policies.judge.phases import Phase, RunFacts
@@ -256,7 +256,8 @@ class Run:
 
     def warning_trouble(self) -> Trouble:
         status = of_step(self.attempt.exits.values()).shell
-        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self.signal.number)}", status)
+        near = "" if self.signal.announced is Announced.SOMETHING else f"{self.signal.announced.value}, and "
+        return Trouble(Cause.WARNING, f"{near}the ranks ended after {signal_name(self.signal.number)}", status)
 
     def under_signal(self, now: Now) -> bool:
         """Can a signal explain what ranks do? One of long ago, which they outlived, no longer can."""

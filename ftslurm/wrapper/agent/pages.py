@@ -47,6 +47,7 @@ class _Rank:
     step: int | None = None
     beats: int = 0
     saved: int = 0
+    saving_s: float = 0.0  # the longest
     checkpoints: dict[str, int] = field(default_factory=dict)  # page -> number of checkpoints at the last look
 
 
@@ -117,7 +118,8 @@ class Pages:
         if step <= self._step and saved <= self._saved and beats < max(1, BEATS_FACTOR * self._beats_told):
             return []
         self._step, self._beats_told, self._saved = max(step, self._step), beats, saved
-        return [{"t": "progress", "step": self._step, "beats": beats, "saved": saved}]
+        saving_s = max((rank.saving_s for rank in self._ranks.values()), default=0.0)
+        return [{"t": "progress", "step": self._step, "beats": beats, "saved": saved, "saving_s": saving_s}]
 
     def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
         """Check the beats. Several programs may report for one rank; the first late one counts."""
@@ -130,7 +132,9 @@ class Pages:
                 stages += [page.stage_s] if page.stage_s is not None else []
                 rank.step = max(rank.step or 0, page.step) if page.step is not None else rank.step
                 rank.beats = max(rank.beats, page.beats)
-                rank.saved = max(rank.saved, sum(each.times for each in page.sections if _SAVING.search(each.name)))
+                saving = [each for each in page.sections if _SAVING.search(each.name)]
+                rank.saved = max(rank.saved, sum(each.times for each in saving))
+                rank.saving_s = max(rank.saving_s, *(each.longest_ns / 1e9 for each in saving), 0.0)
             if page is not None and owner_lives(page) is False:
                 rank.watches[path] = None  # a program that has ended sends no beats
             else:

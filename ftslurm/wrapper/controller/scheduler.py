@@ -29,8 +29,18 @@ from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
-from ftslurm.slurm.commands import ANSWER_ENV, COMMENT_PREFIX, address, comment_argv, show_job_argv, steps_argv
+from ftslurm.slurm.commands import (
+    ANSWER_ENV,
+    COMMENT_PREFIX,
+    address,
+    comment_argv,
+    show_job_argv,
+    show_partition_argv,
+    show_qos_argv,
+    steps_argv,
+)
 from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
+from ftslurm.slurm.preemption import end_of_grace, preempted
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.requeue.fit import Fit, FitQuestions
@@ -91,10 +101,25 @@ class SlurmScheduler:
             over = self.lenders.ended()
             self.outage.note(began, True, up_at)
             late_s = self.clock() - began
-            return replace(said, state=state, end_time=end_time, late_s=late_s, up_since=up_at, loans_over=over)
+            said = replace(said, state=state, end_time=end_time, late_s=late_s, up_since=up_at, loans_over=over)
+            return self._with_preemption(said, job, config, lead_s) if job.preempt_time else said
         except FtslurmError as error:
             self.outage.note(began, False)
             return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
+
+    def _with_preemption(self, said: SlurmAnswered, job: JobView, config: Mapping[str, str], lead_s: float) -> SlurmAnswered:
+        """What Slurm does at the end of the grace, and when that is. Raises: FtslurmError."""
+        partition = self._show(show_partition_argv(job.partition))
+        by_qos = config.get("PreemptType", "") == "preempt/qos" and "slurmdbd" in config.get("AccountingStorageType", "")
+        qos = self._show(show_qos_argv()) if by_qos else ""
+        grace_over = int(end_of_grace(job, partition) - lead_s)
+        end_time = min((at for at in (said.end_time, grace_over) if at > 0), default=0)
+        return replace(said, preempted=preempted(job, config, partition, qos), end_time=end_time)
+
+    def _show(self, argv: Sequence[str]) -> str:
+        """Slurm's answer, empty where it has none."""
+        done = self.run(argv, self.timeout_s, env={**self.env, **ANSWER_ENV})
+        return done.stdout if done.status == 0 else ""
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         """By Slurm's word, where it has one against the node, and by its slurmd."""

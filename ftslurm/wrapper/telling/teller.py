@@ -18,7 +18,7 @@ from ftslurm.errors import FtslurmError, StateError
 from ftslurm.launchers.python import own_python
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import schedule_count
-from ftslurm.model.folds.summary import MAY_GO_ON
+from ftslurm.model.folds.summary import AFTER_LIMIT, ENDING_STATES, MAY_GO_ON
 from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings.tree import Settings, suggestion
 from ftslurm.model.text import cut
@@ -91,6 +91,8 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
         return None
     if record.status == 0:
         return Notice(id, record.at, job, "end", f"job {job} has completed", about)
+    if record.what == ENDING_STATES["TIMEOUT"]:
+        about = f"{AFTER_LIMIT}\n{about}"
     by_people = record.what.startswith(("the job was cancelled", "interrupted", "the time limit"))
     title = f"job {job} has ended with status {record.status}: {record.what}"
     return Notice(id, record.at, job, "end" if by_people else "failure", title, about)

@@ -54,6 +54,7 @@ def facts_of(
         batch_node=order.env.get("SLURMD_NODENAME", ""),
         granted=allocation.granted,
         submit_time=allocation.submit_time,
+        ends_at=allocation.end_time if allocation.batch else 0,
         process=OwnProcess(ftslurm.__version__, socket.gethostname(), os.getpid(), pid_space(), start_ticks(os.getpid()) or 0),
         env=Environments(of_the_job(order.env), frozenset(order.env), sdk_env(settings), hiding_variable(order.env)),
         places=places_told(resolved),

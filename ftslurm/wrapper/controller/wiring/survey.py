@@ -16,6 +16,7 @@ from ftslurm.launchers.python import BUNDLE, Python, in_bundle, own_python
 from ftslurm.launchers.srun_options import Component, option_value
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.job import Allocation
+from ftslurm.model.settings.annotations import unread
 from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
@@ -110,10 +111,12 @@ def _survey(order: Order) -> Site:
     patience = Retries(resolved.settings.slurm_patience_s)
     view = patience.keep_asking(lambda: client.job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
+    if passed_over := unread(view.comment):
+        say(passed_over)
     allocation = replace(
         site.allocation, cluster=_cluster(order, site.allocation, config),
         nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
-        batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
+        end_time=view.end_time, batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
     )  # fmt: skip
     return replace(site, resolved=resolved, allocation=allocation, client=client, view=view, config=config)
 
