@@ -295,6 +295,7 @@ class SlurmAnswered:
     excluded: frozenset[str] = frozenset()  # nodes that the job is kept off now
     slurmd_timeout_s: float = 0.0  # for so long Slurm waits for a node that says nothing; 0 if not told
     preempted: Preempted | None = None
+    to_be_held: bool = False  # somebody has held the job for when it waits again
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,19 @@ def test_a_requeue_that_stands_open_is_told_how_to_finish() -> None:
     assert (found.state, found.what) == ("held", "a requeue was not finished: ftslurm requeue --finish 7")
 
 
+@pytest.mark.parametrize(
+    ("reason", "what"),
+    [
+        ("JobHeldUser", "JobHeldUser: scontrol release 7"),
+        ("launch failed requeued held", "launch failed requeued held: scontrol release 7"),
+        ("JobHeldAdmin", "JobHeldAdmin: an operator has to release it"),
+    ],
+)
+def test_a_hold_comes_with_the_next_command(reason: str, what: str) -> None:
+    found = by_slurm(summary(requeued())._replace(number=7), {7: SlurmWord("PENDING", reason, held=True)})
+    assert (found.state, found.what) == ("held", what)
+
+
 def test_while_the_requeue_is_under_way_the_job_runs_and_does_not_start() -> None:
     job = Job().begin()
     job.silent = {Requeue}

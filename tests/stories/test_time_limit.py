@@ -187,3 +187,10 @@ def test_but_not_where_slurm_would_end_it_and_nobody_asked(job: object, again: b
     told.wait(5)
     told.all_exit(0)
     assert (told.status == REQUEUED) == again
+
+
+def test_a_held_job_is_not_said_to_start_soon() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, to_be_held=True)
+    job.exits(0, 1)
+    assert "requeueing the job: it starts again when it is released" in job.said and "scontrol release 7" in job.said

@@ -208,9 +208,16 @@ def by_slurm(job: JobSummary, said: Mapping[int, SlurmWord]) -> JobSummary:
     return job._replace(state=state, what=what, over=True)
 
 
+def _hold_in_words(reason: str, number: int) -> str:
+    """reason: Slurm's. Also of its own holds, `launch_failed_requeued_held`."""
+    if reason == "JobHeldAdmin":
+        return f"{reason}: an operator has to release it"
+    return f"{reason}: scontrol release {number}" if reason else f"scontrol release {number}"
+
+
 def _waiting(job: JobSummary, word: SlurmWord) -> JobSummary:
     if word.held and job.requeue_open:
         return job._replace(state="held", what=f"a requeue was not finished: ftslurm requeue --finish {job.job}")
     if word.held:
-        return job._replace(state="held", what=word.reason)
+        return job._replace(state="held", what=_hold_in_words(word.reason, job.number))
     return job._replace(state="pending", what=word.reason or "requeued", until=float(word.start_time))

@@ -227,6 +227,8 @@ class Ending:
         else:
             soon = f"in about {start.in_s:.0f} s, if its nodes are clean by then"
             when = "as soon as its nodes are clean" if start.watch_s else soon
+        if self.run.slurm.answer is not None and self.run.slurm.answer.to_be_held:
+            when = f"when it is released, as somebody has held it: scontrol release {self.run.facts.number}"
         number = self.run.attempt.number or self.run.history.attempts
         waits = self.run.note(rec.Waiting(now.unix, number, what))
         return [waits, Say(f"requeueing the job: it starts again {when}"), ShowWait(number, f"{what}, requeued")]

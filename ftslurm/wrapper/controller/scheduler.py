@@ -296,7 +296,7 @@ def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> Slu
     state = "COMPLETING" if job.completing and job.state is JobState.UNKNOWN else job.state.value
     return SlurmAnswered(
         state, job.batch, job.requeue, job.end_time, bad, node_count=max(job.node_count, len(mine), 1), epilog=epilog,
-        excluded=job.excluded,
+        excluded=job.excluded, to_be_held=job.to_be_held,
     )  # fmt: skip
 
 

@@ -37,12 +37,13 @@ SPARE_S = 3.0
 
 def finish_open_requeue(
     client: SlurmClient, number: int, journal: Journal, history: History, start: Start, allow_first: bool, outsider: str = "",
+    in_step: bool = False,
 ) -> str:  # fmt: skip
     """Carry out the open requeue of `history`, and record its end in `journal`. Gives what was done, in words.
 
     number: of the job. history: the content of `journal`. allow_first: also requeue a job that was submitted with --no-requeue.
     outsider: who finishes it, for the ledger, if that is no step of the job: the requeue does not end an outsider, and no node
-    waits for its end. Raises: FtslurmError.
+    waits for its end. in_step: see Plan. Raises: FtslurmError.
     """
     decided = history.requeues.open
     if decided is None:
@@ -51,7 +52,7 @@ def finish_open_requeue(
     if not outsider:
         start = replace(start, watch_s=min(start.watch_s, _may_live_s(config)))
     here = "" if outsider else os.environ.get("SLURMD_NODENAME", "")
-    plan = plan_for(history, decided.exclude, start, allow_first, here, partial(still_fits, client))
+    plan = plan_for(history, decided.exclude, start, allow_first, here, partial(still_fits, client), in_step)
     job = client.job(number)
     may_go = job.state is JobState.RUNNING and (job.requeue or allow_first) and not runs_again(job, plan)
     known = _follow(client, _known(job, may_go, history, decided.dead, config))

@@ -89,6 +89,24 @@ def test_the_job_is_held_before_anything_else_so_that_nobody_schedules_it_meanwh
     assert cluster.changes()[0] == "requeue_held" and cluster.changes()[-1] == "release"
 
 
+def test_a_step_of_the_job_does_not_hold_it_so_that_an_operators_priority_stays() -> None:
+    cluster = Cluster()
+    job = cluster.slurm.submit(2)
+    plan = Plan(frozenset({"n2"}), frozenset(), Start(4.0), here="n1", in_step=True)
+    give_back(cluster.slurm, job, plan, lambda: cluster.time.now)
+    assert cluster.changes() == ["requeue", "exclude", "start_at"]
+    assert cluster.runs_within(job, 10) <= 5
+    assert cluster.slurm.job(job).nodes == ("n1", "n3")
+
+
+def test_it_is_held_where_slurm_refuses_to_exclude_the_node() -> None:
+    cluster = Cluster()
+    job = cluster.slurm.submit(2)
+    with pytest.raises(SlurmRefused):
+        give_back(cluster.slurm, job, Plan(frozenset({"n77"}), frozenset(), Start(4.0), in_step=True), lambda: cluster.time.now)
+    assert cluster.slurm.job(job).held
+
+
 def test_a_job_that_somebody_has_held_while_it_ran_waits_for_his_release() -> None:
     """Seen on a real cluster: ftrun's own release at the end of the requeue undid `scontrol hold`."""
     cluster = Cluster()
