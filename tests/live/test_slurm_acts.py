@@ -41,7 +41,6 @@ trap 'say checkpoint; exit 0' TERM
 say ready
 until [ -e "$STORY/end" ]; do sleep 0.1; done
 """
-ON_WARNING = "--ft-set warning.requeue=true"
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +118,12 @@ def test_a_preempted_job_runs_again_and_has_paid_nothing(tell: Callable[..., Sto
     costs_nothing(told)
 
 
-def test_a_preemption_with_a_grace_lets_ranks_write_a_checkpoint(tell: Callable[..., Story]) -> None:
-    """GraceTime: SIGCONT and SIGTERM first, which is the warning; the preemption comes later, or ftrun's own requeue before."""
-    told = tell(nodes=2, rank=CHECKPOINT, ft=ON_WARNING, sbatch=("--partition=warned", "--exclusive"))
+@pytest.mark.slurms
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_saves_and_exits_in_the_grace_of_a_preemption_runs_again(tell: Callable[..., Story], code: int) -> None:
+    """GraceTime: SIGCONT and SIGTERM first, and only then PreemptTime tells what they mean; PreemptMode is the partition's."""
+    rank = CHECKPOINT.replace("exit 0' TERM", f"exit {code}' TERM")
+    told = tell(nodes=2, rank=rank, sbatch=("--partition=warned", "--exclusive"))
     ready(told)
     urgent = urgent_job(told)
     told.wait_for(lambda: {rank for rank, *_, words in told.said() if words == "checkpoint"} == {0, 1}, "both checkpoints")
