@@ -92,6 +92,7 @@ cluster-down:
 
 score: $(VENV)/.ready-test
 	$(VENV)/bin/python -m tests.corpus.score
+	$(VENV)/bin/python -m tests.corpus.score --support
 
 bench: $(VENV)/.ready-test
 	$(VENV)/bin/python bench/run.py

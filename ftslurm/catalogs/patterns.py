@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import re2
 
@@ -47,6 +47,11 @@ class Pattern:
     note: str = ""
     sources: tuple[str, ...] = ()  # words that the catalogue's table of sources explains
     defers: bool = False  # to any other root of the same rank, for it is a header
+    because: tuple[str, ...] = ()  # rules that have changed it for the line at hand
+
+    def by(self, rule: str, **changes: Any) -> Pattern:
+        """The pattern as a rule has changed it."""
+        return replace(self, because=(*self.because, rule), **changes)
 
     @property
     def heals(self) -> bool:

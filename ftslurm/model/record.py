@@ -188,6 +188,7 @@ class Diagnosed:
     spread: str = ""
     advice: str = ""
     end: str = ""  # how that rank ended by itself, in words; empty where it did not, and in ledgers of before
+    because: tuple[str, ...] = ()  # ids of the pattern and of the rules that made it (Verdict.because)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,12 @@ def score_own(cases: Sequence[Case], judge: Callable[[Case], Verdict]) -> list[s
     return lines
 
 
+def support(cases: Iterable[Case], judge: Callable[[Case], Verdict]) -> list[str]:
+    """Of each pattern and rule: in how many runs of the seen half, and of our own, it made the verdict; those of one run last."""
+    counts = Counter(rule for case in cases for rule in set(judge(case).because))
+    return [f"{runs:5} {rule}" for rule, runs in sorted(counts.items(), key=lambda each: (-each[1], each[0]))]
+
+
 def without_its_pattern(case: Case, patterns: PatternBook, codes: CodeBook) -> Verdict | None:
     """The verdict with the very pattern taken away that knows the run, as if nobody had met its kind before.
 
@@ -250,6 +256,7 @@ def main() -> int:
         metavar="WAY",
         help="the seen half, told otherwise or judged with other books; of WAY the misses, too",
     )
+    parser.add_argument("--support", action="store_true", help="how many runs each pattern and rule decides")
     parser.add_argument("--reveal", action="store_true", help="show the differences of the unseen half, too")
     asked = parser.parse_args()
     patterns, codes = load_pattern_book(()).of_ranks(), load_code_book(())
@@ -264,6 +271,10 @@ def main() -> int:
             if case.name == asked.why:
                 print(judge(case))
                 print({**differences(case, judge(case)), **misses(case, judge(case))} or "as expected")
+        return 0
+    if asked.support:
+        seen = [case for case in load_public() if half_of(case.name) == SEEN]
+        print("\n".join(support([*seen, *load_all()], judge)))
         return 0
     if asked.unmet:
         print("\n".join(score_unmet(load_public(), patterns, codes)))

@@ -38,7 +38,7 @@ def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
     lead = Lead(-1, *next(iter(blamed.items()))) if blamed else _of_fault(acting[0])
     return Verdict(
         error_class, Retriable.YES, Confidence.FACT, signature, evidence[0], tuple(suspects), tuple(evidence[:EVIDENCE_LINES]),
-        program, lead=lead,
+        program, lead=lead, because=("node-broken" if blamed else "device-code",),
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def out_of_memory(killed: Sequence[RankEnd], hits: Sequence[Hit]) -> Verdict:
     )  # fmt: skip
     return Verdict(
         ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), tuple(evidence[:EVIDENCE_LINES]), confirm=1,
-        lead=lead,
+        lead=lead, because=("oom-kill",),
     )  # fmt: skip
 
 
@@ -72,5 +72,5 @@ def by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     return Verdict(
         ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
         suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
-        lead=Lead(lost[0].rank, lost[0].node, "was lost", "for an unknown reason"),
+        lead=Lead(lost[0].rank, lost[0].node, "was lost", "for an unknown reason"), because=("rank-lost",),
     )  # fmt: skip

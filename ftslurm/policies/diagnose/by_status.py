@@ -98,10 +98,13 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     crash = signature in ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1)
     error_class = m.error_class if known else ErrorClass.UNKNOWN
     retriable = Retriable.ONCE if others else m.retriable if known else Retriable.UNKNOWN
+    rules = ["one-node-only"] if alone else []
     if crash:
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+        rules.append("asked-for")
     if (told := told_of(first, number)) and (kind := kind_of_words(told)) and (not known or told in words):
         error_class, retriable = kind.error_class, kind.retriable
+        rules.append("words-of-end")
     return Verdict(
         error_class, retriable,
         Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
@@ -111,6 +114,7 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
             first.rank, first.node, f"{signature}{words}", m.meaning if known else "" if words else "it printed nothing",
             spread=spread_of(same, ends),
         ),
+        because=(signature, *rules),
     )  # fmt: skip
 
 
@@ -150,4 +154,5 @@ def _by_last_words(
     return Verdict(
         kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
         everywhere, confirm=1, shown=places_of(same), lead=Lead(first.rank, first.node, words, spread=spread),
+        because=(signature, "last-words"),
     )  # fmt: skip

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Role, Verdict
 from ftslurm.policies.diagnose.by_facts import by_facts, by_loss, out_of_memory
@@ -91,7 +90,7 @@ def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:
     for hit in hits:
         if hit.own and hit.pattern.id.startswith("keyword:"):
             evidence = (*verdict.evidence[: EVIDENCE_LINES - 1], f"matches retry.keywords: {hit}")
-            return replace(verdict, retriable=Retriable.YES, evidence=evidence, called=True)
+            return verdict.by("retry.keywords", retriable=Retriable.YES, evidence=evidence, called=True)
     return verdict
 
 
@@ -106,4 +105,5 @@ def without_control(verdict: Verdict, ends: Sequence[RankEnd]) -> Verdict:
     if len({end.node for end in ends}) > 1:
         return verdict
     own = verdict.error_class is ErrorClass.HARDWARE and verdict.signature not in AS_IT_SEES
-    return replace(verdict, suspects=tuple(s for s in verdict.suspects if own and s.blame is Blame.YES))
+    kept = tuple(suspect for suspect in verdict.suspects if own and suspect.blame is Blame.YES)
+    return verdict if kept == verdict.suspects else verdict.by("nothing-to-compare", suspects=kept)

@@ -8,7 +8,7 @@ that were accused of it are not to blame, and those that were left for it may be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ftslurm.model.folds.history import History
 from ftslurm.model.folds.parts.verdicts import Sighting
@@ -98,8 +98,8 @@ def with_contrast(verdict: Verdict, found: Contrast) -> Verdict:
     error_class = verdict.error_class if verdict.error_class in _KEPT else ErrorClass.USER_CODE
     retriable = Retriable.YES if verdict.called else Retriable.NO
     evidence = [piece for piece in verdict.evidence if not piece.endswith(SETUP)]
-    return replace(
-        verdict, error_class=error_class, retriable=retriable, confidence=Confidence.STRONG,
+    return verdict.by(
+        "contrast", error_class=error_class, retriable=retriable, confidence=Confidence.STRONG,
         what=f"{found.why} ({verdict.what})", suspects=(), evidence=(found.why, *evidence)[:EVIDENCE_LINES],
         confirm=confirm, heals=False, follows=found.follows,
     )  # fmt: skip

@@ -45,7 +45,7 @@ def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[st
         text = "".join(piece.text for piece in end.output)
         if found := next((word for word in wanted if word in text), ""):
             evidence = (*verdict.evidence[:5], f"matches the program's own retriable words: `{found}`")
-            return replace(verdict, retriable=Retriable.YES, evidence=evidence, called=True)
+            return verdict.by("own-words", retriable=Retriable.YES, evidence=evidence, called=True)
     return verdict
 
 
@@ -59,13 +59,13 @@ def without_own_view(verdict: Verdict, hidden: str, well: Collection[str]) -> Ve
         return verdict
     accused = tuple(suspect for suspect in verdict.suspects if not hidden and suspect.node not in well)
     if accused or (not hidden and not verdict.suspects):
-        return replace(verdict, suspects=accused)
+        return verdict.by("hidden-devices", suspects=accused)
     nodes = ", ".join(sorted({suspect.node for suspect in verdict.suspects}))
     why = f"{hidden} shows the program no device" if hidden else f"a check since then found the devices of {nodes} healthy"
     advice = f"unset {hidden}, or ask Slurm for devices (--gres)"
     advice = advice if hidden else "check --gres and CUDA_VISIBLE_DEVICES of the step"
-    return replace(
-        verdict, error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, suspects=(), confirm=max(1, verdict.confirm),
+    return verdict.by(
+        "hidden-devices", error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, suspects=(), confirm=max(1, verdict.confirm),
         heals=False,
         what=f"{why}: it is the program's environment ({verdict.what})", evidence=(*verdict.evidence[:5], why),
         lead=replace(verdict.lead, advice=advice),

@@ -223,6 +223,8 @@ def _verdict(d: rec.Diagnosed) -> Iterator[tuple[str, str]]:
     words = "; ".join(word for word in ((d.meaning, d.spread) if d.said else (d.what,)) if word)
     sure = f"{d.signature}; worth another try: {d.retriable}; confidence: {d.confidence}{everywhere}"
     yield "verdict", f"{d.error_class}: {words}; {sure}" if words else f"{d.error_class}: {sure}"
+    if d.because:
+        yield "verdict", f"by the rules: {', '.join(d.because)}"
     for line in d.evidence:
         if line not in d.what and line != d.said:
             yield "verdict", line

@@ -78,7 +78,7 @@ class Inquiry:
             against[Blame.YES], against[Blame.SUSPECT], tuple(failed), len(attempt.ranks), v.program, bool(attempt.drills),
             {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
             v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
-            failed.get(v.lead.rank, ""),
+            failed.get(v.lead.rank, ""), v.because,
         )  # fmt: skip
         return Weighed(v, found, cleared)
 
