@@ -207,9 +207,11 @@ class StepsListed:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """The launcher's own process (srun) has ended; `status` is no evidence for any rank."""
+    """The launcher's own process (srun) has ended; `status` is no evidence for any rank. cancelled: the steps that a person has
+    cancelled, by srun's words, as far as we can read them."""
 
     status: ExitStatus
+    cancelled: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

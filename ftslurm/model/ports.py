@@ -77,6 +77,9 @@ class StepHandle(Protocol):
     def ranks_ended(self) -> frozenset[int]:
         """For a step with one process per job: the ranks of processes that ended while others still run."""
 
+    def words(self) -> str:
+        """What the launcher, or who else writes there, has printed as an error since it began; empty if we cannot read it."""
+
     def signal(self, number: int) -> None:
         """Hand a signal to the launcher, which passes it to every task."""
 

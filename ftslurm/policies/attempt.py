@@ -22,6 +22,7 @@ class StepEnd:
     ended: bool = False  # the launcher itself says that nothing of the step is left
     abandoned: bool = False  # we have ended it ourselves
     unended: str = ""  # why the old step may still be there, and no other may start
+    cancelled: int = 0  # with which srun ended where a person has cancelled the step; 0: nobody has
 
     def give_up(self) -> None:
         self.gone = True
@@ -35,6 +36,9 @@ class StepEnd:
     def end(self) -> None:
         """The launcher has; by our own will it proves nothing."""
         self.gone, self.ended = True, not self.abandoned
+
+    def cancel(self, status: int) -> None:
+        self.cancelled = status
 
     def none(self, none: bool = True) -> None:
         """There is no step, nor was there one."""

@@ -317,17 +317,24 @@ def test_scancel_of_the_batch_step_is_the_end_of_the_job(tell: Callable[..., Sto
     costs_nothing(told)
 
 
-def test_scancel_of_the_step_looks_like_a_lost_step_and_is_answered_so(tell: Callable[..., Story]) -> None:
-    """Nothing but a line on the stderr of srun, which is the user's, tells it from a step whose daemons died."""
-    told = tell(nodes=2, rank=WAITS)
+@pytest.mark.slurms
+def test_scancel_of_the_step_ends_it_for_good_with_srun_s_status(tell: Callable[..., Story]) -> None:
+    """Nothing but a line on the stderr of srun tells it from a step whose daemons died. The script goes on."""
+    told = tell(nodes=2, rank=WAITS, script='%RUN%\necho "ended with $?"\n')
+    told.cluster.answer(["scancel", f"{told.id}.0"])
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)] and "ended with 137" in told.output()
+    assert told.json("status", str(told.id))["left"]["max_restarts"] == [8, 8]
+
+
+@pytest.mark.slurms
+def test_where_nobody_can_read_srun_s_words_such_a_step_looks_like_a_lost_one(tell: Callable[..., Story]) -> None:
+    told = tell(nodes=2, rank=WAITS, script="{ %RUN%; } 2>&1 | cat\n")
     told.cluster.answer(["scancel", f"{told.id}.0"])
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", "(null)")
-    assert told.counters() == [(1, 1, 1), (2, 1, 2)]
-    assert {start.rung for start in told.of_attempt(2).values()} == {"unconditional-requeue"}
     # A shim may see that its rank was killed before it is killed itself.
     assert {start.cause for start in told.of_attempt(2).values()} <= {"lost", "crash"}
-    assert told.json("status", str(told.id))["left"]["max_restarts"] == [7, 8]
 
 
 def test_usr1_reaches_every_rank_once_and_ends_nothing(tell: Callable[..., Story]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Piece
@@ -207,6 +208,47 @@ def test_what_a_person_mends_and_requeues_begins_with_a_fresh_series() -> None:
 @pytest.mark.parametrize("policy", [Settings(retry_policy="OnFailure"), Settings(unconditional_requeue=False)])
 def test_a_job_whose_policy_does_not_judge_makes_no_experiment(policy: Settings) -> None:
     assert WITHOUT not in World(on("n1"), policy=policy).life()
+
+
+# --- what a person orders
+
+
+BY_SCANCEL = ev.StepEnded(ExitStatus(137), frozenset({"7.0"}))
+
+
+def test_a_step_that_a_person_cancels_ends_for_good() -> None:
+    job = Job(Settings(), diagnose=judged).begin()
+    job.tell(BY_SCANCEL)
+    assert job.status == 137 and not job.did(do.Requeue) and job.rungs == []
+    assert job.recorded(rec.Finished)[-1].what == "the step was cancelled"
+
+
+def test_so_it_does_where_shims_saw_their_ranks_die_before() -> None:
+    job = Job(Settings(), diagnose=judged).begin()
+    job.silent |= {do.StopRanks, do.EndStep}
+    job.exits(0, 0, 9)
+    job.tell(BY_SCANCEL)
+    assert job.status == 137 and not job.did(do.Requeue)
+
+
+def test_and_where_srun_says_so_after_the_decision() -> None:
+    job = Job(Settings(restart_via="step"), diagnose=judged).begin()
+    job.silent.add(do.EndStep)
+    job.tell(*(ev.ShimLost(task.rank, "it was reset") for task in job.tasks))
+    if job.status is None and not job.did(do.KillStep):
+        job.tell(BY_SCANCEL)
+        assert job.status == 137 and not job.did(do.Requeue)
+
+
+@pytest.mark.parametrize("own", [1, 0])
+def test_a_step_that_ends_otherwise_is_started_again(own: int) -> None:
+    """A rank failed by itself before; or srun named no step of ours."""
+    job = Job(Settings(), diagnose=judged).begin()
+    job.silent.add(do.StopRanks)
+    if own:
+        job.exits(0, own)
+    job.tell(replace(BY_SCANCEL, cancelled=frozenset({"7.0" if own else "7.1"})))
+    assert job.rungs and job.rungs[-1] != FAIL
 
 
 # --- whatever happens

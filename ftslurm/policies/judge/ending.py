@@ -31,7 +31,7 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.slurm_away import SlurmAway
-from ftslurm.policies.judge.state import SIGINT, SIGTERM, Above, Run
+from ftslurm.policies.judge.state import SIGINT, SIGKILL, SIGTERM, Above, Run
 from ftslurm.policies.judge.then import Afterwards, ThenFinish
 from ftslurm.policies.ladder.start_time import plan_start
 
@@ -43,9 +43,20 @@ TELL_LEASES_S = 1.0
 # wonder about. On a busy cluster a few seconds are ordinary.
 TELL_STEP_S = 8.0
 
+# Why ftrun ends where `scancel JOB.STEP` has ended its step.
+CANCELLED = "the step was cancelled"
+
 # Of srun, where the limit of the step's memory ended a task or a process of it; whatever signal or code that task ended with.
 # Source: srun.c, SIG_OOM (22.05 to 26.05); seen on 22.05.
 OUT_OF_MEMORY = ExitStatus(1)
+
+
+def is_cancelled(run: Run, event: ev.StepEnded) -> bool:
+    """Has a person cancelled our step? Not where a rank had failed by itself, a node is lost, or its end was announced."""
+    attempt = run.attempt
+    own = [status for rank, status in attempt.exits.items() if rank not in attempt.late and not status.ok]
+    ill = any(status.signal != SIGKILL for status in own) or attempt.nodes.gone or run.signal.number
+    return not ill and run.launch.own_step(run.places.lent) in event.cancelled
 
 
 class Ending:
@@ -145,11 +156,20 @@ class Ending:
         return self.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else []
 
     def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        by_order = Timer.STEP in self.run.timers and self.run.end.after.another_try and is_cancelled(self.run, event)
         self.run.timers.stop_all()
         self.run.attempt.step_end.end()
+        if by_order:  # srun's word came later than those of the shims
+            return self._drop_for_order(event, now)
         if self.run.attempt.out_of_memory and event.status == OUT_OF_MEMORY:
             self.run.end.finish_with(OUT_OF_MEMORY.shell)
         return self.go_on_when_fenced(now)
+
+    def _drop_for_order(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        self.run.end.follow_with(Afterwards(ThenFinish(CANCELLED, event.status.shell)))
+        decided = self.run.decided
+        dropped = [self.run.note(rec.CarriedOut(now.unix, decided.id, False, CANCELLED))] if decided is not None else []
+        return [*dropped, *self.go_on_when_fenced(now)]
 
     def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A second Ctrl-C while the step ends: kill the step and start nothing again."""

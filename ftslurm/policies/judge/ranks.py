@@ -74,12 +74,12 @@ class Ranks:
         """The step has ended before its ranks reported.
 
         This is also what `scancel JOB.0` looks like: SIGKILL for shims and ranks at once, without a SIGTERM before; srun exits
-        with 137, the job runs on, and Slurm's record of the step is gone, as after any other end. Only a line on srun's stderr,
-        which belongs to the user, tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***` without `DUE TO`; seen on 22.05). A
-        lost step must be started again, so that is the answer to both; `scancel JOB` ends the job.
+        with 137, the job runs on, and Slurm's record of the step is gone, as after any other end. Only a line on srun's stderr
+        tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***` without `DUE TO`; seen on 22.05 and 26.05): a step that a person
+        has cancelled ends for good. Where stderr is no file, the line cannot be read, and a lost step is started again.
         """
         what = f"the step ended while ranks were running; its launcher {event.status}"
-        self.run.attempt.lose_step(what)
+        self.settling.lose_step(event, what)
         return self.settling.begin_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)
 
     # --- a rank of an async job

@@ -19,7 +19,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import TELL_S, Causes
-from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.ending import CANCELLED, Ending, is_cancelled
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
@@ -162,6 +162,8 @@ class Settling:
             ended += self.slurm_away.note_return(now)
         if self.run.slurm.answer and self.run.slurm.answer.state in ENDING_STATES and not self.run.slurm.answer.error:
             return [*ended, *self.ending.give_up(ENDING_STATES[self.run.slurm.answer.state], trouble.status, now)]
+        if status := self.run.attempt.step_end.cancelled:
+            return [*ended, *self.ending.give_up(CANCELLED, status, now)]
         if trouble.cause is Cause.WARNING or self.run.signal.open or self.run.signal.meaning == "interrupted":
             waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
             return [*ended, *(waiting or self.rungs.after_warning(trouble, now))]
@@ -254,8 +256,13 @@ class Settling:
         return self.settle(now)
 
     def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        self.run.attempt.lose_step(f"the step ended; its launcher {event.status}")
+        self.lose_step(event, f"the step ended; its launcher {event.status}")
         return self.settle(now)
+
+    def lose_step(self, event: ev.StepEnded, what: str) -> None:
+        self.run.attempt.lose_step(what)
+        if is_cancelled(self.run, event):
+            self.run.attempt.step_end.cancel(event.status.shell)
 
     def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
         self.run.take_answer(event, now)

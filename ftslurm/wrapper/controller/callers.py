@@ -25,6 +25,7 @@ from ftslurm.model.events import (
     StepEnded,
     TaskArrived,
 )
+from ftslurm.model.exits import cancelled_steps
 from ftslurm.model.messages import wire
 from ftslurm.model.ports import StepHandle
 from ftslurm.model.values import dataclass
@@ -127,9 +128,10 @@ class Callers:
         found = self._never_came()
         now = self._clock.mono()
         if self._step is not None and (status := self._step.ended()) is not None:
+            cancelled = cancelled_steps(self._step.words())
             self._step = None
             self.contact.no_return({*self.shims, *self._leaving}, now)
-            return [*found, StepEnded(status)]
+            return [*found, StepEnded(status, cancelled)]
         if self._step is not None and (ranks := self._step.ranks_ended()):
             self.contact.no_return(set(ranks), now)
             if absent := ranks - self.shims.keys() - self._leaving.keys():
