@@ -222,6 +222,14 @@ class PartEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class TasksEnded:
+    """srun says of tasks on these nodes that they have ended. why: what it or pyxis said before, empty if nothing."""
+
+    nodes: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentArrived:
     """The agent of a node is up. kinds: the device kinds it can read, empty for none."""
 
@@ -554,6 +562,7 @@ Event = (
     | ShimLost
     | ShimLeft
     | PartEnded
+    | TasksEnded
     | NodeChecked
     | NodeBorrowed
     | DonorSubmitted

@@ -161,3 +161,24 @@ def test_what_a_hook_sets_for_one_srun_is_right_for_a_step_of_two(told: Story) -
     told.ended("COMPLETED")
     second = sorted(words.split() for _, attempt, _, words in told.said() if attempt == 2)
     assert [words[:2] for words in second] == [["0", "2"], ["1", "2"]] and second[0][2:] == second[1][2:], told.describe()
+
+
+# --- a container that does not start
+
+
+@story(
+    nodes=2,
+    ft=f"{IMAGE} --export=ALL,BOX_FAILS_ON=$BAD",
+    script="[ -e bad ] || scontrol show hostnames | tail -1 >bad\nexport BAD=$(cat bad)\n%RUN%\n",
+    rank="exit 0",
+)
+def test_on_one_node_that_node_is_left(told: Story) -> None:
+    told.ended("COMPLETED")
+    assert "No space left on device" in told.output() and len({start.node for start in told.starts()}) == 2, told.describe()
+
+
+@story(nodes=2, ft=f"{IMAGE} --export=ALL,BOX_FAILS_ON=all")
+def test_on_all_nodes_the_job_fails_with_the_reason(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert job["Restarts"] == "0"
+    assert re.search(r"^ftrun: job \d+ failed: .*No space left on device", told.output(), re.M), told.describe()

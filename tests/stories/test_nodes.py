@@ -449,6 +449,21 @@ def test_a_step_that_comes_up_in_part_is_not_waited_for_for_ever(
     assert "no task of the step came up on n2 within 600 s of the others" in job.said
 
 
+def test_a_container_that_does_not_start_on_one_node_costs_that_node_at_once() -> None:
+    job = launching()
+    job.tell(ev.TasksEnded(("n2",), "pyxis: no space"), ev.ShimLeft(0), ev.ShimLeft(1), ev.StepEnded(ExitStatus(0)))
+    assert (job.rungs, job.excluded) == (["isolated-requeue"], ("n2",)) and "the tasks on n2 ended before" in job.said
+
+
+def test_on_all_nodes_the_job_fails_with_the_reason_and_contrast_is_waited_for() -> None:
+    job = Job(can=CAN, width=2)
+    job.silent = {do.LaunchStep, do.EndStep}
+    job.tell(ev.Begun(), ev.TasksEnded(("n2",), "pyxis: no such image"))
+    assert not job.did(do.StopRanks), "n1 may fare no better"
+    job.tell(ev.TasksEnded(("n1", "n2"), "pyxis: no such image"), ev.StepEnded(ExitStatus(1)))
+    assert job.rungs == ["fail"] and "pyxis: no such image" in job.said and job.did(do.ShowCard) == [do.ShowCard()]
+
+
 def test_a_task_that_comes_late_starts_the_ranks_and_a_look_that_tells_nothing_is_not_waited_for() -> None:
     job = launching()
     job.silent |= {do.CheckNode}

@@ -450,6 +450,8 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(phase, ev.NodeLate): Row(Judge.ignore) for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Row(Nodes.on_node_heard) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # a step that spans several jobs
+    (_L, ev.TasksEnded): Row(Launching.on_tasks_ended, _S),
+    **{(phase, ev.TasksEnded): Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
     (_L, ev.PartEnded): Row(Launching.on_part_ended, _S),
     **{(phase, ev.PartEnded): Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
     # released shims; nodes that arrive too late, or leave

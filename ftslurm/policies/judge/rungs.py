@@ -193,7 +193,7 @@ class Rungs:
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         status = status_of_failure(s)
         decided = self.record_decision(choice, replace(s, status=status), now)
-        quiet = s.cause is Cause.LAUNCH  # srun has printed the reason
+        quiet = s.cause is Cause.LAUNCH and not self.run.launch.ended  # srun has printed the reason
         return [decided, ShowCard(quiet), *self.ending.end_step(status, Afterwards(ThenFinish(s.what, status)), now)]
 
     def after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:

@@ -83,6 +83,11 @@ class Callers:
         """node -> seconds since anything of it was heard."""
         return self.contact.ages(self._clock.mono())
 
+    @property
+    def awaits_tasks(self) -> bool:
+        """Was a step launched of which not all tasks have called?"""
+        return self._step is not None and not (self._size and len(self.shims) >= self._size)
+
     # --- steps and agents that are launched and let go
 
     def launched(self, step: StepHandle) -> None:

@@ -71,6 +71,7 @@ class Effects:
         channel = for_launch(self._channel(), self._sources.new_step())
         self._step = self._launcher.launch(channel, decision.layout, decision.overlap, decision.shares)
         self._sources.callers.launched(self._step)
+        self._sources.watch_words()
 
     def _kill_step(self, _: do.KillStep) -> None:
         self._sources.callers.farewell()

@@ -66,7 +66,7 @@ def joined(
     address = chosen(settings.address, of_this_node()) if settings.address else ""
     limits = Limits(settings.lease_s, settings.silence_s, settings.stop_grace_s)
     plans = _handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
-    sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans)
+    sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans, own_stderr())
     sources.listen(RequestReader(journal.path).look)
     channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local", bundle)
     people = People(
