@@ -268,11 +268,13 @@ class KeepEvidence:
 @dataclass(frozen=True, slots=True)
 class TellOthers:
     """Let later jobs of this user know that the job leaves these nodes for a fault. nodes: node -> why. reinstated: nodes that
-    it uses again, so that what it has said of them counts no more.
+    it uses again, so that what it has said of them counts no more. failed: node -> why, where it only failed,
+    and ran well elsewhere.
     """
 
     nodes: Mapping[str, str]
     reinstated: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

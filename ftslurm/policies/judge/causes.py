@@ -142,7 +142,8 @@ class Causes:
         why = f"failed there {how_often(begun.times)} ({begun.signature}), {'ran elsewhere' if well else 'and elsewhere'}"
         ended = rec.ExperimentEnded(now.unix, self.run.attempt.number, begun.node, begun.signature, well, excluded, why)
         becomes = "is excluded from this job" if excluded else "may be used again"
-        return [self.run.note(ended), Say(f"{begun.node} {becomes}: {why}")]
+        told = [TellOthers({}, failed={begun.node: why})] if excluded and st.memory_s and not self.run.attempt.drills else []
+        return [self.run.note(ended), Say(f"{begun.node} {becomes}: {why}"), *told]
 
     def reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
         """Reinstate nodes that a contrast clears; the next card says it."""
