@@ -236,6 +236,7 @@ class HangSeen:
     cause: str = ""
     blamed: tuple[str, ...] = ()
     since: float = 0.0  # when progress ended, Unix seconds; 0 if not told
+    left: str = ""  # why ftrun leaves it alone; empty if it answers it
 
 
 @dataclass(frozen=True, slots=True)

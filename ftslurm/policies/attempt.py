@@ -137,6 +137,7 @@ class HangEvidence:
     at: float = 0.0  # Unix seconds, 0: it never hung; what was printed later may be of our own doing
     standing: str = ""  # how the hang was noticed that is left alone
     blamed: dict[str, str] = field(default_factory=dict)  # node -> why it is held against it
+    proven: bool = False  # a rank is named from within that does nothing: reason enough for a restart that nobody asked for
     advised: bool = False  # hints were asked for
     words: dict[int, tuple[Piece, ...]] = field(default_factory=dict)  # rank -> what it had printed by then
     evidence: dict[str, str] = field(default_factory=dict)  # node -> what its agent found while the ranks hung, for people

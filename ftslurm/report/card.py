@@ -279,8 +279,9 @@ class _Walk:
         title = f"job {self.job} seems to hang: {hang.what}"
         return Card(
             hang.at, "", title, hang.culprit or self._culprit(), "", "", _pieces(hang.evidence),
-            "nothing: hang-restart is switched off; the ranks keep running",
-            self._hint(None) or "rungs.hang-restart.enabled: true lets ftrun answer the next one",
+            f"nothing: {hang.left or 'hang-restart is switched off'}; the ranks keep running",
+            self._hint(None)
+            or f"`ftslurm control {self.job} restart` restarts them in place; rungs.hang-restart.enabled: true always does",
             self._log(-1, ""), f"ftslurm history {self.job}",
         )  # fmt: skip
 

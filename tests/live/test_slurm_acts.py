@@ -202,6 +202,38 @@ def test_a_suspension_longer_than_the_lease_is_survived(tell: Callable[..., Stor
     costs_nothing(told)
 
 
+BEATS = """
+import os, time
+from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+open(f"{os.environ['STORY']}/beating.{os.environ['SLURM_PROCID']}", "w").close()
+while not os.path.exists(os.environ["STORY"] + "/end"):
+    client.send_heartbeat()
+    time.sleep(0.2)
+client.shutdown_workload_monitoring()
+"""
+SLICE_S = 13.0
+
+
+def test_a_suspension_is_nobody_s_silence(tell: Callable[..., Story]) -> None:
+    """As gang scheduling stops a job again and again, each time for longer than its limit between beats."""
+    told = tell(
+        nodes=2, rank='say ready\nexec /usr/bin/python3 "$STORY/beats.py"', files={"beats.py": BEATS},
+        ft="--ft-initial-rank-heartbeat-timeout=60 --ft-param-rank_heartbeat_timeout=6",
+    )  # fmt: skip
+    ready(told)
+    for _ in range(4):
+        told.wait_for(lambda: len(list(told.folder.glob("beating.*"))) == 2, "the ranks to beat")
+        suspended(told, SLICE_S)
+        scontrol(told, "resume", str(told.id))
+        told.cluster.wait_for_state(told.id, "RUNNING")
+    told.allow("end")
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)]
+    costs_nothing(told)
+
+
 def test_an_ftrun_outside_the_job_waits_for_its_suspended_ranks(own_stage: Stage) -> None:
     """In salloc Slurm stops the step, and ftrun goes on."""
     told = own_stage.prepare(Plan(nodes=2, rank=WAITS), "salloc")

@@ -94,13 +94,14 @@ def test_the_same_trace_costs_more_with_the_rung_switched_off() -> None:
     assert none.ended == "failed" and none.useful_s < off.useful_s
 
 
-def test_a_hang_is_answered_where_that_is_switched_on_and_else_by_a_person() -> None:
+def test_a_hang_is_answered_where_it_is_proven_or_that_is_switched_on_and_else_by_a_person() -> None:
     hang = Fault(HOUR_S, Kind.HANG, node=2)
-    on, off = played(hang, settings=Settings(hang_restart=True)), played(hang)
+    on, off = played(hang), played(hang, settings=Settings(hang_restart=False))
     assert answers(on) == [["hang-restart"]] and on.parts[Part.NOTICING] == pytest.approx(180, abs=15), "hang.stall"
     assert answers(off) == [[]] and off.parts[Part.NOTICING] == pytest.approx(PLAN.person_s, abs=1)
-    unseen = played(hang, settings=Settings(hang_restart=True), plan=replace(PLAN, probe=False))
-    assert unseen.parts[Part.NOTICING] == pytest.approx(1861, abs=15), "hang.detect_time and hang.sample_time"
+    unseen = [played(hang, settings=Settings(hang_restart=wanted), plan=replace(PLAN, probe=False)) for wanted in (True, None)]
+    assert [answers(each) for each in unseen] == [[["hang-restart"]], [[]]], "only IO and use of devices speak"
+    assert unseen[0].parts[Part.NOTICING] == pytest.approx(1861, abs=15), "hang.detect_time and hang.sample_time"
 
 
 def test_a_hang_inside_communication_costs_the_node_whose_connections_are_stuck() -> None:

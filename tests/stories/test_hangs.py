@@ -399,7 +399,7 @@ def test_what_is_no_limit_asks_for_nothing(said: ev.Event) -> None:
 
 
 def test_hang_restart_that_was_switched_off_stays_off() -> None:
-    job = Job(replace(UNSAID, hang_restart_asked=False)).begin()
+    job = Job(replace(UNSAID, hang_restart=False, hang_restart_asked=False)).begin()
     job.tell(ev.ProgramSaid(1, "limits", ("beat 3 s",), 1), ev.StageSet(1, 180.0, 1), OVERDUE)
     assert not job.rungs and job.recorded(rec.HangSeen)
 

@@ -105,6 +105,16 @@ def switch(value: Any) -> bool:
         raise ValueError(f"`{value}` is neither true nor false") from None
 
 
+def switch_or_auto(value: Any) -> bool | None:
+    """None: auto."""
+    if value is None or str(value).strip().lower() == "auto":
+        return None
+    try:
+        return switch(value)
+    except ValueError:
+        raise ValueError(f"`{value}` is none of true, false and auto") from None
+
+
 def count(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         try:
@@ -217,6 +227,7 @@ _TAKES |= {
     lead: "a duration, such as 20s, 5m, 24h or 2d, or auto, or off",
     grace: "a duration, such as 20s, 5m, 24h or 2d, or -1",
     switch: "true or false",
+    switch_or_auto: "true, false or auto",
     share: "a number from 0 to 1, or -1",
     mode: "one of sync, any-failed (the same), async, min-healthy",
     secret_file: "the path of a file",
@@ -311,11 +322,13 @@ class Settings:
         20,
         "crashes that one command may have answered in place in the whole job, whatever progress it makes between them",
     )
-    hang_restart: bool = leaf(
+    hang_restart: bool | None = leaf(
         "rungs.hang-restart.enabled",
-        switch,
-        False,
-        "restart the ranks on the same nodes when the job hangs and no node is to blame",
+        switch_or_auto,
+        None,
+        "restart the ranks on the same nodes when the job hangs and no node is to blame. auto: if a rank is named by its"
+        " collectives, heartbeats, sections or MPI calls, does no work, and the job has made progress"
+        " before; otherwise only report the hang",
     )
     hang_restart_asked: bool = leaf(
         "rungs.hang-restart.by_program", switch, True,
@@ -871,11 +884,11 @@ LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Sett
 
 
 def is_on(settings: Settings, rung: str) -> bool:
-    """Is the rung switched on? `fail` always is."""
+    """Is the rung switched on, at least for some cases (auto)? `fail` always is."""
     if rung == Rung.RANK_RESTART:
         return settings.mode == "async"
     leaf = LEAVES.get(f"rungs.{rung}.enabled")
-    return leaf is None or bool(getattr(settings, leaf.name))
+    return leaf is None or getattr(settings, leaf.name) in (True, None)
 
 
 def most_crash_restarts(settings: Settings) -> int:
@@ -886,6 +899,8 @@ def most_crash_restarts(settings: Settings) -> int:
 
 def in_words(leaf: Any, value: Any) -> str:
     """A value as one would write it in a policy."""
+    if value is None and leaf.metadata["kind"] is switch_or_auto:
+        return "auto"
     if value == -1 and leaf.metadata["kind"] is grace:
         return "-1"
     if value == -1 and leaf.metadata["kind"] is lead:
@@ -966,7 +981,7 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
     changes |= _progress_of(settings.ft_config, places)
     if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
         changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
-    switched_off = not settings.hang_restart and places["rungs.hang-restart.enabled"] != "default"
+    switched_off = settings.hang_restart is False and places["rungs.hang-restart.enabled"] != "default"
     if switched_off and places["rungs.hang-restart.by_program"] == "default":
         changes["hang_restart_asked"] = False
         places["rungs.hang-restart.by_program"] = places["rungs.hang-restart.enabled"]

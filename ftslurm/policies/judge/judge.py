@@ -96,7 +96,10 @@ class Judge:
         self.settling = Settling(run, self.slurm_away, self.ending, self.rungs, self.causes, self)
         self.earlier_steps = EarlierSteps(run, self.replacing)
         self.launching = Launching(run, self.ending, self.starting, self.replacing, self.settling, self.earlier_steps)
-        interrupting, answers = Interrupting(run, self.ending, self.replacing, self.settling), Answers(run, self.starting)
+        interrupting, answers = (
+            Interrupting(run, self.ending, self.replacing, self.rungs, self.settling),
+            Answers(run, self.starting),
+        )
         self.requests = Requests(run, self.ending, self.rungs, self.settling, self.launching, interrupting, answers)
         self.devices = Devices(run, self.rungs, self.settling)
         self.limit = TimeLimit(run)
@@ -189,6 +192,7 @@ class Judge:
     def on_stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
         """ftrun was suspended: then ranks, agents and Slurm's time limit paused as well."""
         self.run.timers.put_off(event.seconds)
+        self.run.hangs.put_off(event.seconds)
         return []
 
     def on_ask_overdue(self, now: Now) -> list[Decision]:

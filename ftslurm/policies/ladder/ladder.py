@@ -491,7 +491,7 @@ def _nth(s: Situation, fault: Fault) -> str:
 
 
 def _hang(s: Situation) -> Answer:
-    if not s.settings.hang_restart:
+    if s.settings.hang_restart is False:
         return Answer(False, _OFF, fits=s.cause is Cause.HANG)
     if s.cause is not Cause.HANG:
         return _not_meant("no hang")

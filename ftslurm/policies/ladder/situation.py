@@ -86,7 +86,7 @@ def situation_of(
         proven=frozenset(blamed.keys() - unproven),
         spared=said.spared,
         shut_down=attempt.shut_down,
-        not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
+        not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings) or _unproven(cause, attempt, settings),
         slurm=slurm,
         can=can,
         verdict=verdict,
@@ -98,6 +98,13 @@ def situation_of(
         dead=_dead(attempt, history) | down,
         series=series_of(verdict, step, command, history.crashes),
     )
+
+
+def _unproven(cause: Cause, attempt: Attempt, settings: Settings) -> str:
+    """Why a hang is not answered in place unless that is switched on."""
+    if cause is not Cause.HANG or settings.hang_restart is not None or attempt.hang.proven:
+        return ""
+    return "no rank is named from within that does no work (hang-restart: auto)"
 
 
 def _port_taken(verdict: Verdict | None, port: int) -> int:

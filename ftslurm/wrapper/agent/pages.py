@@ -19,8 +19,6 @@ from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 
 # While a program reports, its page is read at the shortest interval of ft_launcher's monitor; before that, rarely.
 READ_S, LOOK_S = 0.1, 1.0
-# As in stalls.
-STOPPED_S = 30.0
 # The count of beats is reported each time it has grown by this factor, which is enough for its use.
 BEATS_FACTOR = 2
 # Names of sections in which programs save (ft_launcher's own is `checkpointing`).
@@ -82,9 +80,6 @@ class Pages:
         """at_once: look now, before the next time."""
         if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
-        if now - self.wakes_at > STOPPED_S:  # the agent was suspended, and probably the ranks with it: every clock begins again
-            for rank in self._ranks.values():
-                rank.watches.clear()
         told: list[Message] = []
         for number, rank in self._ranks.items():
             told += self._notes(number, rank)

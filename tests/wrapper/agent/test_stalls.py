@@ -30,7 +30,7 @@ class Node:
     polls: ClassVar[list[float]] = []
     in_c: ClassVar[list[float]] = []
 
-    def __init__(self, name: str, use: object = None) -> None:
+    def __init__(self, name: str, clock: object = None, use: object = None) -> None:
         self.asked: list[str] = []
 
     def watch(self, *task: object, **more: object) -> None:
@@ -153,10 +153,11 @@ def test_another_stage_is_told_while_it_lasts(stalls: Stalls) -> None:
     assert told["stage_s"] == -1.0 and told["stalled_s"] > 10
 
 
-def test_time_in_which_the_whole_node_stood_does_not_count(stalls: Stalls) -> None:
-    turns(stalls, 0, 8, every_s=1.0)
-    assert not turns(stalls, 3600, 3605)
-    assert [told["stalled_s"] > 0 for told in turns(stalls, 3605, 3630)] == [True]
+def test_after_a_suspension_a_stall_is_told_again(stalls: Stalls) -> None:
+    """Whoever heard of it has counted on meanwhile."""
+    assert len(turns(stalls, 0, 15)) == 2 and not turns(stalls, 15, 20)
+    stalls.tell_again()
+    assert [told["stalled_s"] for told in turns(stalls, 20, 25)] == [pytest.approx(20, abs=1.5)]
 
 
 def test_being_told_the_same_again_is_no_new_start(stalls: Stalls) -> None:
