@@ -17,7 +17,7 @@ from ftslurm.system.programs import become, mistaken_for
 
 # Which of our own options take no value, or one by `=` alone; ftrun_options.py has them all, and a test holds the two together.
 # Named here so that a command line without any of ours, the most frequent one, is read without loading click (25 ms).
-FLAGS = frozenset({"--ft-dry-run", "--ft-verbose", "--ft-version", "--ft-help", "--ft-resume-at-limit"})
+FLAGS = frozenset({"--ft-dry-run", "--ft-plain", "--ft-verbose", "--ft-version", "--ft-help", "--ft-resume-at-limit"})
 # Of ft_launcher's, those that are bare switches there.
 FT_LAUNCHER_FLAGS = frozenset({"--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg"})
 
@@ -49,7 +49,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
             hint=f"`ft_launcher {torchrun[0]} ...` takes it; with ftrun write -N, --ntasks-per-node, --ft-max-restarts",
         )
     asked, values = _own(line)
-    if asked.get("ft_help") or tuple(argv) in (("--help",), ("-h",), ()):
+    if asked.get("ft_help") or tuple(argv) in (("--help",), ("-h",)):
         from ftslurm.cli.ftrun_options import help_text
 
         print(help_text())
@@ -58,7 +58,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         print(f"ftslurm {ftslurm.__version__}")
         return 0
     if not line.components[0].command:
-        return _no_command(argv, line, env)
+        return _no_command(line, env)
     if any(has_flag(component.options, "test-only", "help", "usage", "version") for component in line.components):
         become("srun", join_components(line.components), env)  # nothing would run
     _folder_is_there()
@@ -125,12 +125,10 @@ def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple
     return run_job(order)
 
 
-def _no_command(argv: Sequence[str], line: CommandLine, env: Mapping[str, str]) -> int:
-    """`ftrun --version`, `ftrun --usage`, or a command forgotten: srun's to answer, in its own words."""
-    if line.ft:
-        raise UsageError("no command to run", hint="ftrun [options] COMMAND [ARGS]; `ftrun --ft-help`")
+def _no_command(line: CommandLine, env: Mapping[str, str]) -> int:
+    """`ftrun --version`, `ftrun --usage`, or a command forgotten (`ftrun $UNSET`): srun's to answer, with its own status."""
     try:
-        become("srun", argv, env)
+        become("srun", join_components(line.components), env)
     except (OSError, CommandMissing):
         raise UsageError("no command to run", hint="ftrun [options] COMMAND [ARGS]; `ftrun --ft-help`") from None
 

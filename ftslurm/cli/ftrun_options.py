@@ -132,6 +132,7 @@ LEAVES = {
     shell_complete=complete.folders,
     help="Where ledgers are kept.  [FTSLURM_STATE_DIR; ~/.ftslurm]",
 )
+@click.option("--ft-plain", is_flag=True, help="Supervise the step as srun does; start nothing again.")
 @click.option("--ft-dry-run", is_flag=True, help="Print what would run, and exit.")
 @click.option("--ft-verbose", is_flag=True, help="Log events and decisions on stderr.  [FTRUN_VERBOSE=1]")
 @click.option("--ft-version", is_flag=True, help="Print the version, and exit.")
@@ -201,6 +202,8 @@ def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     values: dict[str, tuple[Any, str]] = {}
     if asked["ft_retry_keyword"]:
         values["retry.keywords"] = (asked["ft_retry_keyword"], "--ft-retry-keyword")
+    if asked["ft_plain"]:
+        values["plain"] = ("true", "--ft-plain")
     for name, leaf in LEAVES.items():
         if asked[f"ft_{name}"] is not None:
             values[leaf] = (asked[f"ft_{name}"], f"--ft-{name.replace('_', '-')}")

@@ -76,7 +76,7 @@ def exported(options: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
 
     It is named there, never given with its value: command lines can be read by everybody.
     """
-    wanted = option_value(options, "export") or env.get("SLURM_EXPORT_ENV")
+    wanted = option_value(options, "export") or env.get("SRUN_EXPORT_ENV") or env.get("SLURM_EXPORT_ENV")
     words = (wanted or "ALL").split(",")
     if "ALL" in words:
         return tuple(options)

@@ -54,6 +54,16 @@ class SettingsFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class CallRead:
+    """How the call of ftrun `run` in its script was read. reading: of model/job.py. words: the same for people."""
+
+    at: float
+    run: str
+    reading: str
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptBegan:
     """The command is about to run on every slot."""
 
@@ -500,6 +510,7 @@ class IterationSeen:
 Record = (
     RunBegan
     | SettingsFrom
+    | CallRead
     | AttemptBegan
     | StepReached
     | RankBegan
@@ -537,6 +548,7 @@ KINDS: Mapping[str, type] = {
     for kind in (
         RunBegan,
         SettingsFrom,
+        CallRead,
         AttemptBegan,
         StepReached,
         RankBegan,

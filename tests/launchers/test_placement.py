@@ -326,3 +326,11 @@ def test_abroad_nothing_of_our_job_but_how_its_tasks_are_run() -> None:
     }  # fmt: skip
     kept = {"PATH", "HOME", "OMP_NUM_THREADS", "SLURM_CONF", "SLURM_CPUS_PER_TASK", "SLURM_EXPORT_ENV"}
     assert abroad_env(env).keys() == kept
+
+
+def test_srun_s_own_variable_overrides_slurm_s() -> None:
+    from ftslurm.launchers.srun import exported
+
+    env = {"SRUN_EXPORT_ENV": "A,B", "SLURM_EXPORT_ENV": "ALL"}
+    assert exported(("-n1",), env) == ("-n1", "--export=A,B,FTSLURM_CHANNEL")
+    assert exported(("-n1", "--export=ALL"), env) == ("-n1", "--export=ALL")

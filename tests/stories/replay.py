@@ -21,14 +21,14 @@ from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import CleanUpTook, fold
-from ftslurm.model.job import Task
+from ftslurm.model.job import Call, Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
-from ftslurm.policies.judge.phases import EarlierRuns, Environments, WhyNot
+from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, WhyNot
 from ftslurm.policies.weigh.spread import on_the_whole
 from ftslurm.report.card import LastCard, last_card, lines
 
@@ -305,6 +305,7 @@ class Job:
         remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "", granted: Sequence[str] = (),
         batch_node: str = "", submit_time: int = 0, clean_ups: Sequence[float] = (), shares: Iterable[Share] = (),
         beside: bool = False, advise: Advise | None = None, hidden: str = "",
+        call: Call | None = None,
     ) -> None:  # fmt: skip
         self.diagnose, self.advise = diagnose, advise
         self.iteration: int | None = None  # what progress.file holds
@@ -323,7 +324,7 @@ class Job:
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, can=frozenset(able),
             remembered=remembered or {}, width=width, number=7, why_not=WhyNot(swap=no_swap), granted=tuple(granted), batch_node=batch_node,
             submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), earlier=EarlierRuns(beside=beside),
-            env=Environments(user=frozenset(user_env), hidden=hidden),
+            env=Environments(user=frozenset(user_env), hidden=hidden), process=OwnProcess(call=call or Call()),
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts)
         self.tasks = tasks_on(self.nodes, per_node)

@@ -256,6 +256,12 @@ class Settings:
     ladder: tuple[str, ...] = leaf(
         "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "order in which the rungs are tried; a rung that is not named is never used"
     )
+    answers: bool = leaf(
+        "answers", switch, True,
+        "return the status of a failed step, without a remedy, where the script that called ftrun looks at it and goes on"
+        " (`if ftrun ...`, `ftrun ... || true`); faults of devices and nodes have their remedies all the same",
+    )  # fmt: skip
+    plain: bool = leaf("plain", switch, False, "supervise the step and start nothing again, whatever fails")
     mode: str = leaf(
         "mode", mode, "sync",
         "what the exit of one rank means. sync: all ranks start again; async: only that rank does;"
@@ -981,6 +987,8 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
     changes |= _progress_of(settings.ft_config, places)
     if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
         changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
+    if settings.plain:
+        changes |= {"hang_restart": False, "warning_requeue": False}
     switched_off = settings.hang_restart is False and places["rungs.hang-restart.enabled"] != "default"
     if switched_off and places["rungs.hang-restart.by_program"] == "default":
         changes["hang_restart_asked"] = False

@@ -196,6 +196,12 @@ class Rungs:
         quiet = s.cause is Cause.LAUNCH and not self.run.launch.ended  # srun has printed the reason
         return [decided, ShowCard(quiet), *self.ending.end_step(status, Afterwards(ThenFinish(s.what, status)), now)]
 
+    def return_answer(self, s: Situation, now: Now) -> list[Decision]:
+        """The script wants to know the status, so nothing is done but to return it; said once, however often it asks."""
+        first = self.run.history.slots.starts.get((self.run.facts.schedule, self.run.facts.step_key), 0) <= 1
+        said = [Say(f"the status {s.status} is returned: {s.wish.call.words}")] if first else []
+        return [*said, *self.ending.give_up(s.what, s.status, now)]
+
     def after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it, or
         Slurm would do it too, and the signal really was a warning.

@@ -24,7 +24,7 @@ from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Above, Run
-from ftslurm.policies.ladder.ladder import WILLED, Cause, Situation, choose
+from ftslurm.policies.ladder.ladder import WILLED, Cause, Situation, choose, is_answer
 from ftslurm.policies.ladder.situation import Trouble
 
 # Slurm may have killed a rank that ended so (a cancelled job), before anybody could see the signal itself.
@@ -169,6 +169,8 @@ class Settling:
             return [*ended, *(waiting or self.rungs.after_warning(trouble, now))]
         if willed:
             return [*ended, *self.above.carry_out_request(trouble, now)]
+        if is_answer(self.run.situation(trouble, now)):
+            return [*ended, *self.rungs.return_answer(self.run.situation(trouble, now), now)]
         if asked := self.causes.ask_what_is_behind(trouble, now):
             return [*ended, *asked]
         if not self.run.signal.meaning and self._needs_slurm(trouble, now):

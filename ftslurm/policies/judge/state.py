@@ -46,6 +46,7 @@ from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.parts.spares import Loans, Spares
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.then import Then
+from ftslurm.policies.ladder.answers import with_call
 from ftslurm.policies.ladder.ladder import Cause, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
@@ -209,11 +210,12 @@ class Run:
 
     def situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """The situation for the ladder. attempt: use this attempt instead of the current one."""
-        return situation_of(
+        found = situation_of(
             trouble, attempt or self.attempt, self.tasks, self.shown_faults(), self.slurm.answer, self.history, self.settings,
             now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.why_not.donor, self.chosen_nodes(),
             self.facts.why_not.swap or self._no_split(),
         )  # fmt: skip
+        return with_call(found, self.facts.process.call, self.facts.step_key)
 
     def _no_split(self) -> str:
         """Why the step cannot be split over several jobs, empty if it can: Slurm would refuse the new step; the next rung needs

@@ -12,6 +12,7 @@ from enum import Enum
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
+from ftslurm.model.job import Call, Reading
 from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
 from ftslurm.model.settings.read import noting, read_of
 from ftslurm.model.settings.tree import Settings, most_crash_restarts
@@ -68,6 +69,14 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
+class Wish:
+    """What caller and program make of a failure."""
+
+    call: Call = Call()
+    shut_down: str = ""  # why the program itself wants the job ended
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """All that the ladder may look at."""
 
@@ -80,7 +89,7 @@ class Situation:
     slurm: SlurmAnswered | None = None
     can: frozenset[Capability] = frozenset()  # what the launcher is able to do
     verdict: Verdict | None = None  # what is behind it, None before that is known (the history has it, too)
-    shut_down: str = ""  # why the program itself wants the job ended
+    wish: Wish = Wish()
     port_taken: int = 0  # the port chosen for the rendezvous, if the ranks failed because somebody else has it
     # The ranks.
     tasks: int = 0
@@ -107,7 +116,9 @@ class Situation:
     @property
     def experiment(self) -> str:
         """The node without which the job runs next, to see whether it fails there as well; empty: no experiment is wanted."""
-        wanted = self.cause is Cause.CRASH and self.alone is None and not (self.blamed or self.shut_down or _another_port(self))
+        wanted = (
+            self.cause is Cause.CRASH and self.alone is None and not (self.blamed or self.wish.shut_down or _another_port(self))
+        )
         by_policy = self.settings.retry_policy == "Evidence" and self.settings.unconditional_requeue
         spent = len(self.history.crashes.left) >= self.settings.unconditional_in_a_row
         not_here = self.series.times > 1 or bool(self.not_in_place) or (self.verdict is not None and self.verdict.setup)
@@ -237,7 +248,7 @@ def choose(situation: Situation) -> Choice:
             continue  # of another kind of job: not worth a word in every history
         row, noted = LADDER[rung], noting(situation.settings)
         s = replace(situation, settings=noted)
-        answer = _getting_on(rung, _within_job_restarts(rung, row.allowed(s), s), s)
+        answer = _wanted(rung, _getting_on(rung, _within_job_restarts(rung, row.allowed(s), s), s), situation)
         read += [(rung.value, name, value) for name, value in read_of(noted)]
         if answer.yes and (held := situation.history.control.why_held(rung)):
             answer = _no(held)
@@ -285,6 +296,27 @@ def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
 def _getting_on(rung: Rung, answer: Answer, s: Situation) -> Answer:
     """ft_launcher's progress tracker: whatever the rung, all ranks start again, and have come no further for too long."""
     return _no(_no_progress(s)) if answer.yes and rung in RESTARTS and not s.willed and _no_progress(s) else answer
+
+
+def _wanted(rung: Rung, answer: Answer, s: Situation) -> Answer:
+    """Does whoever called ftrun want a remedy? Faults of devices and nodes have one all the same."""
+    if not answer.yes or s.willed or rung is Rung.FAIL:
+        return answer
+    if s.settings.plain:
+        return _no("--ft-plain: the step is supervised, and nothing is started again")
+    if is_answer(s) or (s.wish.call.reading is Reading.DOUBT and rung is Rung.UNCONDITIONAL_REQUEUE and on_words(s)):
+        return _no(s.wish.call.words)
+    return answer
+
+
+def on_words(s: Situation) -> bool:
+    """Is there nothing but the end of ranks, and what they said?"""
+    return s.cause in (Cause.CRASH, Cause.HARDWARE, Cause.UNSTARTABLE) and not s.proven
+
+
+def is_answer(s: Situation) -> bool:
+    """Did the script only want to know the status?"""
+    return s.wish.call.reading is Reading.ANSWER and on_words(s)
 
 
 def _no_progress(s: Situation) -> str:
@@ -339,7 +371,7 @@ def _in_place(s: Situation) -> Answer:
 
 def _another_port(s: Situation) -> bool:
     """Is it our own doing? Not for ever: what takes every port that we choose is something else."""
-    ours = s.cause is Cause.CRASH and bool(s.port_taken) and not s.shut_down
+    ours = s.cause is Cause.CRASH and bool(s.port_taken) and not s.wish.shut_down
     return ours and s.history.verdicts.same_in_a_row <= PORTS_IN_A_ROW
 
 
@@ -359,8 +391,8 @@ def _error_that_heals(s: Situation) -> Answer:
 def hopeless(s: Situation) -> str:
     """Why another try of the same cannot help, or may not be made; empty if it may. Source: AIMaster for the limits."""
     policy, v = s.settings.retry_policy, s.verdict
-    if s.shut_down:
-        return f"the program asked to end the job: {s.shut_down}"
+    if s.wish.shut_down:
+        return f"the program asked to end the job: {s.wish.shut_down}"
     if policy == "Never":
         return "retry.policy is Never"
     if v is None:

@@ -14,7 +14,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.ladder.experiments import series_of
-from ftslurm.policies.ladder.ladder import Cause, OtherNodes, Situation, repeated
+from ftslurm.policies.ladder.ladder import Cause, OtherNodes, Situation, Wish, repeated
 from ftslurm.policies.ladder.node_charges import charges
 from ftslurm.policies.weigh.corrections import common_codes, without_common
 
@@ -85,7 +85,7 @@ def situation_of(
         on_words=on_words,
         proven=frozenset(blamed.keys() - unproven),
         spared=said.spared,
-        shut_down=attempt.shut_down,
+        wish=Wish(shut_down=attempt.shut_down),
         not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings) or _unproven(cause, attempt, settings),
         slurm=slurm,
         can=can,

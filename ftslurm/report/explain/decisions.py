@@ -178,6 +178,8 @@ def _evidence(record: rec.Record) -> Iterator[tuple[str, str]]:
     match record:
         case rec.FaultSeen():
             yield f"devices of {record.node}", f"{record.code} ({record.name}) on device {record.device}: {record.fault_class}"
+        case rec.CallRead():
+            yield "the script", record.words
         case rec.TroubleSeen():
             yield "ftrun", record.what
         case rec.HangSeen():

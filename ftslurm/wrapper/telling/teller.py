@@ -19,6 +19,7 @@ from ftslurm.launchers.python import own_python
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import schedule_count
 from ftslurm.model.folds.summary import AFTER_LIMIT, ENDING_STATES, MAY_GO_ON
+from ftslurm.model.job import Reading
 from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings.tree import Settings, suggestion
 from ftslurm.model.text import cut
@@ -89,6 +90,9 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
     decided = next((each for each in reversed(past) if isinstance(each, (rec.Decided, rec.AttemptBegan))), None)
     if isinstance(decided, rec.Decided) and decided.rung == Rung.FAIL:
         return None
+    call = next((each for each in reversed(past) if isinstance(each, (rec.CallRead, rec.RunBegan))), None)
+    if isinstance(call, rec.CallRead) and call.reading == Reading.ANSWER and record.status:
+        return None  # the script wanted to know, and the job goes on
     if record.status == 0:
         return Notice(id, record.at, job, "end", f"job {job} has completed", about)
     if record.what == ENDING_STATES["TIMEOUT"]:

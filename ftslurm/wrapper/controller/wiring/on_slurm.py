@@ -37,7 +37,7 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
     )  # fmt: skip
     journal, history = store.open(me)
     output.settle(journal.path)
-    launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history))
+    launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history, allocation.restarts))
     number = allocation.job.number
     lenders = Lenders(client, number, allocation.restarts, order.env, site.python, run_command, settings)
     scheduler = SlurmScheduler(

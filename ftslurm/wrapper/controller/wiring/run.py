@@ -31,8 +31,10 @@ def run_job(order: Order) -> int:
     if site.bundle:
         Bundle(Path(site.bundle)).make(say)
     if site.place is Place.OUTSIDE:
-        from ftslurm.wrapper.controller.allocating import run_in_new_allocation
+        from ftslurm.wrapper.controller.allocating import refusal, run_in_new_allocation
 
+        if status := refusal(order.components, order.env):
+            return status
         return run_in_new_allocation(request_for(order, site.settings), order.own, site.python)
     store = Store(state_folder(order.env))
     if site.place is Place.ALLOCATION:
