@@ -225,6 +225,7 @@ class Attempt:
     program: ProgramWords = field(default_factory=ProgramWords)
     search: SearchEnd = field(default_factory=SearchEnd)
     closing: Closing = field(default_factory=Closing)
+    _all_stopped: bool = False  # once it is proven
 
     def ended_on_loan(self, tasks: Mapping[int, Task], lent: Mapping[str, int]) -> None:
         """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption), and
@@ -250,9 +251,10 @@ class Attempt:
     @property
     def all_stopped(self) -> bool:
         """Proven by every shim, or the shim is gone and somebody else has to prove it."""
-        if len(self.stopped) + len(self.lost) < len(self.ranks):  # it is asked after each of a thousand reports
-            return False
-        return self.stopped | self.lost.keys() >= self.ranks
+        # It is asked after each of a thousand reports; until a rank is started again alone, none comes back.
+        if not self._all_stopped and len(self.stopped) + len(self.lost) >= len(self.ranks):
+            self._all_stopped = self.stopped | self.lost.keys() >= self.ranks
+        return self._all_stopped
 
     @property
     def nothing_started(self) -> bool:
@@ -291,6 +293,7 @@ class Attempt:
         self.hang.words.pop(rank, None)
         self.program.stages.pop(rank, None)
         self.stopped.discard(rank)
+        self._all_stopped = False
 
     @property
     def shut_down(self) -> str:

@@ -90,15 +90,18 @@ class Ending:
         to end).
         """
         attempt = self.run.attempt
-        waited_for = attempt.ranks - attempt.lost.keys() - attempt.shims.departed
-        if not attempt.nodes.gone or attempt.step_end.abandoned or waited_for:
+        if not attempt.nodes.gone or attempt.step_end.abandoned:
+            return []
+        if len(attempt.lost) + len(attempt.shims.departed) < len(attempt.ranks):  # it is asked after each of a thousand shims
+            return []
+        if attempt.ranks - attempt.lost.keys() - attempt.shims.departed or not self._lost_to_dead_nodes():
             return []
         attempt.step_end.abandon()
         return [AbandonStep()]
 
     def on_shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
         self.run.attempt.shims.depart(event.rank)
-        return self._abandon() if Timer.STEP in self.run.timers and self._lost_to_dead_nodes() else []
+        return self._abandon() if Timer.STEP in self.run.timers else []
 
     def kill_step(self, after: Afterwards, now: Now) -> list[Decision]:
         self.run.enter(Phase.ENDING)
