@@ -22,8 +22,8 @@ from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
 from ftslurm.policies.judge.state import IDLE_LOOK, Above, Run
 
 _FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/settings/ft_config.py
-# A shorter job needs no agents and does not pay for them; trouble starts them at once.
-WATCH_AFTER_S = 1.0
+# A shorter job needs no agents and does not pay for them; trouble starts them at once. A step of one rank is often one of many.
+WATCH_AFTER_S, WATCH_ONE_AFTER_S = 1.0, 4.0
 # Length of the reason, in characters: the banner is one line.
 WHY_MOST = 160
 
@@ -62,7 +62,7 @@ class Starting:
         self.run.hangs.begin_attempt(self.run.settings, number)
         self.run.alone.begin_attempt()
         all_here = self.run.agents.arrived >= set(self.run.step_nodes())
-        self.run.timers.only({} if all_here else {Timer.WATCH: now.mono + WATCH_AFTER_S})
+        self.run.timers.only({} if all_here else {Timer.WATCH: now.mono + self._watch_after_s()})
         if (limit_in_s := look_at_limit_in_s(self.run, now)) is not None:
             self.run.timers.set(Timer.LIMIT, now.mono + limit_in_s)
         if self.run.idle_nodes():
@@ -85,6 +85,9 @@ class Starting:
             started += self.above.pass_on_signal(ev.SignalSeen(number), now)
             self.run.signal.take(self.run.signal.number, since)
         return started
+
+    def _watch_after_s(self) -> float:
+        return WATCH_AFTER_S if len(self.run.tasks) > 1 else WATCH_ONE_AFTER_S
 
     def next_number(self) -> int:
         return max(self.run.history.attempts, self.run.attempt.number) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -62,6 +63,7 @@ class Sources:
         self.reports = Reports(meaning)
         self._soon: deque[Callable[[], object]] = deque()
         self._stop_at: float | None = None  # monotonic
+        self._worked_until = 0.0  # CPU seconds of the thread that calls `next`
         self._over = threading.Event()
         self._checkpoints: CheckpointWatch | None = None
 
@@ -81,7 +83,8 @@ class Sources:
             while self._soon:
                 self._soon.popleft()()
             now = self._clock.mono()
-            if moments and now - min(moments) > AWAY_S:
+            worked_s = self._worked_s()
+            if moments and now - min(moments) - worked_s > AWAY_S:
                 self.callers.contact.excuse(now)
                 self._queue.appendleft(StoodStill(now - min(moments)))
             if self._stop_at is not None and now >= self._stop_at:
@@ -96,6 +99,11 @@ class Sources:
             if not self._queue and until is not None and now >= until:
                 return TimePassed()
         return self._queue.popleft()
+
+    def _worked_s(self) -> float:
+        """CPU time of this loop since the last question: the end of a thousand ranks takes seconds, and is no suspension."""
+        before, self._worked_until = self._worked_until, time.thread_time()
+        return self._worked_until - before
 
     def put(self, event: Event) -> None:
         """From any thread."""

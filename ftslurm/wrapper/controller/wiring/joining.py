@@ -36,7 +36,7 @@ from ftslurm.wrapper.controller.people import People
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.controller.wiring.earlier import tell_others
-from ftslurm.wrapper.controller.wiring.ranks import cycle_info_dir, keys_without_effect, rank_logs_of, rank_setup
+from ftslurm.wrapper.controller.wiring.ranks import check_room, cycle_info_dir, keys_without_effect, rank_logs_of, rank_setup
 from ftslurm.wrapper.controller.wiring.survey import Order, say
 from ftslurm.wrapper.output.output_files import output_to, own_files, ranks_files
 from ftslurm.wrapper.output.rank_output import output_place, own_stderr
@@ -67,6 +67,7 @@ def joined(
     limits = Limits(settings.lease_s, settings.silence_s, settings.stop_grace_s)
     plans = _handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
     sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans, own_stderr())
+    check_room(sources.server.most, order, len(facts.nodes))
     sources.listen(RequestReader(journal.path).look)
     channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local", bundle)
     people = People(
