@@ -73,9 +73,9 @@ LEAVES = {
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
 @click.option(
     "--ft-mode",
-    metavar="sync|async|min-healthy",
-    shell_complete=complete.words("sync", "async", "min-healthy"),
-    help="A failed rank restarts: all ranks (sync) or itself (async); min-healthy: see nodes.min_healthy.",
+    metavar="sync|async|min-healthy|independent",
+    shell_complete=complete.words("sync", "async", "min-healthy", "independent"),
+    help="A failed rank restarts: all ranks (sync) or itself (async, independent); min-healthy: see nodes.min_healthy.",
 )
 @click.option(
     "--ft-restart-policy", metavar="any-failed|min-healthy",

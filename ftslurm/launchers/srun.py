@@ -24,6 +24,11 @@ CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 _OURS = ("--kill-on-bad-exit=0", "--wait=0")
 
 
+def are_independent(options: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Did the user say that a rank that fails ends no other? Source: srun(1), --kill-on-bad-exit and SLURM_KILL_BAD_EXIT."""
+    return (option_value(options, "kill-on-bad-exit") or env.get("SLURM_KILL_BAD_EXIT", "")) == "0"
+
+
 def overruled(options: Sequence[str], others_end: bool) -> tuple[str, ...]:
     """A sentence for each of the user's options that ftrun does not follow.
 
@@ -31,7 +36,7 @@ def overruled(options: Sequence[str], others_end: bool) -> tuple[str, ...]:
     """
     found = []
     if others_end and option_value(options, "kill-on-bad-exit") == "0":
-        found.append("--kill-on-bad-exit=0: a rank that fails ends the others; with --ft-mode async it alone starts again")
+        found.append("--kill-on-bad-exit=0: a rank that fails ends the others; omit --ft-mode, and it does not")
     if (wait := option_value(options, "wait")) not in (None, "0"):
         found.append(f"--wait={wait}: ranks may exit when they like; --ft-set hang.exit_detection=true reports those that do not")
     return tuple(f"without effect: {sentence}" for sentence in found)

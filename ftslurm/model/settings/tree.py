@@ -167,15 +167,21 @@ def share(value: Any) -> float:
 
 
 # AIMaster's words (AIMaster, fault tolerance monitoring), and ft_launcher's, of which one says the same; the value is ours.
-_MODES = {"sync": "sync", "any-failed": "sync", "async": "async", "min-healthy": "min-healthy"}
+_MODES = {
+    "sync": "sync", "any-failed": "sync", "async": "async", "min-healthy": "min-healthy", "independent": "independent",
+}  # fmt: skip
+# In which a rank that fails may start again alone.
+ALONE = frozenset({"async", "independent"})
 
 
 def mode(value: Any) -> str:
     """`sync`: a rank that fails ends the attempt of all. `async`: ranks are independent of each other. `min-healthy`: the ranks
-    of a node where one fails end, and the attempt of all ends when fewer than nodes.min_healthy are left without."""
+    of a node where one fails end, and the attempt of all ends when fewer than nodes.min_healthy are left without.
+    `independent`: a rank that fails ends no other, as with srun --kill-on-bad-exit=0.
+    """
     text = str(value).strip()
     if text.lower() not in _MODES:
-        known = ("sync", "async", "any-failed", "min-healthy")
+        known = ("sync", "async", "any-failed", "min-healthy", "independent")
         raise ValueError(f"`{text}` is not one of {', '.join(known)}{suggestion(text.lower(), known)}")
     return _MODES[text.lower()]
 
@@ -229,7 +235,7 @@ _TAKES |= {
     switch: "true or false",
     switch_or_auto: "true, false or auto",
     share: "a number from 0 to 1, or -1",
-    mode: "one of sync, any-failed (the same), async, min-healthy",
+    mode: "one of sync, any-failed (the same), async, min-healthy, independent",
     secret_file: "the path of a file",
     port_range: "two numbers from 1024 to 65535, such as 60000-60100",
     table: "a mapping of names to values, or JSON of one",
@@ -265,7 +271,8 @@ class Settings:
     mode: str = leaf(
         "mode", mode, "sync",
         "what the exit of one rank means. sync: all ranks start again; async: only that rank does;"
-        " min-healthy: nodes without an exited rank continue (nodes.min_healthy)",
+        " min-healthy: nodes without an exited rank continue (nodes.min_healthy); independent: crash_restarts limits its"
+        " restarts, and the others run to their own end, which srun --kill-on-bad-exit=0 asks for",
     )  # fmt: skip
     rank_restarts_in_a_row: int = leaf(
         "rungs.rank-restart.in_a_row", count(1, 100_000), 20,
@@ -892,7 +899,7 @@ LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Sett
 def is_on(settings: Settings, rung: str) -> bool:
     """Is the rung switched on, at least for some cases (auto)? `fail` always is."""
     if rung == Rung.RANK_RESTART:
-        return settings.mode == "async"
+        return settings.mode in ALONE
     leaf = LEAVES.get(f"rungs.{rung}.enabled")
     return leaf is None or getattr(settings, leaf.name) in (True, None)
 

@@ -332,7 +332,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_R, ev.RankStarted): Row(Judge.ignore),
     (_R, ev.RankExited): Row(Ranks.on_rank_exited, _S, _E),
     (_R, ev.RankUnstartable): Row(Ranks.on_rank_unstartable, _S, _E),
-    (_R, ev.RankStopped): Row(Ranks.on_rank_stopped, _S),
+    (_R, ev.RankStopped): Row(Ranks.on_rank_stopped, _S, _E),
     (_R, ev.ShimLost): Row(Ranks.on_shim_lost, _S),
     (_R, ev.NodeSilent): Row(Nodes.on_node_silent),
     (_R, ev.NodeProbed): Row(Nodes.on_node_probed, _S),
@@ -425,7 +425,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(phase, ev.ProgramSaid): Row(Judge.on_program_said, *_REQUESTED[phase]) for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.EvidenceTaken): Row(Stalls.on_evidence_taken) for phase in (_L, _S, _H, _P, _E, _Q)},
     # the cause of a failure or a hang, where it was asked for
-    (_R, ev.Diagnosed): Row(Ranks.on_diagnosed, _S),
+    (_R, ev.Diagnosed): Row(Ranks.on_diagnosed, _S, _E),
     (_S, ev.Diagnosed): Row(Causes.on_diagnosed, *_DECIDED),
     **{(phase, ev.Diagnosed): Row(Judge.ignore) for phase in (_L, _H, _P, _E, _Q)},
     **{(phase, ev.Advised): Row(Causes.on_advised, *(_DECIDED if phase is _S else ())) for phase in (_R, _S)},

@@ -10,8 +10,10 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say, ShowCard, StopRanks
 from ftslurm.model.events import Now
+from ftslurm.model.exits import of_step
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung
+from ftslurm.model.settings.tree import ALONE
 from ftslurm.model.text import counted
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
@@ -26,6 +28,9 @@ from ftslurm.policies.judge.state import MARGIN_S, Run
 from ftslurm.policies.judge.then import Afterwards, ThenFinish
 from ftslurm.policies.ladder.ladder import Alone, Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
+
+# Causes of an end that lie in the program of that rank alone.
+_OF_THE_RANK = frozenset({Cause.CRASH, Cause.UNSTARTABLE})
 
 
 class Ranks:
@@ -48,7 +53,21 @@ class Ranks:
             if self.run.settings.hang_exit and self.run.settings.mode == "sync" and self.run.hangs.rank_ended(now.mono):
                 self.run.await_last_end(now)
             return []
-        return self._end_well(now)
+        return self._end_of_all(now)
+
+    def _end_of_all(self, now: Now) -> list[Decision]:
+        """Every rank has ended by itself. Where a device or node is behind the end of one, the ladder is asked now; else the
+        status is srun's."""
+        if not self.run.alone.given_up:
+            return self._end_well(now)
+        for trouble in self.run.alone.given_up.values():
+            if self.run.situation(trouble, now).cause not in _OF_THE_RANK:
+                return self.settling.begin_trouble(trouble, now)
+        status = of_step(self.run.attempt.exits.values()).shell
+        ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
+        ranks = counted(len(self.run.alone.given_up), "rank")
+        what = f"{ranks} failed, and every other ended with status 0"
+        return [ended, *self.ending.end_step(status, Afterwards(ThenFinish(what, status)), now)]
 
     def _end_well(self, now: Now) -> list[Decision]:
         ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
@@ -88,7 +107,7 @@ class Ranks:
         """A rank failed. In an async job the others run on: stop only what this rank has left running, then start it again."""
         if self.run.settings.mode == "min-healthy":
             return self._fail_node(rank, trouble, now)
-        if self.run.settings.mode != "async" or self.run.attempt.lost:
+        if self.run.settings.mode not in ALONE or self.run.attempt.lost:
             return self.settling.begin_trouble(trouble, now)
         st = self.run.settings
         self.run.alone.mend(rank, trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
@@ -157,9 +176,12 @@ class Ranks:
         return [*self.causes.note_verdict(verdict, now, rank), *self._decide_alone(rank, trouble, now)]
 
     def _decide_alone(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
-        in_a_row = self.run.alone.in_a_row(rank, now.mono)
+        independent = self.run.settings.mode == "independent"
+        in_a_row = self.run.alone.times(rank) if independent else self.run.alone.in_a_row(rank, now.mono)
         situation = replace(self.run.situation(trouble, now), alone=Alone(rank, in_a_row))
         choice = choose(situation)
+        if choice.rung != Rung.RANK_RESTART and independent:
+            return self._give_up(rank, trouble, dict(choice.passed).get(Rung.RANK_RESTART, ""), now)
         if choice.rung != Rung.RANK_RESTART and in_a_row >= self.run.settings.rank_restarts_in_a_row:
             trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get(Rung.RANK_RESTART, '')}")
         if choice.rung != Rung.RANK_RESTART:
@@ -171,6 +193,14 @@ class Ranks:
             return [*decided, *self.starting.start_alone(rank, now)]
         self._await_starts()
         return [*decided, Say(f"rank {rank} starts again in {wait_s:g} s")]
+
+    def _give_up(self, rank: int, trouble: Trouble, why: str, now: Now) -> list[Decision]:
+        """The rank does not start again; the others run on."""
+        self.run.alone.given_up[rank] = trouble
+        self.run.attempt.verdict = None
+        said = Say(f"{trouble.what}; it does not start again ({why}), and the other ranks run on (mode independent)")
+        over = self.run.attempt.all_ended and not self.run.alone.busy
+        return [said, *(self._end_of_all(now) if over else [])]
 
     def _await_starts(self) -> None:
         if (due := self.run.alone.next_again) is not None:

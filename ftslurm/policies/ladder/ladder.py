@@ -15,7 +15,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
 from ftslurm.model.settings.read import noting, read_of
-from ftslurm.model.settings.tree import Settings, most_crash_restarts
+from ftslurm.model.settings.tree import ALONE, Settings, most_crash_restarts
 from ftslurm.model.text import counted, how_often
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
@@ -244,7 +244,7 @@ def choose(situation: Situation) -> Choice:
     read: list[tuple[str, str, str]] = []
     decisive = ""
     for rung in map(Rung, (*situation.settings.ladder, Rung.FAIL)):
-        if rung is Rung.RANK_RESTART and situation.settings.mode != "async":
+        if rung is Rung.RANK_RESTART and situation.settings.mode not in ALONE:
             continue  # of another kind of job: not worth a word in every history
         row, noted = LADDER[rung], noting(situation.settings)
         s = replace(situation, settings=noted)
@@ -340,14 +340,20 @@ def status_of_failure(s: Situation) -> int:
 
 
 def _rank_alone(s: Situation) -> Answer:
-    if s.settings.mode != "async":
+    if s.settings.mode not in ALONE:
         return _not_meant("the ranks are not independent (mode sync)")
     if s.alone is None:
         return _not_meant("it is not the failure of a single rank")
     if s.cause is not Cause.CRASH:
         return _not_meant("a device or node is behind it")
-    if s.alone.in_a_row >= (limit := s.settings.rank_restarts_in_a_row):
-        return _no(f"{counted(limit, 'restart')} of rank {s.alone.rank} alone in a row {_have(limit)} not helped")
+    once = s.settings.mode == "independent"
+    limit = s.settings.crash_restarts if once else s.settings.rank_restarts_in_a_row
+    if once and not limit:
+        return _no("crash_restarts is 0")
+    if s.alone.in_a_row >= limit:
+        return _no(
+            f"{counted(limit, 'restart')} of rank {s.alone.rank} alone{'' if once else ' in a row'} {_have(limit)} not helped"
+        )
     return _no(reason) if (reason := hopeless(s)) else Answer(True, "the ranks are independent")
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ftslurm.model.devices import CodeMeaning, FaultClass, Remedy
 from ftslurm.model.rungs import Rung
-from ftslurm.model.settings.tree import LEAVES, Settings, in_words, is_on
+from ftslurm.model.settings.tree import ALONE, LEAVES, Settings, in_words, is_on
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
@@ -264,7 +264,7 @@ def _first_try(s: Settings) -> Rung:
 
 def _requeues(s: Settings) -> Steps:
     steps = []
-    if s.mode == "async":
+    if s.mode in ALONE:
         steps.append(
             Step(Rung.RANK_RESTART, "start the failed rank again; the others keep running (rank-restart, costs nothing)")
         )

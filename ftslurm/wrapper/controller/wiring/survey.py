@@ -13,6 +13,7 @@ from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.containers import Runtime, runtimes_of
 from ftslurm.launchers.python import BUNDLE, Python, in_bundle, own_python
+from ftslurm.launchers.srun import are_independent
 from ftslurm.launchers.srun_options import Component, option_value
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.job import Allocation
@@ -87,7 +88,15 @@ class Site:
 def survey(order: Order) -> Site:
     """Settings in force and the allocation, if any. Raises: FtslurmError."""
     site = _survey(order)
-    return replace(site, bundle=_bundle(order, site))
+    return replace(site, bundle=_bundle(order, site), resolved=_as_srun_is_told(order, site.resolved))
+
+
+def _as_srun_is_told(order: Order, resolved: Resolved) -> Resolved:
+    """The settings, with what options and variables of srun's say where nobody has set it."""
+    if resolved.places["mode"] != "default" or not all(are_independent(one.options, order.env) for one in order.components):
+        return resolved
+    independent = replace(resolved.settings, mode="independent")
+    return Resolved(independent, {**resolved.places, "mode": "srun's --kill-on-bad-exit=0"})
 
 
 def _bundle(order: Order, site: Site) -> str:
