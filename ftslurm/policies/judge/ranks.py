@@ -65,6 +65,7 @@ class Ranks:
                 return self.settling.begin_trouble(trouble, now)
         status = of_step(self.run.attempt.exits.values()).shell
         ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
+        self.run.attempt.closing.culprit = True  # its own shim ends with that status, the others with 0
         ranks = counted(len(self.run.alone.given_up), "rank")
         what = f"{ranks} failed, and every other ended with status 0"
         return [ended, *self.ending.end_step(status, Afterwards(ThenFinish(what, status)), now)]
