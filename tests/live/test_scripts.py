@@ -36,7 +36,7 @@ def runs(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Runs]:
         Path(place).write_text(table(FOUND, {name: shape.source for name, shape in SHAPES.items()}) + "\n")
 
 
-@pytest.mark.parametrize("name", map(marked, SHAPES))
+@pytest.mark.parametrize("name", [marked(name) for name in SHAPES])
 def test_the_word_is_the_whole_migration(runs: Runs, name: str) -> None:
     shape = SHAPES[name]
     srun, ftrun = (runs.left(shape, QUIET, launcher) for launcher in ("srun", "ftrun"))
