@@ -75,10 +75,11 @@ class StopRanks:
 
 @dataclass(frozen=True, slots=True)
 class SignalRanks:
-    """Pass a signal on to every rank, or to `ranks`."""
+    """Pass a signal on to every rank, or to `ranks`. group: also to the processes of its process group, as torchrun does."""
 
     number: int
     ranks: tuple[int, ...] | None = None
+    group: bool = False
 
 
 @dataclass(frozen=True, slots=True)

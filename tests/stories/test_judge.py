@@ -1187,7 +1187,7 @@ def test_with_a_limit_the_signal_of_one_rank_reaches_the_others_and_no_crash_is_
     """`os.kill(os.getppid(), SIGTERM)` in a rank, as ft_launcher's users do it."""
     job = local(replace(BOUND, crash_restarts=3))
     job.tell(ev.SignalSeen(SIGTERM, 0))
-    assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (1, 2, 3))]
+    assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (1, 2, 3), group=True)]
     job.wait(1.0)
     job.all_exit(1)
     assert (job.status, job.rungs) == (1, []) and len(job.did(do.StartRanks)) == 1
@@ -1199,7 +1199,7 @@ def test_ranks_that_have_just_begun_get_the_signal_a_moment_later() -> None:
     job.tell(ev.SignalSeen(SIGTERM, 0))
     assert not job.did(do.SignalRanks)
     job.wait(0.4)
-    assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (1, 2, 3))]
+    assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (1, 2, 3), group=True)]
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGINT, 1, 3])
@@ -1208,7 +1208,7 @@ def test_in_an_allocation_only_those_get_it_whom_slurm_has_not_told(number: int)
     job.tell(ev.SignalSeen(number, 0), ev.SignalSeen(number, 1), ev.SignalSeen(number, 2))
     assert not job.did(do.SignalRanks)
     job.wait(2.1)
-    assert job.did(do.SignalRanks) == [do.SignalRanks(number, (3,))]
+    assert job.did(do.SignalRanks) == [do.SignalRanks(number, (3,), group=True)]
     job.all_exit(0)
     assert job.status == 0
 

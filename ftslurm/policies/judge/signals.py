@@ -94,7 +94,8 @@ class Signals:
         rest = self.run.signal.untold(self.run.attempt.ranks - self.run.attempt.exits.keys())
         self.run.signal.told(rest)
         self.run.signal.got_by_ranks(self.run.signal.number)
-        return [SignalRanks(self.run.signal.number, rest)] if rest else []
+        group = bool(self.run.settings.after_signal_s)  # torchrun's own: SubprocessHandler.close
+        return [SignalRanks(self.run.signal.number, rest, group)] if rest else []
 
     def is_of_lender(self, event: ev.SignalSeen) -> bool:
         """Is the signal of a donor job? Slurm's signals to a rank on a lent node are about the donor job; ours may run on."""

@@ -242,7 +242,7 @@ def choose(situation: Situation) -> Choice:
     """The first rung, in the order of the policy's ladder, that is switched on, fits and can be paid."""
     passed: list[tuple[str, str]] = []
     read: list[tuple[str, str, str]] = []
-    decisive = ""
+    decisive = _NO_RESTARTS if situation.settings.max_job_restarts == 0 else ""
     for rung in map(Rung, (*situation.settings.ladder, Rung.FAIL)):
         if rung is Rung.RANK_RESTART and situation.settings.mode not in ALONE:
             continue  # of another kind of job: not worth a word in every history
@@ -266,6 +266,7 @@ def choose(situation: Situation) -> Choice:
 
 
 _OFF = "switched off"
+_NO_RESTARTS = "no restart is allowed (max_job_restarts 0)"
 
 
 def _no(why: str) -> Answer:

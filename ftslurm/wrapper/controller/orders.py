@@ -71,7 +71,7 @@ class Orders:
 
     def _signal(self, decision: do.SignalRanks) -> None:
         """Not by the launcher: srun ends a step by SIGKILL when it gets a SIGTERM (seen on 22.05)."""
-        self._to_shims({"t": "signal", "number": decision.number}, decision.ranks)
+        self._to_shims({"t": "signal", "number": decision.number, "group": decision.group}, decision.ranks)
 
     def _to_shims(self, message: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         for rank, peer in list(self._callers.shims.items()):

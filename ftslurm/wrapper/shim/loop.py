@@ -174,7 +174,7 @@ class Shim:
             if not self._ending.told:
                 self._say({"t": "words", "attempt": self._command.attempt, "tail": self._output.words()})
         elif what == "signal":
-            self._command.signal(int(message["number"]))
+            self._command.signal(int(message["number"]), bool(message.get("group")))
         elif what == "drill":
             self._drill.told(message, time.monotonic())
         elif what == "end":
