@@ -102,6 +102,16 @@ def test_the_same_interpreter_on_nodes_without_one_of_ours(told: Story) -> None:
     told.cluster.answer(["scancel", str(told.id)])
 
 
+TEMPLATE = Path(__file__).resolve().parents[2] / "sbatch-templates/pyxis.sh"
+
+
+def test_the_template_as_it_stands(stage: Boxes) -> None:
+    env = {"IMAGE": "%BOXES%/bare", "TRAIN": "sh rank.sh"}
+    told = stage.prepare(Plan(nodes=2, tasks=2, rank="[ $MA_SCHEDULE_CNT = 2 ] || exit 3", env=env), "template")
+    told.id = told.cluster.submit(TEMPLATE, cwd=told.folder, env=told.env)
+    assert told.ended("COMPLETED")["Restarts"] == "1"
+
+
 # --- what goes through the namespaces
 
 
