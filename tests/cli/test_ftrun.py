@@ -46,7 +46,7 @@ def ftslurm(*argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[s
 
 
 def test_the_flags_read_without_click_are_those_of_click() -> None:
-    assert {p.opts[0] for p in options.params if isinstance(p, click.Option) and p.is_flag} == FLAGS
+    assert {p.opts[0] for p in options.params if isinstance(p, click.Option) and (p.is_flag or p.flag_value == "auto")} == FLAGS
 
 
 def test_help_names_every_option_and_ends_with_0(tmp_path: Path) -> None:
