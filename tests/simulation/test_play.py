@@ -116,7 +116,7 @@ def test_a_bug_ends_the_job_and_a_crash_that_may_pass_does_not() -> None:
         signature="py-import", program=True,
     )  # fmt: skip
     assert played(bug).ended == "failed"
-    assert answers(played(Fault(HOUR_S, Kind.CRASH, node=2))) == [["unconditional-requeue"]]
+    assert answers(played(Fault(HOUR_S, Kind.CRASH, node=2))) == [["in-place-restart"]]
 
 
 def test_a_preemption_with_a_warning_saves_the_work_where_the_program_saves() -> None:

@@ -115,7 +115,7 @@ def test_for_programs(tmp_path: Path) -> None:
     assert (first["name"], other["name"]) == ("in force", "other") and other["budgets"]["max_restarts"]["limit"] == 1
     assert sum(first["parts_s"].values()) == pytest.approx(first["wall_s"])
     assert [(one["line"], one["answers"][0]["rung"]) for one in first["faults"]] == [
-        (6, "unconditional-requeue"), (5, "in-place-restart"),
+        (6, "in-place-restart"), (5, "in-place-restart"),
     ]  # fmt: skip
 
 

@@ -146,7 +146,9 @@ class StallWatch:
         not_ours = judge_themselves or at_end(views) or (unknown and only_polls(views))
         act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not not_ours
         rests = not busy and (error or self._at_rest(history, idle).stall is Stall.ACT)
-        named = finding is not None and finding.kind in HUNG and bool(finding.ranks)
+        # A rank that polls may copy what another process makes: seen in healthy jobs, so it is no proof.
+        polls = {view.rank for view in views if view.polls_s is not None}
+        named = finding is not None and finding.kind in HUNG and bool(finding.ranks) and not polls & {*finding.ranks}
         proven = act and rests and named
         if graded is not None and busy and not act:  # a long evaluation is no warning
             graded = replace(graded, level=Level.INFO)
