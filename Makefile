@@ -3,6 +3,7 @@
 # make shim     the one file that runs beside each rank, from ftslurm/wrapper/shim
 # make test     all tests on Debian's own Slurm, on real clusters that they boot themselves
 # make test-long   what is repetition: other releases of Slurm, an ordinary user's cluster, two hostile users
+# make audit    are there advisories on requirements.lock? Part of lint and dist
 # make dist     a wheel and a source package in dist/
 # make docs     the site in build/docs, from docs/; make man: the manual pages in build/man
 # make cluster  such a cluster for yourself; make cluster-down ends it
@@ -22,7 +23,7 @@ SECOND_TRIES = [ ! -s build/second-tries ] || { echo "=== these needed a second 
 QUICK = tests/policies tests/catalogs tests/model tests/stories tests/ledger tests/report tests/slurm tests/config
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check shim test test-live test-core test-long test-attacks dist docs man lint cluster cluster-down score bench chaos clean
+.PHONY: demo check shim test test-live test-core test-long test-attacks audit dist docs man lint cluster cluster-down score bench chaos clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
@@ -58,7 +59,8 @@ check: $(VENV)/.ready-test lint
 shim:
 	tools/one-shim
 
-dist: $(VENV)/.ready-test
+# A release: not with an advisory on what root installs.
+dist: $(VENV)/.ready-test audit
 	$(VENV)/bin/python -m build --no-isolation --outdir dist .
 
 docs: $(VENV)/.ready-test
@@ -79,6 +81,9 @@ lint: $(VENV)/.ready-test
 	$(VENV)/bin/python tools/one-shim --check
 	tools/audit $(VENV)
 
+audit: $(VENV)/.ready-test
+	tools/audit $(VENV)
+
 cluster:
 	tools/slurm-cluster up
 
@@ -87,6 +92,7 @@ cluster-down:
 
 score: $(VENV)/.ready-test
 	$(VENV)/bin/python -m tests.corpus.score
+	$(VENV)/bin/python -m tests.corpus.score --support
 
 bench: $(VENV)/.ready-test
 	$(VENV)/bin/python bench/run.py

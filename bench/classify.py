@@ -10,8 +10,7 @@ from measure import Series
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 
 RANKS, TAIL_BYTES, PIECES, ROUNDS = 1000, 100_000, 50, 5
 SEED = 20261121
@@ -57,7 +56,7 @@ def measure() -> list[Series]:
         times = []
         for _ in range(ROUNDS):
             began = time.process_time()  # it waits for nothing, and others may use the machine
-            classify(ends, Facts(), book)
+            diagnose(ends, Facts(), book)
             times.append(time.process_time() - began)
         found.append(Series(f"verdict on {RANKS} ranks, {size / 1e6:.0f} MB: {name}", tuple(times), "s"))
     return found

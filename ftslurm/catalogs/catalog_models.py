@@ -60,6 +60,8 @@ class ExitEntry(Strict):
     remedy: Remedy | None = None
     source: Sources = ("site",)
     note: str = ""
+    # Whose own status it is: words of which that tool's output holds one. Empty: any program's.
+    tools: tuple[Text, ...] = ()
 
 
 class ExitRuleEntry(ExitEntry):

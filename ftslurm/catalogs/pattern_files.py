@@ -97,6 +97,7 @@ def exit_meaning(status: int, entry: ExitEntry, listed: bool = True) -> ExitMean
         note=entry.note,
         sources=entry.source,
         listed=listed,
+        tools=entry.tools,
     )
 
 

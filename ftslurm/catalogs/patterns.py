@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import re2
 
@@ -47,6 +47,11 @@ class Pattern:
     note: str = ""
     sources: tuple[str, ...] = ()  # words that the catalogue's table of sources explains
     defers: bool = False  # to any other root of the same rank, for it is a header
+    because: tuple[str, ...] = ()  # rules that have changed it for the line at hand
+
+    def by(self, rule: str, **changes: Any) -> Pattern:
+        """The pattern as a rule has changed it."""
+        return replace(self, because=(*self.because, rule), **changes)
 
     @property
     def heals(self) -> bool:
@@ -69,9 +74,9 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitMeaning:
-    """What an exit status says. status: as a shell gives it, 128+n for signal n. listed: False where only a rule speaks."""
+    """What an exit status says."""
 
-    status: int
+    status: int  # as a shell gives it, 128+n for signal n
     meaning: str
     error_class: ErrorClass
     retriable: Retriable
@@ -79,7 +84,8 @@ class ExitMeaning:
     remedy: Remedy
     note: str = ""
     sources: tuple[str, ...] = ()
-    listed: bool = True
+    listed: bool = True  # False where only a rule speaks
+    tools: tuple[str, ...] = ()  # the output of the tool whose own status it is holds one of these words; empty: any program's
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +165,15 @@ class PatternBook:
     def means(self, word: Word) -> Pattern:
         return self._by_id[word.means]
 
-    def exit(self, status: int) -> ExitMeaning:
-        """What `status` says; -n and 256-n are the same. A status that is not listed goes by the first rule that holds it."""
+    def exit(self, status: int, output: str | None = None) -> ExitMeaning:
+        """What `status` says; -n and 256-n are the same. A status that is not listed goes by the first rule that holds it.
+
+        output: what the program printed: a tool's own status counts only where the tool speaks. None: of any tool.
+        """
         status &= 0xFF
-        if status in self.exits:
-            return self.exits[status]
+        listed = self.exits.get(status)
+        if listed and (output is None or not listed.tools or any(word in output.lower() for word in listed.tools)):
+            return listed
         rule = next(rule for rule in self.rules if rule.low <= status <= rule.high)
         meaning = rule.meaning.meaning.replace("{signal}", signal_name(status - 128))
         return replace(rule.meaning, status=status, meaning=meaning)

@@ -13,11 +13,11 @@ import ftslurm
 from ftslurm.errors import CommandMissing, FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers.srun_options import TORCHRUN_OPTIONS, CommandLine, has_flag, join_components, split_command_line
 from ftslurm.model.text import visible
-from ftslurm.system.programs import mistaken_for, real_program
+from ftslurm.system.programs import become, mistaken_for
 
-# Which of our own options take no value; ftrun_options.py has them all, and a test holds the two together. Named here so
-# that a command line without any of ours, the most frequent one, is read without loading click (25 ms).
-FLAGS = frozenset({"--ft-dry-run", "--ft-verbose", "--ft-version", "--ft-help"})
+# Which of our own options take no value, or one by `=` alone; ftrun_options.py has them all, and a test holds the two together.
+# Named here so that a command line without any of ours, the most frequent one, is read without loading click (25 ms).
+FLAGS = frozenset({"--ft-dry-run", "--ft-plain", "--ft-verbose", "--ft-version", "--ft-help", "--ft-resume-at-limit"})
 # Of ft_launcher's, those that are bare switches there.
 FT_LAUNCHER_FLAGS = frozenset({"--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg"})
 
@@ -49,7 +49,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
             hint=f"`ft_launcher {torchrun[0]} ...` takes it; with ftrun write -N, --ntasks-per-node, --ft-max-restarts",
         )
     asked, values = _own(line)
-    if asked.get("ft_help") or tuple(argv) in (("--help",), ("-h",), ()):
+    if asked.get("ft_help") or tuple(argv) in (("--help",), ("-h",)):
         from ftslurm.cli.ftrun_options import help_text
 
         print(help_text())
@@ -58,9 +58,9 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         print(f"ftslurm {ftslurm.__version__}")
         return 0
     if not line.components[0].command:
-        return _no_command(argv, line, env)
+        return _no_command(line, env)
     if any(has_flag(component.options, "test-only", "help", "usage", "version") for component in line.components):
-        _become("srun", join_components(line.components), env)  # nothing would run
+        become("srun", join_components(line.components), env)  # nothing would run
     _folder_is_there()
     return _run(line, asked, values, env)
 
@@ -72,13 +72,7 @@ def _give_way(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRe
     """
     if program == "srun":
         argv = join_components(split_command_line(argv, FLAGS | FT_LAUNCHER_FLAGS).components)
-    _become(program, argv, env)
-
-
-def _become(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Slurm's own program in our place. Raises: CommandMissing, CalledItself, OSError."""
-    path, its_env = real_program((program,), env)
-    os.execve(path, [program, *argv], its_env)
+    become(program, argv, env)
 
 
 def _folder_is_there() -> None:
@@ -131,12 +125,10 @@ def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple
     return run_job(order)
 
 
-def _no_command(argv: Sequence[str], line: CommandLine, env: Mapping[str, str]) -> int:
-    """`ftrun --version`, `ftrun --usage`, or a command forgotten: srun's to answer, in its own words."""
-    if line.ft:
-        raise UsageError("no command to run", hint="ftrun [options] COMMAND [ARGS]; `ftrun --ft-help`")
+def _no_command(line: CommandLine, env: Mapping[str, str]) -> int:
+    """`ftrun --version`, `ftrun --usage`, or a command forgotten (`ftrun $UNSET`): srun's to answer, with its own status."""
     try:
-        _become("srun", argv, env)
+        become("srun", join_components(line.components), env)
     except (OSError, CommandMissing):
         raise UsageError("no command to run", hint="ftrun [options] COMMAND [ARGS]; `ftrun --ft-help`") from None
 

@@ -45,6 +45,7 @@ LEAVES = {
     "watch": "hang.watch",
     "spares": "nodes.spares",
     "min_nodes": "nodes.min",
+    "resume_at_limit": "time_limit.resume",
 }
 
 
@@ -72,9 +73,9 @@ LEAVES = {
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
 @click.option(
     "--ft-mode",
-    metavar="sync|async|min-healthy",
-    shell_complete=complete.words("sync", "async", "min-healthy"),
-    help="A failed rank restarts: all ranks (sync) or itself (async); min-healthy: see nodes.min_healthy.",
+    metavar="sync|async|min-healthy|independent",
+    shell_complete=complete.words("sync", "async", "min-healthy", "independent"),
+    help="A failed rank restarts: all ranks (sync) or itself (async, independent); min-healthy: see nodes.min_healthy.",
 )
 @click.option(
     "--ft-restart-policy", metavar="any-failed|min-healthy",
@@ -91,6 +92,13 @@ LEAVES = {
 @click.option("--ft-max-restarts", metavar="N", help="Requeues allowed for the job, 0 to 128.")
 @click.option("--ft-spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")
 @click.option("--ft-min-nodes", metavar="N", help="Continue with at least N nodes if a bad one cannot be replaced.")
+@click.option(
+    "--ft-resume-at-limit",
+    metavar="[TIME]",
+    is_flag=False,
+    flag_value="auto",
+    help="Requeue the job before its time limit; the ranks are told TIME before.",
+)
 @click.option(
     "--ft-launcher",
     metavar="srun|local",
@@ -124,6 +132,7 @@ LEAVES = {
     shell_complete=complete.folders,
     help="Where ledgers are kept.  [FTSLURM_STATE_DIR; ~/.ftslurm]",
 )
+@click.option("--ft-plain", is_flag=True, help="Supervise the step as srun does; start nothing again.")
 @click.option("--ft-dry-run", is_flag=True, help="Print what would run, and exit.")
 @click.option("--ft-verbose", is_flag=True, help="Log events and decisions on stderr.  [FTRUN_VERBOSE=1]")
 @click.option("--ft-version", is_flag=True, help="Print the version, and exit.")
@@ -193,6 +202,8 @@ def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     values: dict[str, tuple[Any, str]] = {}
     if asked["ft_retry_keyword"]:
         values["retry.keywords"] = (asked["ft_retry_keyword"], "--ft-retry-keyword")
+    if asked["ft_plain"]:
+        values["plain"] = ("true", "--ft-plain")
     for name, leaf in LEAVES.items():
         if asked[f"ft_{name}"] is not None:
             values[leaf] = (asked[f"ft_{name}"], f"--ft-{name.replace('_', '-')}")

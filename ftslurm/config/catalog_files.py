@@ -44,19 +44,25 @@ class _OnceLoader(_Loader):  # type: ignore[misc]
         return made
 
 
-def load_pattern_book(paths: tuple[str, ...] = ()) -> PatternBook:
-    """Log patterns and exit statuses. paths: of a site's own files, later ones on top. Raises: PolicyError."""
+def load_pattern_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> PatternBook:
+    """Log patterns and exit statuses. paths: of a site's own files, later ones on top. only_roots: as for read_text.
+
+    Raises: PolicyError.
+    """
     book = build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml"), _shipped("device-errors.yaml"))
     for path in paths:
-        book = patterns_laid_over(book, _site(path), path)
+        book = patterns_laid_over(book, _site(path, only_roots), path)
     return book
 
 
-def load_code_book(paths: tuple[str, ...] = ()) -> CodeBook:
-    """Fault codes of all devices. paths: of a site's own files, later ones on top. Raises: PolicyError."""
+def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> CodeBook:
+    """Fault codes of all devices. paths: of a site's own files, later ones on top. only_roots: as for read_text.
+
+    Raises: PolicyError.
+    """
     book = CodeBook(load_ascend_catalog(), build_nvidia(_shipped("nvidia.yaml")), build_amd(_shipped("amd.yaml")))
     for path in paths:
-        book = codes_laid_over(book, _site(path), path)
+        book = codes_laid_over(book, _site(path, only_roots), path)
     return book
 
 
@@ -69,9 +75,9 @@ def _shipped(name: str) -> Any:
     return _parsed(files("ftslurm.catalogs").joinpath(name).read_text(encoding="utf-8"), name)
 
 
-def _site(path: str) -> SiteFile:
+def _site(path: str, only_roots: bool) -> SiteFile:
     """Raises: PolicyError for a file that cannot be read, is too large or wrong."""
-    return read_site(_parsed(_bounded(read_text(path, "the catalogue"), path), path), path)
+    return read_site(_parsed(_bounded(read_text(path, "the catalogue", only_roots), path), path), path)
 
 
 def _bounded(text: str, place: str) -> str:

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from ftslurm.catalogs.codebook import CodeBook
 
 
-def fault_lookup(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) -> Callable[[str, str, Severity], CodeMeaning]:
-    """(kind of device, code, severity) -> its meaning. user_induced: codes. catalogs: a site's own files.
+def fault_lookup(
+    user_induced: tuple[str, ...], catalogs: tuple[str, ...] = (), only_roots: bool = False
+) -> Callable[[str, str, Severity], CodeMeaning]:
+    """(kind of device, code, severity) -> its meaning. user_induced: codes. catalogs: a site's own files. only_roots: as for
+    read_text.
 
     What it gives raises PolicyError for a file that cannot be read.
     """
@@ -25,7 +28,7 @@ def fault_lookup(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) 
         from ftslurm.config.catalog_files import load_code_book
 
         if not books:
-            books.append(load_code_book(catalogs))
+            books.append(load_code_book(catalogs, only_roots))
         found = books[0].meaning(kind, code, severity)
         return replace(found, user_induced=True) if found.code in induced else found
 

@@ -68,9 +68,9 @@ def _from_options(values: Mapping[str, tuple[Any, str]]) -> Layer:
     return Layer({name: raw for name, (raw, _) in values.items()}, {name: option for name, (_, option) in values.items()})
 
 
-def read_tree(path: str, what: str) -> dict[str, Any]:
-    """A YAML file of people's, bounded. Raises: PolicyError naming file and line."""
-    return _parse(read_text(path, what), path)[0]
+def read_tree(path: str, what: str, only_roots: bool = False) -> dict[str, Any]:
+    """A YAML file of people's, bounded. only_roots: as for read_text. Raises: PolicyError naming file and line."""
+    return _parse(read_text(path, what, only_roots), path)[0]
 
 
 def policy_layers(path: Path) -> list[Layer]:

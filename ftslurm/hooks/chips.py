@@ -47,7 +47,7 @@ def _meant(settings: HookSettings, node: str) -> Iterator[tuple[Probe, DeviceRep
     """Chips with a fault that a reset may mend, and the codes that say so."""
     env = tool_env(settings, node)
     os.environ.update(env)  # the probes' helpers inherit ours
-    meaning = fault_lookup((), settings.catalogs)
+    meaning = fault_lookup((), settings.catalogs, only_roots=True)
     for probe in choose_probes(env, run):
         for report in probe.read(settings.device_timeout_s).reports:
             said_of = {code: meaning(report.kind, code, report.severity).fault_class for code in report.codes}

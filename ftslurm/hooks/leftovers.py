@@ -20,7 +20,9 @@ from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import Finding, NodeHealth, drain_reason, judge, one_line
 from ftslurm.policies.node.leftovers import (
+    ROOT,
     NodeJob,
+    Whose,
     is_logged_in,
     leftover_processes,
     may_end_all,
@@ -29,11 +31,20 @@ from ftslurm.policies.node.leftovers import (
     spared_processes,
 )
 from ftslurm.slurm.admin import SlurmAdmin
-from ftslurm.system import cgroups, shared_memory
-from ftslurm.system.processes import all_processes, commands_of, end_processes, is_stuck, send_signal, signal_all_of
+from ftslurm.system import cgroups, shared_memory, waits
+from ftslurm.system.processes import (
+    all_processes,
+    commands_of,
+    end_processes,
+    send_signal,
+    signal_all_of,
+    stopped_processes,
+    stuck_among,
+)
 
 MAX_LISTED = 200
 SLURM_USERS = "the user is SlurmUser, whose daemons may run here"
+USERS_DOING = "some stay: processes here wait for a file system or memory that a user's program serves, or are frozen"
 # Between two looks for processes that others of the user's have started meanwhile.
 AGAIN_S = 0.2
 # Until it is believed that nothing is left: what forks and ends all the time may pass a look by.
@@ -68,9 +79,13 @@ class Case:
     """Whose leftovers, and of which job. untouchable: why nothing of the user may be touched now; empty if it may."""
 
     job: str
-    user_id: int
+    whose: Whose
     node: str
     untouchable: Callable[[], str]
+
+    @property
+    def user_id(self) -> int:
+        return self.whose.user_id
 
 
 def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) -> str:
@@ -79,11 +94,11 @@ def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) 
         return "leftovers are not looked for"
     deadline = time.monotonic() + settings.leftovers_limit_s
     memory = Memory(settings.state, facts.node)
-    left = left_by(facts.user_id)
+    whose, left = left_by(facts.user_id, admin)
     if not left:
         settled(memory, facts.user_id)
         return "nothing was left"
-    case = Case(str(facts.job), facts.user_id, facts.node, lambda: _untouchable(facts, admin))
+    case = Case(str(facts.job), whose, facts.node, lambda: _untouchable(facts, admin))
     _unsettled(memory, case)  # already now: we may be cut off
     # Only now: slurmctld would be asked by every node of every job that ends.
     if why := case.untouchable():
@@ -120,19 +135,31 @@ def _unsettled(memory: Memory, case: Case) -> None:
         memory.change(known, replace(known, unfinished=(*known.unfinished, Unfinished(case.user_id, case.job))))
 
 
-def left_by(user_id: int) -> Left:
-    """A user who is logged in here besides keeps the shared memory."""
-    processes, left = _look_for(user_id)
+def left_by(user_id: int, admin: SlurmAdmin) -> tuple[Whose, Left]:
+    """Slurm is asked who SlurmUser is only where something is left. A user who is logged in here keeps the shared memory."""
+    whose = Whose(user_id)
+    processes, left = _look_for(whose)
+    if left:
+        whose = _with_slurm_user(whose, admin)
+        left = leftover_processes(processes, whose)
     if is_logged_in(processes, user_id):
-        return Left(left, (), ())
-    return Left(left, shared_memory.files_of(user_id), shared_memory.segments_of(user_id))
+        return whose, Left(left, (), ())
+    return whose, Left(left, shared_memory.files_of(user_id), shared_memory.segments_of(user_id))
 
 
-def _look_for(user_id: int) -> tuple[Mapping[int, Process], tuple[Process, ...]]:
+def _with_slurm_user(whose: Whose, admin: SlurmAdmin) -> Whose:
+    """Without Slurm's answer nothing is touched (Case.untouchable)."""
+    with suppress(FtslurmError):
+        if (slurm_user := admin.slurm_user()) is not None:
+            return replace(whose, keepers=ROOT | {slurm_user})
+    return whose
+
+
+def _look_for(whose: Whose) -> tuple[Mapping[int, Process], tuple[Process, ...]]:
     """All processes, and what of the user's is left among them: nothing, if several looks find nothing."""
     for _ in range(LOOKS):
         processes = all_processes()
-        if left := leftover_processes(processes, user_id):
+        if left := leftover_processes(processes, whose):
             break
     return processes, left
 
@@ -151,25 +178,28 @@ def _untouchable(facts: JobFacts, admin: SlurmAdmin) -> str:
 def _end(settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadline: float) -> tuple[tuple[Process, ...], str]:
     """Until a look finds none: gives those that cannot be ended, or why others stay.
 
-    Only what was sent SIGKILL and stays in uninterruptible sleep cannot be ended. Whatever else is there had no time yet, is
-    new, or is held by one who traces it: a user can bring that about, and drains no node by it.
+    Only what was sent SIGKILL and stays in uninterruptible sleep cannot be ended, if no user can have caused that sleep. Any
+    other had no time yet, is new, or is held by one who traces it: a user can cause that, and drains no node by it.
     """
     rest_s = max(deadline - time.monotonic(), 0.0)
     end_processes(doomed, min(settings.kill_grace_s, rest_s), 0.0)
     killed: dict[tuple[int, float], float] = {}  # when it was sent SIGKILL for the first time
-    new = True
+    new, aborted = True, False
     while True:
         if new and (why := case.untouchable()):  # a job may have begun since
             return (), f"not all are gone: {why}"
-        left = _end_at_one_stroke(case.user_id) if new else leftover_processes(all_processes(), case.user_id)
+        left = _end_at_one_stroke(case.whose) if new else leftover_processes(all_processes(), case.whose)
         now = time.monotonic()
         new = any((one.pid, one.started) not in killed for one in left)
         for one in left:
             killed.setdefault((one.pid, one.started), now)
+        if left and not new and not aborted:  # they outlive SIGKILL so far
+            waits.abort_fuse(case.user_id, (one.pid for one in left), is_logged_in(all_processes(), case.user_id))
+            aborted = True
         had_time = [one for one in left if now - killed[one.pid, one.started] >= settings.kill_wait_s]
-        if stuck := tuple(one for one in had_time if is_stuck(one)):
-            return stuck, ""
-        if not left and not _look_for(case.user_id)[1]:
+        if stuck := stuck_among(had_time):
+            return ((), USERS_DOING) if waits.are_users_doing(all_processes()) else (stuck, "")
+        if not left and not _look_for(case.whose)[1]:
             return (), ""
         new = new or not left
         if now >= deadline:
@@ -177,17 +207,20 @@ def _end(settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadli
         time.sleep(AGAIN_S)
 
 
-def _end_at_one_stroke(user_id: int) -> tuple[Process, ...]:
+def _end_at_one_stroke(whose: Whose) -> tuple[Process, ...]:
     """All that is the user's stands still first, so that nothing can fork; then the leftovers are killed, and what is spared
-    goes on. Gives those that are there a moment later."""
-    _end_in_groups(user_id)
-    stood = {(one.pid, one.started) for one in all_processes().values() if one.state == "stopped"}
-    signal_all_of(user_id, SIGSTOP)  # where that cannot be done, those are killed that are seen
+    goes on. Gives those that are there a moment later.
+
+    Nothing is counted before they stand still: on a busy node many that fork all the time make each look a long one.
+    """
+    stood = stopped_processes()
+    signal_all_of(whose.user_id, SIGSTOP)  # where that cannot be done, those are killed that are seen
+    _end_in_groups(whose)
     still = all_processes()
-    left = leftover_processes(still, user_id)
-    spared = spared_processes(still, user_id)
+    left = leftover_processes(still, whose)
+    spared = spared_processes(still, whose)
     # Somebody else in their session may tell them to go on (kill(2), SIGCONT), so not one by one where none is spared.
-    if not left or spared or not signal_all_of(user_id, SIGKILL):
+    if not left or spared or not signal_all_of(whose.user_id, SIGKILL):
         for one in left:
             send_signal(one, SIGKILL)
     # Children first: a shell that finds one stopped would take it for a job that its user has put aside.
@@ -195,32 +228,32 @@ def _end_at_one_stroke(user_id: int) -> tuple[Process, ...]:
         if (one.pid, one.started) not in stood:
             send_signal(one, SIGCONT)
     until = time.monotonic() + REAPED_S
-    while (left := leftover_processes(all_processes(), user_id)) and time.monotonic() < until:
+    while (left := leftover_processes(all_processes(), whose)) and time.monotonic() < until:
         time.sleep(REAPED_S / 10)
     return left
 
 
-def _end_in_groups(user_id: int) -> None:
+def _end_in_groups(whose: Whose) -> None:
     """Whatever is in a cgroup of a job's that holds nothing but leftovers ends there: no signal lets it go on or fork."""
     ended: set[Path] = set()
     tried: set[Path] = set()
-    for one in leftover_processes(all_processes(), user_id):
+    for one in leftover_processes(all_processes(), whose):
         for group in cgroups.job_groups(one.pid):
             if ended & {group, *group.parents}:
                 break
-            if group not in tried and len(tried) < MAX_GROUPS and _end_group(group, user_id):
+            if group not in tried and len(tried) < MAX_GROUPS and _end_group(group, whose):
                 ended.add(group)
             tried.add(group)
 
 
-def _end_group(group: Path, user_id: int) -> bool:
+def _end_group(group: Path, whose: Whose) -> bool:
     """Gives whether all in it were killed, as they stood still."""
     with suppress(OSError):
-        if not may_stand_still(cgroups.members(group), all_processes(), user_id):
+        if not may_stand_still(cgroups.members(group), all_processes(), whose):
             return False
         with cgroups.standing_still(group) as still:
             pids, processes = cgroups.members(group), all_processes()
-            if not still or not may_end_all(pids, processes, user_id):
+            if not still or not may_end_all(pids, processes, whose):
                 return False
             if not cgroups.kill_all(group):
                 for pid in pids:

@@ -66,7 +66,9 @@ def _kernel(settings: HookSettings, node: str, known: Remembered) -> tuple[tuple
     if lines:
         from ftslurm.config.catalog_files import load_pattern_book
 
-        said = kernel_log.findings(lines, load_pattern_book(settings.catalogs), fault_lookup((), settings.catalogs))
+        said = kernel_log.findings(
+            lines, load_pattern_book(settings.catalogs, only_roots=True), fault_lookup((), settings.catalogs, only_roots=True)
+        )
         if said[0].health is NodeHealth.BAD:
             return said, replace(known, proof=said[0].what)
     if known.proof:
@@ -112,7 +114,7 @@ def _devices(settings: HookSettings, node: str, deadline: float) -> tuple[Findin
     os.environ.update(env)  # the probes' helpers inherit ours
     probes = choose_probes(env, run)
     found: list[Finding] = []
-    meaning = fault_lookup((), settings.catalogs)
+    meaning = fault_lookup((), settings.catalogs, only_roots=True)
     for probe in probes:
         left_s = min(settings.device_timeout_s, deadline - time.monotonic())
         answer = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")

@@ -40,15 +40,15 @@ def try_again(settings: HookSettings, node: str, memory: Memory, owed: tuple[Unf
 
 
 def _again(settings: HookSettings, node: str, memory: Memory, one: Unfinished, deadline: float) -> Tried:
-    left = left_by(one.user_id)
+    request_s = min(settings.slurm_timeout_s, REQUEST_S)
+    admin = SlurmAdmin(request_s)
+    whose, left = left_by(one.user_id, admin)
     if not left:
         settled(memory, one.user_id)
         return Tried()
-    request_s = min(settings.slurm_timeout_s, REQUEST_S)
     if deadline - time.monotonic() < request_s + settings.kill_grace_s + settings.kill_wait_s:
         return _stays(left, one, "no time was left to clear them away")
-    admin = SlurmAdmin(request_s)
-    case = Case(one.job, one.user_id, node, lambda: _any_job(admin, node, one.user_id))
+    case = Case(one.job, whose, node, lambda: _any_job(admin, node, one.user_id))
     if why := case.untouchable():
         return _stays(left, one, why)
     ended, why = clear(settings, memory, case, left, deadline)

@@ -64,10 +64,9 @@ class LocalScheduler:
     pool: LocalPool
     count: int
 
-    def ask(self) -> SlurmAnswered:
-        return SlurmAnswered(
-            state="RUNNING", batch=True, requeueable=True, usable=frozenset(self.pool.nodes), node_count=self.count
-        )
+    def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
+        nodes = frozenset(self.pool.nodes)
+        return SlurmAnswered("RUNNING", batch=True, requeueable=True, usable=nodes, node_count=self.count, idle=nodes)
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         return NodeProbed(node, None, "a local node has no other way to it")

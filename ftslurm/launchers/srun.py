@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ftslurm.launchers import placement
+from ftslurm.launchers.containers import CONTAINER_VARIABLES, Runtime, runtime_of, with_mount
 from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import Python, in_bundle
 from ftslurm.launchers.same_share import REPLACED, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
@@ -23,6 +24,11 @@ CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 _OURS = ("--kill-on-bad-exit=0", "--wait=0")
 
 
+def are_independent(options: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Did the user say that a rank that fails ends no other? Source: srun(1), --kill-on-bad-exit and SLURM_KILL_BAD_EXIT."""
+    return (option_value(options, "kill-on-bad-exit") or env.get("SLURM_KILL_BAD_EXIT", "")) == "0"
+
+
 def overruled(options: Sequence[str], others_end: bool) -> tuple[str, ...]:
     """A sentence for each of the user's options that ftrun does not follow.
 
@@ -30,7 +36,7 @@ def overruled(options: Sequence[str], others_end: bool) -> tuple[str, ...]:
     """
     found = []
     if others_end and option_value(options, "kill-on-bad-exit") == "0":
-        found.append("--kill-on-bad-exit=0: a rank that fails ends the others; with --ft-mode async it alone starts again")
+        found.append("--kill-on-bad-exit=0: a rank that fails ends the others; omit --ft-mode, and it does not")
     if (wait := option_value(options, "wait")) not in (None, "0"):
         found.append(f"--wait={wait}: ranks may exit when they like; --ft-set hang.exit_detection=true reports those that do not")
     return tuple(f"without effect: {sentence}" for sentence in found)
@@ -43,7 +49,7 @@ _SHAPES = (
     "SLURM_EXACT", "SLURM_THREADS", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_LABELIO", "SLURM_STDINMODE",
     "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_MPI_TYPE", "SLURM_PROLOG", "SLURM_EPILOG", "SLURM_TASK_PROLOG",
     "SLURM_TASK_EPILOG", "SLURM_WAIT", "SLURM_KILL_BAD_EXIT", "SLURM_STEP_", "SLURM_CORE_SPEC", "SLURM_NNODES",
-    "SLURM_JOB_NUM_NODES", "SLURM_CONTAINER", "SLURM_NETWORK", "SLURM_MULTI_PROG", "SLURM_UNBUFFEREDIO", "SRUN_",
+    "SLURM_JOB_NUM_NODES", "SLURM_NETWORK", "SLURM_MULTI_PROG", "SLURM_UNBUFFEREDIO", "SRUN_",
     "SLURM_DEBUG",  # srun refuses it beside --quiet
 )  # fmt: skip
 
@@ -51,7 +57,8 @@ _SHAPES = (
 def own_step_env(env: Mapping[str, str]) -> dict[str, str]:
     """The environment for an srun of ours inside the user's job. Without the mark of programs.py: an agent has it from ftrun, and
     would without the number of its step be taken for one that stands in for srun."""
-    return {name: value for name, value in env.items() if not name.startswith(_SHAPES) and name != MARK}
+    shapes = (*_SHAPES, *CONTAINER_VARIABLES)
+    return {name: value for name, value in env.items() if not name.startswith(shapes) and name != MARK}
 
 
 def beside_argv(nodes: Sequence[str], name: str, argv: Sequence[str], job: int = 0) -> tuple[str, ...]:
@@ -74,7 +81,7 @@ def exported(options: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
 
     It is named there, never given with its value: command lines can be read by everybody.
     """
-    wanted = option_value(options, "export") or env.get("SLURM_EXPORT_ENV")
+    wanted = option_value(options, "export") or env.get("SRUN_EXPORT_ENV") or env.get("SLURM_EXPORT_ENV")
     words = (wanted or "ALL").split(",")
     if "ALL" in words:
         return tuple(options)
@@ -103,7 +110,8 @@ def beside_env(env: Mapping[str, str], job: int) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class SrunLauncher:
     """components: the user's srun options and command, one or several (heterogeneous step). granted: nodes of the allocation.
-    width: of the step, 0 where that is srun's to say. again: the command ran in an earlier scheduling of the job.
+    width: of the step, 0 where that is srun's to say. again: the command ran in an earlier scheduling of the job. bundle: the
+    interpreter that containers get mounted, empty where they have one.
     """
 
     components: tuple[Component, ...]
@@ -114,6 +122,7 @@ class SrunLauncher:
     width: int = 0
     launched: list[int] = field(default_factory=list)
     again: bool = False
+    bundle: str = ""
 
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
         return tuple(argv for argv, _ in self._rendered(layout))
@@ -131,7 +140,10 @@ class SrunLauncher:
         # A step that is launched again would begin the files of the one before anew; whoever asks for that means other jobs'.
         again = ("--open-mode=append",) if self.launched or self.again else ()
         command = () if has_flag(component.options, "multi-prog") else component.command
-        return Component((*options, *again, *_OURS), self.python.shim_argv(command))
+        python = self.python
+        if self.bundle and runtime_of(options, self.env) is Runtime.PYXIS:
+            options, python = with_mount(options, self.env, self.bundle), in_bundle(self.bundle)
+        return Component((*options, *again, *_OURS), python.shim_argv(command))
 
     def watch_argv(self, nodes: Sequence[str], job: int = 0) -> tuple[str, ...]:
         return beside_argv(nodes, "ftslurm-agent", self.python.agent_argv(self.poll_s), job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from ftslurm.system.programs import real_program
 # Two interrupts within a second end a step (srun(1)); nearer to each other the kernel would deliver one.
 _BETWEEN_INTERRUPTS_S = 0.05
 _PR_SET_PDEATHSIG = 1
+# Of srun's last words; a step that is cancelled says so at its end.
+WORDS_MAX = 65536
 
 
 def _prepare(parent: int, orphaned: int) -> Callable[[], None]:
@@ -34,6 +37,15 @@ def _prepare(parent: int, orphaned: int) -> Callable[[], None]:
     return prepare
 
 
+def _end_of_stderr() -> int | None:
+    """The size of our stderr, None if it is no file."""
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
 class ProcessStep:
     """See StepHandle. end: a further way to end its tasks, tried first by `kill`."""
 
@@ -45,6 +57,7 @@ class ProcessStep:
         gets when ours has ended in whatever way, 0 for none. Raises: CommandMissing, CalledItself."""
         sink = subprocess.DEVNULL if quiet else None
         self._end = end
+        self._errors = _end_of_stderr() if not quiet else None
         program, its_env = real_program(argv, env)
         try:
             self._process = subprocess.Popen(
@@ -64,6 +77,18 @@ class ProcessStep:
 
     def ranks_ended(self) -> frozenset[int]:
         return frozenset()
+
+    def words(self) -> str:
+        """Of a stderr that is a file, at most the last WORDS_MAX bytes."""
+        if self._errors is None:
+            return ""
+        try:
+            with open("/proc/self/fd/2", "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(self._errors, size - WORDS_MAX))
+                return file.read(WORDS_MAX).decode(errors="replace")
+        except OSError:
+            return ""
 
     def signal(self, number: int) -> None:
         if self._process.poll() is None:
@@ -103,6 +128,10 @@ class JoinedSteps:
 
     def ranks_ended(self) -> frozenset[int]:
         return frozenset(rank for step, ranks in self._parts if step.ended() is not None for rank in ranks)
+
+    def words(self) -> str:
+        """All of them write to the same stderr."""
+        return self._parts[0][0].words()
 
     def signal(self, number: int) -> None:
         for step, _ in self._parts:

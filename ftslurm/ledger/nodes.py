@@ -8,15 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ftslurm.ledger.shared_file import MemoryFile
-from ftslurm.model.folds.node_memory import NodeCleared, NodeLeft, NodeReinstated, Told
+from ftslurm.model.folds.node_memory import NodeCleared, NodeFailed, NodeLeft, NodeReinstated, Told
 
 # Some 200 bytes a record; of a longer file the end counts.
 MAX_BYTES = 4 << 20
 # Lines of version 1 do not say whether a fact or only words were behind them, and count for nothing.
 VERSION = 2
-_KINDS: Mapping[str, type[Told]] = {"left": NodeLeft, "reinstated": NodeReinstated, "cleared": NodeCleared}
+_KINDS: Mapping[str, type[Told]] = {"left": NodeLeft, "failed": NodeFailed, "reinstated": NodeReinstated, "cleared": NodeCleared}
 _BY_A_JOB = ("cluster", "node", "job", "why")
-_TEXTS = {"left": _BY_A_JOB, "reinstated": _BY_A_JOB, "cleared": ("cluster", "node")}
+_TEXTS = {"left": _BY_A_JOB, "failed": _BY_A_JOB, "reinstated": _BY_A_JOB, "cleared": ("cluster", "node")}
 
 
 class NodeMemory:

@@ -75,10 +75,11 @@ class StopRanks:
 
 @dataclass(frozen=True, slots=True)
 class SignalRanks:
-    """Pass a signal on to every rank, or to `ranks`."""
+    """Pass a signal on to every rank, or to `ranks`. group: also to the processes of its process group, as torchrun does."""
 
     number: int
     ranks: tuple[int, ...] | None = None
+    group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ class LookAtDevices:
 
 @dataclass(frozen=True, slots=True)
 class AskSlurm:
-    """Ask Slurm for the state of the job and of its nodes."""
+    """Ask Slurm for the state of the job and of its nodes; and whether it could ever start again `without` these nodes."""
+
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +269,13 @@ class KeepEvidence:
 @dataclass(frozen=True, slots=True)
 class TellOthers:
     """Let later jobs of this user know that the job leaves these nodes for a fault. nodes: node -> why. reinstated: nodes that
-    it uses again, so that what it has said of them counts no more.
+    it uses again, so that what it has said of them counts no more. failed: node -> why, where it only failed,
+    and ran well elsewhere.
     """
 
     nodes: Mapping[str, str]
     reinstated: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

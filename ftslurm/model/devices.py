@@ -117,7 +117,7 @@ class CodeMeaning:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A device fault of the job, graded."""
+    """A device fault of the job, graded. shared: several chips raised the code at one moment, so it accuses none of them."""
 
     node: str
     device: str
@@ -125,6 +125,11 @@ class Fault:
     name: str
     fault_class: FaultClass
     user_induced: bool = False
+    shared: bool = False
+
+    @property
+    def blames_node(self) -> bool:
+        return not (self.user_induced or self.shared)
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -207,9 +207,11 @@ class StepsListed:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """The launcher's own process (srun) has ended; `status` is no evidence for any rank."""
+    """The launcher's own process (srun) has ended; `status` is no evidence for any rank. cancelled: the steps that a person has
+    cancelled, by srun's words, as far as we can read them."""
 
     status: ExitStatus
+    cancelled: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,14 @@ class PartEnded:
     """Of a step with a launcher's process for each of several jobs, one has ended, and these ranks of it are not here."""
 
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TasksEnded:
+    """srun says of tasks on these nodes that they have ended. why: what it or pyxis said before, empty if nothing."""
+
+    nodes: tuple[str, ...]
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,17 +271,31 @@ class SignalSeen:
     rank: int | None = None
 
 
+class Preempted(Enum):
+    """What Slurm does to a job at the end of the grace of a preemption that it has announced."""
+
+    REQUEUED = "requeued"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmAnswered:
-    """What Slurm said of our job and its nodes."""
+    """What Slurm said of our job and its nodes. preempted: None where no preemption is announced; then end_time is the end of its
+    grace.
+    """
 
     state: str = ""  # base state of the job
     batch: bool = False  # batch, requeueable, end_time (Unix seconds): of the job
     requeueable: bool = False
     end_time: int = 0
     bad_nodes: tuple[tuple[str, str], ...] = ()  # (name, Slurm's words) of the job's nodes that are down or failing
-    usable: frozenset[str] | None = None  # all nodes of the job's partition that could run it, None if not known
+    usable: frozenset[str] | None = None  # all nodes that fit the job, down ones too, by what it asks for; None if not known
+    idle: frozenset[str] = frozenset()  # of those, nodes outside of the job that run nothing now
     node_count: int = 0  # what it asks for
+    least: int = 0  # the fewest nodes with which Slurm starts it again, 0: node_count
+    without: frozenset[str] | None = None  # what Slurm was asked to do without, None: it was not asked whether the job fits then
+    fits: bool | None = None  # could the job ever start without those? None: nobody knows, so the nodes are counted
     error: str = ""  # it did not say anything
     epilog: bool = False  # the site has one, so that a clean-up takes longer
     away: bool = False  # of an error that the return of slurmctld may mend
@@ -280,6 +304,8 @@ class SlurmAnswered:
     loans_over: frozenset[int] = frozenset()  # donor jobs of ours that have ended, or are about to
     excluded: frozenset[str] = frozenset()  # nodes that the job is kept off now
     slurmd_timeout_s: float = 0.0  # for so long Slurm waits for a node that says nothing; 0 if not told
+    preempted: Preempted | None = None
+    to_be_held: bool = False  # somebody has held the job for when it waits again
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,13 +480,14 @@ class StageSet:
 @dataclass(frozen=True, slots=True)
 class Progressed:
     """The programs on `node` have come to this training step; 0: they tell none. beats: of the rank that has beaten most. saved:
-    how often it has ended a section in which it saves."""
+    how often it has ended a section in which it saves; saving_s: the longest of those, seconds."""
 
     node: str
     step: int
     attempt: int = 0
     beats: int = 0
     saved: int = 0
+    saving_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,6 +562,7 @@ Event = (
     | ShimLost
     | ShimLeft
     | PartEnded
+    | TasksEnded
     | NodeChecked
     | NodeBorrowed
     | DonorSubmitted

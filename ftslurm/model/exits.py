@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ftslurm.model.values import dataclass
@@ -62,6 +63,22 @@ def undelivered(status: ExitStatus) -> str:
     of 24.11).
     """
     return next((words for number, words in _UNDELIVERED.items() if status == ExitStatus(number & 0xFF)), "")
+
+
+# Of slurmstepd, through srun, where `scancel JOB.STEP` has ended a step. With DUE TO it was the time limit, a preemption or a
+# node. Seen on 22.05 and 26.05.
+_CANCELLED = re.compile(r"^slurmstepd[^:]*: error: \*\*\* STEP (\d+\.\d+) ON \S+ CANCELLED AT \S+ \*\*\*\s*$", re.MULTILINE)
+# Slurm ends a step with the same words for reasons of its own, and says these beside them.
+_OTHERWISE = re.compile(
+    r"^(?:srun|slurmstepd)\b.*(?:launch failed|terminating|memory|oom|exceeded|i/?o error|pmi|mpi|not responding|failure"
+    r"|exited with exit code|timed out)",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def cancelled_steps(said: str) -> frozenset[str]:
+    """Steps, `7.0`, that a person has cancelled, by what srun has said."""
+    return frozenset() if _OTHERWISE.search(said) else frozenset(_CANCELLED.findall(said))
 
 
 # Linux's numbers (signal(7)), the only ones Slurm's nodes have; a table, for the words do no I/O and need no module.

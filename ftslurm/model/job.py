@@ -1,8 +1,9 @@
-"""The words for where a job runs."""
+"""The words for where a job runs, and who called it."""
 
 from __future__ import annotations
 
 from dataclasses import field, replace
+from enum import Enum
 
 from ftslurm.model.shares import Share
 from ftslurm.model.values import dataclass
@@ -63,3 +64,34 @@ class Task:
 
     def with_port(self, free_port: int) -> Task:
         return replace(self, free_port=free_port)
+
+
+class Reading(str, Enum):
+    """What a failure of the step is to the caller."""
+
+    FAILURE = "failure"  # nothing goes on because of it: the remedies are wanted
+    ANSWER = "answer"  # a script looks at the status and goes on: it wants to know
+    DOUBT = "doubt"  # nobody can tell
+
+
+_WORDS = {
+    Reading.FAILURE: "a failure",
+    Reading.ANSWER: "an answer to the script",
+    Reading.DOUBT: "perhaps an answer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How the call of ftrun was read. why: the place and the reason, for people. last: nothing follows it in its
+    script. ends: the script ends with its status."""
+
+    reading: Reading = Reading.FAILURE
+    why: str = ""
+    last: bool = False
+    ends: bool = False
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"a failed step is {_WORDS[self.reading]}{f' ({self.why})' if self.why else ''}"

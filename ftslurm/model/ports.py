@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class Scheduler(Protocol):
     """The provider of the allocation: Slurm, or the local pool."""
 
-    def ask(self) -> SlurmAnswered:
-        """The state of job and nodes. Never raises; may take as long as the client's time limit."""
+    def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
+        """The state of job and nodes; and whether the job fits `without` these. Never raises; may take as long as the client's
+        time limit."""
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         """By another way than our own connections: can the node run anything? Never raises."""
@@ -75,6 +76,9 @@ class StepHandle(Protocol):
 
     def ranks_ended(self) -> frozenset[int]:
         """For a step with one process per job: the ranks of processes that ended while others still run."""
+
+    def words(self) -> str:
+        """What the launcher, or who else writes there, has printed as an error since it began; empty if we cannot read it."""
 
     def signal(self, number: int) -> None:
         """Hand a signal to the launcher, which passes it to every task."""

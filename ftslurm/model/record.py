@@ -54,6 +54,16 @@ class SettingsFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class CallRead:
+    """How the call of ftrun `run` in its script was read. reading: of model/job.py. words: the same for people."""
+
+    at: float
+    run: str
+    reading: str
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptBegan:
     """The command is about to run on every slot."""
 
@@ -188,6 +198,7 @@ class Diagnosed:
     spread: str = ""
     advice: str = ""
     end: str = ""  # how that rank ended by itself, in words; empty where it did not, and in ledgers of before
+    because: tuple[str, ...] = ()  # ids of the pattern and of the rules that made it (Verdict.because)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +211,21 @@ class Reinstated:
     attempt: int
     signature: str
     nodes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentEnded:
+    """What came of running without `node` (Decided.without). well: it ran well elsewhere, else it failed there as well, and the
+    node is not to blame. excluded: the job uses the node no more. signature: of the failure.
+    """
+
+    at: float
+    attempt: int
+    node: str
+    signature: str
+    well: bool
+    excluded: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +246,7 @@ class HangSeen:
     cause: str = ""
     blamed: tuple[str, ...] = ()
     since: float = 0.0  # when progress ended, Unix seconds; 0 if not told
+    left: str = ""  # why ftrun leaves it alone; empty if it answers it
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +375,7 @@ class Decided:
     dead: tuple[str, ...] = ()  # nodes that do not live now
     reason: str = ""  # of `why`, what the rung itself says; empty in ledgers of before
     settings: tuple[tuple[str, str, str], ...] = ()  # (rung, setting, value) that each rung that was asked looked at; likewise
+    without: str = ""  # an experiment: the node without which the job runs next, to see whether it fails there as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,12 +396,14 @@ class CleanUpBegan:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """What became of decision `id`. ok None: begun, end unknown."""
+    """What became of decision `id`. ok None: begun, end unknown. let_in: nodes that a requeue was to exclude, and without which
+    Slurm could never start the job."""
 
     at: float
     id: str
     ok: bool
     what: str = ""
+    let_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,6 +510,7 @@ class IterationSeen:
 Record = (
     RunBegan
     | SettingsFrom
+    | CallRead
     | AttemptBegan
     | StepReached
     | RankBegan
@@ -487,6 +518,7 @@ Record = (
     | TroubleSeen
     | Diagnosed
     | Reinstated
+    | ExperimentEnded
     | HangSeen
     | HangEnded
     | Paused
@@ -516,6 +548,7 @@ KINDS: Mapping[str, type] = {
     for kind in (
         RunBegan,
         SettingsFrom,
+        CallRead,
         AttemptBegan,
         StepReached,
         RankBegan,
@@ -526,6 +559,7 @@ KINDS: Mapping[str, type] = {
         TroubleSeen,
         Diagnosed,
         Reinstated,
+        ExperimentEnded,
         HangSeen,
         HangEnded,
         Paused,

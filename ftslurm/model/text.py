@@ -47,3 +47,7 @@ def cut(text: str, most: int) -> str:
 def cut_front(text: str, most: int) -> str:
     """At most so many characters, the beginning left out: of a path the end tells more."""
     return text if len(text) <= most else "..." + text[len(text) - max(0, most - 3) :]
+
+
+def how_often(times: int) -> str:
+    return {1: "once", 2: "twice"}.get(times) or counted(times, "time")

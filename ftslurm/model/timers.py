@@ -30,6 +30,7 @@ class Timer(Word):
     HINTS = "hints"  # for what tells reasons for a hang
     PASS_ON = "pass on"  # noqa: S105 -- to pass a signal on
     WARNING = "warning"  # for ranks to end after one
+    LIMIT = "limit"  # to ask when the time limit ends the job
     # while ranks are stopped and facts collected
     STOP = "stop"
     TELL = "tell"  # to tell people what is waited for

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
+from typing import Any
 
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.values import dataclass
@@ -110,6 +111,8 @@ class Lead:
 
 
 NO_LEAD = Lead()
+# Signatures: which devices a program sees depends on its environment, too: a mask (CUDA_VISIBLE_DEVICES), no --gres.
+AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 UNKNOWN = "unknown"  # the signature of a failure that nobody could look into
 
 
@@ -132,6 +135,11 @@ class Verdict:
     follows: str = ""  # what the error follows from node to node, where it is the program's for that
     called: bool = False  # words of the user's own call it retriable, whatever else it is
     lead: Lead = NO_LEAD
+    because: tuple[str, ...] = ()  # ids of the pattern and of the rules that made it, in their order
+
+    def by(self, rule: str, **changes: Any) -> Verdict:
+        """The verdict as a rule has changed it."""
+        return replace(self, because=(*self.because, rule), **changes)
 
 
 def unknown(why: str) -> Verdict:

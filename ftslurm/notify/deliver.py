@@ -57,7 +57,8 @@ def _by_command(destination: Destination, notice: Notice) -> str:
         return f"{destination.argv[0]} did not end within {COMMAND_LIMIT_S:g} s"
     if done.status:
         last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
-        return cut(visible(f"{destination.argv[0]} ended with status {done.status}{f': {last}' if last else ''}"), MAX_WHY)
+        said = f": {scrubbed(last, destination)}" if last else ""
+        return cut(visible(f"{destination.argv[0]} ended with status {done.status}{said}"), MAX_WHY)
     return ""
 
 

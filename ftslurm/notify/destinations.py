@@ -108,10 +108,13 @@ def why_no_apprise() -> str:
 
 
 def scrubbed(text: str, destination: Destination) -> str:
-    """`text` of somebody's without whatever the address holds: tokens, names, passwords, also as they are sent."""
+    """`text` of somebody's without whatever the address or the program's arguments hold: tokens, names, passwords, also as they
+    are sent."""
     from urllib.parse import quote, unquote
 
-    parts = [part for part in re.split(r"[/:@?&=#,;]+", destination.url.partition("://")[2]) if len(part) >= 4]
-    for part in sorted({*parts, *map(unquote, parts), *map(quote, parts)}, key=len, reverse=True):
+    secret = (destination.url.partition("://")[2], *destination.argv[1:])
+    parts = {*destination.argv[1:], *(part for each in secret for part in re.split(r"[/:@?&=#,;\s]+", each))}
+    long = [part for part in parts if len(part) >= 4]
+    for part in sorted({*long, *map(unquote, long), *map(quote, long)}, key=len, reverse=True):
         text = text.replace(part, "***")
     return text

@@ -22,6 +22,7 @@ class StepEnd:
     ended: bool = False  # the launcher itself says that nothing of the step is left
     abandoned: bool = False  # we have ended it ourselves
     unended: str = ""  # why the old step may still be there, and no other may start
+    cancelled: int = 0  # with which srun ended where a person has cancelled the step; 0: nobody has
 
     def give_up(self) -> None:
         self.gone = True
@@ -35,6 +36,9 @@ class StepEnd:
     def end(self) -> None:
         """The launcher has; by our own will it proves nothing."""
         self.gone, self.ended = True, not self.abandoned
+
+    def cancel(self, status: int) -> None:
+        self.cancelled = status
 
     def none(self, none: bool = True) -> None:
         """There is no step, nor was there one."""
@@ -133,6 +137,7 @@ class HangEvidence:
     at: float = 0.0  # Unix seconds, 0: it never hung; what was printed later may be of our own doing
     standing: str = ""  # how the hang was noticed that is left alone
     blamed: dict[str, str] = field(default_factory=dict)  # node -> why it is held against it
+    proven: bool = False  # a rank is named from within that does nothing: reason enough for a restart that nobody asked for
     advised: bool = False  # hints were asked for
     words: dict[int, tuple[Piece, ...]] = field(default_factory=dict)  # rank -> what it had printed by then
     evidence: dict[str, str] = field(default_factory=dict)  # node -> what its agent found while the ranks hung, for people
@@ -152,11 +157,13 @@ class ProgramWords:
     step: int = 0  # of the training, as far as it tells
     beats: int = 0  # how often it has beaten, in this attempt
     saved: int = 0  # and saved
+    saving_s: float = 0.0  # how long that took at most
     said: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)  # rank, what, words
     stages: dict[int, float] = field(default_factory=dict)  # rank -> the hang interval that it has set, seconds
 
-    def count(self, beats: int, saved: int) -> None:
+    def count(self, beats: int, saved: int, saving_s: float) -> None:
         self.beats, self.saved = max(self.beats, beats), max(self.saved, saved)
+        self.saving_s = max(self.saving_s, saving_s)
 
 
 @dataclass(slots=True)
@@ -218,6 +225,7 @@ class Attempt:
     program: ProgramWords = field(default_factory=ProgramWords)
     search: SearchEnd = field(default_factory=SearchEnd)
     closing: Closing = field(default_factory=Closing)
+    _all_stopped: bool = False  # once it is proven
 
     def ended_on_loan(self, tasks: Mapping[int, Task], lent: Mapping[str, int]) -> None:
         """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption), and
@@ -243,9 +251,10 @@ class Attempt:
     @property
     def all_stopped(self) -> bool:
         """Proven by every shim, or the shim is gone and somebody else has to prove it."""
-        if len(self.stopped) + len(self.lost) < len(self.ranks):  # it is asked after each of a thousand reports
-            return False
-        return self.stopped | self.lost.keys() >= self.ranks
+        # It is asked after each of a thousand reports; until a rank is started again alone, none comes back.
+        if not self._all_stopped and len(self.stopped) + len(self.lost) >= len(self.ranks):
+            self._all_stopped = self.stopped | self.lost.keys() >= self.ranks
+        return self._all_stopped
 
     @property
     def nothing_started(self) -> bool:
@@ -284,6 +293,7 @@ class Attempt:
         self.hang.words.pop(rank, None)
         self.program.stages.pop(rank, None)
         self.stopped.discard(rank)
+        self._all_stopped = False
 
     @property
     def shut_down(self) -> str:

@@ -17,6 +17,7 @@ _OF_THE_JOB = (
     "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_JOB_RESERVATION", "SLURM_JOB_START_TIME", "SLURM_JOB_UID", "SLURM_JOB_USER",
     "SLURM_RESTART_COUNT", "SLURM_SUBMIT_", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_DISTRIBUTION",
 )  # fmt: skip
+_WHOLE, _MADE_BY_HOOKS = "FTSLURM_WHOLE_", ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # By them Slurm tells a batch script, or a step, which devices it gives; then it does so for each program.
 _GIVEN_BY_SLURM = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE")
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
@@ -86,6 +87,11 @@ def torch_env(
         }
         for rank, task in tasks.items()
     }
+
+
+def whole_env(torch: Mapping[str, str]) -> dict[str, str]:
+    """Of torch_env's, what a container's hook may have made for a part of the step; the shim sees whether it has (several.py)."""
+    return {f"{_WHOLE}{name}": torch[name] for name in _MADE_BY_HOOKS if name in torch}
 
 
 def nvrx_env(tasks: Mapping[int, Task], users: Collection[str]) -> dict[int, dict[str, str]]:

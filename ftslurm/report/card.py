@@ -13,12 +13,13 @@ from dataclasses import replace
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
+from ftslurm.model.folds.summary import AFTER_LIMIT, ENDING_STATES
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass
-from ftslurm.report.words import FAULT, span
+from ftslurm.report.words import FAULT, experiment, span
 
 MAX_LINES = 8
 # Below this width eight lines would cut every fact short, so a card may take twice as many. ftrun on 80 columns has 73.
@@ -182,6 +183,7 @@ class _Walk:
         self.culprit: rec.CulpritSeen | None = None
         self.advice: rec.Advised | None = None
         self.back: list[str] = []
+        self.experiment = ""  # what came of one
 
     def see(self, record: rec.Record) -> None:
         match record:
@@ -201,6 +203,8 @@ class _Walk:
                     node for node in record.nodes
                     if self.past.exclusions.left_on_words.get(node) == record.signature and node in self.past.exclusions.isolated
                 ]  # fmt: skip
+            case rec.ExperimentEnded():
+                self.experiment = experiment(record)
             case rec.HangSeen():
                 self.hang = record
                 self._drop_hang(record.attempt)
@@ -222,6 +226,8 @@ class _Walk:
                 return
             case rec.CarriedOut():
                 self._carried_out(record)
+            case rec.Finished(what=what) if what == ENDING_STATES["TIMEOUT"]:
+                self.found.append((self.attempt.attempt if self.attempt else 0, "", self._of_limit(record)))
             case _:
                 pass
         self.past = self.past.add(record)
@@ -273,10 +279,15 @@ class _Walk:
         title = f"job {self.job} seems to hang: {hang.what}"
         return Card(
             hang.at, "", title, hang.culprit or self._culprit(), "", "", _pieces(hang.evidence),
-            "nothing: hang-restart is switched off; the ranks keep running",
-            self._hint(None) or "rungs.hang-restart.enabled: true lets ftrun answer the next one",
+            f"nothing: {hang.left or 'hang-restart is switched off'}; the ranks keep running",
+            self._hint(None)
+            or f"`ftslurm control {self.job} restart` restarts them in place; rungs.hang-restart.enabled: true always does",
             self._log(-1, ""), f"ftslurm history {self.job}",
         )  # fmt: skip
+
+    def _of_limit(self, finished: rec.Finished) -> Card:
+        title, done = f"job {self.job}: the time limit ended it", "nothing: the job was not to be requeued at its limit"
+        return Card(finished.at, Rung.FAIL, title, done=done, hint=AFTER_LIMIT, next=f"ftslurm history {self.job}")
 
     def _of_decision(self, decided: rec.Decided) -> Card:
         hung = decided.cause == "hang"
@@ -293,7 +304,7 @@ class _Walk:
 
     def _becomes(self, decided: rec.Decided) -> str:
         without = f" without {fold(decided.exclude)}" if decided.exclude else ""
-        left = f" {fold(decided.isolate)}" if decided.isolate else " a node"
+        left = f" {fold(decided.isolate or [decided.without])}" if decided.isolate or decided.without else " a node"
         job = f"job {self.job}"
         becomes: dict[str, str] = {
             Rung.RANK_RESTART: f"job {self.job}: one rank is started again",
@@ -342,6 +353,7 @@ class _Walk:
         told += more
         if self.back:
             told.append(f"{fold(self.back)} {'is' if len(self.back) == 1 else 'are'} reinstated")
+        told += [self.experiment] if self.experiment else []
         return "; ".join(told)
 
     def _held(self, node: str, why: str, known: Sequence[str]) -> list[str]:

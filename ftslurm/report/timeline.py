@@ -11,6 +11,7 @@ from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
 from ftslurm.report.jobs import clock
 from ftslurm.report.view import culprit, slots
+from ftslurm.report.words import experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ def _told(record: rec.Record) -> Iterator[tuple[str, str]]:
             yield f"{record.what}: {record.advice}", ""
         case rec.Reinstated():
             yield f"{fold(record.nodes)} reinstated: it is the program", "done"
+        case rec.ExperimentEnded():
+            yield experiment(record), "bad" if record.excluded else "done"
         case rec.ProgramSaid():
             yield f"rank {record.rank} says: {record.what} {record.text}", ""
         case rec.Drilled():

@@ -15,6 +15,7 @@ from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, last_card, numbered
 from ftslurm.report.requests import InForce, RequestView, in_force, requests, to_come
+from ftslurm.report.words import experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +275,8 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.verdicts.append(_verdict(record))
         case rec.Reinstated():
             view.notes += [f"{node} is not to blame: {why}" for node, why in record.nodes.items()]
+        case rec.ExperimentEnded():
+            view.notes.append(experiment(record))
         case rec.TroubleSeen():
             view.cause = view.cause or record.what
         case rec.Waiting() if record.what:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ftslurm.model import record as rec
 from ftslurm.model.verdict import ErrorClass
 
 FAULT: Mapping[ErrorClass, str] = {
@@ -27,3 +28,8 @@ def span(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def experiment(ended: rec.ExperimentEnded) -> str:
+    becomes = "is excluded from this job" if ended.excluded else "may be used again"
+    return f"{ended.node} {becomes}: {ended.why}"

@@ -76,6 +76,11 @@ class Cluster:
         """As slurmctld sees it."""
         return frozenset(node for node in self.names if not self.known_down(node, now))
 
+    def idle(self, taken: Collection[str], now: float) -> frozenset[str]:
+        return frozenset(
+            node for node in self.names if node not in taken and node not in self.lent and self.machines[node].lives(now)
+        )
+
     def allocate(self, count: int, exclude: Collection[str], before: Collection[str], now: float) -> tuple[str, ...]:
         """The first living nodes, those of the scheduling before first; fewer than `count` where there are no more."""
         known, out = set(before), set(exclude)

@@ -17,8 +17,9 @@ from ftslurm.model.nodes import fold
 from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.diagnose.hits import Book
+from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
+from ftslurm.simulation.alike import with_few_nodes
 from ftslurm.simulation.past import Past, pairs
 from ftslurm.simulation.play import Outcome, play
 from ftslurm.simulation.policies import IN_FORCE, policies, why_not
@@ -205,7 +206,7 @@ def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> Outco
 
     # Ranks that are slower than the others are not simulated, so nobody need look for them.
     calm = replace(settings, hang_compare_s=0.0)
-    return play(trace, calm, grade, patterns, name)
+    return play(with_few_nodes(trace, calm), calm, grade, patterns, name)
 
 
 def _meaning(book: CodeBook, fault: Fault, place: str) -> CodeMeaning:

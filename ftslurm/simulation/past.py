@@ -18,7 +18,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.exits import signal_number
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import summarise
-from ftslurm.model.rungs import REQUEUES, Rung
+from ftslurm.model.rungs import REQUEUES, Budget, Rung
 from ftslurm.model.settings.told import settings_told
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
@@ -94,9 +94,11 @@ def past(records: Sequence[rec.Record], now: float, damaged: int = 0) -> Past:
 
 def _settings(records: Sequence[rec.Record]) -> Settings | None:
     """Of its last ftrun; None where it is not told, or told in a way that this version does not understand."""
-    values = next(record.settings for record in reversed(records) if isinstance(record, rec.RunBegan))
-    settings, unknown = settings_told(values)
-    return settings if values and not unknown else None
+    run = next(record for record in reversed(records) if isinstance(record, rec.RunBegan))
+    settings, unknown = settings_told(run.settings)
+    if run.budgets.get(Budget.CRASH_RESTARTS) == 0:  # the default of older versions
+        settings = replace(settings, crash_restarts=0)
+    return settings if run.settings and not unknown else None
 
 
 def _budgets(records: Sequence[rec.Record]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.diagnose.hits import Book
+from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.policies.ladder.situation import ACTS
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, TimeBook
@@ -152,7 +152,7 @@ class Play:
         here = self._now
         part = here.part if here is not None else Part.QUEUE
         if here is not None and not here.over:
-            self._node_s += seconds * len(here.free | set(self._cluster.lent))
+            self._node_s += seconds * (len(here.free | set(self._cluster.lent)) + self._trace.alike)
         if part is Part.USEFUL:
             self._training.advance(seconds)
         elif seconds:
@@ -349,7 +349,7 @@ class Play:
             Counter(record.rung for record in decided),
             {key: (limit - history.budgets.used(key), limit) for key, limit in limits.items()},
             tuple(self._with_answers()), history.attempts, self._number - 1, tuple(sorted(history.exclusions.isolated)),
-            self._node_s, self._trace.plan.nodes, (*self._ledger, *(here.ledger if here is not None else ())),
+            self._node_s, self._trace.plan.nodes + self._trace.alike, (*self._ledger, *(here.ledger if here is not None else ())),
         )  # fmt: skip
 
     def _with_answers(self) -> list[Answered]:

@@ -20,12 +20,11 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Book, Facts
-from ftslurm.policies.diagnose.spread import on_the_whole
+from ftslurm.policies.diagnose import Book, Facts, diagnose
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.ladder.situation import ACTS
+from ftslurm.policies.weigh.spread import on_the_whole
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part
 from ftslurm.simulation.cluster import Cluster
 from ftslurm.simulation.trace import Fault, JobPlan
@@ -342,7 +341,7 @@ class _Ftrun:
         down = tuple((node, "DOWN*") for node in sorted(used) if self.cluster.known_down(node, now))
         return ev.SlurmAnswered(
             "RUNNING", batch=True, requeueable=True, bad_nodes=down, usable=self.cluster.usable(now),
-            node_count=len(self.nodes), slurmd_timeout_s=self.plan.slurmd_timeout_s,
+            node_count=len(self.nodes), slurmd_timeout_s=self.plan.slurmd_timeout_s, idle=self.cluster.idle(self.nodes, now),
         )  # fmt: skip
 
     # --- what would be found in ranks and their words
@@ -361,7 +360,7 @@ class _Ftrun:
         fault = self.cause
         first = next((end for end in asked.ends if end.status is not None and not end.status.ok and not end.stopped), None)
         if fault is None or fault.kind.value != "crash" or first is None or asked.faults:
-            verdict = classify(asked.ends, Facts(asked.faults, asked.bad), self._book)
+            verdict = diagnose(asked.ends, Facts(asked.faults, asked.bad), self._book)
         else:
             verdict = _as_told(fault, first)
         return ev.Diagnosed(asked.attempt, on_the_whole(verdict, asked), asked.rank)

@@ -119,7 +119,7 @@ class Trace:
     """faults: in the order of time. place: its name, for people. names: of the nodes, where they have some; the others are
     numbered. counts_end: is the time after a failure lost, until the end of the trace? requeue_seen: was `requeue_s` measured,
     with all that a start of this job had to wait for? ftrun_apart: does ftrun run on none of the nodes, as with the local
-    launcher?"""
+    launcher? alike: further nodes of the job that are not played, since nothing happens to them (alike.py)."""
 
     plan: JobPlan
     faults: tuple[Fault, ...] = ()
@@ -128,6 +128,7 @@ class Trace:
     counts_end: bool = True
     requeue_seen: bool = False
     ftrun_apart: bool = False
+    alike: int = 0
 
     @property
     def until(self) -> float:

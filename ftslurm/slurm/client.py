@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import field
 from enum import Enum
 from typing import Protocol
 
@@ -37,6 +38,27 @@ class NodeState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """What a job asks for on each node. Empty and 0: nothing, or not told."""
+
+    features: str = ""  # its --constraint
+    gres: str = ""  # as --gres takes it
+    min_cpus: int = 0  # its --mincpus
+    memory_mb: int = 0
+    reservation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a node has. None and 0: not told."""
+
+    features: frozenset[str] | None = None
+    cpus: int = 0
+    memory_mb: int = 0
+    gres: Mapping[str, int] | None = None  # name, and name and type joined by `:` -> number
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """One look at a job. Times in Unix seconds, 0 where Slurm says Unknown."""
 
@@ -64,29 +86,28 @@ class JobView:
     comment: str = ""
     # submitted with `--requeue=expedite` (25.11 and later), so that a requeue waits for the clean-up and no longer
     expedited: bool = False
-    features: str = ""  # its --constraint
-    gres: str = ""  # what it has asked for on each node, as --gres takes it
-    min_cpus: int = 0  # its --mincpus, 0 if not told
+    needs: Needs = field(default_factory=Needs)
     array_job: int | None = None
     array_task: int | None = None  # None for tasks that wait under the array's number
     exclusive: bool = True  # no other job may use its nodes; also where nobody says
+    qos: str = ""
+    preempt_time: int = 0  # since when it is being preempted, 0: it is not
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One look at a node. `words` is the state as Slurm spelled it, for people. port: of its slurmd, 0: the cluster's. reason_by,
-    reason_at: who gave the reason, and when (Unix seconds); empty and 0 if not told.
-    """
+    """One look at a node."""
 
     name: str
     state: NodeState
-    words: str = ""
+    words: str = ""  # the state as Slurm spelled it, for people
     reason: str = ""
     partitions: frozenset[str] = frozenset()
     address: str = ""
-    port: int = 0
-    reason_by: str = ""
-    reason_at: int = 0
+    port: int = 0  # of its slurmd, 0: the cluster's
+    reason_by: str = ""  # who gave the reason, empty if not told
+    reason_at: int = 0  # when, Unix seconds, 0 if not told
+    has: Resources = field(default_factory=Resources)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,23 @@ def show_partitions_argv() -> tuple[str, ...]:
     return (*_SHOW, "partition", "--oneliner")
 
 
+def show_reservation_argv(name: str) -> tuple[str, ...]:
+    return (*_SHOW, "reservation", name, "--oneliner")
+
+
+def batch_script_argv(number: int) -> tuple[str, ...]:
+    """The job's script, on stdout. Source: scontrol(1), write batch_script."""
+    return ("scontrol", "write", "batch_script", str(number), "-")
+
+
+def show_partition_argv(name: str) -> tuple[str, ...]:
+    return (*_SHOW, "partition", name, "--oneliner")
+
+
+def show_qos_argv() -> tuple[str, ...]:
+    return (*_SHOW, "assoc_mgr", "flags=qos")
+
+
 def show_config_argv() -> tuple[str, ...]:
     return (*_SHOW, "config")
 
@@ -193,9 +210,9 @@ def donor_argv(
         "sbatch", "--parsable", "--nodes=1", "--ntasks=1", *shape, "--no-requeue",
         f"--exclude={fold(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
         *((f"--partition={ours.partition}",) if ours.partition else ()),
-        *((f"--constraint={ours.features}",) if ours.features else ()),
+        *((f"--constraint={ours.needs.features}",) if ours.needs.features else ()),
         *((f"--gres={gres}",) if gres else ()),
-        *((f"--mincpus={ours.min_cpus}",) if ours.min_cpus > 1 else ()),
+        *((f"--mincpus={ours.needs.min_cpus}",) if ours.needs.min_cpus > 1 else ()),
         *((f"--time={minutes}",) if 0 < time_left_s < _NO_END_S else ()),
         *(f"--{option}={value}" for option, value in inherited.items()), *further,
     )  # fmt: skip
@@ -208,11 +225,11 @@ def gres_of(ours: JobView, env: Mapping[str, str]) -> str:
     node; of them the batch node's count. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """
     count = env.get("SLURM_GPUS_ON_NODE", "")
-    if not re.fullmatch("[1-9][0-9]{0,3}", count) or any(word.partition(":")[0] == "gpu" for word in ours.gres.split(",")):
-        return ours.gres
+    if not re.fullmatch("[1-9][0-9]{0,3}", count) or any(word.partition(":")[0] == "gpu" for word in ours.needs.gres.split(",")):
+        return ours.needs.gres
     asked = env.get("SLURM_GPUS_PER_TASK") or env.get("SLURM_GPUS") or ""
     found = re.fullmatch("([A-Za-z0-9_.-]+):[0-9]+", asked)
-    return ",".join(filter(None, (ours.gres, f"gpu:{found[1]}:{count}" if found else f"gpu:{count}")))
+    return ",".join(filter(None, (ours.needs.gres, f"gpu:{found[1]}:{count}" if found else f"gpu:{count}")))
 
 
 def submitted(status: int | None, stdout: str, stderr: str) -> int:

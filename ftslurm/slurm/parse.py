@@ -11,26 +11,28 @@ from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.folds.summary import SlurmWord
 from ftslurm.model.nodes import expand
 from ftslurm.slurm import states
-from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView, PartitionView
+from ftslurm.slurm.client import AS_OF, JobState, JobView, Needs, NodeState, NodeView, PartitionView, Resources
 
 # The lines of `scontrol show job` that we read: the key each begins with, and the keys wanted of it. On none of
 # them does free text stand before a wanted key, so on each the first occurrence counts. The order and the lines
 # are those of slurm_sprint_job_info() in 22.05 and of scontrol/info_job.c in 24.11 and 26.05.
 _JOB_LINES: Mapping[str, tuple[str, ...]] = {
     "UserId": (),  # read whole: a user name may hold spaces
-    "Priority": ("Priority",),
+    "Priority": ("Priority", "QOS"),
     "JobState": ("JobState", "Reason"),
     "Requeue": ("Requeue", "Restarts", "BatchFlag"),
     "RunTime": ("RunTime",),
     "SubmitTime": ("SubmitTime", "EligibleTime"),
     "StartTime": ("StartTime", "EndTime"),
+    "PreemptEligibleTime": ("PreemptTime",),
     "Partition": ("Partition",),
     "ReqNodeList": ("ReqNodeList", "ExcNodeList"),
     "NodeList": ("NodeList",),
     "NumNodes": ("NumNodes",),
     "TRES": ("TRES", "ReqTRES"),  # ReqTRES from 23.02 on
-    "MinCPUsNode": ("MinCPUsNode",),
+    "MinCPUsNode": ("MinCPUsNode", "MinMemoryNode", "MinMemoryCPU"),
     "Features": ("Features",),
+    "Reservation": ("Reservation",),  # there only for a job that is in one
     "OverSubscribe": ("OverSubscribe", "Exclusive"),  # Exclusive on 26.05, where OverSubscribe=NO says nothing of it
     "Comment": (),  # read whole
     # There only for a job that has asked for it. A comment of several lines could imitate it: then a donor would ask for that.
@@ -117,7 +119,7 @@ def _record(text: str, number: int) -> list[str]:
 
 def _read_job(lines: Sequence[str], number: int) -> JobView:
     # The keys that only Slurm writes stand before JobName=, so the name cannot add to them.
-    head = dict(_pairs(lines[0].partition("JobName=")[0]))
+    head = dict(pairs(lines[0].partition("JobName=")[0]))
     fields = _fields(lines)
     word, reason = fields["JobState"], fields.get("Reason", "")
     start, end = unix_time(fields["StartTime"]), unix_time(fields.get("EndTime", ""))
@@ -142,17 +144,24 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         name=_block(lines, 0, _AFTER_NAME).partition("JobName=")[2],
         user_id=_user_id(fields.get("UserId", "")),
         comment=_text(fields.get("Comment", "")),
-        features=_text(fields.get("Features", "")),
-        gres=_gres(fields.get("TresPerNode", "")),
-        min_cpus=int(cpus) if re.fullmatch("[0-9]{1,6}", cpus := fields.get("MinCPUsNode", "")) else 0,
+        needs=_needs(fields),
         expedited=any(_key(line) in _BEFORE_EXPEDITED and line.split()[-1] == _EXPEDITED for line in lines),
         array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
         array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
+        qos=_text(fields.get("QOS", "")),
+        preempt_time=unix_time(fields.get("PreemptTime", "")),
         exclusive=fields["Exclusive"] != "NO" if "Exclusive" in fields else fields.get("OverSubscribe") not in ("OK", "YES"),
     )
     priority = _count(fields["Priority"])
     held, later = states.is_held(word, view.state, priority), states.is_to_be_held(view.state, priority)
     return while_waiting(replace(view, held=held, to_be_held=later), unix_time(fields.get("EligibleTime", "")))
+
+
+def _needs(fields: Mapping[str, str]) -> Needs:
+    cpus = _few(fields.get("MinCPUsNode", ""))
+    memory_mb = _megabytes(fields.get("MinMemoryNode", "")) or cpus * _megabytes(fields.get("MinMemoryCPU", ""))
+    features, reservation = _text(fields.get("Features", "")), _text(fields.get("Reservation", ""))
+    return Needs(features, _gres(fields.get("TresPerNode", "")), cpus, memory_mb, reservation)
 
 
 def while_waiting(view: JobView, eligible: int) -> JobView:
@@ -178,7 +187,7 @@ def _fields(lines: Sequence[str]) -> dict[str, str]:
         seen.add(key)
         if not (wanted := _JOB_LINES[key]):
             fields[key] = _block(lines, index, _AFTER_COMMENT).partition("=")[2] if key == "Comment" else line
-        for name, value in _pairs(line):
+        for name, value in pairs(line):
             if name in wanted:
                 fields.setdefault(name, value)
     if missing := [key for key in _NEEDED if key not in seen]:
@@ -198,7 +207,8 @@ def _block(lines: Sequence[str], first: int, ends: frozenset[str]) -> str:
     return "\n".join(lines[first:last])
 
 
-def _pairs(line: str) -> Iterator[tuple[str, str]]:
+def pairs(line: str) -> Iterator[tuple[str, str]]:
+    """The words `KEY=VALUE` of a line."""
     for word in line.split():
         key, found, value = word.partition("=")
         if found:
@@ -212,7 +222,7 @@ def _user_id(line: str) -> int:
 
 def _node_count(fields: Mapping[str, str], completing: bool) -> int:
     """What the job asks for. While it completes NumNodes counts the nodes that are not clean yet; TRES stays true."""
-    resources = dict(_pairs((fields.get("ReqTRES") or fields.get("TRES") or "").replace(",", " ")))
+    resources = dict(pairs((fields.get("ReqTRES") or fields.get("TRES") or "").replace(",", " ")))
     if completing and "node" in resources:
         return _count(resources["node"])
     return _count(fields["NumNodes"].partition("-")[0])  # MIN-MAX while pending
@@ -222,6 +232,30 @@ def _gres(text: str) -> str:
     """`gpu:a100:8,nic` of `gres/gpu:a100:8,gres/nic`; before 24.11 there stands `gres:` for each."""
     words = _text(text).split(",")
     return ",".join(word[len("gres/") :] for word in words if word.startswith(("gres/", "gres:")))
+
+
+def _few(text: str) -> int:
+    """A count of things on one node, 0 where it is none."""
+    return int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
+
+
+def _megabytes(text: str) -> int:
+    """Of `100M`, `1.50G` or `512`, 0 where it is no size."""
+    found = re.fullmatch(r"(\d{1,9})(?:\.(\d{1,3}))?([KMGTP]?)", text)
+    if found is None:
+        return 0
+    return int(float(f"{found[1]}.{found[2] or 0}") * 1024 ** ("KMGTP".index(found[3] or "M") - 1))
+
+
+def gres_counts(text: str) -> dict[str, int]:
+    """`gpu` and `gpu:a100` -> 8, of `gpu:a100:8(S:0-1),nic`: what a node has, or what a job asks for on each."""
+    found: dict[str, int] = {}
+    for word in re.sub(r"\([^()]*\)", "", _text(text)).split(","):
+        names = [part for part in word.split(":") if part and not part[0].isdigit()]
+        number = next((int(part) for part in word.split(":")[1:] if re.fullmatch("[0-9]{1,6}", part)), 1)
+        for name in {names[0], ":".join(names[:2])} if names else ():
+            found[name] = found.get(name, 0) + number
+    return found
 
 
 def _count(text: str) -> int:
@@ -332,7 +366,7 @@ def _read_node(line: str) -> NodeView:
     if " Comment=" in head or " Extra=" in head:
         tail = ""  # both stand behind the reason, so there was none
     fields: dict[str, str] = {}
-    for key, value in _pairs(head):
+    for key, value in pairs(head):
         fields.setdefault(key, value)
     if not fields["NodeName"]:
         raise SlurmUnavailable("Slurm's answer about its nodes cannot be read: one has no name", _NODES_HINT)
@@ -349,7 +383,14 @@ def _read_node(line: str) -> NodeView:
         port=int(port) if (port := fields.get("Port", "")).isascii() and port.isdigit() and len(port) < 6 else 0,
         reason_by=stamp[1] if stamp else "",
         reason_at=int(stamp[2]) if stamp else 0,
+        has=_resources(fields),
     )
+
+
+def _resources(fields: Mapping[str, str]) -> Resources:
+    features = frozenset(_text(fields["AvailableFeatures"]).split(",")) - {""} if "AvailableFeatures" in fields else None
+    gres = gres_counts(fields["Gres"]) if "Gres" in fields else None
+    return Resources(features, _few(fields.get("CPUTot", "")), _megabytes(fields.get("RealMemory", "")), gres)
 
 
 # `[root@1795254664]` behind a reason: who gave it, and when; the time is a number, as ANSWER_ENV asks for it.
@@ -372,13 +413,20 @@ def parse_partitions(text: str) -> tuple[PartitionView, ...]:
     views = []
     for line in text.split("\n"):
         if line.startswith("PartitionName="):
-            fields = dict(_pairs(line))
+            fields = dict(pairs(line))
             try:
                 nodes = _count(fields["TotalNodes"])
             except (KeyError, ValueError) as error:
                 raise SlurmUnavailable(f"Slurm's answer about partitions cannot be read: {error}") from None
             views.append(PartitionView(fields["PartitionName"], fields.get("OverSubscribe", "") == "EXCLUSIVE", nodes))
     return tuple(views)
+
+
+def parse_reservation(text: str) -> frozenset[str] | None:
+    """Nodes of the one reservation in the output of `scontrol show reservation NAME --oneliner`, None if it names none."""
+    found = re.match(r"ReservationName=\S+ .*?\bNodes=(\S+) ", text)
+    names = frozenset(node_names(found[1])) if found else frozenset()
+    return names or None
 
 
 def parse_config(text: str) -> dict[str, str]:

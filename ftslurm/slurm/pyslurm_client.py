@@ -66,10 +66,7 @@ class PyslurmSlurmClient:
         told = self._told[number]
         # pyslurm shows num_nodes alone, which counts the nodes that are not clean yet while the job completes.
         node_count = told.node_count if view.completing else view.node_count
-        return replace(
-            view, node_count=node_count, expedited=told.expedited, features=told.features, gres=told.gres,
-            min_cpus=told.min_cpus, exclusive=told.exclusive,
-        )  # fmt: skip
+        return replace(view, node_count=node_count, expedited=told.expedited, needs=told.needs, exclusive=told.exclusive)
 
     def _load(self, number: int) -> Any:
         # Job.load() gives the first job of the answer, which for the number of a job array is any of its tasks.

@@ -73,6 +73,16 @@ def standing_still(group: Path) -> Iterator[bool]:
         _write(state, go_on)
 
 
+def is_frozen(pid: int, mount: Path = MOUNT, proc: Path = PROC) -> bool:
+    """Is the process in a group of cgroups v1 that is frozen or about to be? There even SIGKILL waits."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+        paths = [path for _, controllers, path in (line.split(":", 2) for line in lines) if "freezer" in controllers.split(",")]
+        return any((mount / f"freezer{path}" / "freezer.state").read_text().strip() != "THAWED" for path in paths if path != "/")
+    except (OSError, ValueError):
+        return False
+
+
 def kill_all(group: Path) -> bool:
     """SIGKILL all processes in the group and below at once; False if the kernel does not support it."""
     return (group / "cgroup.kill").exists() and _write(group / "cgroup.kill", "1")

@@ -59,6 +59,48 @@ def run(
     return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr)
 
 
+class Group:
+    """Another party's program that runs, with all that it starts; `end` must be called."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None, given: str = "", **who: Any) -> None:
+        """As `run_group`. Raises: CommandMissing."""
+        import tempfile
+
+        self._argv = tuple(argv)
+        # Files, because processes that it leaves behind would hold pipes open, and an unread pipe would block us.
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  `end` closes it
+        try:
+            with tempfile.TemporaryFile() as input_:
+                input_.write(given.encode(errors="replace"))
+                input_.seek(0)
+                self._process = subprocess.Popen(
+                    list(argv), stdin=input_, stdout=self._output, stderr=subprocess.STDOUT, env=env, cwd="/",
+                    start_new_session=True, **who,
+                )  # fmt: skip
+        except OSError as error:
+            self._output.close()
+            raise CommandMissing(f"`{argv[0]}` cannot be run: {error.strerror}", hint="is it there and executable?") from None
+
+    def has_ended(self, wait_s: float = 0.0) -> bool:
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def end(self, limit: int = MAX_OUTPUT_BYTES) -> CommandResult:
+        """Kill what runs of it, and give what it printed: the last `limit` bytes."""
+        status = self._process.poll()
+        with suppress(ProcessLookupError, PermissionError):  # with sudo it belongs to another user
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if status is None:
+            self.has_ended(KILL_WAIT_S)  # uninterruptible sleep outlives even that
+        with self._output as output:
+            output.seek(max(output.seek(0, os.SEEK_END) - limit, 0))
+            raw = output.read(limit)
+        return CommandResult(self._argv, status, raw[-MAX_OUTPUT_BYTES:].decode(errors="replace"), "", raw)
+
+
 def run_group(
     argv: Sequence[str],
     timeout_s: float,
@@ -72,31 +114,9 @@ def run_group(
     given: its standard input. The last `limit` bytes of its output are kept. who: user, group, extra_groups, as subprocess takes
     them. Raises: CommandMissing.
     """
-    import tempfile
-
-    # Files, because processes that it leaves behind would hold pipes open, and an unread pipe would block us.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as input_:
-        input_.write(given.encode(errors="replace"))
-        input_.seek(0)
-        try:
-            process = subprocess.Popen(
-                list(argv), stdin=input_, stdout=output, stderr=subprocess.STDOUT, env=env, cwd="/",
-                start_new_session=True, **who,
-            )  # fmt: skip
-        except OSError as error:
-            raise CommandMissing(f"`{argv[0]}` cannot be run: {error.strerror}", hint="is it there and executable?") from None
-        try:
-            status: int | None = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            status = None
-        with suppress(ProcessLookupError, PermissionError):  # with sudo it belongs to another user
-            os.killpg(process.pid, signal.SIGKILL)
-        if status is None:
-            with suppress(subprocess.TimeoutExpired):  # uninterruptible sleep outlives even that
-                process.wait(KILL_WAIT_S)
-        output.seek(max(output.seek(0, os.SEEK_END) - limit, 0))
-        raw = output.read(limit)
-        return CommandResult(tuple(argv), status, raw[-MAX_OUTPUT_BYTES:].decode(errors="replace"), "", raw)
+    group = Group(argv, env, given, **who)
+    group.has_ended(timeout_s)
+    return group.end(limit)
 
 
 def _text(output: str | bytes | None) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ftslurm.errors import StateError, UnknownJob
 from ftslurm.model.values import dataclass
-from ftslurm.system.commands import CommandResult, run_group
+from ftslurm.system.commands import CommandResult, Group, run_group
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -79,21 +79,18 @@ def _owners_in(folder: Path) -> set[int]:
     return found
 
 
-def read_as(owner: Owner, argv: Sequence[str], timeout_s: float, limit: int) -> bytes:
-    """The output of a program that root runs as `owner`; of more than `limit` bytes the last. Its errors come last.
+def start_as(owner: Owner, argv: Sequence[str], limit: int) -> Group:
+    """Start a program as `owner`, for root to read at most `limit` bytes of its output.
 
     It runs in a session of its own without a terminal: the owner may control it, and could otherwise type there. Raises:
-    CommandMissing; StateError if it took too long, or if the caller may not become the owner.
+    CommandMissing; StateError if the caller may not become the owner.
     """
     if os.geteuid() not in (0, owner.user_id):
         raise StateError("only root may read what another user wrote")
     limits = tuple((kind, max(limit, wanted) if kind == resource.RLIMIT_FSIZE else wanted) for kind, wanted in LIMITS)
     kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
     env = {"PATH": PATH, "LANG": "C.UTF-8", **kept, "HOME": str(owner.home)}
-    done = run_group(argv, timeout_s, env, limit=limit, preexec_fn=partial(_modest, limits), **_becoming(owner))
-    if done.timed_out:
-        raise StateError(f"`{argv[0]}` has not ended within {timeout_s:g} s", hint="is their file system there?")
-    return done.raw
+    return Group(argv, env, preexec_fn=partial(_modest, limits), **_becoming(owner))
 
 
 def _becoming(owner: Owner) -> dict[str, Any]:

@@ -54,6 +54,18 @@ def all_processes() -> Mapping[int, Process]:
     return {pid: process for pid in pids if (process := _read(pid)) is not None}
 
 
+def stopped_processes() -> frozenset[tuple[int, float]]:
+    """(pid, start time) of every process that a signal has stopped: one file of each is read, so it is a quick look."""
+    found = set()
+    for place in PROC.iterdir():
+        if place.name.isdecimal():
+            with suppress(OSError):
+                words = (place / "stat").read_bytes().rpartition(b")")[2].split()
+                if words and words[0] == b"T":
+                    found.add((int(place.name), int(words[19]) / TICKS))
+    return frozenset(found)
+
+
 def pid_space() -> str:
     """The kernel's name of our pid namespace: in another one the same number is another process. Empty: unknown."""
     try:
@@ -179,18 +191,19 @@ def signal_all_of(user_id: int, number: int) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def is_stuck(process: Process) -> bool:
-    """Is at least one thread in uninterruptible sleep, without waking up within a second? SIGKILL does not end such a process."""
-    asleep = _asleep(process.pid)
+def stuck_among(processes: Iterable[Process]) -> tuple[Process, ...]:
+    """Those of which at least one thread is in uninterruptible sleep and does not wake up within a second: SIGKILL does not end
+    them."""
+    sleepers = {process: asleep(process.pid) for process in processes}
     for _ in range(STUCK_LOOKS):
+        sleepers = {process: threads & asleep(process.pid) for process, threads in sleepers.items() if threads}
+        if not sleepers:
+            return ()
         time.sleep(POLL_S)
-        asleep &= _asleep(process.pid)
-        if not asleep:
-            return False
-    return _is_there(process)
+    return still_there(process for process, threads in sleepers.items() if threads & asleep(process.pid))
 
 
-def _asleep(pid: int) -> set[tuple[str, bytes]]:
+def asleep(pid: int) -> set[tuple[str, bytes]]:
     """Threads in uninterruptible sleep, each with the number of times it has fallen asleep. Source: proc(5)."""
     found = set()
     with suppress(OSError):

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from ftslurm.errors import CalledItself, CommandMissing
 
@@ -36,6 +37,12 @@ def real_program(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, dict
     path = find_program(argv[0], env)
     tried = ":".join((*mistaken_for(env), path))
     return path, {**env, MARK: f"{_place(env)} {tried}"}
+
+
+def become(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Slurm's own program in our place. Raises: CommandMissing, CalledItself, OSError."""
+    path, its_env = real_program((program,), env)
+    os.execve(path, [program, *argv], its_env)
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:

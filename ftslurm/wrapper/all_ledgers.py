@@ -14,7 +14,7 @@ from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.system.owner import Owner
 from ftslurm.wrapper.as_user import LEDGERS, LEDGERS_BYTES, asked_of_all
 
-# Limits for one user.
+# Limits: for all that are read at the same time, and for making sense of one user's.
 TIMEOUT_S, PATIENCE_S = 120.0, 60.0
 _HEAD = re.compile(rb"(\d{1,9}) ([a-z]{1,20}) ([01])\n")
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
-from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
+from ftslurm.policies.weigh.spread import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
 from ftslurm.wrapper.output.large_files import LogFile, read_logs
 
@@ -43,7 +42,7 @@ def analyze(paths: Sequence[str], settings: Settings, status: int | None = None)
 
 
 def _verdict(log: JobLog, book: JobLogBook) -> Verdict:
-    found = classify(log.ends, Facts(bad_nodes=log.bad_nodes), book)
+    found = diagnose(log.ends, Facts(bad_nodes=log.bad_nodes), book)
     return with_spread(found, log.ends, progressed=log.lasted_s >= BEGUN_S)
 
 

@@ -26,8 +26,9 @@ from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
 from ftslurm.report.measures import Measures, measure, to_json
+from ftslurm.system.commands import CommandResult, Group
 from ftslurm.system.files import read_private
-from ftslurm.system.owner import Owner, people, read_as
+from ftslurm.system.owner import Owner, people, start_as
 from ftslurm.wrapper.jobs import with_slurms_word
 from ftslurm.wrapper.reports import ledgers_since
 
@@ -37,6 +38,9 @@ MEMORY_BYTES = 5 << 20
 CLEARED = b"cleared"
 # Bytes of one user's ledgers; more is left out.
 LEDGERS_BYTES = 256 << 20
+# Programs that work at the same time. One needs a core for a quarter of a second; after SIDE_S it is set aside. MOST: with those.
+AT_ONCE, SIDE_S, MOST = 4, 0.5, 100
+POLL_S = 0.02
 # Every answer ends with this: otherwise it is cut off, or no answer.
 WHOLE = b"\nwhole\n"
 
@@ -47,26 +51,53 @@ def asked_of_all(
     first_user_id: int, ledgers: Sequence[str], verb: str, words: Sequence[object], limit_s: float, limit_bytes: int,
     also: Iterable[int] = (),
 ) -> Iterator[tuple[Owner, bytes | StateError]]:  # fmt: skip
-    """The program's answer for each user who may have a state folder. ledgers: as in hooks.yaml.
-    Only root can ask about others.
+    """The program's answer for each user who may have a state folder, as they come. ledgers: as in hooks.yaml.
+
+    A few at a time. Whoever stops the program that runs as them holds up nobody: it is set aside, and all that are set aside have
+    the one limit. Only root can ask about others.
     """
-    for owner in people(first_user_id, also):
-        if places := [str(place) for place in folders_of(owner, ledgers) if _may_be(place)]:
+    asked: dict[Group, tuple[Owner, float]] = {}  # and since when
+    try:
+        for owner in people(first_user_id, also):
+            if not (places := [str(place) for place in folders_of(owner, ledgers) if _may_be(place)]):
+                continue
+            while sum(time.monotonic() - began < SIDE_S for _, began in asked.values()) >= AT_ONCE or len(asked) >= MOST:
+                yield from _answers(asked, limit_bytes, time.monotonic() - limit_s)
+            argv = [sys.executable, "-I", "-m", "ftslurm.wrapper.as_user", verb, *map(str, words), *places]
             try:
-                yield owner, _asked(owner, [verb, *map(str, words), *places], limit_s, limit_bytes)
+                asked[start_as(owner, argv, limit_bytes)] = owner, time.monotonic()
             except FtslurmError as error:
                 yield owner, StateError(error.message)
+        while asked:
+            yield from _answers(asked, limit_bytes, time.monotonic() - limit_s)
+    finally:
+        for group in asked:  # nobody wants them any more
+            group.end()
 
 
-def _asked(owner: Owner, words: Sequence[str], limit_s: float, limit_bytes: int) -> bytes:
-    """The answer of the program for one user. Raises: StateError, CommandMissing."""
-    argv = [sys.executable, "-I", "-m", "ftslurm.wrapper.as_user", *words]
-    printed = read_as(owner, argv, limit_s, limit_bytes)
-    if len(printed) >= limit_bytes:
+def _answers(
+    asked: dict[Group, tuple[Owner, float]], limit_bytes: int, oldest: float
+) -> Iterator[tuple[Owner, bytes | StateError]]:
+    """Those that have ended, or had begun before `oldest` (monotonic seconds). It waits a moment first."""
+    next(iter(asked)).has_ended(POLL_S)
+    for group, (owner, began) in list(asked.items()):
+        if group.has_ended() or began < oldest:
+            del asked[group]
+            try:
+                yield owner, _answer(group.end(limit_bytes), limit_bytes)
+            except StateError as error:
+                yield owner, error
+
+
+def _answer(done: CommandResult, limit_bytes: int) -> bytes:
+    """What the program found for one user. Raises: StateError."""
+    if done.timed_out:
+        raise StateError("the program that reads them has not ended in time", hint="is their file system there?")
+    if len(done.raw) >= limit_bytes:
         raise StateError(f"that is more than {limit_bytes >> 20} MB")
-    if not printed.endswith(WHOLE):
-        raise StateError(visible(printed[-200:].decode(errors="replace")).strip() or "nothing can be read there")
-    return printed.removesuffix(WHOLE)
+    if not done.raw.endswith(WHOLE):
+        raise StateError(visible(done.raw[-200:].decode(errors="replace")).strip() or "nothing can be read there")
+    return done.raw.removesuffix(WHOLE)
 
 
 def folders_of(owner: Owner, ledgers: Sequence[str]) -> list[Path]:

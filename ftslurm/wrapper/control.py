@@ -9,15 +9,12 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import ftslurm
 from ftslurm.errors import FtslurmError, NotTaken, RequestRefused, UnknownJob, UsageError
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.requests import NODES_MAX, answer_to, ask
 from ftslurm.ledger.store import VARIABLE, Store
@@ -142,7 +139,7 @@ def as_owner(job: str, words: Sequence[str], env: Mapping[str, str], say: Callab
     owner = owner_of(user_id)
     kept = {name: env[name] for name in (VARIABLE, "SLURM_CONF", "TZ") if name in env}
     own_env = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": str(owner.home), "USER": owner.name, BY_VARIABLE: ROOT, **kept}
-    python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+    python = own_python()
     done = run_as(owner, python.module_argv("ftslurm.cli.ftslurm", "control", *words), AS_OWNER_S, own_env)
     say(done.stdout)
     return 1 if done.status is None else done.status

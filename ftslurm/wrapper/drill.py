@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import ftslurm
 from ftslurm.errors import CommandMissing, FtslurmError, LaunchFailed, SlurmRefused, WireError
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.launchers.srun import beside_argv, own_step_env
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
@@ -63,7 +62,7 @@ def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> st
     """Order the drill. Gives the result, in words. Raises: FtslurmError."""
     if target.local:
         return ask(order, target.step)
-    python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+    python = own_python()
     argv = beside_argv([target.node], "ftslurm-drill", python.module_argv(
         "ftslurm.wrapper.drill", target.step, json.dumps(drill_order(order))
     ))  # fmt: skip

@@ -13,8 +13,8 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.diagnose.text.findings import Finding, findings, unlisted
-from ftslurm.policies.diagnose.text.traces import Raised, outline, plain
+from ftslurm.policies.diagnose import explain
+from ftslurm.policies.diagnose.text.findings import Finding
 from ftslurm.policies.node.advice import Known
 from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, unknown
 
@@ -23,16 +23,6 @@ MAX_LINES = 20
 MAX_TEXT_BYTES = 1 << 20
 # Characters of a line that the answer repeats.
 MAX_SHOWN = 500
-
-
-# The line above an exception: not directly above, where any line with a colon would count as an exception.
-_ABOVE = b'Traceback (most recent call last):\n  File "-", line 1, in -\n-\n'
-
-
-def _raised(line: str) -> Raised | None:
-    """The exception at the end of a trace, as a pasted line: ftrun, which sees the trace, knows it by its type."""
-    found = outline(_ABOVE + plain(line)).raised
-    return replace(found[-1], place="", own=False) if found else None
 
 
 class Explainer:
@@ -48,21 +38,12 @@ class Explainer:
     def words(self, words: Sequence[str]) -> list[Explained]:
         """Codes, or a line of output, as given on a command line."""
         if any("\n" in word for word in words):
-            return self.text(" ".join(words).encode("utf-8", "surrogateescape"))
+            return self._text(" ".join(words))
         return [found for each in asked(words, self.named) for found in self._one(each, " ".join(words))]
 
     def text(self, data: bytes) -> list[Explained]:
         """Lines of output: what is known about them, each kind once, in order."""
-        hints = [Finding(hit.offset, hit.line, hit.pattern) for hit in self._patterns.hints(data)]
-        first: dict[str, Finding] = {}
-        for hit in sorted([*findings(data, self._patterns), *hints], key=lambda hit: hit.offset):
-            first.setdefault(hit.pattern.id, hit)
-        if not first:
-            lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()[-MAX_LINES:]]
-            if ends := [line for line in lines if line and _raised(line)]:
-                return self._line(ends[-1])
-            return [unknown(data.decode("utf-8", "replace").strip().partition("\n")[0][:MAX_SHOWN], self._settings)]
-        return [each for hit in list(first.values())[:MAX_LINES] for each in self._found(hit)]
+        return self._text(data.decode("utf-8", "surrogateescape"))
 
     def known(self, code: Asked) -> Known | None:
         """What the catalogues tell a person to do about a code; None if it is unknown."""
@@ -83,20 +64,16 @@ class Explainer:
         if each.kind == "exit":
             return [self._exit(int(each.words))]
         if each.kind == "line":
-            return self._line(each.words)
+            return self._text(each.words)
         if each.kind == "pattern":
             pattern = self._ids[each.words]
             return [of_line(pattern.sample, pattern, self._sources(pattern.sources), self._settings)]
         return [self._device(each.kind, each.words)]
 
-    def _line(self, line: str) -> list[Explained]:
-        found = self._patterns.look(line)
-        if found is None:
-            raised = _raised(line)
-            if raised is None:
-                return [unknown(line[:MAX_SHOWN], self._settings)]
-            return [of_line(line[:MAX_SHOWN], unlisted(raised), (), self._settings)]
-        return self._found(Finding(0, line.encode("utf-8", "surrogateescape"), found.pattern, word=found.word))
+    def _text(self, text: str) -> list[Explained]:
+        found = explain(text, self._patterns)[:MAX_LINES]
+        first = text.strip().partition("\n")[0]
+        return [each for hit in found for each in self._found(hit)] or [unknown(first[:MAX_SHOWN], self._settings)]
 
     def _found(self, found: Finding) -> list[Explained]:
         line = found.line.decode("utf-8", "replace").strip()

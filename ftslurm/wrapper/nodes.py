@@ -68,7 +68,7 @@ def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: 
         raise UsageError("only root may change what other users' jobs remember", hint="omit --all-users, or use sudo")
     expand(wanted)
     asked = asked_of_all(first_user_id, ledgers, FORGET, (now, wanted), LIMIT_S, MEMORY_BYTES, also=(0,))
-    return [owner.name for owner, said in asked if said == CLEARED]
+    return sorted(owner.name for owner, said in asked if said == CLEARED)
 
 
 # --- Slurm's word

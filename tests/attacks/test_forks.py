@@ -21,9 +21,9 @@ HER, FRIEND = 61234, 61235
 # As an Epilog does when Slurm says that she has no other job here. Prints what it says, and how many are alive.
 EPILOG = f"""
 import os, subprocess, sys, time
-from ftslurm.hooks.leftovers import Case, _end, left_by
+from ftslurm.hooks.leftovers import Case, _end
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node.leftovers import leftover_processes
+from ftslurm.policies.node.leftovers import Whose, leftover_processes
 from ftslurm.system.processes import all_processes
 
 def her(program):
@@ -44,8 +44,8 @@ def await_hers(least, stopped=0):
 
 def epilog(limit_s=40.0):
     asked = []
-    case = Case("5", {HER}, "n1", lambda: asked.append(1) and "")
-    left = leftover_processes(all_processes(), {HER})
+    case = Case("5", Whose({HER}), "n1", lambda: asked.append(1) and "")
+    left = leftover_processes(all_processes(), Whose({HER}))
     began = time.monotonic()
     stuck, why = _end(HookSettings(kill_grace_s=0.2, kill_wait_s=1.0), case, left, began + limit_s)
     print(len(left), "were left;", len(stuck), "stuck;", why or "gone", "in", round(time.monotonic() - began, 1), flush=True)

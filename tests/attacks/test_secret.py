@@ -80,12 +80,9 @@ def test_who_took_the_port_of_a_dead_ftrun_starts_nothing(munge: str) -> None:
 FILED = """
 import os, sys
 from pathlib import Path
-from ftslurm.launchers.srun_options import split_command_line
-from ftslurm.wrapper.wire.secret_word import SecretFile, begins_in_a_container, is_seen_in_containers, secret_word
+from ftslurm.wrapper.wire.secret_word import SecretFile, secret_word
 state = Path(sys.argv[1])
-steps = split_command_line(["--container-image=x", f"--container-mounts={state}", "train"], frozenset()).components
-file = SecretFile(state, "c.5") if is_seen_in_containers(state, steps, {}) else None
-print(secret_word(bytes(range(32)), "auto", "", begins_in_a_container(steps, {}), file=file))
+print(secret_word(bytes(range(32)), "auto", "", True, file=SecretFile(state, "c.5")))
 """
 READ = (
     "import sys; from ftslurm.wrapper.shim.protocol import secret_file; secret_file.SECRET_SEEN_S = 0.0\n"

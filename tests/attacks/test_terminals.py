@@ -14,6 +14,7 @@ import time
 import pytest
 
 from ftslurm.system import owner
+from ftslurm.system.commands import Group
 from tests.attacks.users import OWNER
 
 TYPES = """
@@ -26,7 +27,14 @@ except OSError as error:
     print(error)
 print("of", os.getpid() == os.getsid(0), sorted(os.listdir("/proc/self/fd"))[:5])
 """
-WAYS = {"read": lambda her, argv: owner.read_as(her, argv, 30.0, 5000).decode(),
+
+
+def _read(group: Group) -> str:
+    assert group.has_ended(30.0)
+    return group.end().stdout
+
+
+WAYS = {"read": lambda her, argv: _read(owner.start_as(her, argv, 5000)),
         "done": lambda her, argv: owner.run_as(her, argv, 30.0, {"PATH": owner.PATH}).stdout}  # fmt: skip
 
 
@@ -58,4 +66,4 @@ def test_there_is_no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
         name for name, value in vars(owner).items() if callable(value) and getattr(value, "__module__", "") == owner.__name__
     }
-    assert names == {"Owner", "owner_of", "people", "read_as", "run_as", "_modest", "_becoming", "_owners_in"}, names
+    assert names == {"Owner", "owner_of", "people", "run_as", "start_as", "_modest", "_becoming", "_owners_in"}, names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -41,3 +42,19 @@ def test_packages_of_another_python_are_not_taken_for_ours(tmp_path: Path, door:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_ranks_printed_rules_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ftslurm logs`; to a file or a pipe it goes as it is."""
+    from ftslurm.cli.jobs import logs
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    ranks = [b"loss \xc3", b"\xa4 1\r 50%\r\n", b"\x1b]52;c;cm0gLXJm\x07\xc2\x9b31mred\xff\n"]
+    logs._print(ranks, raw=False)
+    assert shown.getvalue() == "loss ä 1\n 50%\n?]52;c;cm0gLXJm??31mred\ufffd\n"

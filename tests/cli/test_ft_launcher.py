@@ -86,6 +86,37 @@ def test_ranks_that_ignore_it_are_killed_after_the_term_timeout(launch: Launcher
     assert ended.status == 1 and ended.out.count("rank ignores") == 4 and ended.took_s < 30 * slowness(), ended.err
 
 
+def test_a_forked_child_of_a_rank_hears_it_as_well(launch: Launcher, tmp_path: Path) -> None:
+    """torchrun signals the process group."""
+    program = tmp_path / "forks.py"
+    program.write_text(FORKS)
+    ended = launch.program("--nproc-per-node=1", str(program))
+    assert sorted(ended.said) == ["child ends", "rank ends"], ended.err
+
+
+FORKS = """
+import os, signal, time
+who = "rank"
+def leave(*_):
+    print(who, "ends", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, leave)
+if not os.fork():
+    who = "child"
+    time.sleep(1)
+    launcher = os.getppid()
+    for _ in range(2):  # the rank's shim, and ft_launcher above it
+        launcher = int(open(f"/proc/{launcher}/stat").read().rpartition(")")[2].split()[1])
+    os.kill(launcher, signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+def test_without_a_restart_that_is_the_reason(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=2", "--max-restarts=0", acts="fail")
+    assert ended.status == 1 and "no restart is allowed" in ended.err and "unconditional" not in ended.err, ended.err
+
+
 @pytest.mark.timeout(2 * TIME_S)
 def test_a_hang_and_a_failure_share_the_restarts(launch: Launcher) -> None:
     ended = launch("--nproc-per-node=4", "--max-restarts=2", *TIMEOUTS, acts="hang fail finish")

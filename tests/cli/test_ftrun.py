@@ -46,7 +46,7 @@ def ftslurm(*argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[s
 
 
 def test_the_flags_read_without_click_are_those_of_click() -> None:
-    assert {p.opts[0] for p in options.params if isinstance(p, click.Option) and p.is_flag} == FLAGS
+    assert {p.opts[0] for p in options.params if isinstance(p, click.Option) and (p.is_flag or p.flag_value == "auto")} == FLAGS
 
 
 def test_help_names_every_option_and_ends_with_0(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_a_crash_is_told_by_status_and_history(tmp_path: Path) -> None:
     one_fails = "[ $SLURM_PROCID = 1 ] && exit 3; exec sleep 600"  # both, and which is heard of first would be chance
     assert ftrun("-n2", "sh", "-c", one_fails, home=tmp_path, FTRUN_MAX_RESTARTS="1").returncode == 3
     status = json.loads(ftslurm("status", "1", "--json", home=tmp_path).stdout)
-    assert (status["attempt"], status["rung"], status["left"]["max_restarts"]) == (2, "fail", [0, 1])
+    assert (status["attempt"], status["rung"], status["left"]["max_restarts"]) == (3, "fail", [0, 1])
     attempts = json.loads(ftslurm("history", "1", "--json", home=tmp_path).stdout)["attempts"]
-    assert [attempt["remedies"][0]["rung"] for attempt in attempts] == ["unconditional-requeue", "fail"]
+    assert [attempt["remedies"][0]["rung"] for attempt in attempts] == ["in-place-restart", "unconditional-requeue", "fail"]
     told = ftslurm("history", "1", home=tmp_path).stdout
     assert "the 1 requeue (max_restarts) is spent" in told
     assert ftrun("true", home=tmp_path).returncode == 0

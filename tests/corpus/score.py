@@ -23,8 +23,7 @@ from ftslurm.catalogs.patterns import Pattern, PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, Severity
 from ftslurm.model.verdict import Blame, Retriable, Role, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from tests.corpus import shake
 from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 
@@ -44,7 +43,7 @@ def verdict_of(case: Case, patterns: PatternBook, codes: CodeBook) -> Verdict:
         m = codes.meaning(kind, fault.code, Severity.UNKNOWN)
         faults.append(Fault(fault.node, fault.device, m.code, m.name, m.fault_class, m.user_induced))
     bad = {node: f"Slurm says {words}" for node, words in case.bad_nodes.items()}
-    return classify(case.ends, Facts(tuple(faults), bad), patterns)
+    return diagnose(case.ends, Facts(tuple(faults), bad), patterns)
 
 
 def differences(case: Case, v: Verdict) -> dict[str, str]:
@@ -154,6 +153,12 @@ def score_own(cases: Sequence[Case], judge: Callable[[Case], Verdict]) -> list[s
     return lines
 
 
+def support(cases: Iterable[Case], judge: Callable[[Case], Verdict]) -> list[str]:
+    """Of each pattern and rule: in how many runs of the seen half, and of our own, it made the verdict; those of one run last."""
+    counts = Counter(rule for case in cases for rule in set(judge(case).because))
+    return [f"{runs:5} {rule}" for rule, runs in sorted(counts.items(), key=lambda each: (-each[1], each[0]))]
+
+
 def without_its_pattern(case: Case, patterns: PatternBook, codes: CodeBook) -> Verdict | None:
     """The verdict with the very pattern taken away that knows the run, as if nobody had met its kind before.
 
@@ -251,6 +256,7 @@ def main() -> int:
         metavar="WAY",
         help="the seen half, told otherwise or judged with other books; of WAY the misses, too",
     )
+    parser.add_argument("--support", action="store_true", help="how many runs each pattern and rule decides")
     parser.add_argument("--reveal", action="store_true", help="show the differences of the unseen half, too")
     asked = parser.parse_args()
     patterns, codes = load_pattern_book(()).of_ranks(), load_code_book(())
@@ -265,6 +271,10 @@ def main() -> int:
             if case.name == asked.why:
                 print(judge(case))
                 print({**differences(case, judge(case)), **misses(case, judge(case))} or "as expected")
+        return 0
+    if asked.support:
+        seen = [case for case in load_public() if half_of(case.name) == SEEN]
+        print("\n".join(support([*seen, *load_all()], judge)))
         return 0
     if asked.unmet:
         print("\n".join(score_unmet(load_public(), patterns, codes)))

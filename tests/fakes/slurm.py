@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
-from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView
+from ftslurm.slurm.client import AS_OF, JobState, JobView, Needs, NodeState, NodeView
 from ftslurm.slurm.states import is_over, node_state
 
 # slurmctld's cred_expire + 1, added when a job that was requeued has cleaned up and its begin time is past.
@@ -113,7 +113,7 @@ class FakeSlurm:
     def needs(self, number: int, gres: str = "", min_cpus: int = 0, features: str = "") -> None:
         """What it has asked for on each node."""
         job = self._jobs[number]
-        job.view = replace(job.view, gres=gres, min_cpus=min_cpus, features=features)
+        job.view = replace(job.view, needs=Needs(features, gres, min_cpus))
 
     def end(self, number: int, state: JobState) -> None:
         """The job ends by itself, or by an accident."""

@@ -23,8 +23,7 @@ from ftslurm.config import catalog_files
 from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.hang.hints import Hint, hints
 from tests.fuzz.files import written
 from tests.fuzz.hold import Parser
@@ -130,7 +129,7 @@ def _ends(printed: Sequence[tuple[str, int]]) -> tuple[RankEnd, ...]:
 def _verdict(printed: Sequence[tuple[str, int]]) -> tuple[Verdict, tuple[Hint, ...]]:
     ends = _ends(printed)
     stacks = {f"n{rank}": text for rank, (text, _) in enumerate(printed)}
-    return classify(ends, Facts((), {}), pattern_book()), hints(ends, stacks)
+    return diagnose(ends, Facts((), {}), pattern_book()), hints(ends, stacks)
 
 
 PATTERN_SAMPLES = [pattern["sample"] for pattern in _sample("log-patterns.yaml")["patterns"]] + [

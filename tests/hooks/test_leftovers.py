@@ -12,6 +12,7 @@ from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.model.job import JobId
 from ftslurm.model.processes import Process
 from ftslurm.model.settings.hook_settings import HookSettings
+from ftslurm.policies.node.leftovers import Whose
 from ftslurm.system.shared_memory import File
 
 ME = 1000
@@ -53,11 +54,14 @@ class Node:
         self.ended: list[list[int]] = []
         self.removed: list[File] = []
         self.stuck: set[int] = set()
+        self.of_a_user = False
         self.settings = HookSettings(state=str(state), leftovers_limit_s=30.0, kill_wait_s=0.0)
         monkeypatch.setattr(leftovers, "AGAIN_S", 0.0)
         monkeypatch.setattr(leftovers, "_end_at_one_stroke", self._end)
-        monkeypatch.setattr(leftovers, "is_stuck", lambda one: one.pid in self.stuck)
+        monkeypatch.setattr(leftovers, "stuck_among", lambda left: tuple(one for one in left if one.pid in self.stuck))
         monkeypatch.setattr(leftovers, "all_processes", self._look)
+        monkeypatch.setattr(leftovers.waits, "abort_fuse", lambda *_: 0)
+        monkeypatch.setattr(leftovers.waits, "are_users_doing", lambda _: self.of_a_user)
         monkeypatch.setattr(leftovers, "end_processes", lambda doomed, *_: self.ended.append([one.pid for one in doomed]))
         monkeypatch.setattr(leftovers.shared_memory, "files_of", lambda user_id: self.files)
         monkeypatch.setattr(leftovers.shared_memory, "segments_of", lambda user_id: ())
@@ -67,9 +71,9 @@ class Node:
         pids = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         return {pid: process(pid) for pid in pids}
 
-    def _end(self, user_id: int) -> tuple[Process, ...]:
+    def _end(self, whose: Whose) -> tuple[Process, ...]:
         """Gives what is there after it."""
-        left = leftovers.leftover_processes(self._look(), user_id)
+        left = leftovers.leftover_processes(self._look(), whose)
         if left:
             self.ended.append([one.pid for one in left])
         return left
@@ -93,6 +97,12 @@ def test_what_outlives_it_all_in_uninterruptible_sleep_drains_the_node(node: Nod
     admin = Admin([SELF])
     assert "process 20 (sleep) of job 5 outlives SIGKILL: drained" in node.clear(admin)
     assert admin.drained.startswith("ftslurm: leftover: process 20") and node.removed == []
+
+
+def test_what_sleeps_because_of_a_user_drains_nothing(node: Node) -> None:
+    node.looks, node.stuck, node.of_a_user = [[20]], {20}, True
+    admin = Admin([SELF])
+    assert "a file system or memory that a user's program serves" in node.clear(admin) and not admin.drained
 
 
 @pytest.mark.parametrize("looks", [[[20], [20]], [[20], [21], [22], [23], [20, 24]]])

@@ -301,7 +301,9 @@ def test_the_steps_of_heterogeneous_jobs_are_sruns_to_place(options: str) -> Non
 
 
 def launcher(options: str, env: Mapping[str, str] | None = None) -> SrunLauncher:
-    return SrunLauncher((Component(tuple(shlex.split(options)), ("train", "-n3")),), env or {}, Python("/py", "/lib"), granted=2)
+    return SrunLauncher(
+        (Component(tuple(shlex.split(options)), ("train", "-n3")),), env or {}, Python(("/py",), "/lib"), granted=2
+    )
 
 
 def test_the_users_program_is_the_last_word_of_every_part() -> None:
@@ -324,3 +326,11 @@ def test_abroad_nothing_of_our_job_but_how_its_tasks_are_run() -> None:
     }  # fmt: skip
     kept = {"PATH", "HOME", "OMP_NUM_THREADS", "SLURM_CONF", "SLURM_CPUS_PER_TASK", "SLURM_EXPORT_ENV"}
     assert abroad_env(env).keys() == kept
+
+
+def test_srun_s_own_variable_overrides_slurm_s() -> None:
+    from ftslurm.launchers.srun import exported
+
+    env = {"SRUN_EXPORT_ENV": "A,B", "SLURM_EXPORT_ENV": "ALL"}
+    assert exported(("-n1",), env) == ("-n1", "--export=A,B,FTSLURM_CHANNEL")
+    assert exported(("-n1", "--export=ALL"), env) == ("-n1", "--export=ALL")

@@ -126,7 +126,9 @@ def test_a_lent_node_gives_what_the_dead_one_gave() -> None:
 
 def rendered(options: str, shares: tuple[Share, ...], layout: Layout | None, env: dict[str, str]) -> list[str]:
     """As it is launched beside a step that Slurm still lists."""
-    launcher = SrunLauncher((Component(tuple(shlex.split(options)), ("true",)),), env, Python("/py", "/lib"), granted=2, width=2)
+    launcher = SrunLauncher(
+        (Component(tuple(shlex.split(options)), ("true",)),), env, Python(("/py",), "/lib"), granted=2, width=2
+    )
     return [shlex.join(argv) for argv, _ in launcher._overlapping(shares)._rendered(layout, shares)]
 
 

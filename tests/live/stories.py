@@ -52,9 +52,13 @@ QUICK = {
     "FTRUN_IN_PLACE_RESTART_SELF_HEAL_WAIT": "1s",
     "FTRUN_IN_PLACE_RESTART_RESET_WAIT": "8s",  # a reset is three processes of Python's
     "FTRUN_STOP_GRACE": "2s",
+    "FTRUN_IN_PLACE_RESTART_CRASH_RESTARTS": "0",  # one crash leads to a requeue; see BY_DEFAULT
     "FTRUN_REQUEUE_START_IN": "8s",  # as are clean-ups
     "FTRUN_DEVICES_ANSWER_WAIT": "40s",  # made longer: agents come up late where twenty jobs share two cores
 }
+
+# Of a story about the answer to a crash: nothing is set.
+BY_DEFAULT = {"FTRUN_IN_PLACE_RESTART_CRASH_RESTARTS": ""}
 
 # The words a story's rank may use: its line, then `fault DEVICE CODE [npu-sim options]`, `say WORDS`, `await FILE` and
 # `together` (wait until every rank of the attempt has written its line: who crashes at once ends others before theirs).
@@ -427,12 +431,12 @@ class Stage:
         """All but the submission: for salloc, and for jobs that are submitted in another way."""
         folder = self.folder("".join(char if char.isalnum() else "-" for char in name)[:60])
         env = {
-            **QUICK,
+            **{name: value for name, value in QUICK.items() if plan.env.get(name) != ""},
             "PATH": self.path,
             "STORY": str(folder),
             "FTSLURM_STATE_DIR": f"{folder}/state",
             "FTSLURM_NPU_SIM": f"{folder}/npu",
-            **{name: value.replace("%STORY%", str(folder)) for name, value in plan.env.items()},
+            **{name: value.replace("%STORY%", str(folder)) for name, value in plan.env.items() if value or name not in QUICK},
         }
         told = Story(self.cluster, folder, env, replace(plan, env=env))
         self.told.append(told)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.docs.blocks import ROOT, Command, all_blocks, blocks, commands
-from tests.live.stories import Plan, Stage
+from tests.live.stories import BY_DEFAULT, Plan, Stage
 
 pytestmark = pytest.mark.live
 
@@ -21,7 +21,7 @@ SLURMS = ("scontrol", "sinfo", "squeue")
 
 def test_the_first_job_goes_as_its_page_says(stage: Stage) -> None:
     files = {block.name: block.text for block in blocks(PAGE) if block.name}
-    told = stage.prepare(Plan(files=files), "first-job")
+    told = stage.prepare(Plan(files=files, env=BY_DEFAULT), "first-job")
     typed = [command for block in blocks(PAGE) if block.language == "sh" for command in commands(block)]
     submit, drill, status, history, cat = (one(typed, word) for word in ("sbatch", "drill", "status", "history", "cat"))
 
@@ -34,13 +34,11 @@ def test_the_first_job_goes_as_its_page_says(stage: Stage) -> None:
     told.cluster.wait_for(lambda: log.exists() and log.read_text().count("attempt 1, from step 0") == 4, 45, "the ranks to run")
     assert "rank-crash on rank 1" in enter(drill)
     assert f"job {number} on" in enter(status)
-    assert told.ended("COMPLETED")["Restarts"] == "1"
-    assert "unconditional-requeue" in enter(history)
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert "in-place-restart" in enter(history)
     said = enter(cat)
     assert len(re.findall(r"^rank \d on n\d: attempt 1, from step 0$", said, re.M)) == 4 and said.count(": done") == 4
-    assert re.search(
-        r"^ftrun: attempt 2 on n\[\d-\d\], after unconditional-requeue: rank 1 on n\d exited with status 1", said, re.M
-    )
+    assert re.search(r"^ftrun: attempt 2 on n\[\d-\d\], after in-place-restart: rank 1 on n\d exited with status 1", said, re.M)
     assert re.search(r"^rank 1 on n\d: attempt 2, from step \d+", said, re.M)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ftslurm.errors import SlurmRefused, UnknownJob
 from tests.live.conftest import new_stage
-from tests.live.stories import Plan, Story, nodes_in, story
+from tests.live.stories import BY_DEFAULT, Plan, Story, nodes_in, story
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -217,7 +217,7 @@ def test_without_it_nothing_calls_the_error_retriable(told: Story) -> None:
     assert "retry.policy ExitCodeAndErrorMsg" in told.output() and len(told.attempts()) == 1
 
 
-@story(rank=FLAKY, ft='--ft-aimaster "--enable-job-restart=True --fault-tolerant-policy=OnFailure"')
+@story(rank=FLAKY, ft='--ft-aimaster "--enable-job-restart=True --fault-tolerant-policy=OnFailure"', env=BY_DEFAULT)
 def test_aimaster_s_flags_restart_the_job_in_place(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
@@ -244,6 +244,7 @@ def test_only_the_failed_rank_of_an_async_job_starts_again(told: Story) -> None:
     nodes=2,
     rank="[ $SLURM_PROCID = 1 ] && { [ $MA_PROC_START_CNT = 1 ] && together; exit 4; }; exec sleep 100",
     ft='--ft-aimaster "--job-execution-mode=Async --fault-tolerant-policy=OnFailure --max-num-of-same-error=2"',
+    env=BY_DEFAULT,
 )
 def test_an_instance_that_fails_with_the_same_error_too_often_ends_an_async_job(told: Story) -> None:
     job = told.ended("FAILED")

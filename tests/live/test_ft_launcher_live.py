@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.stories import Story, story
+from tests.live.stories import BY_DEFAULT, Story, story
 
 pytestmark = pytest.mark.live
 
@@ -37,7 +37,7 @@ exec sleep 100
 """
 
 
-@story(nodes=2, tasks=2, script=TWICE, rank=FAILS_ONCE)
+@story(nodes=2, tasks=2, script=TWICE, rank=FAILS_ONCE, env=BY_DEFAULT)
 def test_the_launchers_of_all_nodes_are_one_job_with_ft_launcher_s_statuses(told: Story) -> None:
     """The second one fails with 1 whatever its ranks ended with, the third gets a SIGTERM that they obey, and the scheduler is left
     alone."""

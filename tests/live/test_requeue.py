@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.stories import PLAIN, Story, nodes_in, story
+from tests.live.stories import PLAIN, Story, admin, nodes_in, story
 
 pytestmark = [pytest.mark.live, pytest.mark.slurms]
 
@@ -183,11 +183,11 @@ exec sleep 100
 """,
 )
 def test_a_requeue_cut_in_half_is_finished_from_outside(told: Story) -> None:
-    held = told.wait_for(
-        lambda: (job := told.job())["JobState"] == "PENDING" and job["Priority"] == "0" and job, "the job to be held", 60.0
+    waits = told.wait_for(
+        lambda: (job := told.job())["JobState"] == "PENDING" and job["Restarts"] == "1" and job, "the job to wait again", 60.0
     )
     (sick,) = {words.split()[1] for *_, words in told.said()}
-    assert held["ExcNodeList"] == "(null)"
+    assert waits["ExcNodeList"] == "(null)" and waits["Priority"] != "0", "it runs again even if nobody does anything"
     told.wait_nothing_left()
     assert told.json("status", str(told.id))["requeue_open"] is True
     answer = told.ftslurm("requeue", "--finish", str(told.id))
@@ -196,6 +196,16 @@ def test_a_requeue_cut_in_half_is_finished_from_outside(told: Story) -> None:
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick)
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
     assert told.ftslurm("requeue", "--finish", str(told.id)) == f"job {told.id}: no requeue is open; nothing to do"
+
+
+@story(rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; say ready; await go; exit 4")
+def test_an_operators_priority_survives(told: Story) -> None:
+    """Hold and release would make Slurm compute it anew."""
+    told.wait_for(lambda: bool(told.said()), "the rank to run")
+    told.cluster.answer(["scontrol", "update", f"JobId={told.id}", "Priority=4242"], user=admin())
+    told.allow("go")
+    job = told.ended("COMPLETED")
+    assert (job["Restarts"], job["Priority"]) == ("1", "4242")
 
 
 # As above, but it is the keeper alone that is killed, at its first request.

@@ -41,7 +41,6 @@ trap 'say checkpoint; exit 0' TERM
 say ready
 until [ -e "$STORY/end" ]; do sleep 0.1; done
 """
-ON_WARNING = "--ft-set warning.requeue=true"
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +118,12 @@ def test_a_preempted_job_runs_again_and_has_paid_nothing(tell: Callable[..., Sto
     costs_nothing(told)
 
 
-def test_a_preemption_with_a_grace_lets_ranks_write_a_checkpoint(tell: Callable[..., Story]) -> None:
-    """GraceTime: SIGCONT and SIGTERM first, which is the warning; the preemption comes later, or ftrun's own requeue before."""
-    told = tell(nodes=2, rank=CHECKPOINT, ft=ON_WARNING, sbatch=("--partition=warned", "--exclusive"))
+@pytest.mark.slurms
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_saves_and_exits_in_the_grace_of_a_preemption_runs_again(tell: Callable[..., Story], code: int) -> None:
+    """GraceTime: SIGCONT and SIGTERM first, and only then PreemptTime tells what they mean; PreemptMode is the partition's."""
+    rank = CHECKPOINT.replace("exit 0' TERM", f"exit {code}' TERM")
+    told = tell(nodes=2, rank=rank, sbatch=("--partition=warned", "--exclusive"))
     ready(told)
     urgent = urgent_job(told)
     told.wait_for(lambda: {rank for rank, *_, words in told.said() if words == "checkpoint"} == {0, 1}, "both checkpoints")
@@ -192,6 +194,38 @@ def test_a_suspension_longer_than_the_lease_is_survived(tell: Callable[..., Stor
     for _ in range(2):
         suspended(told, 2 * LEASE_S)
         assert states(told) <= STOPPED, told.describe()
+        scontrol(told, "resume", str(told.id))
+        told.cluster.wait_for_state(told.id, "RUNNING")
+    told.allow("end")
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)]
+    costs_nothing(told)
+
+
+BEATS = """
+import os, time
+from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+open(f"{os.environ['STORY']}/beating.{os.environ['SLURM_PROCID']}", "w").close()
+while not os.path.exists(os.environ["STORY"] + "/end"):
+    client.send_heartbeat()
+    time.sleep(0.2)
+client.shutdown_workload_monitoring()
+"""
+SLICE_S = 13.0
+
+
+def test_a_suspension_is_nobody_s_silence(tell: Callable[..., Story]) -> None:
+    """As gang scheduling stops a job again and again, each time for longer than its limit between beats."""
+    told = tell(
+        nodes=2, rank='say ready\nexec /usr/bin/python3 "$STORY/beats.py"', files={"beats.py": BEATS},
+        ft="--ft-initial-rank-heartbeat-timeout=60 --ft-param-rank_heartbeat_timeout=6",
+    )  # fmt: skip
+    ready(told)
+    for _ in range(4):
+        told.wait_for(lambda: len(list(told.folder.glob("beating.*"))) == 2, "the ranks to beat")
+        suspended(told, SLICE_S)
         scontrol(told, "resume", str(told.id))
         told.cluster.wait_for_state(told.id, "RUNNING")
     told.allow("end")
@@ -315,17 +349,24 @@ def test_scancel_of_the_batch_step_is_the_end_of_the_job(tell: Callable[..., Sto
     costs_nothing(told)
 
 
-def test_scancel_of_the_step_looks_like_a_lost_step_and_is_answered_so(tell: Callable[..., Story]) -> None:
-    """Nothing but a line on the stderr of srun, which is the user's, tells it from a step whose daemons died."""
-    told = tell(nodes=2, rank=WAITS)
+@pytest.mark.slurms
+def test_scancel_of_the_step_ends_it_for_good_with_srun_s_status(tell: Callable[..., Story]) -> None:
+    """Nothing but a line on the stderr of srun tells it from a step whose daemons died. The script goes on."""
+    told = tell(nodes=2, rank=WAITS, script='%RUN%\necho "ended with $?"\n')
+    told.cluster.answer(["scancel", f"{told.id}.0"])
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)] and "ended with 137" in told.output()
+    assert told.json("status", str(told.id))["left"]["max_restarts"] == [8, 8]
+
+
+@pytest.mark.slurms
+def test_where_nobody_can_read_srun_s_words_such_a_step_looks_like_a_lost_one(tell: Callable[..., Story]) -> None:
+    told = tell(nodes=2, rank=WAITS, script="{ %RUN%; } 2>&1 | cat\n")
     told.cluster.answer(["scancel", f"{told.id}.0"])
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", "(null)")
-    assert told.counters() == [(1, 1, 1), (2, 1, 2)]
-    assert {start.rung for start in told.of_attempt(2).values()} == {"unconditional-requeue"}
     # A shim may see that its rank was killed before it is killed itself.
     assert {start.cause for start in told.of_attempt(2).values()} <= {"lost", "crash"}
-    assert told.json("status", str(told.id))["left"]["max_restarts"] == [7, 8]
 
 
 def test_usr1_reaches_every_rank_once_and_ends_nothing(tell: Callable[..., Story]) -> None:

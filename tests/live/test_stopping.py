@@ -244,9 +244,21 @@ def test_and_so_does_the_one_to_the_batch_script(told: Story) -> None:
     assert told.json("status", str(told.id))["left"]["max_restarts"] == [8, 8]
 
 
+@pytest.mark.slurms
+@story(early=True, nodes=2, ft="--ft-resume-at-limit=45s", sbatch=("--time=1",), rank=CHECKPOINT)
+def test_by_one_word_ftrun_warns_the_ranks_itself_and_requeues_before_the_limit(told: Story) -> None:
+    job = told.ended("COMPLETED", timeout_s=LIMIT_TIMEOUT_S)
+    assert job["Restarts"] == "1"
+    assert checkpoints(told) == [0, 1]
+    assert told.counters() == [(1, 1, 1), (2, 1, 2)]
+    assert told.json("status", str(told.id))["left"]["max_restarts"] == [8, 8]
+
+
 @story(early=True, tasks=2, sbatch=("--time=1",), rank=FOR_EVER)
 def test_without_a_warning_the_time_limit_ends_the_job(told: Story) -> None:
     job = told.ended("TIMEOUT", timeout_s=LIMIT_TIMEOUT_S)
     assert job["Restarts"] == "0"
     told.wait_nothing_left()
     assert set(told.attempts()) == {1}
+    assert "to go on by itself: ftrun --ft-resume-at-limit" in told.output()
+    assert told.json("status", str(told.id))["state"].startswith("timeout: to go on by itself")

@@ -21,7 +21,7 @@ from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
 from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, from_json, measure, to_json
-from ftslurm.system.owner import Owner, read_as
+from ftslurm.system.owner import Owner, start_as
 from ftslurm.wrapper import as_user
 from ftslurm.wrapper.measuring.exposition import names, text
 from ftslurm.wrapper.measuring.textfile import TextFile, file_of, sweep, write
@@ -215,14 +215,14 @@ def test_what_a_user_s_program_says_is_cut_off_and_said(tmp_path: Path, monkeypa
 def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = Owner(65534, 65534, "nobody", Path("/nowhere"))
     monkeypatch.setenv("ROOTS_TOKEN", "a secret")
-    told = read_as(
-        nobody, ["sh", "-c", "id -u; id -g; id -G; tty; env; ls -l /proc/self/fd; cat /etc/shadow"], 60.0, 10_000
-    ).decode()
+    group = start_as(nobody, ["sh", "-c", "id -u; id -g; id -G; tty; env; ls -l /proc/self/fd; cat /etc/shadow"], 10_000)
+    assert group.has_ended(60.0)
+    told = group.end().stdout
     assert told.startswith("65534\n65534\n65534\nnot a tty\n") and "ROOTS_TOKEN" not in told and "Permission denied" in told
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: 1)
         with pytest.raises(StateError, match="only root"):
-            read_as(nobody, ["id"], 60.0, 100)
+            start_as(nobody, ["id"], 100)
 
 
 def test_a_user_who_tells_of_a_job_twice_spoils_nobody_s_metrics() -> None:

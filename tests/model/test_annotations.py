@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.annotations import HANG, POD, RETRY, UNCONDITIONAL, looks_like, parse
+from ftslurm.model.settings.annotations import HANG, POD, RESUME, RETRY, UNCONDITIONAL, looks_like, parse, unread
 from ftslurm.model.settings.tree import Settings, resolve
 
 SEED = (
@@ -127,3 +127,27 @@ def test_any_text_is_taken_or_refused(text: str) -> None:
         in_force(text)
     except PolicyError as error:
         assert str(error).startswith("job.json: ")
+
+
+@pytest.mark.parametrize("time", ["auto", "5m"])
+def test_to_go_on_at_the_time_limit_needs_no_other(time: str) -> None:
+    alone = parse(json.dumps({RESUME: time}), "here")
+    assert dict(alone.values) == {"time_limit.resume": time}
+    both = parse(json.dumps({RESUME: time, RETRY: "8"}), "here")
+    assert (both.values["time_limit.resume"], both.values["max_restarts"]) == (time, 8)
+    with pytest.raises(PolicyError, match="resume-at-limit"):
+        parse(json.dumps({RESUME: "soon"}), "here")
+
+
+@pytest.mark.parametrize(
+    ("comment", "told"),
+    [
+        (f"{RETRY}:8", True),  # --comment={"fault-tolerance/job-retry-num":"8"} of a shell
+        (f"'{{{RETRY}:8}}'", True),
+        (json.dumps({RETRY: "8"}), False),
+        ("see docs/fault-tolerance/notes", False),
+        ("", False),
+    ],
+)
+def test_a_comment_that_a_shell_has_spoilt_is_told(comment: str, told: bool) -> None:
+    assert bool(unread(comment)) is told

@@ -46,7 +46,10 @@ def test_nothing_gets_through(text: str, lines: bool) -> None:
 # --- every door
 
 # Where a call shows text, and what may stand in it without `visible`: our own words, and numbers of ours.
-_SHOWS = {"print", "click.echo", "sys.exit", "syslog.syslog", "sys.stdout.write", "sys.stderr.write"}
+_SHOWS = {
+    "print", "click.echo", "sys.exit", "syslog.syslog",
+    *(f"sys.{stream}{way}.{verb}" for stream in ("stdout", "stderr") for way in ("", ".buffer") for verb in ("write", "writelines")),
+}  # fmt: skip
 _OURS = {
     ("cli/ftrun.py", "print(help_text())"), ("cli/ftrun.py", "print(f'ftslurm {ftslurm.__version__}')"),
     ("hooks/guarded.py", "syslog.syslog(sentence)"), ("hooks/guarded.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
@@ -55,6 +58,9 @@ _OURS = {
     ("wrapper/script_look.py", "print(answer_text(*look(int(sys.argv[1]), os.environ), {}))"),
     ("cli/output.py", "click.echo(json.dumps(value, indent=2, sort_keys=True))"),
     ("cli/ftslurm.py", "click.echo(export_lines(store(), os.environ), nl=False)"),
+    ("wrapper/as_user.py", "sys.stdout.buffer.write(piece)"), ("wrapper/as_user.py", "sys.stdout.buffer.write(WHOLE)"),
+    ("cli/jobs/logs.py", "sys.stdout.buffer.write(piece)"),  # not to a terminal, or asked for
+    ("launchers/local_step.py", "os.write(2, f'{visible(text)}\\n'.encode())"),
     ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),
     ("cli/jobs/analyze.py", "sys.exit(STATUS[found.verdict.retriable])"),
     ("cli/jobs/analyze.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
@@ -69,8 +75,14 @@ _OURS = {
 def doors() -> Iterator[tuple[str, ast.Call]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in _SHOWS:
+            if isinstance(node, ast.Call) and (ast.unparse(node.func) in _SHOWS or _writes_to_a_stream(node)):
                 yield str(path.relative_to(PACKAGE)), node
+
+
+def _writes_to_a_stream(call: ast.Call) -> bool:
+    """By its descriptor."""
+    number = call.args[0] if call.args and ast.unparse(call.func) == "os.write" else None
+    return isinstance(number, ast.Constant) and number.value in (1, 2)
 
 
 def shown(call: ast.Call) -> Iterator[ast.expr]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.model.exits import ExitStatus, from_returncode, from_shell, of_step, signal_name, undelivered
+from ftslurm.model.exits import ExitStatus, cancelled_steps, from_returncode, from_shell, of_step, signal_name, undelivered
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,27 @@ def test_srun_s_status_tells_of_messages_that_did_not_get_through() -> None:
     assert undelivered(ExitStatus(141)) and undelivered(ExitStatus(233))
     assert not any(undelivered(ExitStatus(code)) for code in (0, 1, 2, 7, 93, 126, 127, 130, 134, 137, 139, 143, 253, 255))
     assert not any(undelivered(ExitStatus(0, number)) for number in range(1, 65))
+
+
+BY_A_PERSON = """slurmstepd-n1: error: *** STEP 31.0 ON n1 CANCELLED AT 2026-11-28T01:36:36 ***
+srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+srun: error: n2: task 1: Killed
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "steps"),
+    [
+        (BY_A_PERSON, {"31.0"}),
+        (BY_A_PERSON.replace("-n1: error", ": error"), {"31.0"}),
+        ("step 31.0 was CANCELLED AT noon, says the program\n", set()),
+        (BY_A_PERSON.replace("36 ***", "36 DUE TO TIME LIMIT ***"), set()),
+        (BY_A_PERSON.replace("36 ***", "36 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"), set()),
+        ("srun: error: n1: task 0: Exited with exit code 1\nsrun: Terminating StepId=31.0\n" + BY_A_PERSON, set()),
+        (BY_A_PERSON + "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=31.0.\n", set()),
+        ("srun: error: Task launch for StepId=31.0 failed on node n2: Socket timed out\n" + BY_A_PERSON, set()),
+        ("", set()),
+    ],
+)
+def test_srun_tells_what_a_person_has_cancelled(said: str, steps: set[str]) -> None:
+    assert cancelled_steps(said) == steps

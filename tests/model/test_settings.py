@@ -119,7 +119,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     plain = Settings()
     assert (plain.same_code_limit, plain.same_code_window_s, plain.unconditional_in_a_row) == (3, 86400.0, 3)
     assert plain.ladder == RUNG_NAMES and 1 <= plain.max_restarts <= 128
-    assert (plain.warning_requeue, plain.crash_restarts, plain.even_if_no_requeue) == (False, 0, False)
+    assert (plain.warning_requeue, plain.crash_restarts, plain.even_if_no_requeue) == (False, 1, False)
 
 
 def test_later_layers_win_and_every_value_knows_its_place() -> None:
@@ -181,7 +181,7 @@ def test_a_tree_is_flattened_to_the_names() -> None:
 def test_every_rung_that_can_be_switched_says_whether_it_is_on() -> None:
     assert is_on(Settings(), "fail") and is_on(Settings(), "in-place-restart")
     assert not is_on(Settings(in_place=False), "in-place-restart")
-    assert [is_on(Settings(), rung) for rung in RUNG_NAMES] == [False, True, False, False, False, True, True, True]
+    assert [is_on(Settings(), rung) for rung in RUNG_NAMES] == [False, True, True, False, False, True, True, True]
 
 
 # --- FTRUN_*
@@ -322,6 +322,8 @@ def test_what_was_said_of_the_rung_itself_counts_more_wherever_it_stands(where: 
         ({"rungs.shrink.enabled": "true"}, "nodes.min", 1),
         ({"rungs.shrink.enabled": "true"}, "rungs.node-replacement.budget", 8),
         ({"rungs.shrink.enabled": "true"}, "rungs.node-replacement.enabled", False),
+        ({}, "rungs.hang-restart.enabled", None),
+        ({"rungs.hang-restart.enabled": "auto"}, "rungs.hang-restart.enabled", None),
         ({"rungs.hang-restart.in_a_row": "5"}, "rungs.hang-restart.enabled", True),
         ({"rungs.hang-restart.in_a_row": "5", "rungs.hang-restart.enabled": "false"}, "rungs.hang-restart.enabled", False),
         ({"hang.interval": "60s"}, "hang.log_silence", True),
@@ -352,7 +354,7 @@ def test_what_is_implied_stands_where_it_was_implied() -> None:
 def test_who_sets_a_timeout_for_heartbeats_or_sections_means_a_restart(given: dict[str, Any], on: bool) -> None:
     config = Layer({"fault_tolerance": given}, {"fault_tolerance": "--ft-cfg-path"})
     resolved = resolve((config,))
-    assert resolved.settings.hang_restart is on
+    assert resolved.settings.hang_restart is (True if on else None)
     assert resolved.places["rungs.hang-restart.enabled"] == ("--ft-cfg-path" if on else "default")
     off = Layer({"rungs.hang-restart.enabled": "false"}, {"rungs.hang-restart.enabled": "a policy"})
     assert not resolve((off, config)).settings.hang_restart and not resolve((config, off)).settings.hang_restart

@@ -7,9 +7,8 @@ import pytest
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
 from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm, summarise
-from ftslurm.model.settings.tree import Settings
 from ftslurm.report.view import status
-from tests.stories.replay import Job, fault
+from tests.stories.replay import Job, fault, requeueing
 
 
 def summary(job: Job) -> JobSummary:
@@ -39,7 +38,7 @@ def test_it_agrees_with_the_detailed_view() -> None:
 
 
 def test_ends() -> None:
-    well, failed = Job().begin(), Job(Settings(unconditional_requeue=False)).begin()
+    well, failed = Job().begin(), Job(requeueing(unconditional_requeue=False)).begin()
     well.all_exit(0)
     failed.exits(2, 9)
     assert summary(well)[4:7] == ("completed", "", True)
@@ -81,6 +80,19 @@ def test_a_requeue_that_stands_open_is_told_how_to_finish() -> None:
     job.exits(0, 1)
     found = by_slurm(summary(job)._replace(number=7), {7: SlurmWord("PENDING", "JobHeldUser", held=True)})
     assert (found.state, found.what) == ("held", "a requeue was not finished: ftslurm requeue --finish 7")
+
+
+@pytest.mark.parametrize(
+    ("reason", "what"),
+    [
+        ("JobHeldUser", "JobHeldUser: scontrol release 7"),
+        ("launch failed requeued held", "launch failed requeued held: scontrol release 7"),
+        ("JobHeldAdmin", "JobHeldAdmin: an operator has to release it"),
+    ],
+)
+def test_a_hold_comes_with_the_next_command(reason: str, what: str) -> None:
+    found = by_slurm(summary(requeued())._replace(number=7), {7: SlurmWord("PENDING", reason, held=True)})
+    assert (found.state, found.what) == ("held", what)
 
 
 def test_while_the_requeue_is_under_way_the_job_runs_and_does_not_start() -> None:

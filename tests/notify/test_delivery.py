@@ -245,3 +245,9 @@ def test_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         assert "did you mean `team`" in str(notify(tmp_path, monkeypatch, "--test", "--to", "tem")[0])
         assert [post["title"] for post in hook.posts] == ["ftslurm: a test"] * 2
+
+
+def test_a_program_that_fails_shows_none_of_its_arguments(tmp_path: Path) -> None:
+    page = script(tmp_path / "page", "import sys; print(f'401 for {sys.argv[1]}, {sys.argv[2]}'); sys.exit(3)")
+    said = deliver(Destination("pager", argv=(str(page), "tok-5ecret", "--key=abc%2Fdef")), CARD)
+    assert said == f"{page} ended with status 3: 401 for ***, ***", said

@@ -7,8 +7,7 @@ import pytest
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.text.errors import told_error
 from ftslurm.policies.diagnose.text.launchers import child_line, root_cause, signal_line
 from ftslurm.policies.diagnose.text.lines import is_evidence
@@ -36,7 +35,7 @@ def verdict(texts: dict[int, str], status: int = 1, signal: int = 0, ranks: int 
         output = (Piece(99.9, "err", texts[rank]),) if texts.get(rank) else ()
         ended = ExitStatus(0 if signal else status, signal) if rank in texts else ExitStatus(0, 15)
         ends.append(RankEnd(rank, f"n{rank // 2 + 1}", ended, 100.0, stopped=rank not in texts, output=output))
-    return classify(ends, Facts(), BOOK)
+    return diagnose(ends, Facts(), BOOK)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, Piece, RankEnd, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.text.findings import ends_of_runs, findings
 from ftslurm.policies.diagnose.text.lines import is_evidence, is_mild
 
@@ -145,7 +144,7 @@ def test_an_output_may_be_cut_anywhere(dress: str) -> None:
     told = set()
     for cut in range(len(text) + 1):
         output = tuple(Piece(at, "err", part) for at, part in ((98.0, text[:cut]), (99.0, text[cut:])))
-        v = classify([RankEnd(0, "n1", ExitStatus(1), 100.0, output=output), *others(1)], Facts(), book())
+        v = diagnose([RankEnd(0, "n1", ExitStatus(1), 100.0, output=output), *others(1)], Facts(), book())
         told.add((v.signature, v.suspects))
     assert told == {("py-value", ())}
 
@@ -244,7 +243,7 @@ def test_what_a_rank_went_on_after_convicts_nobody() -> None:
     at_once = (Piece(98.0, "err", f"RuntimeError: {ECC}\n"), Piece(99.0, "err", "KeyError: 'x'\n"))
     for output, blame in ((later, Blame.SUSPECT), (at_once, Blame.YES)):
         ends = [RankEnd(0, "n1", ExitStatus(1), 100.0, output=output), *others(1)]
-        assert [s.blame for s in classify(ends, Facts(), book()).suspects] == [blame]
+        assert [s.blame for s in diagnose(ends, Facts(), book()).suspects] == [blame]
 
 
 # --- at random
@@ -269,7 +268,7 @@ def verdict(texts: list[str], status: int = 1) -> Verdict:
                 output=output,
             )
         )
-    return classify(ends, Facts(), book())
+    return diagnose(ends, Facts(), book())
 
 
 quoted = st.builds(lambda form, line: form.format(line=line), st.sampled_from(QUOTED), st.sampled_from(LINES))
@@ -293,7 +292,7 @@ def test_somebody_else_s_log_convicts_nobody(lines: list[str], rank: int) -> Non
     died = Piece(99.0, "err", TRACE.format("    go()") + "MyOwnError: the table is wrong\n")
     ends = [each for each in others(0) if each.rank != rank]
     ends.append(RankEnd(rank, f"n{rank // 2 + 1}", ExitStatus(1), 100.0, output=(shown, died)))
-    v = classify(sorted(ends, key=lambda end: end.rank), Facts(), book())
+    v = diagnose(sorted(ends, key=lambda end: end.rank), Facts(), book())
     assert v.confidence is not Confidence.FACT
     assert not [s for s in v.suspects if s.blame is Blame.YES], (v, lines)
 

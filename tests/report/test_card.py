@@ -13,10 +13,9 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Piece
 from ftslurm.report.card import MAX_LINES, Card, cards, expand, last_card, lines, max_lines
-from tests.stories.replay import Job, fault
+from tests.stories.replay import Job, fault, requeueing
 from tests.stories.test_blame import ECC, Campaign
 
 TRACE = """Traceback (most recent call last):
@@ -96,7 +95,7 @@ def test_healing_that_failed_is_said_with_what_came_of_it() -> None:
 
 
 def test_a_ledger_of_before_is_told_from_the_sentence_that_it_has() -> None:
-    job = Job(Settings(unconditional_requeue=False)).begin()
+    job = Job(requeueing(unconditional_requeue=False)).begin()
     job.exits(2, 9)
     old = [replace(r, reason="") if isinstance(r, rec.Decided) else r for r in job.ledger]
     old.insert(-3, rec.Diagnosed(1.0, 1, "exit 9", "unknown", "unknown", "none", "rank 2 on n2 exited with status 9"))

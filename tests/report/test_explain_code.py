@@ -33,6 +33,7 @@ def rungs(found: Explained) -> list[str]:
     return [step.rung for step in found.does if step.rung]
 
 
+CRASHED = ["in-place-restart", "isolated-requeue", "unconditional-requeue", "fail"]
 ASYNC = {"mode": "async"}
 REPLACE = {"node_replacement": True, "node_replacements": 2}
 
@@ -52,7 +53,7 @@ REPLACE = {"node_replacement": True, "node_replacements": 2}
         (Remedy.AVOID, False, {}, []),
         (Remedy.LOG, False, {}, []),
         (Remedy.SUSPECT, False, {}, []),
-        (Remedy.UNKNOWN, False, {}, ["unconditional-requeue", "fail"]),
+        (Remedy.UNKNOWN, False, {}, CRASHED),
     ],
 )
 def test_device_codes(remedy: Remedy, induced: bool, changes: dict[str, Any], expected: list[str]) -> None:
@@ -72,22 +73,22 @@ def test_the_limits_in_force_are_told() -> None:
 @pytest.mark.parametrize(
     ("given", "changes", "expected"),
     [
-        ({}, {}, ["unconditional-requeue", "fail"]),
-        ({}, ASYNC, ["rank-restart", "unconditional-requeue", "fail"]),
-        ({}, {"crash_restarts": 2}, ["in-place-restart", "unconditional-requeue", "fail"]),
-        ({}, {"unconditional_requeue": False}, ["fail"]),
+        ({}, {}, CRASHED),
+        ({}, ASYNC, ["rank-restart", *CRASHED]),
+        ({}, {"crash_restarts": 0, "retry_policy": "OnFailure"}, ["unconditional-requeue", "fail"]),
+        ({}, {"unconditional_requeue": False, "crash_restarts": 0}, ["fail"]),
         ({}, {"retry_policy": "Never"}, ["fail"]),
-        ({"retriable": Retriable.NO}, {}, ["fail", "unconditional-requeue"]),
-        ({"retriable": Retriable.NO, "confirm": 2}, {}, ["unconditional-requeue", "fail"]),
-        ({"retriable": Retriable.NO}, {"retry_policy": "OnFailure"}, ["unconditional-requeue", "fail"]),
+        ({"retriable": Retriable.NO}, {}, ["fail", "in-place-restart"]),
+        ({"retriable": Retriable.NO, "confirm": 2}, {}, ["in-place-restart", "isolated-requeue", "fail"]),
+        ({"retriable": Retriable.NO}, {"retry_policy": "OnFailure"}, ["in-place-restart", "unconditional-requeue", "fail"]),
         ({"retriable": Retriable.NO}, {"retry_policy": "ExitCodeAndErrorMsg"}, ["fail"]),
         ({"retriable": Retriable.UNKNOWN}, {"retry_policy": "ExitCodeAndErrorMsg"}, ["fail"]),
         ({"blame": Blame.YES}, {}, ["isolated-requeue"]),
-        ({"blame": Blame.SUSPECT}, {}, ["unconditional-requeue", "fail", "isolated-requeue"]),
-        ({"blame": Blame.YES}, {"blame_on_words": 0}, ["unconditional-requeue", "fail"]),
-        ({"blame": Blame.SUSPECT}, {"blame_on_words": 0}, ["unconditional-requeue", "fail"]),
+        ({"blame": Blame.SUSPECT}, {}, [*CRASHED, "isolated-requeue"]),
+        ({"blame": Blame.YES}, {"blame_on_words": 0}, CRASHED),
+        ({"blame": Blame.SUSPECT}, {"blame_on_words": 0}, CRASHED),
         ({"error_class": ErrorClass.HARDWARE}, {}, ["in-place-restart", "isolated-requeue"]),  # it heals
-        ({"role": Role.SYMPTOM}, {}, ["unconditional-requeue", "fail"]),
+        ({"role": Role.SYMPTOM}, {}, CRASHED),
         ({"role": Role.CONTEXT}, {}, []),
     ],
 )
@@ -103,13 +104,13 @@ def test_what_words_may_cost_is_told_with_what_takes_it_back() -> None:
 def test_a_status_decides_only_where_nothing_else_does() -> None:
     pattern = Pattern("x", "x", ErrorClass.OOM, Retriable.YES, Blame.NO, Role.ROOT, "log", Remedy.RESTART, 0, "x")
     found = of_exit(137, "SIGKILL", pattern, True, (), Settings())
-    assert found.does[0].what.startswith("look at devices and output first") and rungs(found) == ["unconditional-requeue", "fail"]
+    assert found.does[0].what.startswith("look at devices and output first") and rungs(found) == CRASHED
 
 
 def test_what_is_not_known_is_said_to_be_so() -> None:
     found = unknown("gibberish", Settings())
     assert found.name == "unknown: would be answered from the unconditional budget" and not found.known
-    assert rungs(found) == ["unconditional-requeue", "fail"]
+    assert rungs(found) == CRASHED
     assert rungs(unknown("gibberish", Settings(retry_policy="Never"))) == ["fail"]
 
 

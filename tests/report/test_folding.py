@@ -6,16 +6,15 @@ import io
 
 from rich.console import Console
 
-from ftslurm.model.settings.tree import Settings
 from ftslurm.report.folding import Again, folded
 from ftslurm.report.text import print_history
 from ftslurm.report.view import AttemptView, attempts, status
-from tests.stories.replay import Job
+from tests.stories.replay import Job, requeueing
 
 
 def crashes(times: int) -> Job:
     """The same crash again and again."""
-    job = Job(Settings(max_restarts=20, unconditional_in_a_row=20)).begin()
+    job = Job(requeueing(max_restarts=20, unconditional_in_a_row=20)).begin()
     for _ in range(times):
         job.exits(1, 9)
         job = job.again().begin()
@@ -58,7 +57,7 @@ def test_with_v_all_of_it_is_told() -> None:
 
 
 def test_nothing_that_differs_is_folded() -> None:
-    job = Job(Settings(max_restarts=20)).begin()
+    job = Job(requeueing(max_restarts=20)).begin()
     job.exits(0, 1)
     job = job.again().begin()
     job.exits(1, 2)

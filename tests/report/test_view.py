@@ -12,10 +12,9 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.settings.tree import Settings
 from ftslurm.report.text import print_history, print_status
 from ftslurm.report.view import Status, attempts, status
-from tests.stories.replay import RUNNING, SIGTERM, Job, fault
+from tests.stories.replay import RUNNING, SIGTERM, Job, fault, requeueing
 
 
 def view(job: Job) -> Status:
@@ -26,7 +25,7 @@ def view(job: Job) -> Status:
 
 def long_story() -> Job:
     """Healed in place, requeued without a node, requeued once more, done."""
-    job = Job(Settings(max_restarts=5)).begin()
+    job = Job(requeueing(max_restarts=5)).begin()
     job.shows(fault())
     job.shows(fault(code="80E18402", graded=FaultClass.ISOLATE))
     job = job.again(nodes=("n1", "n3")).begin()
@@ -64,7 +63,7 @@ def test_the_counters_shown_are_those_the_ranks_got(moment: int) -> None:
 
 
 def test_budgets_and_excluded_nodes() -> None:
-    job = Job(Settings(max_restarts=5)).begin()
+    job = Job(requeueing(max_restarts=5)).begin()
     job.exits(0, 1)
     job = job.again().begin()
     job.shows(fault(graded=FaultClass.ISOLATE))
@@ -102,7 +101,7 @@ def test_a_requeue_that_nobody_finished_is_shown_as_open() -> None:
 
 def test_the_end_is_told_with_status_and_reason() -> None:
     assert "ended with status 0" in view(long_story()).state
-    failed = Job(Settings(unconditional_requeue=False)).begin()
+    failed = Job(requeueing(unconditional_requeue=False)).begin()
     failed.exits(2, 9)
     assert view(failed).state.startswith("ended with status 9: rank 2 on n2 exited with status 9")
 
@@ -231,7 +230,7 @@ def test_a_command_line_in_no_encoding_can_be_shown() -> None:
 
 
 def test_who_hangs_stands_in_fields_for_programs() -> None:
-    job = Job(Settings()).begin()
+    job = Job(requeueing()).begin()
     found = rec.CulpritSeen(
         5.0, 1, "RankNonCommHang", "Warn", (2,), ("n2",), "gloo:all_reduce", "asleep", ("rank 0 waits",), ("n2",)
     )

@@ -189,7 +189,7 @@ def test_a_line_for_each_change_and_none_where_nothing_has() -> None:
     job.exits(0, 1)
     live = live_of(job, tasks=(TaskLive(0, "n1", "exited with status 1"), TaskLive(1, "n2", "running")))
     lines, marks = changes(seen(job, live), marks)
-    assert any("unconditional-requeue (costs one of max_restarts)" in line for line in lines)
+    assert any("in-place-restart (costs one of crash_restarts)" in line for line in lines)
     assert any(line.endswith("rank 0: exit 1") for line in lines)
     assert changes(seen(job, live), marks)[0] == []
 

@@ -141,7 +141,10 @@ def crashing(times: int) -> list[rec.Record]:
 
 
 def test_crashes_come_as_long_after_each_start_as_they_did() -> None:
-    found = played(crashing(4), "patient:rungs.unconditional-requeue.in_a_row=8", job=["requeue=200s", "program_start=1s"])
+    asked = Asked(
+        others=("patient:rungs.unconditional-requeue.in_a_row=8",), job=("requeue=200s", "program_start=1s"),
+    )  # fmt: skip
+    (found,) = replay(asked, [past(crashing(4), 1066.0)], {"FTRUN_IN_PLACE_RESTART_CRASH_RESTARTS": "0"})
     truth, in_force, patient = found.past.truth, found.outcomes[0], found.outcomes[1]
     assert truth.ended == in_force.ended == "failed" and truth.rungs == in_force.rungs
     assert [one.hit for one in patient.faults] == [True] * 4 and patient.ended == "trains"

@@ -14,6 +14,7 @@ from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
+from ftslurm.simulation import alike
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.command import Asked, simulate
 from ftslurm.simulation.play import Outcome, play
@@ -94,13 +95,14 @@ def test_the_same_trace_costs_more_with_the_rung_switched_off() -> None:
     assert none.ended == "failed" and none.useful_s < off.useful_s
 
 
-def test_a_hang_is_answered_where_that_is_switched_on_and_else_by_a_person() -> None:
+def test_a_hang_is_answered_where_it_is_proven_or_that_is_switched_on_and_else_by_a_person() -> None:
     hang = Fault(HOUR_S, Kind.HANG, node=2)
-    on, off = played(hang, settings=Settings(hang_restart=True)), played(hang)
+    on, off = played(hang), played(hang, settings=Settings(hang_restart=False))
     assert answers(on) == [["hang-restart"]] and on.parts[Part.NOTICING] == pytest.approx(180, abs=15), "hang.stall"
     assert answers(off) == [[]] and off.parts[Part.NOTICING] == pytest.approx(PLAN.person_s, abs=1)
-    unseen = played(hang, settings=Settings(hang_restart=True), plan=replace(PLAN, probe=False))
-    assert unseen.parts[Part.NOTICING] == pytest.approx(1861, abs=15), "hang.detect_time and hang.sample_time"
+    unseen = [played(hang, settings=Settings(hang_restart=wanted), plan=replace(PLAN, probe=False)) for wanted in (True, None)]
+    assert [answers(each) for each in unseen] == [[["hang-restart"]], [[]]], "only IO and use of devices speak"
+    assert unseen[0].parts[Part.NOTICING] == pytest.approx(1861, abs=15), "hang.detect_time and hang.sample_time"
 
 
 def test_a_hang_inside_communication_costs_the_node_whose_connections_are_stuck() -> None:
@@ -114,7 +116,7 @@ def test_a_bug_ends_the_job_and_a_crash_that_may_pass_does_not() -> None:
         signature="py-import", program=True,
     )  # fmt: skip
     assert played(bug).ended == "failed"
-    assert answers(played(Fault(HOUR_S, Kind.CRASH, node=2))) == [["unconditional-requeue"]]
+    assert answers(played(Fault(HOUR_S, Kind.CRASH, node=2))) == [["in-place-restart"]]
 
 
 def test_a_preemption_with_a_warning_saves_the_work_where_the_program_saves() -> None:
@@ -188,3 +190,45 @@ def test_random_faults_of_a_large_cluster() -> None:
     trace, (policy, none) = simulate(asked, {})
     assert trace.faults == simulate(asked, {})[0].faults and 5 < len(trace.faults) < 30
     assert none.ended == "failed" and none.useful_s < policy.useful_s
+
+
+FAULTS = st.builds(
+    lambda at, kind, node, code: Fault(at, kind, node=node, code=code if kind is Kind.DEVICE else ""),
+    st.floats(60.0, 20 * HOUR_S), st.sampled_from(list(Kind)), st.integers(1, 44), st.sampled_from([HEALS, BROKEN]),
+)  # fmt: skip
+
+
+@quickly(max_examples=40, deadline=None)
+@given(st.lists(FAULTS, max_size=6), st.sampled_from([Settings(), SPARE, Settings(donor=True, node_replacement=True)]))
+def test_nodes_to_which_nothing_happens_change_nothing(faults: list[Fault], policy: Settings) -> None:
+    plan = JobPlan(nodes=40, other_nodes=40, until_s=24 * HOUR_S)
+    whole = Trace(plan, tuple(sorted(faults, key=lambda fault: fault.at)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alike, "LEAST", 2)
+        few = alike.with_few_nodes(whole, policy)
+    assert few.alike >= 40 - 2 - len(faults) - 1 and few.plan.nodes + few.alike == 40
+    one, other = (play(trace, policy, grade, BOOK, "tested") for trace in (whole, few))
+    for name in (
+        "ended",
+        "at",
+        "parts",
+        "lost_to",
+        "rungs",
+        "budgets",
+        "starts",
+        "requeues",
+        "excluded",
+        "node_s",
+        "node_goodput",
+    ):
+        assert getattr(one, name) == pytest.approx(getattr(other, name)), name
+    assert [(each.node, each.hit, [rung for rung, _ in each.answers], each.left) for each in one.faults] == [
+        (each.node, each.hit, [rung for rung, _ in each.answers], each.left) for each in other.faults
+    ]
+
+
+def test_where_a_policy_counts_nodes_all_are_played() -> None:
+    whole = Trace(JobPlan(nodes=400, until_s=HOUR_S))
+    assert alike.with_few_nodes(whole, Settings()).alike > 300
+    for policy in (Settings(min_nodes=399), Settings(min_healthy=3), Settings(failure_rate=0.5)):
+        assert alike.with_few_nodes(whole, policy) is whole

@@ -254,10 +254,10 @@ def test_no_name_fakes_a_field(name: str) -> None:
 @every_version
 def test_reads_what_the_nodes_have_to_have(version: str) -> None:
     text = recorded(version, "job-running")
-    assert read(version, "job-running").features == ""
+    assert read(version, "job-running").needs.features == ""
     number = read(version, "job-running").number
     for features in ("gpu", "gpu&a100", "[rack1*2&rack2*4]", "a|b"):
-        assert parse_job(text.replace("Features=(null)", f"Features={features}"), number).features == features
+        assert parse_job(text.replace("Features=(null)", f"Features={features}"), number).needs.features == features
 
 
 @pytest.mark.parametrize(("told", "gres"), [
@@ -270,10 +270,10 @@ def test_reads_what_the_nodes_have_to_have(version: str) -> None:
 @every_version
 def test_reads_what_each_node_was_asked_for(version: str, told: str, gres: str) -> None:
     text, before = recorded(version, "job-running"), read(version, "job-running")
-    assert (before.gres, before.min_cpus) == ("", 1)
+    assert (before.needs.gres, before.needs.min_cpus) == ("", 1)
     more = text.rstrip().replace("MinCPUsNode=1", "MinCPUsNode=16") + f"\n   {told}\n"
     view = parse_job(more, before.number)
-    assert (view.gres, view.min_cpus, view.comment) == (gres, 16, before.comment)
+    assert (view.needs.gres, view.needs.min_cpus, view.comment) == (gres, 16, before.comment)
 
 
 @pytest.mark.parametrize(

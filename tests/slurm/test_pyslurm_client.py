@@ -95,7 +95,7 @@ def test_what_a_job_needs_on_each_node_the_command_line_tells() -> None:
     cli = with_jobs(7)
     cli.needs(7, gres="npu:8", min_cpus=16, features="a100")
     view = client(Pyslurm(job()), cli=cli).job(7)
-    assert (view.gres, view.min_cpus, view.features) == ("npu:8", 16, "a100")
+    assert (view.needs.gres, view.needs.min_cpus, view.needs.features) == ("npu:8", 16, "a100")
 
 
 def test_a_completing_job_asks_for_as_many_nodes_as_ever() -> None:

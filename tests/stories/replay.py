@@ -21,15 +21,15 @@ from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import CleanUpTook, fold
-from ftslurm.model.job import Task
+from ftslurm.model.job import Call, Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
-from ftslurm.policies.diagnose.spread import on_the_whole
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
-from ftslurm.policies.judge.phases import EarlierRuns, Environments, WhyNot
+from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, WhyNot
+from ftslurm.policies.weigh.spread import on_the_whole
 from ftslurm.report.card import LastCard, last_card, lines
 
 T = TypeVar("T")
@@ -43,6 +43,11 @@ SIGINT, SIGKILL, SIGUSR1, SIGTERM = 2, 9, 10, 15
 
 RUNNING = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, usable=frozenset(f"n{n}" for n in range(1, 10)), node_count=2)
 SILENT = ev.SlurmAnswered(error="slurmctld does not answer")
+
+
+def requeueing(**values: Any) -> Settings:
+    """The default but that a crash is answered by a requeue at once: the stories of requeues begin with it."""
+    return Settings(**{"crash_restarts": 0, **values})
 
 
 def tasks_on(nodes: Sequence[str], per_node: int) -> tuple[Task, ...]:
@@ -300,13 +305,14 @@ class Job:
         remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "", granted: Sequence[str] = (),
         batch_node: str = "", submit_time: int = 0, clean_ups: Sequence[float] = (), shares: Iterable[Share] = (),
         beside: bool = False, advise: Advise | None = None, hidden: str = "",
+        call: Call | None = None,
     ) -> None:  # fmt: skip
         self.diagnose, self.advise = diagnose, advise
         self.iteration: int | None = None  # what progress.file holds
         able = (
             {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
         )
-        self.settings = settings or Settings()
+        self.settings = settings or requeueing()
         self.ledger = list(past)
         self._last_card = LastCard()
         self.nodes = tuple(nodes)
@@ -318,7 +324,7 @@ class Job:
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, can=frozenset(able),
             remembered=remembered or {}, width=width, number=7, why_not=WhyNot(swap=no_swap), granted=tuple(granted), batch_node=batch_node,
             submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), earlier=EarlierRuns(beside=beside),
-            env=Environments(user=frozenset(user_env), hidden=hidden),
+            env=Environments(user=frozenset(user_env), hidden=hidden), process=OwnProcess(call=call or Call()),
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts)
         self.tasks = tasks_on(self.nodes, per_node)

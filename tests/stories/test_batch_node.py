@@ -12,7 +12,6 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.earlier_steps import LOOK_AGAIN_S
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.phases import EarlierRuns
@@ -20,7 +19,7 @@ from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.state import IDLE_LOOK, SIGINT, SIGTERM
 from ftslurm.policies.lease.predecessors import predecessors
 from ftslurm.policies.lease.quorum import longest_s
-from tests.stories.replay import RUNNING, SILENT, Job, fault
+from tests.stories.replay import RUNNING, SILENT, Job, fault, requeueing
 
 
 def test_how_the_scheduling_before_ended_is_written_before_the_next_begins() -> None:
@@ -76,7 +75,7 @@ def test_any_other_step_is_waited_for(listed: frozenset[str] | None) -> None:
 
 
 def test_neither_is_a_step_of_its_own_that_slurm_still_lists_after_a_node_came_back() -> None:
-    job = Job(Settings(restart_via="step"), can=frozenset({"ask", "requeue", "probe", "steps"}))
+    job = Job(requeueing(restart_via="step"), can=frozenset({"ask", "requeue", "probe", "steps"}))
     job.reachable = True
     job.begin().silent = {do.LaunchStep}
     job.shows(fault("n1"))
@@ -262,7 +261,7 @@ def test_steps_that_are_over_are_those_of_this_scheduling_whose_ftrun_is() -> No
 
 # --- all ranks are on our own node: who would succeed us?
 
-ALONE = Settings(node_replacement=True, node_replacements=4, spares=2, donor=False)
+ALONE = requeueing(node_replacement=True, node_replacements=4, spares=2, donor=False)
 
 
 def alone(**how: Any) -> Job:

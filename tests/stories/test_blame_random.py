@@ -16,9 +16,8 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
-from tests.stories.replay import RUNNING, Job, fault, of_kind
+from ftslurm.policies.diagnose import Facts, diagnose
+from tests.stories.replay import RUNNING, Job, fault, of_kind, requeueing
 from tests.stories.test_blame import book
 
 CLUSTER = tuple(f"n{number}" for number in range(1, 10))
@@ -96,7 +95,7 @@ class Life:
 
     def diagnose(self, ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[str, str]) -> Verdict:
         if faults or bad or self.words is None:
-            return classify(ends, Facts(faults, bad), book())
+            return diagnose(ends, Facts(faults, bad), book())
         return self.words
 
     def _begin(self) -> None:
@@ -177,7 +176,7 @@ LIVES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def lived(acts: Sequence[Act], budget: int, remembered: frozenset[str], shape: tuple[int, int], **more: Any) -> Life:
-    policy = Settings(blame_on_words=budget, hang_silence=True, hang_restart=True, **more)
+    policy = requeueing(blame_on_words=budget, hang_silence=True, hang_restart=True, **more)
     life = Life(policy, remembered, *shape)
     for act in acts:
         if life.over:

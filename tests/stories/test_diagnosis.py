@@ -12,7 +12,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable, Verdict
 from ftslurm.policies.judge.judge import Judge, Phase
-from tests.stories.replay import START, Job
+from tests.stories.replay import START, Job, requeueing
 
 PROGRAM = Verdict(ErrorClass.USER_CODE, Retriable.NO, Confidence.STRONG, "py-key", "KeyError", program=True)
 
@@ -52,7 +52,7 @@ def test_one_that_takes_too_long_is_unknown_and_its_answer_is_of_no_use_any_more
 
 
 def test_the_answer_to_an_attempt_before_is_none_to_this_one() -> None:
-    job = asked(Settings(crash_restarts=1))
+    job = asked(requeueing(crash_restarts=1))
     job.wait(61.0)
     job.exits(0, 1)
     job.tell(ev.Diagnosed(1, PROGRAM))
@@ -66,7 +66,7 @@ def test_ctrl_c_does_not_wait_for_it() -> None:
 
 
 def test_a_rank_of_an_async_job_starts_again_when_it_takes_too_long_and_the_others_go_on() -> None:
-    job = Job(Settings(mode="async"), diagnose=program).begin()
+    job = Job(requeueing(mode="async"), diagnose=program).begin()
     job.silent = {do.Diagnose}
     job.exits(1, 1)
     job.exits(2, 0)
@@ -78,7 +78,7 @@ def test_a_rank_of_an_async_job_starts_again_when_it_takes_too_long_and_the_othe
 
 
 def test_the_job_is_not_over_while_it_is_asked_what_is_behind_a_rank_s_end() -> None:
-    job = Job(Settings(mode="async"), diagnose=program).begin()
+    job = Job(requeueing(mode="async"), diagnose=program).begin()
     job.silent = {do.Diagnose}
     job.exits(1, 1)
     for rank in (0, 2, 3):
@@ -101,7 +101,7 @@ class Recorded(Job):
 
 
 def test_who_is_told_the_same_decides_the_same_with_nobody_to_ask() -> None:
-    job = Recorded(Settings(crash_restarts=2), diagnose=program, now=START).begin()
+    job = Recorded(requeueing(crash_restarts=2), diagnose=program, now=START).begin()
     for _ in range(3):
         if not job.judge.finished:
             job.exits(0, 1)

@@ -14,12 +14,11 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import GroupView, ProcessState, RankView
 from ftslurm.model.folds.summary import summarise
-from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Piece, RankEnd
 from ftslurm.report.view import status
-from tests.stories.replay import Advise, Job, fault
+from tests.stories.replay import Advise, Job, fault, requeueing
 
-ON = Settings(hang_restart=True)
+ON = requeueing(hang_restart=True)
 
 
 def quiet(job: Job, *nodes: str, seconds: float = 1800.0) -> list[do.Decision]:
@@ -27,11 +26,11 @@ def quiet(job: Job, *nodes: str, seconds: float = 1800.0) -> list[do.Decision]:
 
 
 def test_agents_are_told_which_shims_to_watch_and_for_how_long() -> None:
-    job = Job(Settings(hang_detect_s=60.0)).begin()
+    job = Job(requeueing(hang_detect_s=60.0)).begin()
     told = {node: ranks for watch in job.did(do.WatchRanks) for node, ranks in watch.ranks.items()}
     assert told == {"n1": ((0, 9000, 1), (1, 9001, 1)), "n2": ((2, 9002, 1), (3, 9003, 1))}
     assert {watch.quiet_s for watch in job.did(do.WatchRanks)} == {60.0}
-    assert {watch.quiet_s for watch in Job(Settings(hang_detection=False)).begin().did(do.WatchRanks)} == {0.0}
+    assert {watch.quiet_s for watch in Job(requeueing(hang_detection=False)).begin().did(do.WatchRanks)} == {0.0}
 
 
 def test_a_job_without_io_and_without_change_of_use_hangs_and_is_started_again_in_place() -> None:
@@ -133,7 +132,7 @@ def test_a_hardware_fault_found_then_goes_its_own_rung() -> None:
 
 
 def test_silence_of_every_running_rank_is_a_hang_where_it_is_asked_for() -> None:
-    job = Job(Settings(hang_restart=True, hang_silence=True, hang_interval_s=60.0)).begin()
+    job = Job(requeueing(hang_restart=True, hang_silence=True, hang_interval_s=60.0)).begin()
     job.tell(*(ev.RankSilent(rank, 60.0) for rank in range(3)))
     assert not job.recorded(rec.HangSeen)
     job.tell(ev.RankSilent(2, 0.0), ev.RankSilent(3, 60.0))
@@ -146,7 +145,7 @@ def test_silence_of_every_running_rank_is_a_hang_where_it_is_asked_for() -> None
 
 
 def test_ranks_that_do_not_end_after_the_others_hang() -> None:
-    job = Job(Settings(hang_restart=True, hang_exit=True, hang_exit_s=60.0)).begin()
+    job = Job(requeueing(hang_restart=True, hang_exit=True, hang_exit_s=60.0)).begin()
     job.exits(0)
     job.exits(1)
     job.wait(59)
@@ -157,7 +156,7 @@ def test_ranks_that_do_not_end_after_the_others_hang() -> None:
 
 
 def test_ranks_that_end_in_time_do_not() -> None:
-    job = Job(Settings(hang_restart=True, hang_exit=True, hang_exit_s=60.0)).begin()
+    job = Job(requeueing(hang_restart=True, hang_exit=True, hang_exit_s=60.0)).begin()
     job.exits(0)
     job.wait(59)
     for rank in (1, 2, 3):
@@ -366,7 +365,7 @@ def test_an_agent_of_a_node_without_ranks_is_not_waited_for() -> None:
 
 # --- limits that the program sets while it runs
 
-UNSAID = Settings()  # nobody has said anything of hang restarts
+UNSAID = requeueing()  # nobody has said anything of hang restarts
 OVERDUE = ev.BeatOverdue(1, "no heartbeat for 3.0 s; the limit is 3 s")
 
 
@@ -400,7 +399,7 @@ def test_what_is_no_limit_asks_for_nothing(said: ev.Event) -> None:
 
 
 def test_hang_restart_that_was_switched_off_stays_off() -> None:
-    job = Job(replace(UNSAID, hang_restart_asked=False)).begin()
+    job = Job(replace(UNSAID, hang_restart=False, hang_restart_asked=False)).begin()
     job.tell(ev.ProgramSaid(1, "limits", ("beat 3 s",), 1), ev.StageSet(1, 180.0, 1), OVERDUE)
     assert not job.rungs and job.recorded(rec.HangSeen)
 
@@ -476,7 +475,7 @@ def goes_on_by(job: Job, sign: str) -> None:
     ("io", "io"), ("silence", "silence"), ("beat", "beat"), ("io", "progress"), ("silence", "progress"), ("beat", "progress"),
 ])  # fmt: skip
 def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -> None:
-    job = Job(Settings(hang_silence=True, hang_interval_s=60.0)).begin()
+    job = Job(requeueing(hang_silence=True, hang_interval_s=60.0)).begin()
     if sign == "io":
         quiet(job)
     elif sign == "silence":
@@ -498,7 +497,7 @@ def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -
 
 
 def test_the_limit_that_the_program_has_set_is_the_one_that_is_named() -> None:
-    job = Job(Settings(hang_silence=True, hang_interval_s=600.0, hang_restart_asked=False)).begin()
+    job = Job(requeueing(hang_silence=True, hang_interval_s=600.0, hang_restart_asked=False)).begin()
     job.tell(*(ev.StageSet(rank, 4.0) for rank in range(4)))
     job.tell(*(ev.RankSilent(rank, 4.0) for rank in range(4)))
     assert job.recorded(rec.HangSeen)[0].what == "no rank has printed anything for 4 s"

@@ -8,9 +8,9 @@ from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import decisions as do
 from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Layer, Settings, resolve
-from tests.stories.replay import Job
+from tests.stories.replay import Job, requeueing
 
-IN_PLACE = Settings(
+IN_PLACE = requeueing(
     progress_file="/ckpt/latest", progress_attempts=2, crash_restarts=50, no_restart_status=93, retry_policy="OnFailure"
 )
 
@@ -47,7 +47,7 @@ def test_as_many_in_a_row_end_the_job_with_a_status_of_its_own() -> None:
 
 
 def test_the_count_survives_a_requeue() -> None:
-    job = attempts(begun(Settings(progress_file="/ckpt/latest", progress_attempts=2), at=5), 5)
+    job = attempts(begun(requeueing(progress_file="/ckpt/latest", progress_attempts=2), at=5), 5)
     assert job.status == REQUEUED_STATUS
     again = job.again()
     again.iteration = 5

@@ -21,13 +21,13 @@ from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.parts.spares import LOOK_COUNTS_S
 from ftslurm.policies.judge.phases import WhyNot
 from ftslurm.policies.judge.state import IDLE_LOOK
-from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, tasks_in
+from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, requeueing, tasks_in
 
 CAN = ("ask", "requeue", "probe", "replace", "release")
 BROKEN = fault(graded=FaultClass.ISOLATE)
-POLICY = Settings(node_replacement=True, node_replacements=4, spares=2, donor=False)
-ON_LOAN = Settings(node_replacement=True, node_replacements=4)
-SMALLER = Settings(shrink=True, min_nodes=2, node_replacements=4)
+POLICY = requeueing(node_replacement=True, node_replacements=4, spares=2, donor=False)
+ON_LOAN = requeueing(node_replacement=True, node_replacements=4)
+SMALLER = requeueing(shrink=True, min_nodes=2, node_replacements=4)
 
 
 def with_spares(policy: Settings = POLICY, nodes: int = 5, **how: Any) -> Job:

@@ -242,6 +242,34 @@ def test_what_makes_no_sense_is_refused_everywhere_with_a_reason(name: str, verb
     assert why in job.said
 
 
+# --- restart in place
+
+
+def test_a_restart_on_request_is_in_place_now_and_costs_nothing() -> None:
+    job = Job(Settings(in_place=False)).begin()
+    asked = ask(job, ctl.RESTART)
+    assert answer(job, asked.number) == (True, "the ranks are restarted in place")
+    (decided,) = job.recorded(rec.Decided)
+    assert (decided.rung, decided.cause, decided.cost, decided.reason) == (
+        "in-place-restart", "request", "", "as request 1 asks",
+    )  # fmt: skip
+    assert job.judge.phase is Phase.RUNNING and job.counters == (1, 2, 2) and job.did(do.StopRanks)[-1].grace_s > 0
+    assert ask(job, ctl.RESTART) and len(job.recorded(rec.Decided)) == 2
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_a_restart_is_answered_in_every_phase(name: str) -> None:
+    job = PHASES[name][0]()
+    assert answer(job, ask(job, ctl.RESTART).number)
+
+
+def test_who_forbids_restarts_gets_none() -> None:
+    job = Job().begin()
+    ask(job, ctl.NO_RESTARTS)
+    ok, text = answer(job, ask(job, ctl.RESTART).number)
+    assert not ok and "allow-restarts" in text and not job.rungs
+
+
 # --- leave a node
 
 

@@ -15,9 +15,9 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import CurrentCall, EntryTimes, GroupView, ProcessState, RankView, Socket
 from ftslurm.model.settings.tree import Settings
-from tests.stories.replay import HOUR_S, Job
+from tests.stories.replay import HOUR_S, Job, requeueing
 
-ON = Settings(hang_restart=True)
+ON = requeueing(hang_restart=True)
 ENDS = replace(ON, hang_exit=True, hang_compare_s=0.0)
 GROUP = GroupView("0#1", (0, 1, 2, 3), 11, 10, None, "gloo:all_reduce")
 INSIDE = tuple(
@@ -96,12 +96,57 @@ def test_a_hang_inside_a_collective_leaves_the_node_whose_connections_are_stuck(
 
 
 def test_also_where_hang_restarts_are_off_but_not_a_hang_that_blames_nobody() -> None:
-    job = standing(CUT, Settings())
+    off = requeueing(hang_restart=False)
+    job = standing(CUT, off)
     job.wait(200)
     assert job.rungs == ["isolated-requeue"]
-    job = standing(SOMEBODY_LATE, Settings())
+    job = standing(SOMEBODY_LATE, off)
     job.wait(4000)
     assert not job.rungs and job.said.count("keep running") == 1
+
+
+# --- by default: hang-restart is `auto`
+
+
+def test_a_named_rank_that_does_nothing_is_answered_unasked() -> None:
+    job = standing(SOMEBODY_LATE, Settings(), begun=True)
+    job.wait(160)
+    assert not job.rungs
+    job.wait(30)
+    assert job.rungs == ["hang-restart"] and job.did(do.KeepEvidence) and job.did(do.StopRanks)[-1].grace_s > 0
+    assert not job.recorded(rec.HangSeen)[0].left
+
+
+@pytest.mark.parametrize(
+    ("views", "begun", "why"),
+    [
+        (SOMEBODY_LATE, False, "no progress yet"),
+        ((*INSIDE[:2], replace(LATE, io_bytes_s=5e6), INSIDE[3]), True, "still do work"),
+        (tuple(replace(view, process=ProcessState.STOPPED) for view in INSIDE), True, "no rank is named"),
+    ],
+)
+def test_what_is_not_certain_is_only_told(views: tuple[RankView, ...], begun: bool, why: str) -> None:
+    job = standing(views, Settings(), begun=begun)
+    job.wait(HOUR_S)
+    assert not job.rungs and not job.did(do.StopRanks)
+    assert all(why in hang.left for hang in job.recorded(rec.HangSeen))
+
+
+def test_a_job_that_hangs_there_again_and_again_fails() -> None:
+    job = Job().begin()
+    for _ in range(4):
+        job.views = SOMEBODY_LATE
+        stalls(job, begun=True)
+        job.wait(HOUR_S)
+    assert job.rungs[:1] == ["hang-restart"] and job.rungs.count("hang-restart") <= 3
+
+
+def test_a_hang_at_the_start_of_an_attempt_after_one_that_got_on_is_answered() -> None:
+    job = standing(SOMEBODY_LATE, Settings(), begun=True)
+    job.wait(190)
+    stalls(job)
+    job.wait(HOUR_S)
+    assert job.rungs[:2] == ["hang-restart"] * 2 or job.rungs[:2] == ["hang-restart", "isolated-requeue"]
 
 
 def test_c4d_s_own_times() -> None:
@@ -130,6 +175,13 @@ def test_work_of_a_rank_that_is_waited_for_is_given_long() -> None:
     assert job.rungs == ["hang-restart"]
 
 
+def test_work_is_no_warning() -> None:
+    """Rank 2 evaluates or saves, and the others wait for it."""
+    job = standing((*INSIDE[:2], replace(LATE, io_bytes_s=5e6), INSIDE[3]), Settings())
+    job.wait(1700)
+    assert not job.said and {found.level for found in job.recorded(rec.CulpritSeen)} <= {"Info"}
+
+
 def test_limits_are_learned_from_the_job_s_own_pauses_and_kept_when_it_is_requeued() -> None:
     busy = (*INSIDE[:2], replace(LATE, io_bytes_s=5e6), INSIDE[3])
     job = Job(ON).begin()
@@ -154,6 +206,20 @@ def test_a_pause_is_no_hang_when_it_ends_meanwhile() -> None:
     goes_on(job, 110.0)
     job.wait(1000)
     assert not job.rungs and [(pause.seconds, pause.busy) for pause in job.recorded(rec.Paused)] == [(110.0, False)]
+
+
+@pytest.mark.parametrize("slices", [1, 100])
+def test_a_suspension_during_a_pause_is_nobody_s_silence(slices: int) -> None:
+    """The agents tell the times of their ranks, which were stopped as well; ftrun's own clock goes on."""
+    job = standing(SOMEBODY_LATE)
+    for _ in range(slices):
+        job.wait(1)
+        job.jump(3600.0 / slices)
+        job.tell(ev.StoodStill(3600.0 / slices), ev.TimePassed())
+    job.wait(170 - slices - 20)
+    assert not job.rungs
+    job.wait(40)
+    assert job.rungs == ["hang-restart"]
 
 
 @pytest.mark.parametrize(("stage_s", "acts_after_s"), [(60.0, 60.0), (400.0, 400.0)])
@@ -199,7 +265,7 @@ def test_levels_below_the_one_that_is_wanted_are_only_written_down() -> None:
 
 
 def test_without_c4d_nothing_is_asked() -> None:
-    for settings in (Settings(hang_c4d=False), Settings(watch="L0"), Settings(mode="async")):
+    for settings in (requeueing(hang_c4d=False), requeueing(watch="L0"), requeueing(mode="async")):
         job = Job(settings).begin()
         assert {watch.stall_s for watch in job.did(do.WatchRanks)} == {0.0}
         job.wait(1000)
@@ -575,7 +641,7 @@ def test_after_a_hang_restart_that_did_not_help_the_limit_is_doubled() -> None:
 # --- what programs read of a hang
 
 
-@pytest.mark.parametrize("settings", [ON, Settings()])
+@pytest.mark.parametrize("settings", [ON, requeueing()])
 def test_the_ledger_has_who_hangs_in_fields(settings: Settings) -> None:
     job = standing(SOMEBODY_LATE, settings)
     job.wait(180)

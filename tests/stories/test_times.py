@@ -7,8 +7,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.settings.tree import Settings
-from tests.stories.replay import START, Job
+from tests.stories.replay import START, Job, requeueing
 from tests.stories.test_nodes import CAN, goes_silent
 
 T0 = START.unix
@@ -44,7 +43,7 @@ def test_a_silent_node_is_lost_since_it_was_last_heard_of() -> None:
 
 
 def test_a_hang_began_when_progress_ended() -> None:
-    job = Job(Settings(hang_restart=True)).begin()
+    job = Job(requeueing(hang_restart=True)).begin()
     job.tell(*(ev.QuietSeen(node, 1800.0, "no IO") for node in job.nodes))
     (hang,), (trouble,) = job.recorded(rec.HangSeen), job.recorded(rec.TroubleSeen)
     assert hang.at - hang.since == 1800.0 and trouble.since == hang.since
@@ -63,7 +62,7 @@ def test_a_step_is_asked_for_before_its_ranks_start() -> None:
 
 
 def test_an_attempt_tells_its_first_step_and_the_first_that_is_new() -> None:
-    job = Job(Settings(unconditional_requeue=True)).begin()
+    job = Job(requeueing(unconditional_requeue=True)).begin()
     for step in (10, 20, 30):
         job.tell(ev.Progressed("n1", step))
     job.exits(0, 1)
@@ -75,7 +74,7 @@ def test_an_attempt_tells_its_first_step_and_the_first_that_is_new() -> None:
 
 
 def test_a_restart_from_a_checkpoint_at_the_very_end_redoes_nothing() -> None:
-    job = Job(Settings(unconditional_requeue=True)).begin()
+    job = Job(requeueing(unconditional_requeue=True)).begin()
     job.tell(ev.Progressed("n1", 10))
     job.exits(0, 1)
     again = job.again().begin()

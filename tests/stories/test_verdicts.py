@@ -13,9 +13,8 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
-from tests.stories.replay import HOUR_S, Job, fault
+from tests.stories.replay import HOUR_S, Job, fault, requeueing
 
 FAULT = Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "exit 1", "rank 0 exited with status 1")
 
@@ -112,27 +111,27 @@ def test_nothing_known_is_left_to_the_unconditional_budget() -> None:
     ],
 )  # fmt: skip
 def test_the_policy_says_what_is_worth_another_try(policy: str, found: Verdict, rung: str) -> None:
-    job = Job(Settings(retry_policy=policy), diagnose=told(found)).begin()
+    job = Job(requeueing(retry_policy=policy), diagnose=told(found)).begin()
     job.exits(0, 1)
     assert job.rungs == [rung]
 
 
 def test_a_status_worth_one_more_try_gets_one() -> None:
     once = verdict(ErrorClass.UNKNOWN, Retriable.ONCE, Confidence.WEAK, "SIGSEGV")
-    job = requeues(Job(Settings(retry_policy="ExitCodeAndErrorMsg"), diagnose=told(once)), 9)
+    job = requeues(Job(requeueing(retry_policy="ExitCodeAndErrorMsg"), diagnose=told(once)), 9)
     assert job.facts.schedule == 1
 
 
 def test_the_same_error_of_one_rank_too_often_ends_the_job() -> None:
     again = verdict(ErrorClass.NETWORK, Retriable.YES, Confidence.WEAK, "conn-reset")
-    settings = Settings(same_error=2, unconditional_in_a_row=100, max_restarts=100)
+    settings = requeueing(same_error=2, unconditional_in_a_row=100, max_restarts=100)
     job = requeues(Job(settings, diagnose=told(again)), 9)
     assert job.facts.schedule == 2 and "3 times on rank 0" in job.said, "two are allowed, the third is not"
 
 
 def test_too_large_a_share_of_failed_ranks_ends_the_job() -> None:
     again = verdict(ErrorClass.NETWORK, Retriable.YES, Confidence.WEAK, "conn-reset")
-    settings = Settings(failure_rate=0.3, unconditional_in_a_row=100)
+    settings = requeueing(failure_rate=0.3, unconditional_in_a_row=100)
     job = Job(settings, diagnose=told(again)).begin()
     job.exits(0, 1)
     assert job.rungs == ["unconditional-requeue"], "1 of 4"
@@ -230,9 +229,17 @@ def test_a_code_that_takes_nodes_out_is_the_hardware_s_also_on_all_chips_of_one_
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
 
 
+def test_a_critical_code_is_the_hardware_s_also_on_a_second_node() -> None:
+    """Isolated and called the program's own at one time would be a contradiction."""
+    job = Job().begin()
+    job.shows(*(fault(node, "80E18402", "0.0", FaultClass.ISOLATE) for node in ("n1", "n2")))
+    decided = job.recorded(rec.Decided)[0]
+    assert (decided.cause, set(decided.isolate)) == ("device", {"n1", "n2"})
+
+
 # --- async jobs
 
-ASYNC = Settings(mode="async")
+ASYNC = requeueing(mode="async")
 RETRY = verdict(ErrorClass.NETWORK, Retriable.YES, Confidence.WEAK, "conn-reset")
 
 
@@ -302,7 +309,7 @@ def test_the_end_of_the_others_waits_for_a_rank_that_is_to_start_again() -> None
 
 # --- ft_launcher's min-healthy
 
-MIN_HEALTHY = Settings(mode="min-healthy", min_healthy=1, crash_restarts=1, unconditional_requeue=False)
+MIN_HEALTHY = requeueing(mode="min-healthy", min_healthy=1, crash_restarts=1, unconditional_requeue=False)
 
 
 def test_under_min_healthy_a_failure_ends_its_node_and_the_others_go_on() -> None:
@@ -335,14 +342,14 @@ def test_a_missed_beat_counts_as_a_failure_under_min_healthy() -> None:
 
 
 def test_an_error_not_worth_another_try_ends_an_async_job_with_its_status() -> None:
-    settings = Settings(mode="async", retry_policy="ExitCodeAndErrorMsg", unconditional_requeue=False)
+    settings = requeueing(mode="async", retry_policy="ExitCodeAndErrorMsg", unconditional_requeue=False)
     job = Job(settings, diagnose=told(FAULT)).begin()
     job.exits(1, 7)
     assert job.rungs == ["fail"] and job.status == 7
 
 
 def test_limits_hold_per_instance_in_an_async_job() -> None:
-    settings = Settings(mode="async", same_error=1, unconditional_requeue=False)
+    settings = requeueing(mode="async", same_error=1, unconditional_requeue=False)
     job = Job(settings, diagnose=told(RETRY)).begin()
     job.exits(1, 1)
     job.exits(2, 1)
@@ -453,7 +460,7 @@ def test_a_port_of_our_own_choice_that_somebody_else_has_costs_nothing_and_anoth
     def diagnose(ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[str, str]) -> Verdict:
         return taken(int(ports(jobs[0])[-1]))
 
-    job = Job(Settings(rendezvous="torch"), diagnose=diagnose)
+    job = Job(requeueing(rendezvous="torch"), diagnose=diagnose)
     jobs.append(job)
     job.begin()
     for _ in range(times):
@@ -464,10 +471,10 @@ def test_a_port_of_our_own_choice_that_somebody_else_has_costs_nothing_and_anoth
 
 @pytest.mark.parametrize(
     ("seen", "more"),
-    [(30000, {}), (20000, {"user_env": ("MASTER_PORT",)}), (120000, {}), (20000, {"policy": Settings()})],
+    [(30000, {}), (20000, {"user_env": ("MASTER_PORT",)}), (120000, {}), (20000, {"policy": requeueing()})],
 )
 def test_a_port_that_is_not_ours_is_a_failure_as_any_other(seen: int, more: dict[str, Any]) -> None:
-    policy = more.pop("policy", Settings(rendezvous="torch"))
+    policy = more.pop("policy", requeueing(rendezvous="torch"))
     job = Job(policy, diagnose=told(taken(seen)), **more).begin()
     job.exits(0, 1)
     assert job.rungs == ["unconditional-requeue"]

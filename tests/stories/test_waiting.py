@@ -8,14 +8,13 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import last_wait, summarise
-from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.causes import TELL_S
 from ftslurm.policies.judge.ending import TELL_STEP_S
 from ftslurm.policies.judge.phases import OutputPlace
-from tests.stories.replay import RUNNING, SILENT, Job, fault
+from tests.stories.replay import RUNNING, SILENT, Job, fault, requeueing
 
 CAN = ("ask", "requeue", "probe", "replace", "release")
-ST = Settings()
+ST = requeueing()
 
 
 def waits(job: Job) -> list[str]:
@@ -77,7 +76,7 @@ def test_leases() -> None:
 
 
 def test_a_donor_s_number_is_told_at_once() -> None:
-    job = Job(Settings(node_replacement=True, node_replacements=4), can=CAN).begin()
+    job = Job(requeueing(node_replacement=True, node_replacements=4), can=CAN).begin()
     job.slurm, job.silent = replace(RUNNING, bad_nodes=(("n2", "DOWN*"),)), {do.BorrowNode}
     job.exits(2, 1)
     job.tell(ev.DonorSubmitted(1, 4712))
@@ -93,7 +92,7 @@ def test_a_donor_s_number_is_told_at_once() -> None:
 
 
 def test_a_donor_that_is_waited_for_longer_than_the_leases_is_told_of_again() -> None:
-    job = Job(Settings(node_replacement=True, node_replacements=4), can=CAN).begin()
+    job = Job(requeueing(node_replacement=True, node_replacements=4), can=CAN).begin()
     job.silent, job.reachable = {do.BorrowNode}, False
     job.wait(15.0)
     job.tell(ev.NodeSilent("n2", 15.0))
@@ -173,7 +172,7 @@ def test_a_banner_stands_before_every_attempt_but_the_first() -> None:
 
 
 def test_a_rank_that_starts_alone_has_a_banner_too() -> None:
-    job = Job(Settings(mode="async")).begin()
+    job = Job(requeueing(mode="async")).begin()
     job.exits(1, 7)
     assert job.did(do.StartRanks)[-1].banner == "attempt 2 on n1, rank 1 alone"
 

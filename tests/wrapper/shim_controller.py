@@ -9,13 +9,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.wrapper.shim.pages import page_folder
 from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
 from ftslurm.wrapper.shim.protocol.signed import SignedConnection
@@ -75,7 +74,7 @@ class Shim:
             "SLURM_STEP_ID": "3",
             "SLURMD_NODENAME": "n2",
         } | dict(env or {})
-        argv = Python(sys.executable, str(REPOSITORY)).shim_argv(tuple(command))
+        argv = own_python().shim_argv(tuple(command))
         if without:
             argv = tuple(word.replace("main()", f"import _shim; _shim.{without} = lambda *_: None; main()") for word in argv)
         self.process = subprocess.Popen(

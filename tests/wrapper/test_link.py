@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.wrapper.shim.protocol import connection
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.signed import MAX_LINE, LinkError, SignedConnection
 
@@ -246,3 +248,19 @@ def test_a_channel_tells_where_and_how() -> None:
 def test_a_channel_that_is_none_is_an_error_of_one_kind(text: str) -> None:
     with pytest.raises(ValueError):
         Channel(text)
+
+
+# --- calls
+
+
+def test_who_is_accepted_and_not_greeted_calls_again_later_and_later() -> None:
+    """ftrun may have thousands to greet; who is refused calls again at once."""
+    pauses = [[connection.pause_s(tries) for _ in range(50)] for tries in range(8)]
+    assert set(pauses[0]) == {0.0} and all(0.5 <= pause < 1.5 for pause in pauses[1])
+    assert all(4.0 <= pause < 12.0 for pause in pauses[7]) and len({round(pause, 2) for pause in pauses[7]}) > 10
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        channel = Channel(f"1:{silent.getsockname()[1]}:{'00' * 32}:127.0.0.1")
+        with pytest.raises(connection.Busy, match="does not answer"):
+            connection.connect(channel, {}, 0.3, greeting_s=0.1)
+    with pytest.raises(connection.NobodyListens):
+        connection.connect(channel, {}, 0.3, greeting_s=0.1)

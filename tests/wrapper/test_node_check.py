@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.wrapper.node_check import Question, read_answer
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,9 +32,7 @@ class Node:
         subprocess.run([str(TOOLS / inject[0]), *inject[1:]], env=self.env, check=True, timeout=120)
 
     def check(self, *command: str, limit_s: float = 20.0, env: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
-        argv = Python(sys.executable, str(REPOSITORY)).module_argv(
-            "ftslurm.wrapper.node_check", Question(limit_s, command).text()
-        )
+        argv = own_python().module_argv("ftslurm.wrapper.node_check", Question(limit_s, command).text())
         done = subprocess.run(argv, env={**self.env, **(env or {})}, capture_output=True, text=True, timeout=180, check=True)
         good, why, self.there = read_answer(done.stdout)
         return good, why

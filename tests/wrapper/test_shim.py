@@ -853,10 +853,9 @@ def test_a_shim_without_a_way_to_the_controller_says_so_and_starts_nothing(tmp_p
 
 
 def shim_argv() -> list[str]:
-    from ftslurm.launchers.python import Python
-    from tests.wrapper.shim_controller import REPOSITORY
+    from ftslurm.launchers.python import own_python
 
-    return list(Python(sys.executable, str(REPOSITORY)).shim_argv(()))
+    return list(own_python().shim_argv(()))
 
 
 def test_a_port_for_the_rendezvous_is_none_that_a_connection_gets() -> None:

@@ -344,9 +344,9 @@ def test_a_python_that_warns_of_forks_with_threads_says_nothing(tmp_path: Path) 
     start = f"import sys; sys.path.append({str(tmp_path)!r}); from _shim import main; main()"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", start], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    from ftslurm.launchers.python import Python
+    from ftslurm.launchers.python import own_python
 
-    assert "from _shim import main; main()" in Python(sys.executable, "/x").shim_argv(())[4]
+    assert "from _shim import main; main()" in own_python().shim_argv(())[4]
 
 
 # --- readers that do not read, or go

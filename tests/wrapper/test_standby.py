@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
@@ -95,7 +94,9 @@ class Job:
         plan = HandoverPlan(str(self.journal.path), self.number, 0, "r1", "1", "c", "n1", ("n1", "n2", "n3"), self.settings, 4711)
         return StandbyController(plan, node, boot_s() - silent_s, self.slurm, self.run, ending)
 
-    def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str]) -> CommandResult:
+    def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str], stdin: str = "") -> CommandResult:
+        if argv[0] in ("sbatch", "scontrol"):  # does the job fit without the node? Not told
+            return CommandResult(tuple(argv), 1, "", "sbatch: error: Unable to contact slurm controller\n")
         self.looks.append(argv)
         if self.ends:
             self.slurm.cancel(self.number)
@@ -207,7 +208,7 @@ def looked_for(script: int = 4711, **other: str) -> bool | None:
     theirs = {name: value for name, value in {**ON_N1, "SLURM_TASK_PID": "4711", **other}.items() if value}
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **theirs}) as process:
         try:
-            argv = Python(sys.executable, str(REPOSITORY)).module_argv("ftslurm.wrapper.script_look", str(script))
+            argv = own_python().module_argv("ftslurm.wrapper.script_look", str(script))
             done = subprocess.run(
                 argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=120
             )

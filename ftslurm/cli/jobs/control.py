@@ -171,6 +171,16 @@ def stop(**when: Any) -> dict[str, Any]:
     return _conditions(**when)
 
 
+@_verb(ctl.RESTART)
+@_when
+def restart(**when: Any) -> dict[str, Any]:
+    """Restart the ranks in place: on the same nodes, in the same allocation. This spends no budget.
+
+    They get SIGTERM and the grace, and ftrun starts the command again at once.
+    """
+    return _conditions(**when)
+
+
 @_verb(ctl.REQUEUE)
 @click.option("--without", metavar="NODES", multiple=True, help="Exclude these nodes, too.")
 @_when

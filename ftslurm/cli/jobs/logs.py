@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import Iterable
+from itertools import chain
 
 import click
 
@@ -19,10 +21,12 @@ from ftslurm.model.text import visible
 @click.option("--attempt", type=click.IntRange(1), help="Only what this attempt printed.")
 @click.option("--rank", type=click.IntRange(0), help="Only this rank: from its own file (-o %t), or by srun's --label.")
 @click.option("-f", "--follow", is_flag=True, help="Print new output, too, until the job is over.")
-def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
+@click.option("--raw", is_flag=True, help="Print colours and other control characters to a terminal as they are.")
+def logs(job: str, attempt: int | None, rank: int | None, follow: bool, raw: bool) -> None:
     """Print the output of JOB over all its requeues, including what Slurm has overwritten since.
 
-    File names go to stderr, their contents to stdout.
+    File names go to stderr, their contents to stdout: to a file or a pipe as they are, to a terminal with `?` for every control
+    character, because what ranks print could control the terminal.
     """
     from ftslurm.report.logs import outputs_of
     from ftslurm.wrapper.output import logs as read
@@ -43,7 +47,7 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
     found = own or read.sources(outputs, journal.path, attempt)
     if follow:
         files = [source.path for source in found if source.schedule is None]
-        return _print(read.follow(files, lambda: _over(job), by_label))
+        return _print(read.follow(files, lambda: _over(job), by_label), raw)
     missing = None
     for source in found:
         try:
@@ -55,8 +59,7 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
         if first is not None:
             if len(found) > 1:
                 click.echo(f"==> {visible(source.title)} <==", err=True)
-            _print([first])
-            _print(pieces)
+            _print(chain([first], pieces), raw)
     if missing is not None:
         raise missing
 
@@ -72,7 +75,18 @@ def _over(job: str) -> bool:
     return with_slurms_word([known], journal.path.stat().st_uid, os.environ)[0][0].over
 
 
-def _print(pieces: Iterable[bytes]) -> None:
+def _print(pieces: Iterable[bytes], raw: bool) -> None:
+    if sys.stdout.isatty() and not raw:
+        return _show(pieces)
     for piece in pieces:
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
+
+
+def _show(pieces: Iterable[bytes]) -> None:
+    """A piece may end within a character. What a progress bar writes over itself becomes lines."""
+    decode = getincrementaldecoder("utf-8")(errors="replace").decode
+    for piece in chain(pieces, [b""]):
+        text = decode(piece, final=not piece).replace("\r\n", "\n").replace("\r", "\n")
+        sys.stdout.write(visible(text, lines=True))
+        sys.stdout.flush()

@@ -85,6 +85,10 @@ class LibraryChild:
         return self._child
 
 
+# The ranks come first.
+NICE = 5
+
+
 class _Child:
     def __init__(self, process: subprocess.Popen[bytes], requests: IO[bytes], answers: IO[bytes]) -> None:
         self.process = process
@@ -95,7 +99,7 @@ class _Child:
     @staticmethod
     def start(module: str, env: Mapping[str, str]) -> _Child:
         # This Python, this module path, nothing of the user's: `python -m` would look into the current folder first.
-        program = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
+        program = f"import os, sys; os.nice({NICE}); sys.path[:] = {sys.path!r}; from {module} import main; main()"
         try:
             process = subprocess.Popen(
                 (sys.executable, "-I", "-c", program), stdin=subprocess.PIPE, stdout=subprocess.PIPE,

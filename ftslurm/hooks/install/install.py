@@ -27,7 +27,9 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
             raise UsageError(f"{path} is not an absolute path", hint="slurm.conf takes nothing else")
     if " " in f"{folder}":
         raise UsageError(f"{folder}: slurm.conf cannot hold a path with a blank", hint="choose another folder")
-    found = scripts(str(folder), sys.executable, str(config), slurm_conf)
+    known = _config()
+    state = (known or {}).get("StateSaveLocation", "")
+    found = scripts(str(folder), sys.executable, str(config), slurm_conf, state)
     if not dry_run:
         if os.geteuid() != 0:
             raise StateError("only root can install the hooks", hint="run it as root, or with --dry-run to see the lines")
@@ -40,7 +42,6 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
             make_folder(config.parent, 0o755)
             _write(config, SETTINGS, 0o644)
         check_only_roots(config)
-    known = _config()
     head = head_lines(str(folder), str(config), known)
     return "\n".join([*head, *conf_lines(str(folder), known), *sudo_lines(str(folder), _slurm_user(known))])
 

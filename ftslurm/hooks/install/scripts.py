@@ -38,8 +38,9 @@ exit 0
 """
 # slurmctld starts one for each job that ends or is requeued, however many do at once; each of ours is two Pythons of 27 MB.
 SLOTS = 4
-# Where the slots are: the first of these that we may write to. It is slurmctld's own host, and the folder nobody's but ours.
-SLOT_PLACES = "/run/slurmctld /run/slurm /run /tmp"
+# Where the slots are, after StateSaveLocation: the first of these that we and nobody but root may write to, on slurmctld's host.
+# Without any each one looks at once.
+SLOT_PLACES = "/run/slurmctld /run/slurm /run"
 _SLURMCTLD = """# Its own trouble is nobody's. Few of them look at jobs at the same time: who finds no slot leaves the job to
 # one that does so later, one job after the other, and slurmctld need not wait for that.
 # Most jobs are never requeued: no Python for them.
@@ -48,25 +49,26 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 {conf}cd /
 look() {{
-    timeout --kill-after=2 {limit} {python} -I -m ftslurm.hooks.{name} {config} {folder} "$@" </dev/null 8>&- 9>&-
+    (cd / && exec timeout --kill-after=2 {limit} {python} -I -m ftslurm.hooks.{name} {config} {folder} "$@" </dev/null 8>&- 9>&-)
     status=$?
     said="{name}: ended with status $status (124, 137: cut off after {limit} s); nothing was concluded"
     [ $status -eq 0 ] || logger -t ftslurm "$said" 2>/dev/null
 }}
-slots=
-for place in {places}; do
-    [ -d "$place" ] && [ -w "$place" ] || continue
-    slots=$place/ftslurm-epilog.$(id -u).{mark}
-    mkdir -m 0700 "$slots" 2>/dev/null
-    [ -d "$slots" ] && [ -O "$slots" ] && [ ! -L "$slots" ] && break
-    logger -t ftslurm "{name}: $slots is not ours" 2>/dev/null
-    slots=
+# Entered once, and asked of itself whose it is: a name could lead elsewhere the next time. From here on names are relative.
+me=$(id -u) slots=
+for place in {state} {places}; do
+    safe=$(find -H "$place" -maxdepth 0 -type d '(' -uid 0 -o -uid "$me" ')' ! -perm /022 2>/dev/null)
+    [ -n "$safe" ] && [ -w "$place" ] || continue
+    mkdir -m 0700 "$place/ftslurm-epilog.$me.{mark}" 2>/dev/null
+    cd -P "$place/ftslurm-epilog.$me.{mark}" 2>/dev/null && [ "$(stat -c '%u %a' .)" = "$me 700" ] && slots=yes && break
+    logger -t ftslurm "{name}: $place/ftslurm-epilog.$me.{mark} is not ours" 2>/dev/null
+    cd /
 done
 if [ "$1" = later ]; then
     while [ -n "$slots" ]; do
-        exec 9>"$slots/later"
+        exec 9>later
         flock -n 9 || exit 0
-        for job in "$slots"/job.*; do
+        for job in job.*; do
             [ -f "$job" ] || continue
             (
                 while IFS= read -r line; do export "$line"; done <"$job"
@@ -75,7 +77,7 @@ if [ "$1" = later ]; then
             [ ! -e "$job" ] || exit 0
         done
         exec 9>&-
-        set -- "$slots"/job.*  # one may have come before we were gone
+        set -- job.*  # one may have come before we were gone
         [ -e "$1" ] || exit 0
     done
     exit 0
@@ -86,7 +88,7 @@ if [ -z "$slots" ] || ! command -v flock >/dev/null; then
 fi
 slot=0
 while [ $slot -lt {slots} ]; do
-    exec 8>"$slots/slot.$slot"
+    exec 8>"slot.$slot"
     if flock -n 8; then
         look
         exit 0
@@ -98,8 +100,8 @@ umask 077
 for variable in {variables}; do
     eval "value=\\${{$variable-}}"
     [ -z "$value" ] || printf '%s=%s\\n' "$variable" "$value"
-done >"$slots/new.$$"
-mv "$slots/new.$$" "$slots/job.$SLURM_JOB_ID"
+done >"new.$$"
+mv "new.$$" "job.$SLURM_JOB_ID"
 setsid env -i PATH="$PATH" sh "$0" later </dev/null >/dev/null 2>&1 &
 exit 0
 """
@@ -161,8 +163,9 @@ def _without_ledger() -> tuple[int, str]:
     return first.schedule, "".join(f"export {name}={value}\n" for name, value in told.items())
 
 
-def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Script, ...]:
-    """python: the interpreter that has ftslurm. config: the site's file. Full paths.
+def scripts(folder: str, python: str, config: str, slurm_conf: str, state: str = "") -> tuple[Script, ...]:
+    """python: the interpreter that has ftslurm. config: the site's file. state: slurmctld's StateSaveLocation, empty if it is not
+    known. Full paths.
 
     slurm_conf: where it is not at its usual place; slurmctld does not tell EpilogSlurmctld.
     """
@@ -180,6 +183,7 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Scr
             name=name,
             mark=f"{mark:08x}",
             limit=limit,
+            state=shlex.quote(state) if state else "",
             places=SLOT_PLACES,
             slots=SLOTS,
             variables=" ".join(_VARIABLES),
@@ -215,7 +219,7 @@ SETTINGS = """# What ftslurm's Prolog, Epilog, HealthCheckProgram and EpilogSlur
 # finish_after: 3s                  # for so long it lets a job finish its requeue itself
 # start_in: 4s                      # the least time to a requeued job's start where its nodes are not watched
 # slurm_timeout: 10s                # for one request to slurmctld
-# catalogs: []                      # files of the site's own codes and log lines
+# catalogs: []                      # files of the site's own codes and log lines; root's, as this one
 # state: /var/lib/ftslurm           # on each node: what was seen, evidence of leftovers
 # environment: {LD_LIBRARY_PATH: /usr/local/Ascend/driver/lib64/driver}   # of health command and device tools
 """

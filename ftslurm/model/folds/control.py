@@ -16,10 +16,10 @@ from ftslurm.model.record import CheckpointSeen, RequestAnswered, RequestDone, R
 from ftslurm.model.rungs import RUNG_NAMES, Rung
 from ftslurm.model.values import dataclass
 
-STOP, REQUEUE, EXCLUDE, REINSTATE = "stop", "requeue", "exclude", "reinstate"
+STOP, RESTART, REQUEUE, EXCLUDE, REINSTATE = "stop", "restart", "requeue", "exclude", "reinstate"
 HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO = "hold", "release", "no-restarts", "allow-restarts", "undo"
 # These end ranks, and may wait for a checkpoint.
-ACTS = frozenset({STOP, REQUEUE, EXCLUDE})
+ACTS = frozenset({STOP, RESTART, REQUEUE, EXCLUDE})
 # These hold from when they are taken, and nothing has to be done for them.
 STANDS = frozenset({REINSTATE, HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO})
 # What can be held: every remedy of the ladder, and the requeue that answers a warning of Slurm's.
@@ -201,7 +201,7 @@ def not_undoable(request: Request) -> str:
         return f"request {request.number} undoes another one: ask again for what it has undone"
     if request.state in (State.UNDONE, State.REFUSED):
         return f"request {request.number} is {request.state.value} already"
-    if request.state is State.DONE and request.asked.verb in (STOP, REQUEUE):
+    if request.state is State.DONE and request.asked.verb in (STOP, RESTART, REQUEUE):
         return f"request {request.number} ({request.asked.verb}) has been carried out"
     return ""
 
@@ -221,6 +221,7 @@ def in_words(asked: Requested, moment: Callable[[float], str] = utc) -> str:
     nodes = fold(asked.nodes) if asked.nodes else ""
     what = {
         STOP: "stop the job",
+        RESTART: "restart the ranks in place",
         REQUEUE: f"requeue the job{f' without {nodes}' if nodes else ''}",
         EXCLUDE: f"exclude {nodes}{' from the next start on' if asked.later else ''}",
         REINSTATE: f"reinstate {nodes}",

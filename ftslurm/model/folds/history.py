@@ -13,12 +13,13 @@ from functools import reduce
 from ftslurm.errors import UsageError
 from ftslurm.model.folds.control import CHECKPOINT, EXCLUDE, REINSTATE, REQUEUE, UNDO, Control, Request, State
 from ftslurm.model.folds.parts.budgets import Budgets
+from ftslurm.model.folds.parts.crashes import Crashes
 from ftslurm.model.folds.parts.exclusions import Exclusions
 from ftslurm.model.folds.parts.hangs import HANGS, Hangs
 from ftslurm.model.folds.parts.progress import Progress
 from ftslurm.model.folds.parts.requeues import Requeues, run_of
 from ftslurm.model.folds.parts.slots import Slots
-from ftslurm.model.folds.parts.streaks import is_explicit
+from ftslurm.model.folds.parts.streaks import EXPLICIT_FAULTS, is_explicit
 from ftslurm.model.folds.parts.verdicts import Sighting, Verdicts
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import (
@@ -30,6 +31,7 @@ from ftslurm.model.record import (
     CulpritSeen,
     Decided,
     Diagnosed,
+    ExperimentEnded,
     FaultSeen,
     Finished,
     IterationSeen,
@@ -52,6 +54,8 @@ from ftslurm.model.values import dataclass
 
 # The cause of a requeue by Slurm that ftrun knew nothing of before.
 OUTSIDE = "outside"
+# The cause of what a person has asked for, who may have mended something.
+ON_REQUEST = "request"
 # What the next scheduling may find behind it (take_over.cut_short).
 SLURM_S_CAUSES = frozenset({"node", "lost"})
 # As many of a job's latest clean-ups are remembered, and none that took longer: that was no clean-up, but a slurmctld away.
@@ -89,6 +93,7 @@ class History:
     progress: Progress = field(default_factory=Progress)
     verdicts: Verdicts = field(default_factory=Verdicts)
     hangs: Hangs = field(default_factory=Hangs)
+    crashes: Crashes = field(default_factory=Crashes)
     control: Control = field(default_factory=Control)  # what the owner of the job has asked for
 
     def add(self, record: Record) -> History:
@@ -129,6 +134,7 @@ def fold(records: Iterable[Record]) -> History:
 
 def _run_began(past: History, run: RunBegan) -> History:
     again = past.last_run is not None and run.schedule > past.last_run.schedule
+    past = _afresh(past) if again and _was_over(past) else past
     return replace(
         past, last_run=run, finished=None, trouble="", budgets=_budgets_of(past, run),
         beside={**({} if again else past.beside), run.run: run},
@@ -136,6 +142,12 @@ def _run_began(past: History, run: RunBegan) -> History:
         open_swaps={} if again else past.open_swaps, slots=past.slots.run_began(run.size, again),
         clean_ups=(*past.clean_ups, *clean_up_of(past, run))[-CLEAN_UPS_MAX:], cleaning=None if again else past.cleaning,
     )  # fmt: skip
+
+
+def _was_over(past: History) -> bool:
+    """Had the job ended for good? Then a person has requeued it, who has mended something."""
+    failed = past.last_decision is not None and past.last_decision.rung == Rung.FAIL
+    return past.finished is not None and (failed or past.finished.status == 0)
 
 
 def _budgets_of(past: History, run: RunBegan) -> Budgets:
@@ -160,9 +172,11 @@ def clean_up_of(past: History, run: RunBegan) -> tuple[CleanUpTook, ...]:
 
 
 def _attempt_began(past: History, begun: AttemptBegan) -> History:
-    exclusions = past.exclusions.ran_on(_named(begun.nodes)) if past.exclusions.dead else past.exclusions
+    nodes = _named(begun.nodes)
+    exclusions = past.exclusions.ran_on(nodes) if past.exclusions.dead else past.exclusions
     return replace(
         past, attempts=max(past.attempts, begun.attempt), trouble="", exclusions=exclusions,
+        crashes=past.crashes.attempt_began(nodes),
         slots=past.slots.attempt_began(begun), progress=past.progress.attempt_began(begun.at),
     )  # fmt: skip
 
@@ -185,15 +199,16 @@ def _attempt_ended(past: History, ended: AttemptEnded) -> History:
 
 def _with_progress(past: History, progress: Progress, made: bool) -> History:
     """Progress beyond the point of the last failure breaks whatever counts in a row."""
-    if not made:
-        return replace(past, progress=progress)
+    past = replace(past, progress=progress)
+    return _afresh(past) if made else past
+
+
+def _afresh(past: History) -> History:
+    """Whatever comes next is the first in a row."""
     return replace(
-        past,
-        progress=progress,
-        requeues=past.requeues.broken(),
-        hangs=past.hangs.broken(),
+        past, requeues=past.requeues.broken(), hangs=past.hangs.broken(), crashes=past.crashes.broken(),
         verdicts=past.verdicts.progress_made(),
-    )
+    )  # fmt: skip
 
 
 def _slots_changed(past: History, changed: SlotsChanged) -> History:
@@ -221,10 +236,16 @@ def _reinstated(past: History, found: Reinstated) -> History:
     return replace(past, exclusions=past.exclusions.take_back(found), verdicts=verdicts)
 
 
+def _experiment_ended(past: History, ended: ExperimentEnded) -> History:
+    return replace(past, crashes=past.crashes.ended(ended), exclusions=past.exclusions.experiment_ended(ended))
+
+
 def _fault_seen(past: History, fault: FaultSeen) -> History:
     key = (fault.node, fault.device, fault.code)
     past = replace(past, faults={**past.faults, key: (*past.faults.get(key, ()), fault.at)})
-    return replace(past, requeues=past.requeues.broken(), hangs=past.hangs.broken()) if is_explicit(fault) else past
+    if not is_explicit(fault):
+        return past
+    return replace(past, requeues=past.requeues.broken(), hangs=past.hangs.broken(), crashes=past.crashes.broken())
 
 
 def _decided(past: History, decided: Decided) -> History:
@@ -232,9 +253,13 @@ def _decided(past: History, decided: Decided) -> History:
     swaps = {key: swap for key, swap in past.open_swaps.items() if run_of(swap) != run_of(decided)}
     if decided.rung in SWAPS:
         swaps[decided.id] = decided
+    command = past.last_run.step_key if past.last_run is not None else ""
+    past = _afresh(past) if decided.cause == ON_REQUEST else past
+    crashes = past.crashes.broken() if decided.cause in EXPLICIT_FAULTS else past.crashes
     return replace(
         past, last_decision=decided, decisions=past.decisions + 1, open_swaps=swaps, requeues=past.requeues.decided(decided),
         exclusions=past.exclusions.decided(decided), budgets=past.budgets.decided(decided), hangs=past.hangs.decided(decided),
+        crashes=crashes.decided(decided, past.verdicts.last, command),
     )  # fmt: skip
 
 
@@ -243,7 +268,7 @@ def _clean_up_began(past: History, began: CleanUpBegan) -> History:
 
 
 def _carried_out(past: History, done: CarriedOut) -> History:
-    past = replace(past, requeues=past.requeues.carried_out(done))
+    past = replace(past, requeues=past.requeues.carried_out(done), exclusions=past.exclusions.needed(done.let_in))
     swap = past.open_swaps.get(done.id)
     if swap is None:
         return past
@@ -338,6 +363,7 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
     AttemptEnded: _attempt_ended,
     Diagnosed: _diagnosed,
     Reinstated: _reinstated,
+    ExperimentEnded: _experiment_ended,
     CulpritSeen: _culprit_seen,
     Paused: _paused,
     SlotsChanged: _slots_changed,

@@ -22,6 +22,11 @@ class NodeLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFailed(NodeLeft):
+    """A job failed there again and again, and ran well elsewhere. People are told; later jobs go by facts alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCleared:
     """By hand: what was remembered of the node before counts no more."""
 
@@ -46,11 +51,12 @@ Told = NodeLeft | NodeReinstated | NodeCleared
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """One node. jobs: that left it, the latest last; why: of the latest. expires: Unix seconds, of the latest."""
+    """One node. jobs: that left it, the latest last; for_facts: for facts. why, expires (Unix seconds): of the latest."""
 
     cluster: str
     node: str
     jobs: tuple[str, ...]
+    for_facts: tuple[str, ...]
     at: float
     why: str
     expires: float
@@ -73,15 +79,16 @@ def remembered(records: Iterable[Told], now: float, memory_s: float, suspect_fro
 
 def _one(found: list[NodeLeft], memory_s: float, suspect_from: int) -> Remembered:
     jobs = tuple(dict.fromkeys(record.job for record in found))
+    facts = tuple(dict.fromkeys(record.job for record in found if not isinstance(record, NodeFailed)))
     last = max(found, key=lambda record: record.at)
-    return Remembered(last.cluster, last.node, jobs, last.at, last.why, last.at + memory_s, len(jobs) >= suspect_from)
+    return Remembered(last.cluster, last.node, jobs, facts, last.at, last.why, last.at + memory_s, len(facts) >= suspect_from)
 
 
 def suspects(nodes: Iterable[Remembered], cluster: str, job: str, suspect_from: int) -> Mapping[str, str]:
     """node -> why it is suspect to `job`: enough other jobs left it. Its own faults the job has in its own ledger."""
     found = {}
     for node in nodes:
-        others = [other for other in node.jobs if other != job]
+        others = [other for other in node.for_facts if other != job]
         if node.cluster == cluster and len(others) >= suspect_from:
             found[node.node] = f"excluded after a fault by jobs {', '.join(others)}, last: {node.why}"
     return found

@@ -30,6 +30,8 @@ ENDING_STATES = {
 }
 # Last words of an ftrun after which the job itself may go on.
 MAY_GO_ON = frozenset({"requeued", *(ENDING_STATES[word] for word in ("PREEMPTED", "PENDING", "NODE_FAIL", "COMPLETING"))})
+# What helps a job that its time limit has ended.
+AFTER_LIMIT = "to go on by itself: ftrun --ft-resume-at-limit"
 _ENDS = {ENDING_STATES["CANCELLED"]: "cancelled", ENDING_STATES["TIMEOUT"]: "timeout"}
 # How they begin where the owner of the job has asked for that (`ftslurm control JOB stop`).
 STOPPED = "stopped on request"
@@ -178,7 +180,7 @@ def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     if record.what.startswith(STOPPED):
         return "stopped", record.what.removeprefix("stopped "), True
     if record.what in _ENDS:
-        return _ENDS[record.what], "", True
+        return _ENDS[record.what], AFTER_LIMIT if record.what == ENDING_STATES["TIMEOUT"] else "", True
     return ("completed", "", True) if record.status == 0 else ("failed", f"status {record.status}: {record.what}", True)
 
 
@@ -202,12 +204,20 @@ def by_slurm(job: JobSummary, said: Mapping[int, SlurmWord]) -> JobSummary:
         return job
     state = {"COMPLETED": "completed", "CANCELLED": "cancelled", "TIMEOUT": "timeout"}.get(word.state, "failed")
     what = f"{word.state}: {word.reason}" if state == "failed" and word.reason not in ("", "None") else ""
+    what = AFTER_LIMIT if state == "timeout" else what
     return job._replace(state=state, what=what, over=True)
+
+
+def _hold_in_words(reason: str, number: int) -> str:
+    """reason: Slurm's. Also of its own holds, `launch_failed_requeued_held`."""
+    if reason == "JobHeldAdmin":
+        return f"{reason}: an operator has to release it"
+    return f"{reason}: scontrol release {number}" if reason else f"scontrol release {number}"
 
 
 def _waiting(job: JobSummary, word: SlurmWord) -> JobSummary:
     if word.held and job.requeue_open:
         return job._replace(state="held", what=f"a requeue was not finished: ftslurm requeue --finish {job.job}")
     if word.held:
-        return job._replace(state="held", what=word.reason)
+        return job._replace(state="held", what=_hold_in_words(word.reason, job.number))
     return job._replace(state="pending", what=word.reason or "requeued", until=float(word.start_time))

@@ -1,24 +1,40 @@
-"""The four fault-tolerance annotations of ModelArts, as they stand in a job's JSON."""
+"""The four fault-tolerance annotations of ModelArts, as they stand in a job's JSON, and one of ours."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import Layer, count, suggestion, switch, value_of
+from ftslurm.model.settings.tree import Layer, count, lead, suggestion, switch, value_of
 
 PREFIX = "fault-tolerance/"
 RETRY, UNCONDITIONAL, HANG, POD = (
     f"{PREFIX}{name}" for name in ("job-retry-num", "job-unconditional-retry", "hang-retry", "pod-retry-num")
 )
-_KINDS = {RETRY: count(1, 128), UNCONDITIONAL: switch, HANG: switch, POD: count(1, 128)}
+# Ours, also without the others: TIME, or auto.
+RESUME = f"{PREFIX}resume-at-limit"
+_KINDS: Mapping[str, Callable[[Any], Any]] = {
+    RESUME: lead,
+    RETRY: count(1, 128),
+    UNCONDITIONAL: switch,
+    HANG: switch,
+    POD: count(1, 128),
+}
 
 
 def looks_like(text: str) -> bool:
     """Does a job's comment carry annotations? Any other comment is nobody's mistake."""
     return PREFIX in text and text.lstrip().startswith("{")
+
+
+def unread(comment: str) -> str:
+    """What to tell people of a job's comment that names annotations and is none, empty for any other: a shell eats the quotes and
+    braces of `--comment={"...":"8"}`, and sbatch the double quotes of its directives."""
+    if looks_like(comment) or not any(name in comment for name in _KINDS):
+        return ""
+    return f"""the job's comment names annotations and is no JSON, so it sets nothing; write --comment='{{"{RETRY}": "8"}}'"""
 
 
 def parse(text: str, place: str) -> Layer:
@@ -28,13 +44,19 @@ def parse(text: str, place: str) -> Layer:
     """
     given = {key: value for key, value in _annotations(text, place).items() if key.startswith(PREFIX)}
     values = {key: _value(key, raw, place) for key, raw in given.items()}
-    if not values:
-        return Layer({}, {})
+    resume = {"time_limit.resume": given[RESUME]} if RESUME in values else {}
+    if values.keys() <= {RESUME}:
+        return Layer(resume, dict.fromkeys(resume, place))
     if RETRY not in values:
-        raise PolicyError(f"{place}: {sorted(values)[0]} works only together with {RETRY}", hint=f'add "{RETRY}": "8" (1 to 128)')
+        raise PolicyError(
+            f"{place}: {sorted(values.keys() - {RESUME})[0]} works only together with {RETRY}",
+            hint=f'add "{RETRY}": "8" (1 to 128)',
+        )
     leaves = {
+        **resume,
         "max_restarts": values[RETRY],
         "rungs.in-place-restart.enabled": True,
+        "rungs.in-place-restart.crash_restarts": 0,
         "rungs.isolated-requeue.enabled": True,
         "rungs.unconditional-requeue.enabled": values.get(UNCONDITIONAL, False),
         "rungs.hang-restart.enabled": values.get(HANG, False),

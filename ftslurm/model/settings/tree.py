@@ -87,6 +87,11 @@ def lasting_or_auto(value: Any) -> float:
     return seconds
 
 
+def lead(value: Any) -> float:
+    """A duration above nothing; 0 for auto, -1 for off."""
+    return -1.0 if str(value).strip().lower() in ("off", "false", "no") else lasting_or_auto(value)
+
+
 def grace(value: Any) -> float:
     """A duration, or -1 for as long as it takes."""
     return -1.0 if str(value).strip() == "-1" else lasting(value)
@@ -98,6 +103,16 @@ def switch(value: Any) -> bool:
         return words[str(value).strip().lower()]
     except KeyError:
         raise ValueError(f"`{value}` is neither true nor false") from None
+
+
+def switch_or_auto(value: Any) -> bool | None:
+    """None: auto."""
+    if value is None or str(value).strip().lower() == "auto":
+        return None
+    try:
+        return switch(value)
+    except ValueError:
+        raise ValueError(f"`{value}` is none of true, false and auto") from None
 
 
 def count(low: int, high: int) -> Callable[[Any], int]:
@@ -152,15 +167,21 @@ def share(value: Any) -> float:
 
 
 # AIMaster's words (AIMaster, fault tolerance monitoring), and ft_launcher's, of which one says the same; the value is ours.
-_MODES = {"sync": "sync", "any-failed": "sync", "async": "async", "min-healthy": "min-healthy"}
+_MODES = {
+    "sync": "sync", "any-failed": "sync", "async": "async", "min-healthy": "min-healthy", "independent": "independent",
+}  # fmt: skip
+# In which a rank that fails may start again alone.
+ALONE = frozenset({"async", "independent"})
 
 
 def mode(value: Any) -> str:
     """`sync`: a rank that fails ends the attempt of all. `async`: ranks are independent of each other. `min-healthy`: the ranks
-    of a node where one fails end, and the attempt of all ends when fewer than nodes.min_healthy are left without."""
+    of a node where one fails end, and the attempt of all ends when fewer than nodes.min_healthy are left without.
+    `independent`: a rank that fails ends no other, as with srun --kill-on-bad-exit=0.
+    """
     text = str(value).strip()
     if text.lower() not in _MODES:
-        known = ("sync", "async", "any-failed", "min-healthy")
+        known = ("sync", "async", "any-failed", "min-healthy", "independent")
         raise ValueError(f"`{text}` is not one of {', '.join(known)}{suggestion(text.lower(), known)}")
     return _MODES[text.lower()]
 
@@ -209,10 +230,12 @@ _TAKES |= {
     duration: "a duration, such as 20s, 5m, 24h or 2d, or never",
     lasting: "a duration, such as 20s, 5m, 24h or 2d",
     lasting_or_auto: "a duration, such as 20s, 5m, 24h or 2d, or auto",
+    lead: "a duration, such as 20s, 5m, 24h or 2d, or auto, or off",
     grace: "a duration, such as 20s, 5m, 24h or 2d, or -1",
     switch: "true or false",
+    switch_or_auto: "true, false or auto",
     share: "a number from 0 to 1, or -1",
-    mode: "one of sync, any-failed (the same), async, min-healthy",
+    mode: "one of sync, any-failed (the same), async, min-healthy, independent",
     secret_file: "the path of a file",
     port_range: "two numbers from 1024 to 65535, such as 60000-60100",
     table: "a mapping of names to values, or JSON of one",
@@ -239,10 +262,17 @@ class Settings:
     ladder: tuple[str, ...] = leaf(
         "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "order in which the rungs are tried; a rung that is not named is never used"
     )
+    answers: bool = leaf(
+        "answers", switch, True,
+        "return the status of a failed step, without a remedy, where the script that called ftrun looks at it and goes on"
+        " (`if ftrun ...`, `ftrun ... || true`); faults of devices and nodes have their remedies all the same",
+    )  # fmt: skip
+    plain: bool = leaf("plain", switch, False, "supervise the step and start nothing again, whatever fails")
     mode: str = leaf(
         "mode", mode, "sync",
         "what the exit of one rank means. sync: all ranks start again; async: only that rank does;"
-        " min-healthy: nodes without an exited rank continue (nodes.min_healthy)",
+        " min-healthy: nodes without an exited rank continue (nodes.min_healthy); independent: crash_restarts limits its"
+        " restarts, and the others run to their own end, which srun --kill-on-bad-exit=0 asks for",
     )  # fmt: skip
     rank_restarts_in_a_row: int = leaf(
         "rungs.rank-restart.in_a_row", count(1, 100_000), 20,
@@ -295,14 +325,23 @@ class Settings:
     crash_restarts: int = leaf(
         "rungs.in-place-restart.crash_restarts",
         count(0, 1000),
-        0,
-        "crashes of the program that are answered by a restart in place before a requeue is tried (as torchrun's --max-restarts)",
+        1,
+        "crashes of the program in a row, without progress between, that are answered by a restart in place before a requeue is"
+        " tried",
     )
-    hang_restart: bool = leaf(
+    crash_restarts_total: int = leaf(
+        "rungs.in-place-restart.crash_restarts_total",
+        count(0, 1000),
+        20,
+        "crashes that one command may have answered in place in the whole job, whatever progress it makes between them",
+    )
+    hang_restart: bool | None = leaf(
         "rungs.hang-restart.enabled",
-        switch,
-        False,
-        "restart the ranks on the same nodes when the job hangs and no node is to blame",
+        switch_or_auto,
+        None,
+        "restart the ranks on the same nodes when the job hangs and no node is to blame. auto: if a rank is named by its"
+        " collectives, heartbeats, sections or MPI calls, does no work, and the job has made progress"
+        " before; otherwise only report the hang",
     )
     hang_restart_asked: bool = leaf(
         "rungs.hang-restart.by_program", switch, True,
@@ -569,6 +608,22 @@ class Settings:
         "time that the ranks have after the warning to write a checkpoint and exit",
     )
 
+    resume_at_limit_s: float = leaf(
+        "time_limit.resume",
+        lead,
+        -1.0,
+        "requeue the job before its time limit ends it: this long before, the ranks get the first of warning.signals, and have"
+        " until shortly before the limit to save and exit; no budget is spent. auto: what a checkpoint was seen to take, else 2m",
+    )
+    resumes_at_limit: int = leaf(
+        "time_limit.resumes", count(1, 100_000), 100, "requeues of one job by time_limit.resume, after which its limit ends it"
+    )
+
+    preemption_requeue: bool = leaf(
+        "preemption.requeue", switch, True,
+        "requeue a job whose ranks end within the grace of a preemption, if Slurm would requeue it too; no budget is spent",
+    )  # fmt: skip
+
     checkpoint_files: str = leaf(
         "checkpoint.files", text, "",
         "pattern of the files that a checkpoint creates or changes, as seen on ftrun's node (for `ftslurm control`)",
@@ -822,28 +877,50 @@ class Settings:
         "python",
         text,
         "",
-        "Python interpreter for shims and agents on the nodes. Empty: the one that runs ftrun",
+        "Python interpreter for shims and agents on the nodes. Empty: the one that runs ftrun, and in containers of pyxis a copy"
+        " of it, which ftrun mounts. bundle: that copy everywhere, for nodes whose own Python is older than 3.10. Where another"
+        " one is named, containers have to mount it",
     )
+
+    @property
+    def goes_on_after_warning(self) -> bool:
+        """Does a warning of Slurm's, or ours before the time limit, end in a requeue?"""
+        return self.warning_requeue or self.resumes_itself
+
+    @property
+    def resumes_itself(self) -> bool:
+        """Is the job to be requeued before its time limit ends it?"""
+        return self.resume_at_limit_s >= 0
 
 
 LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Settings)}
 
 
 def is_on(settings: Settings, rung: str) -> bool:
-    """Is the rung switched on? `fail` always is."""
+    """Is the rung switched on, at least for some cases (auto)? `fail` always is."""
     if rung == Rung.RANK_RESTART:
-        return settings.mode == "async"
+        return settings.mode in ALONE
     leaf = LEAVES.get(f"rungs.{rung}.enabled")
-    return leaf is None or bool(getattr(settings, leaf.name))
+    return leaf is None or getattr(settings, leaf.name) in (True, None)
+
+
+def most_crash_restarts(settings: Settings) -> int:
+    """Crashes of one command that may be answered in place in the whole job."""
+    most = max(settings.crash_restarts, settings.crash_restarts_total) if settings.crash_restarts else 0
+    return most if settings.max_job_restarts < 0 else min(most, settings.max_job_restarts)
 
 
 def in_words(leaf: Any, value: Any) -> str:
     """A value as one would write it in a policy."""
+    if value is None and leaf.metadata["kind"] is switch_or_auto:
+        return "auto"
     if value == -1 and leaf.metadata["kind"] is grace:
         return "-1"
-    if value == 0 and leaf.metadata["kind"] is lasting_or_auto:
+    if value == -1 and leaf.metadata["kind"] is lead:
+        return "off"
+    if value == 0 and leaf.metadata["kind"] in (lasting_or_auto, lead):
         return "auto"
-    if leaf.metadata["kind"] in (duration, lasting, lasting_or_auto, grace):
+    if leaf.metadata["kind"] in (duration, lasting, lasting_or_auto, lead, grace):
         return next((f"{value / size:g}{unit}" for unit, size in _LARGE_FIRST if value and value % size == 0), f"{value:g}s")
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -917,7 +994,9 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
     changes |= _progress_of(settings.ft_config, places)
     if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
         changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
-    switched_off = not settings.hang_restart and places["rungs.hang-restart.enabled"] != "default"
+    if settings.plain:
+        changes |= {"hang_restart": False, "warning_requeue": False}
+    switched_off = settings.hang_restart is False and places["rungs.hang-restart.enabled"] != "default"
     if switched_off and places["rungs.hang-restart.by_program"] == "default":
         changes["hang_restart_asked"] = False
         places["rungs.hang-restart.by_program"] = places["rungs.hang-restart.enabled"]

@@ -15,7 +15,7 @@ def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
     """The verdict from facts. hits: what the ranks printed; a root line on the same node makes a suspicion certain."""
     blamed = facts.bad_nodes
     acting = [f for f in facts.faults if f.fault_class in (FaultClass.SELF_HEALING, FaultClass.ISOLATE)]
-    hardware = [f for f in acting if not f.user_induced]
+    hardware = [f for f in acting if f.blames_node]
     if not blamed and not acting:
         return None
     roots = [hit for hit in hits if hit.pattern.role is Role.ROOT]
@@ -29,6 +29,8 @@ def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
     signature = acting[0].code if acting else "node"
     if blamed or hardware:
         error_class = ErrorClass.HARDWARE
+    elif any(fault.shared for fault in acting):
+        error_class = ErrorClass.UNKNOWN
     else:  # the program's own doing, which its own words may name better
         error_class = ErrorClass.USER_CODE
         signature = next((hit.pattern.id for hit in roots if hit.pattern.error_class is error_class), signature)
@@ -36,7 +38,7 @@ def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
     lead = Lead(-1, *next(iter(blamed.items()))) if blamed else _of_fault(acting[0])
     return Verdict(
         error_class, Retriable.YES, Confidence.FACT, signature, evidence[0], tuple(suspects), tuple(evidence[:EVIDENCE_LINES]),
-        program, lead=lead,
+        program, lead=lead, because=("node-broken" if blamed else "device-code",),
     )  # fmt: skip
 
 
@@ -58,7 +60,7 @@ def out_of_memory(killed: Sequence[RankEnd], hits: Sequence[Hit]) -> Verdict:
     )  # fmt: skip
     return Verdict(
         ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), tuple(evidence[:EVIDENCE_LINES]), confirm=1,
-        lead=lead,
+        lead=lead, because=("oom-kill",),
     )  # fmt: skip
 
 
@@ -70,5 +72,5 @@ def by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     return Verdict(
         ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
         suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
-        lead=Lead(lost[0].rank, lost[0].node, "was lost", "for an unknown reason"),
+        lead=Lead(lost[0].rank, lost[0].node, "was lost", "for an unknown reason"), because=("rank-lost",),
     )  # fmt: skip

@@ -6,12 +6,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.by_symptoms import complained_first, of_one_node
-from ftslurm.policies.diagnose.hits import CRASHES, EVIDENCE_LINES, Book, Hit, failed, of_a_helper, one_a_rank, ranks_of
+from ftslurm.policies.diagnose.hits import CRASHES, EVIDENCE_LINES, Hit, failed, of_a_helper, one_a_rank, ranks_of
 from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, begun_by, led_to, said_beside, with_own_words, words_of
 from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
+from ftslurm.policies.diagnose.text.findings import Book
 from ftslurm.policies.diagnose.text.values import of_the_node, port_in
 from ftslurm.policies.diagnose.text.wording import Kind, kind_of_words
 from ftslurm.policies.diagnose.which_count import without_echoes, without_headers
@@ -45,6 +47,7 @@ _OF_A_PROCESS = re.compile(r"(?i)thread|fork|process|spawn")
 _WRONG_CALL = re.compile(
     r"(?i)\b(?:argument|parameter|device id)s? (?:is|are) (?:invalid|wrong|illegal)\b|\binvalid (?:argument|parameter|device id)"
 )
+_BY_PROGRAM: dict[str, Any] = {"error_class": ErrorClass.USER_CODE, "retriable": Retriable.NO}
 # Classes that a program can cause on every rank by itself.
 _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
 
@@ -57,37 +60,39 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
     if first.pattern.id in CRASHES:  # the others need not say it
         same |= {end.rank: end for end in ends if failed(end) and end.status == first.end.status}
     everywhere = widespread(same, ends)
-    error_class, p = first.pattern.error_class, first.pattern
-    retriable, confirm = p.retriable, p.confirm
-    if everywhere and error_class is ErrorClass.HARDWARE:
+    p, single = first.pattern, len({end.node for end in ends}) == 1
+    called_wrongly = p.error_class is ErrorClass.HARDWARE and _WRONG_CALL.search(said_beside(first, hits)) is not None
+    meant = p
+    if everywhere and p.error_class is ErrorClass.HARDWARE:
         # Not every node breaks in the same moment, and a restart finds the same nodes with the same program.
-        error_class, retriable, confirm = ErrorClass.USER_CODE, Retriable.NO, max(1, confirm)
-    elif first is found and p.id in ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1):
-        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
-    elif everywhere and (error_class is ErrorClass.USER_CODE or (error_class is ErrorClass.OOM and p.blame is Blame.NO)):
-        retriable = Retriable.NO
-    called_wrongly = first.pattern.error_class is ErrorClass.HARDWARE and _WRONG_CALL.search(said_beside(first, hits)) is not None
+        meant = p.by("hardware-everywhere", confirm=max(1, p.confirm), **_BY_PROGRAM)
+    elif first is found and p.id in ASKED_FOR and (everywhere or single):
+        meant = p.by("asked-for", **_BY_PROGRAM)
+    elif everywhere and (p.error_class is ErrorClass.USER_CODE or (p.error_class is ErrorClass.OOM and p.blame is Blame.NO)):
+        meant = p.by("everywhere", retriable=Retriable.NO)
     if called_wrongly:
-        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+        meant = meant.by("wrong-call", **_BY_PROGRAM)
     if p.id == _FILE_RACE and 2 * len(same) > len(ends) > 1:
-        retriable = Retriable.NO  # no race: whoever comes second finds the file, each time
+        meant = meant.by("no-race", retriable=Retriable.NO)  # whoever comes second finds the file, each time
     if (kind := _by_words_beside(first, hits)) is not None:
-        error_class, retriable = kind.error_class, kind.retriable
+        meant = meant.by("words-beside", error_class=kind.error_class, retriable=kind.retriable)
     suspects = (
         ()
         if everywhere or called_wrongly or first is not found
         else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
     )
-    if p.id in _SHARED_FILES and not of_the_node(first.line) and not one_node(same, ends):
-        suspects = ()
+    rules = []
+    if suspects and p.id in _SHARED_FILES and not of_the_node(first.line) and not one_node(same, ends):
+        suspects, rules = (), ["shared-file"]
     complained = complained_first(first, hits)
     if complained:
-        suspects = of_one_node(complained)
+        suspects, rules = of_one_node(complained), ["complained-first"]
     alone = "" if suspects or p.id not in NODES_SETUP else one_node(same, ends)
     if not (alone or suspects) and p.id in _FILES and of_the_node(first.line, device=p.id != "enospc"):
         alone = no_other_node(same, ends)
     if alone:
         suspects = (Suspect(alone, first.end.rank, Blame.SUSPECT, f"{first}; on that node only"),)
+        rules.append("one-node-only")
     others = Counter(hit.pattern.id for hit in hits if hit.pattern.id != p.id)
     where = spread_of(same, ends)
     lead = Lead(
@@ -101,10 +106,10 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
         beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
         evidence.append(f"also seen, and taken as consequences: {beside}")
     return Verdict(
-        error_class, Retriable.ONCE if alone else retriable, Confidence.STRONG, p.id,
+        meant.error_class, Retriable.ONCE if alone else meant.retriable, Confidence.STRONG, p.id,
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
-        everywhere and error_class in _PROGRAMS, confirm, not (everywhere or called_wrongly) and p.heals, places_of(same),
-        lead=lead,
+        everywhere and meant.error_class in _PROGRAMS, meant.confirm, not (everywhere or called_wrongly) and p.heals,
+        places_of(same), lead=lead, because=(p.id, *meant.because, *rules),
     )  # fmt: skip
 
 
@@ -117,7 +122,9 @@ def _begun(found: Hit, hits: Sequence[Hit]) -> Hit:
     if not begun:
         return found
     kind = kind_of_words(begun) or Kind(found.pattern.error_class, found.pattern.retriable)
-    meant = replace(found.pattern, error_class=kind.error_class, retriable=kind.retriable, pattern="", name=_FIRST_OF_SEVERAL)
+    meant = found.pattern.by(
+        "first-of-several", error_class=kind.error_class, retriable=kind.retriable, pattern="", name=_FIRST_OF_SEVERAL
+    )
     return replace(found, line=begun, pattern=meant)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.by_root import ASKED_FOR, NODES_SETUP
-from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, HEADERS, OF_ITSELF, Book, Hit, beginning, failed, one_a_rank
+from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, HEADERS, OF_ITSELF, Hit, beginning, failed, one_a_rank
 from ftslurm.policies.diagnose.own_words import (
     LAST_WORDS_S,
     SHELLS_OWN,
@@ -20,6 +20,7 @@ from ftslurm.policies.diagnose.own_words import (
     told_of,
 )
 from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
+from ftslurm.policies.diagnose.text.findings import Book
 from ftslurm.policies.diagnose.text.launchers import (
     child_status,
     refused,
@@ -70,7 +71,7 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     assert first.status is not None
     same = {end.rank: end for end in silent if end.status == first.status}
     everywhere = widespread(same, ends)
-    m = book.exit(first.status.shell)
+    m = book.exit(first.status.shell, "".join(piece.text for piece in first.output))
     number = first.status.signal
     words = last_words(first)
     signature = signal_name(number) if number else f"exit {first.status.code}"
@@ -97,10 +98,13 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     crash = signature in ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1)
     error_class = m.error_class if known else ErrorClass.UNKNOWN
     retriable = Retriable.ONCE if others else m.retriable if known else Retriable.UNKNOWN
+    rules = ["one-node-only"] if alone else []
     if crash:
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+        rules.append("asked-for")
     if (told := told_of(first, number)) and (kind := kind_of_words(told)) and (not known or told in words):
         error_class, retriable = kind.error_class, kind.retriable
+        rules.append("words-of-end")
     return Verdict(
         error_class, retriable,
         Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
@@ -110,6 +114,7 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
             first.rank, first.node, f"{signature}{words}", m.meaning if known else "" if words else "it printed nothing",
             spread=spread_of(same, ends),
         ),
+        because=(signature, *rules),
     )  # fmt: skip
 
 
@@ -149,4 +154,5 @@ def _by_last_words(
     return Verdict(
         kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
         everywhere, confirm=1, shown=places_of(same), lead=Lead(first.rank, first.node, words, spread=spread),
+        because=(signature, "last-words"),
     )  # fmt: skip

@@ -45,6 +45,7 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
         return verdict
     waited = [hit for hit in symptoms if hit.pattern.id in _WAITED]
     suspects = _silent(ends, waited) or _behind(ends, waited)
+    rules = ["waited-for"] if suspects else []
     complained = [] if suspects else complained_first(first, every)
     suspects = suspects or (of_one_node(complained) if complained else ())
     if waited and (phase := _long_phase(ends, waited)):
@@ -58,6 +59,7 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     if kind and kind.error_class is ErrorClass.NETWORK and error_class in (ErrorClass.UNKNOWN, ErrorClass.NETWORK):
         # No rank failed for another reason, so this is what they all report.
         error_class = kind.error_class
+        rules.append("words-of-symptom")
         if kind.retriable is Retriable.NO and not no_other_node(ranks_of(hit for hit in symptoms if hit.own), ends):
             retriable = Retriable.NO  # a set-up that stays as it is, and other nodes may have another
     return Verdict(
@@ -68,6 +70,7 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
             first.end.rank, first.end.node, words_of(first, symptoms), first.pattern.name, first.place,
             "a consequence; its cause was not seen", first.pattern.note,
         ),
+        because=(first.pattern.id, *first.pattern.because, *rules),
     )  # fmt: skip
 
 
@@ -93,7 +96,7 @@ def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | 
         ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, "out-of-step",
         f"the ranks waited for each other in different collectives ({evidence[0]})", (), tuple(evidence[:EVIDENCE_LINES]),
         confirm=1, shown=places_of({rank: hit.end for rank, hit in lines.items()}),
-        lead=_lead(in_step[0], "the ranks waited for each other in different collectives"),
+        lead=_lead(in_step[0], "the ranks waited for each other in different collectives"), because=("out-of-step",),
     )  # fmt: skip
 
 

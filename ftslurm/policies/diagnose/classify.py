@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
-from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Role, Verdict
+from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Role, Verdict
 from ftslurm.policies.diagnose.by_facts import by_facts, by_loss, out_of_memory
 from ftslurm.policies.diagnose.by_root import by_root, shared_ports
 from ftslurm.policies.diagnose.by_status import as_its_child, by_status, ended_alike, status_tells
 from ftslurm.policies.diagnose.by_symptoms import by_symptoms
-from ftslurm.policies.diagnose.contrast import without_control
-from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, HEADERS, Book, Facts, Hit, beginning, failed, hits_of
+from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, HEADERS, Facts, Hit, beginning, failed, hits_of
 from ftslurm.policies.diagnose.own_words import own_words, torn
+from ftslurm.policies.diagnose.text.findings import Book
 from ftslurm.policies.diagnose.which_count import (
     after_the_fact,
     but_reports,
@@ -38,7 +37,7 @@ from ftslurm.policies.diagnose.which_count import (
 )
 
 
-def classify(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
+def diagnose(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
     """The verdict on one attempt. ends: every rank of it."""
     hits = [hit for end in ends for hit in hits_of(end, book)]
     first = min((end.at for end in ends if failed(end)), default=float("inf"))
@@ -91,10 +90,20 @@ def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:
     for hit in hits:
         if hit.own and hit.pattern.id.startswith("keyword:"):
             evidence = (*verdict.evidence[: EVIDENCE_LINES - 1], f"matches retry.keywords: {hit}")
-            return replace(verdict, retriable=Retriable.YES, evidence=evidence, called=True)
+            return verdict.by("retry.keywords", retriable=Retriable.YES, evidence=evidence, called=True)
     return verdict
 
 
 def _nothing(ends: Sequence[RankEnd]) -> Verdict:
     what = "no rank failed by itself, and no output is known"
     return Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "unknown", what)
+
+
+def without_control(verdict: Verdict, ends: Sequence[RankEnd]) -> Verdict:
+    """The verdict for ranks that all run on one node, or one rank of an async job: nothing to compare it with, so only the
+    hardware's own report blames the node."""
+    if len({end.node for end in ends}) > 1:
+        return verdict
+    own = verdict.error_class is ErrorClass.HARDWARE and verdict.signature not in AS_IT_SEES
+    kept = tuple(suspect for suspect in verdict.suspects if own and suspect.blame is Blame.YES)
+    return verdict if kept == verdict.suspects else verdict.by("nothing-to-compare", suspects=kept)

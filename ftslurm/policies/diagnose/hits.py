@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import accumulate
 from operator import attrgetter
-from typing import Protocol
 
-from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
+from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece, RankEnd, Role
-from ftslurm.policies.diagnose.text.errors import NESTED, WORKED_ON_LINES, unlabelled_line
-from ftslurm.policies.diagnose.text.findings import Finding, ends_of_runs
+from ftslurm.policies.diagnose.text.errors import NESTED, WORKED_ON_LINES, told_error, unlabelled_line
+from ftslurm.policies.diagnose.text.findings import Book, Finding, ends_of_runs
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
 )
@@ -53,16 +52,6 @@ CRASHES = frozenset({"segv", "sigbus"})
 SLURMS_WORD_ON_MEMORY = "slurm-oom"
 # Lines of a launcher about its children.
 HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
-
-
-class Book(Protocol):
-    """What patterns.PatternBook.of_ranks() gives."""
-
-    def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
-
-    def exit(self, status: int) -> ExitMeaning: ...
-
-    def named(self, id: str) -> Pattern | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +112,8 @@ def hits_of(end: RankEnd, book: Book) -> list[Hit]:
             if hit.pattern.id in CRASHES and _by_signal(end):  # whoever tells of it, tells it afterwards
                 at = min(at, end.at)
             whose = label_of(hit.line)
-            overcome = another >= 0 and _worked_on(hit.line, whole[hit.offset + len(hit.line) : another])
+            below = whole[hit.offset + len(hit.line) : another if another >= 0 else len(whole)]
+            overcome = _worked_on(hit.line, below) and (another >= 0 or _gave_up_below(end, below))
             place = visible(hit.place)
             told = Hit(end, at, _excerpt(hit), hit.pattern, overcome, place, hit.mild, hit.settled, hit.led_to, whose)
             found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if of_a_helper(told) else told)
@@ -153,6 +143,11 @@ def _worked_on(line: bytes, below: bytes) -> bool:
         if ordinary >= WORKED_ON_LINES:
             return True
     return False
+
+
+def _gave_up_below(end: RankEnd, below: bytes) -> bool:
+    """Did the rank end with an error that no pattern knows?"""
+    return failed(end) and bool(told_error(below.decode(errors="replace"), reports=False, vaguely=False))
 
 
 def _by_signal(end: RankEnd) -> bool:

@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timezone
-from typing import Protocol
 
-from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
+from ftslurm.catalogs.patterns import Found
 from ftslurm.model.exits import ExitStatus, from_shell
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece, RankEnd
+from ftslurm.policies.diagnose.text.findings import Book
 
 # The rank of a line, and the node of a rank, that a log does not tell.
 NO_RANK, NO_NODE = -1, "?"
@@ -52,16 +52,10 @@ _NODE_FAILED = re.compile(
 )
 
 
-class Scans(Protocol):
-    def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
-    def exit(self, status: int) -> ExitMeaning: ...
-    def named(self, id: str) -> Pattern | None: ...
-
-
 class JobLogBook:
     """Patterns of ranks, and those of Slurm where Slurm itself speaks: of a program's output those count for nothing."""
 
-    def __init__(self, book: Scans) -> None:
+    def __init__(self, book: Book) -> None:
         self._book = book
         self.exit, self.named = book.exit, book.named
 

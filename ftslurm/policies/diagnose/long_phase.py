@@ -109,4 +109,5 @@ def long_phase(found: LongPhase, evidence: Sequence[str]) -> Verdict:
     return Verdict(
         ErrorClass.USER_CODE, Retriable.ONCE, Confidence.WEAK, SIGNATURE, what, (), (first, *called, *evidence)[:6],
         lead=Lead(found.rank, found.node, slow, f"{found.sign} the others gave up", advice=f"set {found.setting} higher"),
+        because=(SIGNATURE,),
     )  # fmt: skip

@@ -23,8 +23,6 @@ FLAT_POWER = 0.05
 # the CPU does not tell.
 IDLE_CPU_PERCENT = 2.0
 LEAST_SAMPLES = 3
-# A longer gap between samples means that the agent was stopped, and most likely the ranks with it (a suspended job).
-STOPPED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +77,6 @@ class Quiet:
             if before is None:
                 continue
             at, old = before
-            if now - at > STOPPED_S:
-                self.since = now
             done = sum(max(0, now_bytes - old.io.get(key, 0)) for key, now_bytes in sample.io.items())
             if now > at and done / (now - at) > FLOOR_BYTES_S:
                 self.since = self.did[rank] = now

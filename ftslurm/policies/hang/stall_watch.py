@@ -28,6 +28,7 @@ UNSURE_MAX = 5
 EARLY_MAX = 5
 # Beyond what a verdict must hold, so that the second look confirms it.
 CONFIRM_MARGIN = 1.2
+HUNG = (Kind.COMM_HANG, Kind.NON_COMM_HANG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What follows from a look at a stalled job. act: it is a hang. tell: report it. again_s: seconds until the next look."""
+    """What follows from a look at a stalled job. act: it is a hang. proven: a rank is named that does no work. tell: report it.
+    again_s: seconds until the next look.
+    """
 
     act: bool
+    proven: bool
     tell: bool
     finding: Finding | None
     what: str
@@ -97,6 +101,11 @@ class StallWatch:
         """Note that the program reported progress."""
         self._lived_at = now
 
+    def put_off(self, seconds: float) -> None:
+        """Nobody ran for `seconds`."""
+        self._nodes = {node: (event, at + seconds) for node, (event, at) in self._nodes.items()}
+        self._lived_at += seconds
+
     def ask(self) -> None:
         """Begin a new look at all nodes."""
         self._views.clear()
@@ -136,6 +145,13 @@ class StallWatch:
             graded, finding = None, None
         not_ours = judge_themselves or at_end(views) or (unknown and only_polls(views))
         act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not not_ours
+        rests = not busy and (error or self._at_rest(history, idle).stall is Stall.ACT)
+        # A rank that polls may copy what another process makes: seen in healthy jobs, so it is no proof.
+        polls = {view.rank for view in views if view.polls_s is not None}
+        named = finding is not None and finding.kind in HUNG and bool(finding.ranks) and not polls & {*finding.ranks}
+        proven = act and rests and named
+        if graded is not None and busy and not act:  # a long evaluation is no warning
+            graded = replace(graded, level=Level.INFO)
         # Ranks do not start in the same moment; that is nobody's trouble.
         # Who works in short bursts, or gets little of a crowded core, rests at most looks.
         early = not busy and idle >= self.c4d.timeout_s and self._early < EARLY_MAX and self._phase is Phase.RUNNING
@@ -150,23 +166,28 @@ class StallWatch:
             again_s = CONFIRM_MARGIN * self.c4d.confirm_s if self._unsure < UNSURE_MAX else again_s
         elif left_s > 0:
             again_s = min(again_s, max(left_s, self.c4d.confirm_s))
-        return Opinion(act, tell, graded or finding, verdict.reason, again_s)
+        return Opinion(act, proven, tell, graded or finding, verdict.reason, again_s)
 
     def _verdict(self, history: History, stalled_s: float, busy: bool, idle: float) -> StallVerdict:
         """The short limit counts from when the ranks that hold up the others last did any work, the long one from the stall."""
-        learned = self._learned(history)
-        at_work = judge(learned, stalled_s, True, self._phase, self._limits)
-        if busy or at_work.stall is Stall.ACT:
-            return at_work
-        return judge(learned, idle, False, self._phase, self._limits)
+        at_work = judge(self._learned(history), stalled_s, True, self._phase, self._limits)
+        return at_work if busy or at_work.stall is Stall.ACT else self._at_rest(history, idle)
+
+    def _at_rest(self, history: History, idle: float) -> StallVerdict:
+        return judge(self._learned(history), idle, False, self._phase, self._limits)
 
     def _repeated(self, history: History) -> frozenset[str]:
         """Nodes on which earlier attempts hung."""
         return frozenset().union(*(nodes for attempt, nodes in history.hangs.culprits.items() if attempt < self.attempt))
 
     @property
+    def begun(self) -> bool:
+        """Have the ranks made progress in their collectives?"""
+        return any(event.begun for event, _ in self._nodes.values())
+
+    @property
     def _phase(self) -> Phase:
-        return Phase.RUNNING if any(event.begun for event, _ in self._nodes.values()) else Phase.STARTING
+        return Phase.RUNNING if self.begun else Phase.STARTING
 
     @property
     def _limits(self) -> StallLimits:

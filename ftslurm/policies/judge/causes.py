@@ -7,20 +7,23 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import (
     Decision,
     Diagnose,
+    Say,
     ShowCard,
     TellOthers,
 )
 from ftslurm.model.events import Now
 from ftslurm.model.rungs import Capability
+from ftslurm.model.text import how_often
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
-from ftslurm.policies.diagnose.contrast import Contrast
 from ftslurm.policies.judge.parts.inquiry import Inquiry
 from ftslurm.policies.judge.parts.progress import iteration_seen, read_at_end
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import Above, Run
 from ftslurm.policies.ladder.ladder import Cause
+from ftslurm.policies.ladder.node_charges import within_budget
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
+from ftslurm.policies.weigh.contrast import Contrast
 
 # Seconds from the trouble to the message that tells what is waited for.
 TELL_S = 3.0
@@ -122,8 +125,25 @@ class Causes:
         found = self._inquiry(rank).weigh(verdict, showing, now)
         self.run.attempt.verdict = found.verdict
         noted: list[Decision] = [self.run.note(found.record)]
+        begun = self.run.history.crashes.experiment
+        if rank is None and begun is not None and begun.signature == found.verdict.signature:
+            noted += self.weigh_experiment(False, now)
         cleared = found.cleared
         return noted if cleared is None else [*noted, *self.reinstate(found.verdict.signature, cleared, now)]
+
+    def weigh_experiment(self, well: bool, now: Now) -> list[Decision]:
+        """Record what came of running without a node: `well`, or the same failure again. Nothing is known if Slurm gave the job
+        that node all the same."""
+        begun = self.run.history.crashes.experiment
+        if begun is None or begun.node in self.run.step_nodes():
+            return []
+        st, history = self.run.settings, self.run.history
+        excluded = well and begun.times > 1 and bool(within_budget([begun.node], history, st))
+        why = f"failed there {how_often(begun.times)} ({begun.signature}), {'ran elsewhere' if well else 'and elsewhere'}"
+        ended = rec.ExperimentEnded(now.unix, self.run.attempt.number, begun.node, begun.signature, well, excluded, why)
+        becomes = "is excluded from this job" if excluded else "may be used again"
+        told = [TellOthers({}, failed={begun.node: why})] if excluded and st.memory_s and not self.run.attempt.drills else []
+        return [self.run.note(ended), Say(f"{begun.node} {becomes}: {why}"), *told]
 
     def reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
         """Reinstate nodes that a contrast clears; the next card says it."""

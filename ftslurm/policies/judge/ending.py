@@ -19,18 +19,19 @@ from ftslurm.model.decisions import (
     KillStep,
     Requeue,
     Say,
+    ShowCard,
     ShowWait,
     Start,
 )
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.folds.summary import MAY_GO_ON
+from ftslurm.model.folds.summary import ENDING_STATES, MAY_GO_ON
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.slurm_away import SlurmAway
-from ftslurm.policies.judge.state import SIGINT, SIGTERM, Above, Run
+from ftslurm.policies.judge.state import SIGINT, SIGKILL, SIGTERM, Above, Run
 from ftslurm.policies.judge.then import Afterwards, ThenFinish
 from ftslurm.policies.ladder.start_time import plan_start
 
@@ -42,9 +43,20 @@ TELL_LEASES_S = 1.0
 # wonder about. On a busy cluster a few seconds are ordinary.
 TELL_STEP_S = 8.0
 
+# Why ftrun ends where `scancel JOB.STEP` has ended its step.
+CANCELLED = "the step was cancelled"
+
 # Of srun, where the limit of the step's memory ended a task or a process of it; whatever signal or code that task ended with.
 # Source: srun.c, SIG_OOM (22.05 to 26.05); seen on 22.05.
 OUT_OF_MEMORY = ExitStatus(1)
+
+
+def is_cancelled(run: Run, event: ev.StepEnded) -> bool:
+    """Has a person cancelled our step? Not where a rank had failed by itself, a node is lost, or its end was announced."""
+    attempt = run.attempt
+    own = [status for rank, status in attempt.exits.items() if rank not in attempt.late and not status.ok]
+    ill = any(status.signal != SIGKILL for status in own) or attempt.nodes.gone or run.signal.number
+    return not ill and run.launch.own_step(run.places.lent) in event.cancelled
 
 
 class Ending:
@@ -78,15 +90,18 @@ class Ending:
         to end).
         """
         attempt = self.run.attempt
-        waited_for = attempt.ranks - attempt.lost.keys() - attempt.shims.departed
-        if not attempt.nodes.gone or attempt.step_end.abandoned or waited_for:
+        if not attempt.nodes.gone or attempt.step_end.abandoned:
+            return []
+        if len(attempt.lost) + len(attempt.shims.departed) < len(attempt.ranks):  # it is asked after each of a thousand shims
+            return []
+        if attempt.ranks - attempt.lost.keys() - attempt.shims.departed or not self._lost_to_dead_nodes():
             return []
         attempt.step_end.abandon()
         return [AbandonStep()]
 
     def on_shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
         self.run.attempt.shims.depart(event.rank)
-        return self._abandon() if Timer.STEP in self.run.timers and self._lost_to_dead_nodes() else []
+        return self._abandon() if Timer.STEP in self.run.timers else []
 
     def kill_step(self, after: Afterwards, now: Now) -> list[Decision]:
         self.run.enter(Phase.ENDING)
@@ -144,11 +159,20 @@ class Ending:
         return self.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else []
 
     def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        by_order = Timer.STEP in self.run.timers and self.run.end.after.another_try and is_cancelled(self.run, event)
         self.run.timers.stop_all()
         self.run.attempt.step_end.end()
+        if by_order:  # srun's word came later than those of the shims
+            return self._drop_for_order(event, now)
         if self.run.attempt.out_of_memory and event.status == OUT_OF_MEMORY:
             self.run.end.finish_with(OUT_OF_MEMORY.shell)
         return self.go_on_when_fenced(now)
+
+    def _drop_for_order(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        self.run.end.follow_with(Afterwards(ThenFinish(CANCELLED, event.status.shell)))
+        decided = self.run.decided
+        dropped = [self.run.note(rec.CarriedOut(now.unix, decided.id, False, CANCELLED))] if decided is not None else []
+        return [*dropped, *self.go_on_when_fenced(now)]
 
     def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A second Ctrl-C while the step ends: kill the step and start nothing again."""
@@ -183,7 +207,8 @@ class Ending:
         self.run.timers.stop_all()
         finished = rec.Finished(now.unix, self.run.facts.run, status, what, self._unproven_nodes(now))
         kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # our own requeue has kept it already
-        return [*self.run.loans.end_all(), self.run.note(finished), *kept, Finish(status)]
+        card = [ShowCard()] if what == ENDING_STATES["TIMEOUT"] else []
+        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
         """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the
@@ -225,6 +250,8 @@ class Ending:
         else:
             soon = f"in about {start.in_s:.0f} s, if its nodes are clean by then"
             when = "as soon as its nodes are clean" if start.watch_s else soon
+        if self.run.slurm.answer is not None and self.run.slurm.answer.to_be_held:
+            when = f"when it is released, as somebody has held it: scontrol release {self.run.facts.number}"
         number = self.run.attempt.number or self.run.history.attempts
         waits = self.run.note(rec.Waiting(now.unix, number, what))
         return [waits, Say(f"requeueing the job: it starts again {when}"), ShowWait(number, f"{what}, requeued")]

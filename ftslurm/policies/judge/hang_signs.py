@@ -14,8 +14,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds.history import HANG
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.policies.diagnose.contrast import Contrast, contrast
-from ftslurm.policies.hang.stall_watch import as_seconds
+from ftslurm.policies.hang.stall_watch import HUNG, as_seconds
 from ftslurm.policies.hang.whohangs import who_hangs
 from ftslurm.policies.judge.causes import Causes
 from ftslurm.policies.judge.phases import Phase
@@ -24,6 +23,7 @@ from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import LATER_S, MARGIN_S, Run
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.weigh.contrast import Contrast, contrast
 
 
 class Hangs:
@@ -81,7 +81,7 @@ class Hangs:
         what = f"rank {event.rank} on {self.run.tasks[event.rank].node}: {event.why}"
         if self.run.settings.mode == "min-healthy":
             return self.ranks.fail_rank(event.rank, Trouble(Cause.HANG, f"hang: {what}", 1), now)
-        return self.report("beat", what, (), now, ranks=(event.rank,))
+        return self.report("beat", what, (), now, ranks=(event.rank,), proven=True)
 
     def _hold(self, now: Now) -> bool:
         """Can a signal explain what looks like a hang? Agents report a hang once, so all watch again after the signal."""
@@ -165,7 +165,7 @@ class Hangs:
 
     def on_progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
         program, before = self.run.attempt.program, self.run.attempt.program.step
-        program.count(event.beats, event.saved)
+        program.count(event.beats, event.saved, event.saving_s)
         if event.step <= before:
             return []
         program.step = event.step
@@ -213,18 +213,20 @@ class Hangs:
 
     def report(
         self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None,
-        ranks: tuple[int, ...] = (), still_s: float = 0.0,
+        ranks: tuple[int, ...] = (), still_s: float = 0.0, proven: bool = False,
     ) -> list[Decision]:  # fmt: skip
         """Record and print the hang. If a rung handles it, look at what the ranks do before they are stopped.
 
         found: the finding, if the ranks were examined. ranks: the hung ranks, if known without a finding. still_s: how long
-        nothing has moved, seconds; 0: unknown.
+        nothing has moved, seconds; 0: unknown. proven: a rank is named from within, and does no work.
         """
         since = now.unix - still_s if still_s else 0.0
         told = rec.HangSeen(now.unix, self.run.attempt.number, kind, what, evidence, str(found or ""), since=since)
-        seen = self.run.note(self._hang_record(told, found, ranks))
+        left = "" if self.answers(found, now, proven) else _why_left(self.run, found, proven)
+        seen = self.run.note(replace(self._hang_record(told, found, ranks), left=left))
         self.run.attempt.hang.at = now.unix
-        if not (self.run.settings.hang_restart or self.can_leave(found, now)):
+        self.run.attempt.hang.proven = proven and _has_progressed(self.run)
+        if left:
             self.run.attempt.hang.standing = kind
             return [seen, *self._advise_on_hang(now)]
         self.run.attempt.hang.blamed, cleared = self.held_against(found, now)
@@ -286,6 +288,11 @@ class Hangs:
         nodes = tuple(dict.fromkeys(self.run.tasks[rank].node for rank in ranks if rank in self.run.tasks))
         return replace(seen, ranks=ranks, nodes=nodes)
 
+    def answers(self, found: Finding | None, now: Now, proven: bool) -> bool:
+        """Does the ladder have an answer? Without hang restarts, only a restart without the nodes to blame is one."""
+        wanted = self.run.settings.hang_restart
+        return (proven and _has_progressed(self.run) if wanted is None else wanted) or self.can_leave(found, now)
+
     def can_leave(self, found: Finding | None, now: Now) -> bool:
         """Can the job continue without the nodes that the finding blames?"""
         hung, _ = self.held_against(found, now)
@@ -318,3 +325,19 @@ class Hangs:
             now.unix, self.run.attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,
             found.cause, found.evidence, found.blamed,
         )  # fmt: skip
+
+
+def _has_progressed(run: Run) -> bool:
+    """Has the job ever done what it is for? One that never got through its start would hang there again."""
+    known, program = run.history, run.attempt.program
+    before = known.progress.furthest or known.progress.most_beats or known.hangs.in_a_row or known.hangs.quiet_pauses
+    return bool(before or program.step or program.beats or run.hangs.still.begun)
+
+
+def _why_left(run: Run, found: Finding | None, proven: bool) -> str:
+    if run.settings.hang_restart is False:
+        return "hang-restart is switched off"
+    if proven:
+        return "the job has made no progress yet that a restart could bring back"
+    named = found is not None and found.kind in HUNG and found.ranks
+    return "ranks that the others wait for still do work" if named else "no rank is named from within as the one that hangs"

@@ -23,7 +23,7 @@ that an answer may lead to: `Run.enter` checks that, and docs/ARCHITECTURE.md sh
     replacing        other nodes for the slots of bad nodes
     starting         starting the step and its ranks
     ending           ending the step, and ftrun
-    slurm_away       waiting for a slurmctld that is away
+    slurm_away       waiting for a slurmctld that is away, and for the end that the time limit brings
     state            `Run`: what the judge knows, and what every group needs
     parts/           the parts of that: each owns its state, and only its own methods change it
 """
@@ -56,7 +56,7 @@ from ftslurm.policies.judge.requests.requests import Requests
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.signals import Signals
-from ftslurm.policies.judge.slurm_away import SlurmAway
+from ftslurm.policies.judge.slurm_away import SlurmAway, TimeLimit
 from ftslurm.policies.judge.stalls import Stalls
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import Run
@@ -96,10 +96,14 @@ class Judge:
         self.settling = Settling(run, self.slurm_away, self.ending, self.rungs, self.causes, self)
         self.earlier_steps = EarlierSteps(run, self.replacing)
         self.launching = Launching(run, self.ending, self.starting, self.replacing, self.settling, self.earlier_steps)
-        interrupting, answers = Interrupting(run, self.ending, self.replacing, self.settling), Answers(run, self.starting)
+        interrupting, answers = (
+            Interrupting(run, self.ending, self.replacing, self.rungs, self.settling),
+            Answers(run, self.starting),
+        )
         self.requests = Requests(run, self.ending, self.rungs, self.settling, self.launching, interrupting, answers)
         self.devices = Devices(run, self.rungs, self.settling)
-        self.signals = Signals(run, self.ending, self.settling, self.devices)
+        self.limit = TimeLimit(run)
+        self.signals = Signals(run, self.ending, self.settling, self.devices, self.limit)
         self.ranks = Ranks(run, self.ending, self.starting, self.rungs, self.causes, self.settling, self.signals)
         self.hangs = Hangs(run, self.causes, self.settling, self.ranks)
         stalls, nodes = Stalls(run, self.settling, self.hangs), Nodes(run, self.replacing, self.rungs, self.settling)
@@ -188,6 +192,7 @@ class Judge:
     def on_stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
         """ftrun was suspended: then ranks, agents and Slurm's time limit paused as well."""
         self.run.timers.put_off(event.seconds)
+        self.run.hangs.put_off(event.seconds)
         return []
 
     def on_ask_overdue(self, now: Now) -> list[Decision]:
@@ -271,6 +276,7 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., list[Decision]]]] = {
     Timer.AWAY: ({_S}, Settling.ask_slurm_again),
     Timer.REQUEUE: (_ANY, Ending.hand_over),
     Timer.WARNING: ({_R}, Signals.on_warning_overdue),
+    Timer.LIMIT: ({_R}, TimeLimit.on_limit_due),
     Timer.HEAL: (_ANY, Rungs.on_heal_overdue),
     Timer.STEP: (_ANY, Ending.on_step_overdue),
     Timer.KILLED_STEP: (_ANY, Ending.on_killed_step_overdue),
@@ -326,7 +332,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_R, ev.RankStarted): Row(Judge.ignore),
     (_R, ev.RankExited): Row(Ranks.on_rank_exited, _S, _E),
     (_R, ev.RankUnstartable): Row(Ranks.on_rank_unstartable, _S, _E),
-    (_R, ev.RankStopped): Row(Ranks.on_rank_stopped, _S),
+    (_R, ev.RankStopped): Row(Ranks.on_rank_stopped, _S, _E),
     (_R, ev.ShimLost): Row(Ranks.on_shim_lost, _S),
     (_R, ev.NodeSilent): Row(Nodes.on_node_silent),
     (_R, ev.NodeProbed): Row(Nodes.on_node_probed, _S),
@@ -419,7 +425,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(phase, ev.ProgramSaid): Row(Judge.on_program_said, *_REQUESTED[phase]) for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.EvidenceTaken): Row(Stalls.on_evidence_taken) for phase in (_L, _S, _H, _P, _E, _Q)},
     # the cause of a failure or a hang, where it was asked for
-    (_R, ev.Diagnosed): Row(Ranks.on_diagnosed, _S),
+    (_R, ev.Diagnosed): Row(Ranks.on_diagnosed, _S, _E),
     (_S, ev.Diagnosed): Row(Causes.on_diagnosed, *_DECIDED),
     **{(phase, ev.Diagnosed): Row(Judge.ignore) for phase in (_L, _H, _P, _E, _Q)},
     **{(phase, ev.Advised): Row(Causes.on_advised, *(_DECIDED if phase is _S else ())) for phase in (_R, _S)},
@@ -448,6 +454,8 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(phase, ev.NodeLate): Row(Judge.ignore) for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Row(Nodes.on_node_heard) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # a step that spans several jobs
+    (_L, ev.TasksEnded): Row(Launching.on_tasks_ended, _S),
+    **{(phase, ev.TasksEnded): Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
     (_L, ev.PartEnded): Row(Launching.on_part_ended, _S),
     **{(phase, ev.PartEnded): Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
     # released shims; nodes that arrive too late, or leave

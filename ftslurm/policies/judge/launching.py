@@ -14,7 +14,7 @@ from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.told import told
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import Settings, most_crash_restarts
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.earlier_steps import EarlierSteps, beside
 from ftslurm.policies.judge.ending import Ending
@@ -64,6 +64,7 @@ class Launching:
             *before,
             self.run.note(began, vital=True),
             *([self.run.note(rec.SettingsFrom(now.unix, f.run, f.places))] if f.places else []),
+            *([self.run.note(rec.CallRead(now.unix, f.run, me.call.reading.value, me.call.words))] if me.call.why else []),
             *output,
             *warned,
             *read_at_begin(self.run.settings, self.run.history, self.run.facts),
@@ -79,7 +80,7 @@ class Launching:
         self.run.arrive(task)
         self.run.launch.arrive(task.node, event.step, first=task.rank == 0)
         if len(self.run.tasks) < event.expected:
-            return self._await_stragglers(now)
+            return self._give_up_ended(now) or self._await_stragglers(now)
         if astray := self._astray():
             return self._give_up_places(astray, now)
         if self.run.places.layout is not None:
@@ -203,12 +204,34 @@ class Launching:
         self.run.launch.seen(event.node, "" if event.good is True else event.why or "it could not be checked")
         return [] if self.run.launch.stragglers else self.give_up_stragglers(now)
 
+    def on_tasks_ended(self, event: ev.TasksEnded, now: Now) -> list[Decision]:
+        """Before they called: a container did not start there. The contrast is waited for: other nodes may fare no better."""
+        came = {task.node for task in self.run.tasks.values()}
+        self.run.launch.tasks_ended([node for node in event.nodes if node not in came], event.why)
+        return self._give_up_ended(now)
+
+    def _give_up_ended(self, now: Now) -> list[Decision]:
+        """Where all nodes but those have come up. Where none has, srun ends."""
+        came, ended = {task.node for task in self.run.tasks.values()}, self.run.launch.ended
+        failed = {node: self._ended_early(node) for node in self.planned_nodes() if node not in came and node in ended}
+        if not (came and failed) or not came | failed.keys() >= {*self.planned_nodes()}:
+            return []
+        what = f"the tasks on {fold_nodes(failed)} ended before the program began: {next(iter(failed.values()))}"
+        return self._give_up_nodes(what, failed, now)
+
+    def _ended_early(self, node: str) -> str:
+        return self.run.launch.ended[node] or "srun does not say why"
+
     def give_up_stragglers(self, now: Now) -> list[Decision]:
         came = {task.node for task in self.run.tasks.values()}
         missing = [node for node in self.planned_nodes() if node not in came]
         where = f" on {fold_nodes(missing)}" if missing else ""
         what = f"no task of the step came up{where} within {self.run.settings.straggler_wait_s:g} s of the others"
         against = {node: f"no task came up there, and {why}" for node, why in self.run.launch.unfit.items() if node in missing}
+        against |= {node: self._ended_early(node) for node in missing if node in self.run.launch.ended}
+        return self._give_up_nodes(what, against, now)
+
+    def _give_up_nodes(self, what: str, against: dict[str, str], now: Now) -> list[Decision]:
         attempt = self.run.new_attempt()
         attempt.none_begun()
         attempt.hang.blamed = against
@@ -240,7 +263,8 @@ class Launching:
     def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         """srun gave up before all tasks were there, and has printed why. A node may be the reason."""
         self.run.new_attempt()
-        what = f"the step did not come up: its launcher {event.status}"
+        why = next(filter(None, self.run.launch.ended.values()), "")
+        what = f"the step did not come up: {why or f'its launcher {event.status}'}"
         self.run.attempt.lose_step(what)
         self.run.launch.fail(undelivered(event.status) if Capability.ASK in self.run.facts.can else "")
         cause = Cause.LOST if self.run.attempt.number or self.run.launch.undelivered else Cause.LAUNCH
@@ -301,7 +325,7 @@ def budgets(settings: Settings) -> dict[str, int]:
     """
     limits = {
         Budget.MAX_RESTARTS: settings.max_restarts,
-        Budget.CRASH_RESTARTS: settings.crash_restarts,
+        Budget.CRASH_RESTARTS: most_crash_restarts(settings),
         Budget.NODE_REPLACEMENTS: settings.node_replacements,
     }
     together = {Budget.JOB_RESTARTS: settings.max_job_restarts} if settings.max_job_restarts >= 0 else {}

@@ -8,6 +8,7 @@ from enum import Enum
 
 from ftslurm.model.folds.history import CleanUpTook
 from ftslurm.model.folds.summary import ENDING_STATES
+from ftslurm.model.job import Call
 from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.rungs import Capability
 from ftslurm.model.values import dataclass
@@ -36,6 +37,7 @@ class OwnProcess:
     pid: int = 0
     pid_space: str = ""  # PID namespace of its container, if it runs in one
     started: int = 0  # start time in kernel ticks since boot
+    call: Call = Call()  # how the script that called it takes a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class RunFacts:
     # unknown.
     granted: tuple[str, ...] = ()
     submit_time: int = 0  # of the job or its last requeue, by slurmctld's clock, Unix seconds
+    ends_at: int = 0  # by the time limit of the batch job as it was when ftrun began, by slurmctld's clock, Unix seconds
     # Clean-up times of this cluster's nodes after earlier requeues of this user's jobs, the latest last.
     clean_ups: tuple[CleanUpTook, ...] = ()
     process: OwnProcess = OwnProcess()

@@ -10,8 +10,10 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say, ShowCard, StopRanks
 from ftslurm.model.events import Now
+from ftslurm.model.exits import of_step
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung
+from ftslurm.model.settings.tree import ALONE
 from ftslurm.model.text import counted
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
@@ -24,8 +26,11 @@ from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, Run
 from ftslurm.policies.judge.then import Afterwards, ThenFinish
-from ftslurm.policies.ladder.ladder import Cause, choose
+from ftslurm.policies.ladder.ladder import Alone, Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
+
+# Causes of an end that lie in the program of that rank alone.
+_OF_THE_RANK = frozenset({Cause.CRASH, Cause.UNSTARTABLE})
 
 
 class Ranks:
@@ -48,12 +53,31 @@ class Ranks:
             if self.run.settings.hang_exit and self.run.settings.mode == "sync" and self.run.hangs.rank_ended(now.mono):
                 self.run.await_last_end(now)
             return []
-        return self._end_well(now)
+        return self._end_of_all(now)
+
+    def _end_of_all(self, now: Now) -> list[Decision]:
+        """Every rank has ended by itself. Where a device or node is behind the end of one, the ladder is asked now; else the
+        status is srun's."""
+        if not self.run.alone.given_up:
+            return self._end_well(now)
+        for trouble in self.run.alone.given_up.values():
+            if self.run.situation(trouble, now).cause not in _OF_THE_RANK:
+                return self.settling.begin_trouble(trouble, now)
+        status = of_step(self.run.attempt.exits.values()).shell
+        ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
+        self.run.attempt.closing.culprit = True  # its own shim ends with that status, the others with 0
+        ranks = counted(len(self.run.alone.given_up), "rank")
+        what = f"{ranks} failed, and every other ended with status 0"
+        return [ended, *self.ending.end_step(status, Afterwards(ThenFinish(what, status)), now)]
 
     def _end_well(self, now: Now) -> list[Decision]:
         ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
         but = f", except on {fold_nodes(self.run.alone.failed_nodes)}" if self.run.alone.failed_nodes else ""
-        return [ended, *self.ending.end_step(0, Afterwards(ThenFinish(f"every rank ended with status 0{but}", 0)), now)]
+        return [
+            ended,
+            *self.causes.weigh_experiment(True, now),
+            *self.ending.end_step(0, Afterwards(ThenFinish(f"every rank ended with status 0{but}", 0)), now),
+        ]
 
     def on_rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
         if not self.run.attempt.could_not_start(event):
@@ -70,12 +94,12 @@ class Ranks:
         """The step has ended before its ranks reported.
 
         This is also what `scancel JOB.0` looks like: SIGKILL for shims and ranks at once, without a SIGTERM before; srun exits
-        with 137, the job runs on, and Slurm's record of the step is gone, as after any other end. Only a line on srun's stderr,
-        which belongs to the user, tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***` without `DUE TO`; seen on 22.05). A
-        lost step must be started again, so that is the answer to both; `scancel JOB` ends the job.
+        with 137, the job runs on, and Slurm's record of the step is gone, as after any other end. Only a line on srun's stderr
+        tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***` without `DUE TO`; seen on 22.05 and 26.05): a step that a person
+        has cancelled ends for good. Where stderr is no file, the line cannot be read, and a lost step is started again.
         """
         what = f"the step ended while ranks were running; its launcher {event.status}"
-        self.run.attempt.lose_step(what)
+        self.settling.lose_step(event, what)
         return self.settling.begin_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)
 
     # --- a rank of an async job
@@ -84,7 +108,7 @@ class Ranks:
         """A rank failed. In an async job the others run on: stop only what this rank has left running, then start it again."""
         if self.run.settings.mode == "min-healthy":
             return self._fail_node(rank, trouble, now)
-        if self.run.settings.mode != "async" or self.run.attempt.lost:
+        if self.run.settings.mode not in ALONE or self.run.attempt.lost:
             return self.settling.begin_trouble(trouble, now)
         st = self.run.settings
         self.run.alone.mend(rank, trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
@@ -153,9 +177,12 @@ class Ranks:
         return [*self.causes.note_verdict(verdict, now, rank), *self._decide_alone(rank, trouble, now)]
 
     def _decide_alone(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
-        in_a_row = self.run.alone.in_a_row(rank, now.mono)
-        situation = replace(self.run.situation(trouble, now), rank=rank, alone_in_a_row=in_a_row)
+        independent = self.run.settings.mode == "independent"
+        in_a_row = self.run.alone.times(rank) if independent else self.run.alone.in_a_row(rank, now.mono)
+        situation = replace(self.run.situation(trouble, now), alone=Alone(rank, in_a_row))
         choice = choose(situation)
+        if choice.rung != Rung.RANK_RESTART and independent:
+            return self._give_up(rank, trouble, dict(choice.passed).get(Rung.RANK_RESTART, ""), now)
         if choice.rung != Rung.RANK_RESTART and in_a_row >= self.run.settings.rank_restarts_in_a_row:
             trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get(Rung.RANK_RESTART, '')}")
         if choice.rung != Rung.RANK_RESTART:
@@ -167,6 +194,14 @@ class Ranks:
             return [*decided, *self.starting.start_alone(rank, now)]
         self._await_starts()
         return [*decided, Say(f"rank {rank} starts again in {wait_s:g} s")]
+
+    def _give_up(self, rank: int, trouble: Trouble, why: str, now: Now) -> list[Decision]:
+        """The rank does not start again; the others run on."""
+        self.run.alone.given_up[rank] = trouble
+        self.run.attempt.verdict = None
+        said = Say(f"{trouble.what}; it does not start again ({why}), and the other ranks run on (mode independent)")
+        over = self.run.attempt.all_ended and not self.run.alone.busy
+        return [said, *(self._end_of_all(now) if over else [])]
 
     def _await_starts(self) -> None:
         if (due := self.run.alone.next_again) is not None:

@@ -12,10 +12,12 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, ShowCard, TellOthers
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
+from ftslurm.model.folds.parts.requeues import AT_LIMIT
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
+from ftslurm.policies.judge.parts.signal import Announced
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.starting import Starting
@@ -50,12 +52,14 @@ class Rungs:
         spared: nodes that the next scheduling may use all the same.
         """
         isolated = {**(avoid or {}), **s.bad} if isolate else {}
+        without = s.experiment if choice.rung in (Rung.NODE_REPLACEMENT, Rung.ISOLATED_REQUEUE) else ""
+        kept_out = {*self.run.kept_out(now), *isolated} - {*spared}
         decided = rec.Decided(
             now.unix, f"{self.run.facts.run}-{self.run.history.decisions + 1}", self.run.attempt.number, choice.rung.value,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
-            tuple(sorted({*self.run.kept_out(now), *isolated} - {*spared})), choice.cost, s.status,
+            tuple(sorted(kept_out | ({without} if without else set()))), choice.cost, s.status,
             {node: sign for node, sign in s.on_words.items() if node in isolated},
-            tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings,
+            tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings, without,
         )  # fmt: skip
         return self.run.note_decision(decided)
 
@@ -172,7 +176,7 @@ class Rungs:
         """Begin the search for other nodes at once, while the old step ends."""
         begun = self._swap(choice, s, now)
         assert self.run.places.layout is not None and self.run.decided is not None
-        out = {slot: node for slot, node in enumerate(self.run.places.layout.nodes) if node in s.blamed}
+        out = {slot: node for slot, node in enumerate(self.run.places.layout.nodes) if node in s.leaving}
         ended = [] if self.run.attempt.step_end.gone else self.ending.end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now)
         searched = self.replacing.begin_search(out, self.run.decided.id, now)
         return [*begun, *searched, *(ended or self.ending.end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now))]
@@ -189,21 +193,43 @@ class Rungs:
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         status = status_of_failure(s)
         decided = self.record_decision(choice, replace(s, status=status), now)
-        quiet = s.cause is Cause.LAUNCH  # srun has printed the reason
+        quiet = s.cause is Cause.LAUNCH and not self.run.launch.ended  # srun has printed the reason
         return [decided, ShowCard(quiet), *self.ending.end_step(status, Afterwards(ThenFinish(s.what, status)), now)]
 
+    def return_answer(self, s: Situation, now: Now) -> list[Decision]:
+        """The script wants to know the status, so nothing is done but to return it; said once, however often it asks."""
+        first = self.run.history.slots.starts.get((self.run.facts.schedule, self.run.facts.step_key), 0) <= 1
+        said = [Say(f"the status {s.status} is returned: {s.wish.call.words}")] if first else []
+        return [*said, *self.ending.give_up(s.what, s.status, now)]
+
     def after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it and
-        the signal really was a warning.
+        """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it, or
+        Slurm would do it too, and the signal really was a warning.
         """
-        asked = self.run.settings.warning_requeue and self.run.signal.meaning in ("warning", "")
-        if asked and (held := self.run.history.control.why_held(Rung.ON_WARNING)):
+        asked = self.run.signal.goes_on(self.run.slurm.requeues_preempted) and self.run.signal.meaning in ("warning", "")
+        if asked and (held := self.run.history.control.why_held(Rung.ON_WARNING) or self._resumed_enough()):
             return [Say(f"the job is not requeued: {held}"), *self.ending.give_up(trouble.what, self._status_after(trouble), now)]
         if not (asked and Capability.REQUEUE in self.run.facts.can and self.run.slurm.answer and self.run.slurm.answer.batch):
             return self.ending.give_up(trouble.what, self._status_after(trouble), now)
-        asked_by = ((Rung.ON_WARNING.value, "warning.requeue", "true"),)
-        choice = Choice(Rung.ON_WARNING, "asked for by warning.requeue, costs nothing", "", (), asked_by)
+        setting, value = self._asked_by()
+        why = "Slurm would requeue it too" if setting == _PREEMPTION else f"asked for by {setting}"
+        choice = Choice(Rung.ON_WARNING, f"{why}, costs nothing", "", (), ((Rung.ON_WARNING.value, setting, value),))
         return self.requeue(choice, self.run.situation(trouble, now), now)
+
+    def _asked_by(self) -> tuple[str, str]:
+        """(setting, value) by which the job is requeued after a warning."""
+        st = self.run.settings
+        if self.run.signal.goes_on_after_preemption(self.run.slurm.requeues_preempted):
+            return _PREEMPTION, "true"
+        if st.warning_requeue and self.run.signal.announced is not Announced.LIMIT:
+            return "warning.requeue", "true"
+        return AT_LIMIT, f"{st.resume_at_limit_s:g}s" if st.resume_at_limit_s else "auto"
+
+    def _resumed_enough(self) -> str:
+        """Why the job is not requeued once more at its time limit, empty if it may be."""
+        done, most = self.run.history.requeues.at_limit, self.run.settings.resumes_at_limit
+        enough = self._asked_by()[0] == AT_LIMIT and done >= most
+        return f"its time limit was met {done + 1} times (time_limit.resumes {most})" if enough else ""
 
     def _status_after(self, trouble: Trouble) -> int:
         """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""
@@ -211,6 +237,8 @@ class Rungs:
             return trouble.status
         return max(self.run.warning_trouble().status, 0 if self.run.attempt.all_ended else 128 + SIGTERM)
 
+
+_PREEMPTION = "preemption.requeue"
 
 # A rank that starts again alone does not concern the whole attempt: see judge/ranks.
 _REMEDIES: Mapping[Remedy, Callable[[Rungs, Choice, Situation, Now], list[Decision]]] = {

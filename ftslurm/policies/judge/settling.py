@@ -19,16 +19,18 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import TELL_S, Causes
-from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.ending import CANCELLED, Ending, is_cancelled
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Above, Run
-from ftslurm.policies.ladder.ladder import WILLED, Cause, choose
+from ftslurm.policies.ladder.ladder import WILLED, Cause, Situation, choose, is_answer
 from ftslurm.policies.ladder.situation import Trouble
 
 # Slurm may have killed a rank that ended so (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
+# Rungs of which it counts how many nodes fit the job without those that are to blame.
+_MAY_NOT_FIT = frozenset({Rung.ISOLATED_REQUEUE, Rung.FAIL})
 # A step that does not start may have another reason.
 LAUNCHES_AGAIN = 3
 
@@ -57,7 +59,7 @@ class Settling:
         seen = rec.TroubleSeen(now.unix, self.run.attempt.number, trouble.cause.value, trouble.what, trouble.since)
         found: list[Decision] = [self.run.note(seen), self.stop_ranks(self.run.settings.stop_grace_s)]
         if trouble.cause in WILLED:
-            return [*found, *self.settle(now)]
+            return [*found, *self._ask_who_requeued(trouble, now), *self.settle(now)]
         found += self.run.watch(now)
         if self._unlooked():
             self.run.timers.set(Timer.LOOK, now.mono + self.run.settings.answer_wait_s)
@@ -101,6 +103,11 @@ class Settling:
         if self.run.attempt.closing.killed or self.run.attempt.nodes.called_back:
             return True
         return choose(self.run.situation(trouble, now)).rung != Rung.IN_PLACE_RESTART
+
+    def _ask_who_requeued(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Ranks that were warned may have requeued the job themselves since Slurm was asked (submitit, Lightning)."""
+        needed = trouble.cause is Cause.WARNING and self._warning_needs_slurm() and Capability.ASK in self.run.facts.can
+        return [self.run.ask_slurm(now)] if needed and self.run.slurm.at < now.mono else []
 
     def _unlooked(self) -> bool:
         return self.run.agents.may_tell(self.run.attempt.nodes.gone, self.run.attempt.devices.looked)
@@ -155,11 +162,15 @@ class Settling:
             ended += self.slurm_away.note_return(now)
         if self.run.slurm.answer and self.run.slurm.answer.state in ENDING_STATES and not self.run.slurm.answer.error:
             return [*ended, *self.ending.give_up(ENDING_STATES[self.run.slurm.answer.state], trouble.status, now)]
+        if status := self.run.attempt.step_end.cancelled:
+            return [*ended, *self.ending.give_up(CANCELLED, status, now)]
         if trouble.cause is Cause.WARNING or self.run.signal.open or self.run.signal.meaning == "interrupted":
             waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
             return [*ended, *(waiting or self.rungs.after_warning(trouble, now))]
         if willed:
             return [*ended, *self.above.carry_out_request(trouble, now)]
+        if is_answer(self.run.situation(trouble, now)):
+            return [*ended, *self.rungs.return_answer(self.run.situation(trouble, now), now)]
         if asked := self.causes.ask_what_is_behind(trouble, now):
             return [*ended, *asked]
         if not self.run.signal.meaning and self._needs_slurm(trouble, now):
@@ -168,7 +179,10 @@ class Settling:
         if waiting := self._patience_with_slurm(self.run.launch.failed or self._answer_would_help(trouble, now), now):
             return [*ended, *waiting]
         self.run.attempt.search.settle(again=False)
-        return [*ended, *self.rungs.climb(self.run.situation(trouble, now), now)]
+        s = self.run.situation(trouble, now)
+        if _fit_is_unasked(s):
+            return [*ended, self.run.ask_slurm(now)]
+        return [*ended, *self.rungs.climb(s, now)]
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
         """Ask Slurm again while it is away and its answer could still help."""
@@ -178,7 +192,7 @@ class Settling:
 
     def _warning_needs_slurm(self) -> bool:
         return (
-            self.run.settings.warning_requeue
+            self.run.signal.goes_on(self.run.slurm.requeues_preempted)
             and self.run.signal.meaning in ("warning", "")
             and Capability.REQUEUE in self.run.facts.can
         )
@@ -217,7 +231,10 @@ class Settling:
         ended = rec.AttemptEnded(
             now.unix, a.number, a.summary(), program.step, program.beats, program.saved, a.closing.stopped_at
         )  # fmt: skip
-        return [self.run.note(ended)]
+        begun = self.run.history.crashes.experiment
+        noted: list[Decision] = [self.run.note(ended)]
+        further = begun is not None and self.run.history.progress.made_at > begun.at
+        return [*noted, *self.causes.weigh_experiment(True, now)] if further else noted
 
     # --- other events that arrive meanwhile
 
@@ -241,8 +258,13 @@ class Settling:
         return self.settle(now)
 
     def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        self.run.attempt.lose_step(f"the step ended; its launcher {event.status}")
+        self.lose_step(event, f"the step ended; its launcher {event.status}")
         return self.settle(now)
+
+    def lose_step(self, event: ev.StepEnded, what: str) -> None:
+        self.run.attempt.lose_step(what)
+        if is_cancelled(self.run, event):
+            self.run.attempt.step_end.cancel(event.status.shell)
 
     def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
         self.run.take_answer(event, now)
@@ -257,3 +279,9 @@ class Settling:
         self.run.attempt.devices.look(self.run.agents.kinds)
         self.run.agents.wait_no_more()
         return self.settle(now)
+
+
+def _fit_is_unasked(s: Situation) -> bool:
+    """Has Slurm told whether the job fits without other nodes than those that it would now be kept off?"""
+    told = s.slurm.without if s.slurm and not s.slurm.error else None
+    return told is not None and bool(s.blamed) and told != s.kept_out.keys() and choose(s).rung in _MAY_NOT_FIT

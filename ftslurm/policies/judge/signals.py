@@ -13,8 +13,10 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.devices import Devices
 from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.parts.signal import Announced
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.settling import Settling
+from ftslurm.policies.judge.slurm_away import TimeLimit, time_to_save_s
 from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, TOLD_TO_END, Run
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
@@ -26,8 +28,8 @@ _ENDING_SIGNALS = frozenset({SIGTERM, SIGINT, SIGHUP, SIGQUIT})
 
 
 class Signals:
-    def __init__(self, run: Run, ending: Ending, settling: Settling, devices: Devices) -> None:
-        self.run, self.ending, self.settling, self.devices = run, ending, settling, devices
+    def __init__(self, run: Run, ending: Ending, settling: Settling, devices: Devices, limit: TimeLimit) -> None:
+        self.run, self.ending, self.settling, self.devices, self.limit = run, ending, settling, devices, limit
 
     def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A signal while ranks run. ftrun's own signals are passed on as srun does. Slurm is asked for the meaning of a TERM or a
@@ -92,7 +94,8 @@ class Signals:
         rest = self.run.signal.untold(self.run.attempt.ranks - self.run.attempt.exits.keys())
         self.run.signal.told(rest)
         self.run.signal.got_by_ranks(self.run.signal.number)
-        return [SignalRanks(self.run.signal.number, rest)] if rest else []
+        group = bool(self.run.settings.after_signal_s)  # torchrun's own: SubprocessHandler.close
+        return [SignalRanks(self.run.signal.number, rest, group)] if rest else []
 
     def is_of_lender(self, event: ev.SignalSeen) -> bool:
         """Is the signal of a donor job? Slurm's signals to a rank on a lent node are about the donor job; ours may run on."""
@@ -159,18 +162,21 @@ class Signals:
             return loan_over
         if self.run.signal.open:
             return self._act_on_meaning("warning" if event.error else ENDING_STATES.get(event.state, "warning"), now)
-        return self.devices.act_on_faults(now)
+        return [*self.limit.on_slurm_answered(event, now), *self.devices.act_on_faults(now)]
 
     def _act_on_meaning(self, meaning: str, now: Now) -> list[Decision]:
         """The meaning of the signal is known. After a warning the ranks end by themselves; otherwise they are stopped."""
         self.run.signal.means(meaning)
-        note = self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), meaning))
+        if meaning == "warning" and self.run.slurm.preempted:
+            self.run.signal.warn(Announced.PREEMPTION)
+        words = self.run.signal.announced.value if meaning == "warning" else meaning
+        note = self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), words))
         if meaning != "warning":
             return [note, *self.settling.begin_trouble(Trouble(Cause.WARNING, meaning, 128 + self.run.signal.number), now)]
         if self.run.attempt.all_ended:
             return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
         note_and_signal: list[Decision] = [note, *self.pass_on(now)]
-        if self.run.settings.warning_requeue or self.run.attempt.exits:
+        if self.run.signal.goes_on(self.run.slurm.requeues_preempted) or self.run.attempt.exits:
             self.run.timers.set(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return note_and_signal
 
@@ -184,9 +190,12 @@ class Signals:
     def _warning_grace_s(self, now: Now) -> float:
         """Seconds of grace after a warning: at most what Slurm leaves, minus the time to stop and requeue."""
         end = self.run.slurm.end_time
+        if end and self.run.signal.announced is not Announced.SOMETHING:
+            return time_to_save_s(end - now.unix)
         left = end - now.unix - 5.0 if end else self.run.settings.warning_grace_s
         return max(1.0, min(self.run.settings.warning_grace_s, left))
 
     def on_warning_overdue(self, now: Now) -> list[Decision]:
-        self.run.signal.lose_patience(self.run.signal.meaning == TOLD_TO_END)
+        all_their_time = self.run.signal.announced is not Announced.SOMETHING
+        self.run.signal.lose_patience(all_their_time or self.run.signal.meaning == TOLD_TO_END)
         return self.settling.begin_trouble(self.run.warning_trouble(), now)

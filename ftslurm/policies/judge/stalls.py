@@ -12,7 +12,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.pauses import with_pause
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
-from ftslurm.policies.hang.stall_watch import levels_from
+from ftslurm.policies.hang.stall_watch import Opinion, levels_from
 from ftslurm.policies.judge.hang_signs import Hangs
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling
@@ -65,22 +65,22 @@ class Stalls:
         if not stalled_s or self._not_now(now):
             return []
         o = self.run.hangs.still.opinion(stalled_s, self.run.history, now.mono)
-        if o.act and self._answerable(o.finding, now):
-            return self.hangs.report("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
+        if o.act and self.hangs.answers(o.finding, now, o.proven):
+            return self._report(o, stalled_s, now)
         self.run.timers.set(Timer.EXAMINE, now.mono + o.again_s)
         if o.act and self._wants_slurm(o.finding, now):
             return [self.run.ask_slurm(now)]
         if o.act and not self.run.hangs.still.left_alone:
             self.run.hangs.still.leave_alone()
-            return self.hangs.report("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
+            return self._report(o, stalled_s, now)
         if not o.tell or o.finding is None:
             return []
         keep = [KeepEvidence(self.run.attempt.number, node, text) for node, text in self.run.attempt.hang.evidence.items()]
         return [self.run.note(self.hangs.culprit_record(o.finding, now)), *self._said_of(o.finding, o.what), *keep]
 
-    def _answerable(self, found: Finding | None, now: Now) -> bool:
-        """Does the ladder have an answer? If hang restarts are off, only a restart without the nodes to blame is one."""
-        return self.run.settings.hang_restart or self.hangs.can_leave(found, now)
+    def _report(self, o: Opinion, stalled_s: float, now: Now) -> list[Decision]:
+        evidence = o.finding.evidence if o.finding else ()
+        return self.hangs.report("stall", o.what, evidence, now, o.finding, still_s=stalled_s, proven=o.proven)
 
     def _wants_slurm(self, found: Finding | None, now: Now) -> bool:
         """Could the ladder have an answer once Slurm reports the state of job and nodes?"""

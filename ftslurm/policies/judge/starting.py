@@ -13,15 +13,17 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds.counters import counters, restarts
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.tree import most_crash_restarts
 from ftslurm.model.shares import Share, fold_shares
 from ftslurm.model.timers import Timer
-from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env
+from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env, whole_env
 from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
 from ftslurm.policies.judge.state import IDLE_LOOK, Above, Run
 
 _FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/settings/ft_config.py
-# A shorter job needs no agents and does not pay for them; trouble starts them at once.
-WATCH_AFTER_S = 1.0
+# A shorter job needs no agents and does not pay for them; trouble starts them at once. A step of one rank is often one of many.
+WATCH_AFTER_S, WATCH_ONE_AFTER_S = 1.0, 4.0
 # Length of the reason, in characters: the banner is one line.
 WHY_MOST = 160
 
@@ -60,7 +62,9 @@ class Starting:
         self.run.hangs.begin_attempt(self.run.settings, number)
         self.run.alone.begin_attempt()
         all_here = self.run.agents.arrived >= set(self.run.step_nodes())
-        self.run.timers.only({} if all_here else {Timer.WATCH: now.mono + WATCH_AFTER_S})
+        self.run.timers.only({} if all_here else {Timer.WATCH: now.mono + self._watch_after_s()})
+        if (limit_in_s := look_at_limit_in_s(self.run, now)) is not None:
+            self.run.timers.set(Timer.LIMIT, now.mono + limit_in_s)
         if self.run.idle_nodes():
             self.run.timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.run.settings.silence_s)
         if self.run.watches_stalls and len(self.run.tasks) > 1 and self.run.settings.hang_compare_s:
@@ -81,6 +85,9 @@ class Starting:
             started += self.above.pass_on_signal(ev.SignalSeen(number), now)
             self.run.signal.take(self.run.signal.number, since)
         return started
+
+    def _watch_after_s(self) -> float:
+        return WATCH_AFTER_S if len(self.run.tasks) > 1 else WATCH_ONE_AFTER_S
 
     def next_number(self) -> int:
         return max(self.run.history.attempts, self.run.attempt.number) + 1
@@ -160,12 +167,13 @@ class Starting:
         if "nvrx" in st.provide:
             nvrx = nvrx_env(self.run.tasks, users)
             own = {rank: own[rank] | nvrx[rank] for rank in own}
-        if st.rendezvous != "torch":
+        torch = st.rendezvous == "torch"
+        if not torch and self.run.places.layout is None:
             return own
-        most = st.max_job_restarts if st.max_job_restarts >= 0 else st.crash_restarts
+        most = st.max_job_restarts if st.max_job_restarts >= 0 else most_crash_restarts(st)
         run, again = f"{self.run.facts.cluster}-{self.run.facts.job}", restarts(past, f.step_key)
         per_rank = torch_env(self.run.tasks, self.run.tasks[0].address, users, run, again, most)
-        return {rank: own[rank] | per_rank[rank] for rank in self.run.tasks}
+        return {rank: own[rank] | (per_rank[rank] if torch else whole_env(per_rank[rank])) for rank in self.run.tasks}
 
     def on_watch_due(self, now: Now) -> list[Decision]:
         """An agent should have arrived. It may have died before it could call, and nobody else reports that."""

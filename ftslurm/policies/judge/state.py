@@ -41,11 +41,12 @@ from ftslurm.policies.judge.parts.launch import StepLaunch
 from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
 from ftslurm.policies.judge.parts.requests import RequestBook
-from ftslurm.policies.judge.parts.signal import SignalWatch
+from ftslurm.policies.judge.parts.signal import Announced, SignalWatch
 from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.parts.spares import Loans, Spares
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.then import Then
+from ftslurm.policies.ladder.answers import with_call
 from ftslurm.policies.ladder.ladder import Cause, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
@@ -209,11 +210,12 @@ class Run:
 
     def situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """The situation for the ladder. attempt: use this attempt instead of the current one."""
-        return situation_of(
+        found = situation_of(
             trouble, attempt or self.attempt, self.tasks, self.shown_faults(), self.slurm.answer, self.history, self.settings,
             now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.why_not.donor, self.chosen_nodes(),
             self.facts.why_not.swap or self._no_split(),
         )  # fmt: skip
+        return with_call(found, self.facts.process.call, self.facts.step_key)
 
     def _no_split(self) -> str:
         """Why the step cannot be split over several jobs, empty if it can: Slurm would refuse the new step; the next rung needs
@@ -256,7 +258,8 @@ class Run:
 
     def warning_trouble(self) -> Trouble:
         status = of_step(self.attempt.exits.values()).shell
-        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self.signal.number)}", status)
+        near = "" if self.signal.announced is Announced.SOMETHING else f"{self.signal.announced.value}, and "
+        return Trouble(Cause.WARNING, f"{near}the ranks ended after {signal_name(self.signal.number)}", status)
 
     def under_signal(self, now: Now) -> bool:
         """Can a signal explain what ranks do? One of long ago, which they outlived, no longer can."""
@@ -310,7 +313,7 @@ class Run:
 
     def ask_slurm(self, now: Now) -> AskSlurm:
         self.timers.set(Timer.ASK, now.mono + self.settings.slurm_timeout_s + MARGIN_S)
-        return AskSlurm()
+        return AskSlurm(tuple(sorted(self.situation(self.trouble, now).kept_out)) if self.trouble else ())
 
     def take_answer(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self.timers.stop(Timer.ASK)

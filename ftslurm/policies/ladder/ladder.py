@@ -12,12 +12,14 @@ from enum import Enum
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
+from ftslurm.model.job import Call, Reading
 from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
 from ftslurm.model.settings.read import noting, read_of
-from ftslurm.model.settings.tree import Settings
-from ftslurm.model.text import counted
+from ftslurm.model.settings.tree import ALONE, Settings, most_crash_restarts
+from ftslurm.model.text import counted, how_often
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
+from ftslurm.policies.ladder.experiments import Series
 
 PORTS_IN_A_ROW = 5
 
@@ -59,6 +61,22 @@ class OtherNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class Alone:
+    """in_a_row: how often `rank` was started again alone, each time soon after the time before."""
+
+    rank: int
+    in_a_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What caller and program make of a failure."""
+
+    call: Call = Call()
+    shut_down: str = ""  # why the program itself wants the job ended
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """All that the ladder may look at."""
 
@@ -71,14 +89,13 @@ class Situation:
     slurm: SlurmAnswered | None = None
     can: frozenset[Capability] = frozenset()  # what the launcher is able to do
     verdict: Verdict | None = None  # what is behind it, None before that is known (the history has it, too)
-    shut_down: str = ""  # why the program itself wants the job ended
+    wish: Wish = Wish()
     port_taken: int = 0  # the port chosen for the rendezvous, if the ranks failed because somebody else has it
     # The ranks.
     tasks: int = 0
     step: frozenset[str] = frozenset()  # their nodes
     not_in_place: str = ""  # why they cannot be started again in place, empty if they can
-    rank: int | None = None  # of an async job, the one that failed while all others run; None: the whole attempt is over
-    alone_in_a_row: int = 0  # how often `rank` was started again alone, each time soon after the time before
+    alone: Alone | None = None  # the rank of an async job that failed while all others run; None: the whole attempt is over
     # The nodes.
     faults: tuple[Fault, ...] = ()
     unhealed: Mapping[str, str] = field(default_factory=dict)  # node -> why healing failed
@@ -89,11 +106,28 @@ class Situation:
     spared: Mapping[str, str] = field(default_factory=dict)  # node -> why it is accused and yet not blamed
     dead: frozenset[str] = frozenset()  # nodes that do not live now
     others: OtherNodes = field(default_factory=OtherNodes)
+    series: Series = Series()  # of a crash that no fact explains
 
     @property
     def bad(self) -> dict[str, str]:
         """node -> why it shall not be used again."""
         return {node: why for node, why in self.blamed.items() if node not in self.returned}
+
+    @property
+    def experiment(self) -> str:
+        """The node without which the job runs next, to see whether it fails there as well; empty: no experiment is wanted."""
+        wanted = (
+            self.cause is Cause.CRASH and self.alone is None and not (self.blamed or self.wish.shut_down or _another_port(self))
+        )
+        by_policy = self.settings.retry_policy == "Evidence" and self.settings.unconditional_requeue
+        spent = len(self.history.crashes.left) >= self.settings.unconditional_in_a_row
+        not_here = self.series.times > 1 or bool(self.not_in_place) or (self.verdict is not None and self.verdict.setup)
+        return self.series.suspect if wanted and by_policy and not_here and not spent else ""
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Nodes of the step in whose place the next attempt has others."""
+        return frozenset(self.blamed) or frozenset({self.experiment} - {""})
 
     @property
     def standing(self) -> int:
@@ -104,6 +138,23 @@ class Situation:
     def size(self) -> int:
         """Nodes with which the job is scheduled again: as many as it had before some were lost or given back (seen on 22.05)."""
         return max(self.slurm.node_count if self.slurm else 0, self.history.slots.size)
+
+    @property
+    def least(self) -> int:
+        """Nodes without which Slurm does not start the job again."""
+        return (self.slurm.least if self.slurm else 0) or self.size
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """Nodes outside of the job that fit it, run nothing now, and are not kept out."""
+        if self.slurm is None:
+            return frozenset()
+        return self.slurm.idle - (self.slurm.excluded - self.history.exclusions.ours) - self.kept_out.keys()
+
+    @property
+    def fits(self) -> bool | None:
+        """Slurm's word: could the job ever start without the nodes kept out? None: it has none."""
+        return self.slurm.fits if self.slurm and self.slurm.without == self.kept_out.keys() else None
 
     @property
     def usable(self) -> frozenset[str] | None:
@@ -191,13 +242,13 @@ def choose(situation: Situation) -> Choice:
     """The first rung, in the order of the policy's ladder, that is switched on, fits and can be paid."""
     passed: list[tuple[str, str]] = []
     read: list[tuple[str, str, str]] = []
-    decisive = ""
+    decisive = _NO_RESTARTS if situation.settings.max_job_restarts == 0 else ""
     for rung in map(Rung, (*situation.settings.ladder, Rung.FAIL)):
-        if rung is Rung.RANK_RESTART and situation.settings.mode != "async":
+        if rung is Rung.RANK_RESTART and situation.settings.mode not in ALONE:
             continue  # of another kind of job: not worth a word in every history
         row, noted = LADDER[rung], noting(situation.settings)
         s = replace(situation, settings=noted)
-        answer = _getting_on(rung, _within_job_restarts(rung, row.allowed(s), s), s)
+        answer = _wanted(rung, _getting_on(rung, _within_job_restarts(rung, row.allowed(s), s), s), situation)
         read += [(rung.value, name, value) for name, value in read_of(noted)]
         if answer.yes and (held := situation.history.control.why_held(rung)):
             answer = _no(held)
@@ -215,6 +266,7 @@ def choose(situation: Situation) -> Choice:
 
 
 _OFF = "switched off"
+_NO_RESTARTS = "no restart is allowed (max_job_restarts 0)"
 
 
 def _no(why: str) -> Answer:
@@ -247,6 +299,27 @@ def _getting_on(rung: Rung, answer: Answer, s: Situation) -> Answer:
     return _no(_no_progress(s)) if answer.yes and rung in RESTARTS and not s.willed and _no_progress(s) else answer
 
 
+def _wanted(rung: Rung, answer: Answer, s: Situation) -> Answer:
+    """Does whoever called ftrun want a remedy? Faults of devices and nodes have one all the same."""
+    if not answer.yes or s.willed or rung is Rung.FAIL:
+        return answer
+    if s.settings.plain:
+        return _no("--ft-plain: the step is supervised, and nothing is started again")
+    if is_answer(s) or (s.wish.call.reading is Reading.DOUBT and rung is Rung.UNCONDITIONAL_REQUEUE and on_words(s)):
+        return _no(s.wish.call.words)
+    return answer
+
+
+def on_words(s: Situation) -> bool:
+    """Is there nothing but the end of ranks, and what they said?"""
+    return s.cause in (Cause.CRASH, Cause.HARDWARE, Cause.UNSTARTABLE) and not s.proven
+
+
+def is_answer(s: Situation) -> bool:
+    """Did the script only want to know the status?"""
+    return s.wish.call.reading is Reading.ANSWER and on_words(s)
+
+
 def _no_progress(s: Situation) -> str:
     """Empty while there is some, or nobody wants to know."""
     if not s.settings.progress_file:
@@ -268,19 +341,25 @@ def status_of_failure(s: Situation) -> int:
 
 
 def _rank_alone(s: Situation) -> Answer:
-    if s.settings.mode != "async":
+    if s.settings.mode not in ALONE:
         return _not_meant("the ranks are not independent (mode sync)")
-    if s.rank is None:
+    if s.alone is None:
         return _not_meant("it is not the failure of a single rank")
     if s.cause is not Cause.CRASH:
         return _not_meant("a device or node is behind it")
-    if s.alone_in_a_row >= (limit := s.settings.rank_restarts_in_a_row):
-        return _no(f"{counted(limit, 'restart')} of rank {s.rank} alone in a row {_have(limit)} not helped")
+    once = s.settings.mode == "independent"
+    limit = s.settings.crash_restarts if once else s.settings.rank_restarts_in_a_row
+    if once and not limit:
+        return _no("crash_restarts is 0")
+    if s.alone.in_a_row >= limit:
+        return _no(
+            f"{counted(limit, 'restart')} of rank {s.alone.rank} alone{'' if once else ' in a row'} {_have(limit)} not helped"
+        )
     return _no(reason) if (reason := hopeless(s)) else Answer(True, "the ranks are independent")
 
 
 def _in_place(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if not s.settings.in_place:
         return Answer(False, _OFF, fits=s.cause in _FAULTS)
@@ -299,7 +378,7 @@ def _in_place(s: Situation) -> Answer:
 
 def _another_port(s: Situation) -> bool:
     """Is it our own doing? Not for ever: what takes every port that we choose is something else."""
-    ours = s.cause is Cause.CRASH and bool(s.port_taken) and not s.shut_down
+    ours = s.cause is Cause.CRASH and bool(s.port_taken) and not s.wish.shut_down
     return ours and s.history.verdicts.same_in_a_row <= PORTS_IN_A_ROW
 
 
@@ -319,8 +398,8 @@ def _error_that_heals(s: Situation) -> Answer:
 def hopeless(s: Situation) -> str:
     """Why another try of the same cannot help, or may not be made; empty if it may. Source: AIMaster for the limits."""
     policy, v = s.settings.retry_policy, s.verdict
-    if s.shut_down:
-        return f"the program asked to end the job: {s.shut_down}"
+    if s.wish.shut_down:
+        return f"the program asked to end the job: {s.wish.shut_down}"
     if policy == "Never":
         return "retry.policy is Never"
     if v is None:
@@ -348,10 +427,27 @@ def _not_called_for(s: Situation, v: Verdict, policy: str) -> str:
         if v.retriable is Retriable.ONCE and s.history.verdicts.same_in_a_row <= 1:
             return ""
         return f"neither exit status nor output calls it retriable ({v.signature}; retry.policy ExitCodeAndErrorMsg)"
-    return _proven(s, v)
+    return _by_contrast(s) or _proven(s, v)
+
+
+def _by_contrast(s: Situation) -> str:
+    again = s.cause is Cause.CRASH and s.series.elsewhere
+    return f"running it again cannot help: {s.series.elsewhere}: the fault is in the program, not in a node" if again else ""
 
 
 def _proven(s: Situation, v: Verdict) -> str:
+    """What has come again on one node is proven only if no other node can be tried."""
+    why = _repeated(s, v)
+    return "" if why and s.history.verdicts.same_in_a_row > 1 and _other_node_first(s) else why
+
+
+def _other_node_first(s: Situation) -> bool:
+    """Can an experiment be made now?"""
+    rungs = [rung for rung in (Rung.NODE_REPLACEMENT, Rung.ISOLATED_REQUEUE) if rung in s.settings.ladder]
+    return bool(s.experiment) and any(LADDER[rung].allowed(s).yes for rung in rungs)
+
+
+def _repeated(s: Situation, v: Verdict) -> str:
     """Certain are errors that all ranks agree on, and those that came back; a first one of one rank is tried again.
 
     What is only likely to be the program's own is certain when it has come back with the same words.
@@ -390,10 +486,17 @@ def _said_again(s: Situation, v: Verdict) -> str:
 def _crash_in_place(s: Situation) -> Answer:
     if reason := hopeless(s):
         return _no(reason)
-    used, limit = s.history.budgets.spent.get(Budget.CRASH_RESTARTS, 0), s.settings.crash_restarts
-    if used >= limit:
+    if s.verdict is not None and s.settings.retry_policy == "Evidence" and (reason := _repeated(s, s.verdict)):
+        return _no(reason)
+    if s.verdict is not None and s.verdict.setup and _other_node_first(s):
+        return _no(f"the set-up of {s.experiment} may be wrong, and another node can be tried")
+    in_a_row, limit = s.series.in_place, s.settings.crash_restarts
+    if in_a_row >= limit:
         return _no(_all_spent(limit, "restart", " in place after a crash"))
-    return _no(s.not_in_place) if s.not_in_place else Answer(True, f"crash {used + 1} of {limit} answered in place")
+    most = most_crash_restarts(s.settings)
+    if s.history.budgets.spent.get(Budget.CRASH_RESTARTS, 0) >= most:
+        return _no(_all_spent(most, "restart", " in place after a crash (crash_restarts_total)"))
+    return _no(s.not_in_place) if s.not_in_place else Answer(True, f"crash {in_a_row + 1} of {limit} answered in place")
 
 
 def _degraded(s: Situation) -> str:
@@ -427,7 +530,7 @@ def _nth(s: Situation, fault: Fault) -> str:
 
 
 def _hang(s: Situation) -> Answer:
-    if not s.settings.hang_restart:
+    if s.settings.hang_restart is False:
         return Answer(False, _OFF, fits=s.cause is Cause.HANG)
     if s.cause is not Cause.HANG:
         return _not_meant("no hang")
@@ -440,12 +543,17 @@ def _hang(s: Situation) -> Answer:
 
 
 def _replace(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
-    if not s.blamed:
+    if not s.leaving:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.node_replacement:
         return _not_meant(_OFF)
+    answer = _another_node_here(s)
+    return answer if s.blamed else _experiment(s, answer)
+
+
+def _another_node_here(s: Situation) -> Answer:
     if reason := _not_swappable(s) or s.others.unreplaced:
         return _no(reason)
     if s.others.spares:
@@ -457,6 +565,13 @@ def _replace(s: Situation) -> Answer:
     return Answer(True, "a node can be borrowed")
 
 
+def _experiment(s: Situation, answer: Answer) -> Answer:
+    """The answer of a rung by which the job gets another node, where that is an experiment: nobody is to blame."""
+    if not answer.yes:
+        return Answer(False, _nobody(s) if s.spared else answer.why, fits=bool(s.spared))
+    return Answer(True, f"an experiment without {s.experiment}, where it failed {how_often(s.series.times)}: {answer.why}")
+
+
 def _not_swappable(s: Situation) -> str:
     """What a replacement and a smaller step have in common."""
     if Capability.REPLACE not in s.can:
@@ -465,7 +580,7 @@ def _not_swappable(s: Situation) -> str:
         return s.others.no_swap
     if s.others.unended:
         return s.others.unended
-    if not s.blamed.keys() & s.step:
+    if not s.leaving & s.step:
         return "no rank runs on a node that is to blame"
     if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hangs_in_a_row:
         return _hangs_in_vain(s)
@@ -488,7 +603,7 @@ def _have(number: int) -> str:
 
 
 def _shrink(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
@@ -509,8 +624,10 @@ def _nobody(s: Situation) -> str:
 
 
 def _isolated(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
+    if s.experiment:
+        return _experiment(s, _elsewhere_now(s))
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.isolated_requeue:
@@ -522,8 +639,18 @@ def _isolated(s: Situation) -> Answer:
     return Answer(True, "without " + ", ".join(sorted(s.blamed)))
 
 
+def _elsewhere_now(s: Situation) -> Answer:
+    """Can a requeue without the node start at once? An experiment waits for no node."""
+    if not s.settings.isolated_requeue:
+        return _no(_OFF)
+    if reason := _not_requeueable(s):
+        return _no(reason)
+    idle = sorted(s.idle - s.step)
+    return Answer(True, f"{idle[0]} is idle") if idle else _no("no other node that fits is idle now")
+
+
 def _unconditional(s: Situation) -> Answer:
-    if s.rank is not None:
+    if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if s.cause is Cause.UNSTARTABLE and s.settings.retry_policy != "OnFailure":
         return _no("the command cannot be executed on any node, so running it again cannot help")
@@ -544,7 +671,8 @@ def _unconditional(s: Situation) -> Answer:
     limit = s.settings.unconditional_in_a_row
     if s.cause is not Cause.DEVICE and s.history.requeues.unconditional_in_a_row >= limit:
         between = "no progress, device or node fault between"
-        return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program")
+        untried = f", or in {s.experiment}: no other node was free to try" if s.experiment else ""
+        return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program{untried}")
     if reason := _not_requeueable(s) or _too_few_alive(s):
         return _no(reason)
     return Answer(True, "no node is to blame")
@@ -573,15 +701,16 @@ def _not_requeueable(s: Situation) -> str:
 
 
 def _too_few_left(s: Situation) -> str:
-    """Too many exclusions leave a job pending for ever, so those that would remain are counted first."""
-    if s.usable is None:
-        return ""
+    """Too many exclusions leave a job pending for ever, so Slurm is asked first, and those that would remain are counted where it
+    does not tell."""
     kept_out = s.kept_out
-    left = len(s.usable - kept_out.keys())
-    if left >= s.size:
-        return ""
     excluded = f"{', '.join(sorted(kept_out))} {'is' if len(kept_out) == 1 else 'are'} excluded"
-    return f"the job needs {counted(s.size, 'node')} and {_only(left)} if {excluded}"
+    if s.fits is not None or s.usable is None:
+        return f"Slurm could never start the job if {excluded}" if s.fits is False else ""
+    left = len(s.usable - kept_out.keys())
+    if left >= s.least:
+        return ""
+    return f"the job needs {counted(s.least, 'node')} and {_only(left)} if {excluded}"
 
 
 def _only(left: int) -> str:
@@ -594,21 +723,21 @@ def _too_few_alive(s: Situation) -> str:
         return ""
     never = s.never & s.usable
     left = len(s.usable - never)
-    if not never or left >= s.size:
+    if not never or left >= s.least or s.fits:
         return ""
     why = "known dead" if never <= s.known_dead else "dead or excluded"
-    return f"the job needs {counted(s.size, 'node')} and {_only(left)} without {', '.join(sorted(never))} ({why})"
+    return f"the job needs {counted(s.least, 'node')} and {_only(left)} without {', '.join(sorted(never))} ({why})"
 
 
 def let_in(s: Situation) -> tuple[str, ...]:
     """Nodes without which a requeued job could never start: as few as need be, those kept out the longest first. None that is
     known dead: Slurm may not know it yet, and would start the job there. None that people exclude."""
-    if s.usable is None:
+    if s.usable is None or s.fits:
         return ()
     kept_out = s.kept_out
     alive = kept_out.keys() - s.never
     oldest = sorted(alive & s.usable, key=lambda node: (kept_out[node], node))
-    return tuple(oldest[: max(0, s.size - len(s.usable - kept_out.keys()))])
+    return tuple(oldest[: max(0, s.least - len(s.usable - kept_out.keys()))])
 
 
 def _fail(s: Situation) -> Answer:
@@ -647,7 +776,7 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.IN_PLACE_RESTART,
             RungWords(
-                "a device fault that can heal (and as many crashes as crash_restarts allows)",
+                "a device fault that can heal; a crash that no fact explains, as often in a row as crash_restarts says",
                 "nothing (a crash: one of crash_restarts)",
                 "when healing fails, or same_code_limit is reached",
             ),
@@ -663,7 +792,7 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.NODE_REPLACEMENT,
             RungWords(
-                "a bad node: proven by a device code, by Slurm, by a health check, or by silence",
+                "a bad node: proven by a device code, by Slurm, by a health check, or by silence; or an experiment",
                 "one of its budget",
                 "when no node is found within nodes.replacement_wait, or the launcher cannot do it",
             ),
@@ -685,7 +814,7 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.ISOLATED_REQUEUE,
             RungWords(
-                "a bad node: proven by a device code, by Slurm, by a health check, or by silence",
+                "a bad node; or a crash again, while another node that fits is idle: an experiment, for one attempt",
                 "one of max_restarts",
                 "when max_restarts is spent, or too few nodes would remain",
             ),

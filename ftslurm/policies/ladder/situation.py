@@ -13,9 +13,10 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.diagnose.corrections import common_codes, without_common
-from ftslurm.policies.ladder.ladder import Cause, OtherNodes, Situation, repeated
+from ftslurm.policies.ladder.experiments import series_of
+from ftslurm.policies.ladder.ladder import Cause, OtherNodes, Situation, Wish, repeated
 from ftslurm.policies.ladder.node_charges import charges
+from ftslurm.policies.weigh.corrections import common_codes, without_common
 
 ADDRESS_IN_USE = "address-in-use"  # of the catalog of log patterns
 # The classes of faults that ask for a remedy; the others are recorded, or avoided at the next scheduling.
@@ -70,6 +71,7 @@ def situation_of(
     down = {node for node, _ in slurm.bad_nodes} if slurm else set()
     free = len(frozenset(spares) - blamed.keys() - down)
     cause = _cause(trouble, attempt, faults, bool(stuck or bad), bool(said.blamed))
+    command = history.last_run.step_key if history.last_run is not None else ""
     return Situation(
         cause=cause,
         what=_what(trouble, cause, faults),
@@ -83,8 +85,8 @@ def situation_of(
         on_words=on_words,
         proven=frozenset(blamed.keys() - unproven),
         spared=said.spared,
-        shut_down=attempt.shut_down,
-        not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
+        wish=Wish(shut_down=attempt.shut_down),
+        not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings) or _unproven(cause, attempt, settings),
         slurm=slurm,
         can=can,
         verdict=verdict,
@@ -94,7 +96,15 @@ def situation_of(
         others=OtherNodes(free, no_donor, no_swap, attempt.search.unreplaced, attempt.step_end.unended),
         port_taken=_port_taken(verdict, attempt.port),
         dead=_dead(attempt, history) | down,
+        series=series_of(verdict, step, command, history.crashes),
     )
+
+
+def _unproven(cause: Cause, attempt: Attempt, settings: Settings) -> str:
+    """Why a hang is not answered in place unless that is switched on."""
+    if cause is not Cause.HANG or settings.hang_restart is not None or attempt.hang.proven:
+        return ""
+    return "no rank is named from within that does no work (hang-restart: auto)"
 
 
 def _port_taken(verdict: Verdict | None, port: int) -> int:
@@ -135,7 +145,7 @@ def _cause(trouble: Trouble, attempt: Attempt, faults: tuple[Fault, ...], bad_no
     if trouble.cause is Cause.REQUEST:
         return Cause.REQUEST
     if faults:
-        induced = all(fault.user_induced for fault in faults) and not (bad_nodes or attempt.devices.unhealed)
+        induced = not any(fault.blames_node for fault in faults) and not (bad_nodes or attempt.devices.unhealed)
         return Cause.INDUCED if induced else Cause.DEVICE
     if bad_nodes:
         return Cause.NODE
@@ -159,10 +169,10 @@ def _blamed(
     heal, and then nobody asks); a fault that the user's program caused blames nobody."""
     blamed = dict(facts)
     for fault in faults:
-        often = not fault.user_induced and repeated(fault, history, settings, now)
+        often = fault.blames_node and repeated(fault, history, settings, now)
         if fault.fault_class is FaultClass.ISOLATE or often:
             blamed.setdefault(fault.node, f"{fault}{', again and again' if often else ''}")
-    return blamed or {fault.node: str(fault) for fault in faults if not fault.user_induced}
+    return blamed or {fault.node: str(fault) for fault in faults if fault.blames_node}
 
 
 def avoidable(shown: tuple[Fault, ...], s: Situation, remembered: Mapping[str, str] | None = None) -> dict[str, str]:

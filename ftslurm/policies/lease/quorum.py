@@ -41,20 +41,24 @@ class LeaseQuorum:
     _slurm_at: float = float("-inf")
     _asked_at: float = float("-inf")
     _unanswered_since: float | None = None  # the first question to slurmctld since its last answer
+    # When we were last in touch, as it was counted last. Times only grow: until a node is taken off, the truth is this or later.
+    _at_least: float = float("-inf")
 
     def new_step(self, agents: Collection[str]) -> None:
         """Its nodes may be others. agents: nodes whose agents stay; their conversations go on."""
+        self._at_least = float("-inf")
         self._nodes = {node: at for node, at in self._nodes.items() if node in agents}
         self._answered = {caller: beats for caller, beats in self._answered.items() if caller in agents}
 
     def forget(self, node: str) -> None:
         """It has neither shims nor an agent of ours any more, and nobody is there who could succeed us."""
+        self._at_least = float("-inf")
         self._nodes.pop(node, None)
         self._answered.pop(node, None)
 
     def record_greeting(self, caller: Hashable, node: str, now: float) -> None:
         """It has proven that it heard us: the greeting is a question and its answer."""
-        self._nodes[node] = now
+        self._nodes[node] = max(now, self._nodes.get(node, now))
         self._answered[caller] = {}
 
     def record_beat(self, caller: Hashable, node: str, number: int, has: int, now: float) -> None:
@@ -72,7 +76,9 @@ class LeaseQuorum:
 
     def cut_off(self, now: float) -> bool:
         """A single node has nobody on another side who could start it anew."""
-        return len(self._nodes) > 1 and now - self._last > self.limit_s
+        if len(self._nodes) < 2 or now - self._at_least <= self.limit_s:
+            return False
+        return now - self._last() > self.limit_s
 
     def slurm_is_silent(self, now: float) -> bool:
         """It was asked, and has had the time to answer since. Before that nobody can say that we are out of touch with it."""
@@ -80,17 +86,20 @@ class LeaseQuorum:
 
     def asks(self, now: float) -> bool:
         """Is slurmctld to be asked, lest we be cut off? Not again before it had the time to answer."""
-        share = ASK_AGAIN_SHARE if self._slurm_at == self._last else ASK_SHARE
-        early = now - self._last < share * self.limit_s
-        if len(self._nodes) < 2 or early or now - self._asked_at < (1 - ASK_SHARE) * self.limit_s:
+        if len(self._nodes) < 2 or now - self._at_least < ASK_AGAIN_SHARE * self.limit_s:
+            return False
+        if now - self._asked_at < (1 - ASK_SHARE) * self.limit_s:
+            return False
+        last = self._last()
+        if now - last < (ASK_AGAIN_SHARE if self._slurm_at == last else ASK_SHARE) * self.limit_s:
             return False
         self._asked_at = now
         if self._unanswered_since is None:
             self._unanswered_since = now
         return True
 
-    @property
     def _last(self) -> float:
-        """When we were last in touch with the majority, or with slurmctld."""
+        """When we were last in touch with the majority, or with slurmctld. It looks at every node: not for each beat."""
         latest = sorted(self._nodes.values(), reverse=True)
-        return max(latest[len(latest) // 2], self._slurm_at)
+        self._at_least = max(latest[len(latest) // 2], self._slurm_at)
+        return self._at_least

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ftslurm.model.decisions import TellOthers
-from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
+from ftslurm.model.folds.node_memory import NodeFailed, NodeLeft, NodeReinstated, Told, remembered, suspects
 from ftslurm.model.settings.tree import Settings
 
 
@@ -21,5 +21,6 @@ def to_remember(told: TellOthers, known: Iterable[Told], cluster: str, job: str,
     said = {record.node for record in known if isinstance(record, NodeLeft) and (record.cluster, record.job) == (cluster, job)}
     return (
         *(NodeLeft(now, cluster, node, job, why) for node, why in told.nodes.items()),
+        *(NodeFailed(now, cluster, node, job, why) for node, why in told.failed.items()),
         *(NodeReinstated(now, cluster, node, job, "it is the program") for node in told.reinstated if node in said),
     )

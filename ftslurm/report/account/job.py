@@ -197,6 +197,8 @@ def _events(records: Sequence[rec.Record]) -> list[NodeEvent]:
                 found += [NodeEvent(record.at, node, "excluded", why) for node, why in record.isolate.items()]
             case rec.Reinstated():
                 found += [NodeEvent(record.at, node, "reinstated", why) for node, why in record.nodes.items() if node in left]
+            case rec.ExperimentEnded() if record.excluded:
+                found.append(NodeEvent(record.at, record.node, "excluded", record.why))
             case rec.NodeRefused():
                 found.append(NodeEvent(record.at, record.node, "refused", record.why))
             case rec.NodeLent():

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ftslurm.model.devices import CodeMeaning, FaultClass, Remedy
 from ftslurm.model.rungs import Rung
-from ftslurm.model.settings.tree import LEAVES, Settings, in_words, is_on
+from ftslurm.model.settings.tree import ALONE, LEAVES, Settings, in_words, is_on
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
@@ -252,29 +252,46 @@ def _hopeless(confirm: int, s: Settings) -> Steps:
     if s.retry_policy == "ExitCodeAndErrorMsg":
         return (Step(Rung.FAIL, fails),)
     if confirm:
-        tries = f"{'one' if confirm == 1 else confirm} more {'requeue' if confirm == 1 else 'requeues'}"
-        return (Step(Rung.UNCONDITIONAL_REQUEUE, f"{tries} to make sure"), Step(Rung.FAIL, f"if it recurs: {fails}"))
-    return (
-        Step(Rung.FAIL, f"on every rank: {fails}"),
-        Step(Rung.UNCONDITIONAL_REQUEUE, "on some ranks only: one more requeue; if it recurs, the job fails"),
-    )
+        tries = "one more try" if confirm == 1 else f"{confirm} more tries"
+        return (Step(_first_try(s), f"{tries} to make sure"), *_elsewhere(s), Step(Rung.FAIL, f"if it recurs: {fails}"))
+    once = Step(_first_try(s), "on some ranks only: one more try; if it recurs, the job fails")
+    return (Step(Rung.FAIL, f"on every rank: {fails}"), once)
+
+
+def _first_try(s: Settings) -> Rung:
+    return Rung.IN_PLACE_RESTART if is_on(s, Rung.IN_PLACE_RESTART) and s.crash_restarts else Rung.UNCONDITIONAL_REQUEUE
 
 
 def _requeues(s: Settings) -> Steps:
     steps = []
-    if s.mode == "async":
+    if s.mode in ALONE:
         steps.append(
             Step(Rung.RANK_RESTART, "start the failed rank again; the others keep running (rank-restart, costs nothing)")
         )
     if is_on(s, Rung.IN_PLACE_RESTART) and s.crash_restarts:
-        told = f"run the command again on the same nodes (in-place-restart, at most {counted(s.crash_restarts, 'time')})"
-        steps.append(Step(Rung.IN_PLACE_RESTART, told))
+        often = f"{counted(s.crash_restarts, 'time')} in a row"
+        steps.append(Step(Rung.IN_PLACE_RESTART, f"run the command again on the same nodes (in-place-restart, {often})"))
+    steps += _elsewhere(s)
     if is_on(s, Rung.UNCONDITIONAL_REQUEUE):
         told = f"requeue the job (unconditional-requeue, one of max_restarts {s.max_restarts})"
         steps.append(Step(Rung.UNCONDITIONAL_REQUEUE, told))
         in_a_row = f"{s.unconditional_in_a_row} in a row without progress or a fact between"
         steps.append(Step(Rung.FAIL, f"after {in_a_row}: the job fails"))
     return tuple(steps) or (Step(Rung.FAIL, "the job fails: unconditional-requeue is switched off"),)
+
+
+def _elsewhere(s: Settings) -> Steps:
+    """An experiment."""
+    if not is_on(s, Rung.UNCONDITIONAL_REQUEUE) or s.retry_policy != "Evidence":
+        return ()
+    again = "again, as an experiment: run without the node"
+    judged = "the same there: the job fails, the program is at fault; well there: the node is excluded"
+    steps = []
+    if is_on(s, Rung.NODE_REPLACEMENT) and s.node_replacements:
+        steps.append(Step(Rung.NODE_REPLACEMENT, f"{again}, on a spare or a borrowed one (node-replacement); {judged}"))
+    if is_on(s, Rung.ISOLATED_REQUEUE):
+        steps.append(Step(Rung.ISOLATED_REQUEUE, f"{again}, if one that fits is idle now (isolated-requeue); {judged}"))
+    return tuple(steps)
 
 
 def _retriable(finding: Finding) -> str:

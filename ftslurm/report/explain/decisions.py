@@ -14,6 +14,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.values import dataclass
 from ftslurm.report.view import culprit
+from ftslurm.report.words import experiment
 
 DEFAULT = "default"
 
@@ -177,6 +178,8 @@ def _evidence(record: rec.Record) -> Iterator[tuple[str, str]]:
     match record:
         case rec.FaultSeen():
             yield f"devices of {record.node}", f"{record.code} ({record.name}) on device {record.device}: {record.fault_class}"
+        case rec.CallRead():
+            yield "the script", record.words
         case rec.TroubleSeen():
             yield "ftrun", record.what
         case rec.HangSeen():
@@ -194,6 +197,8 @@ def _evidence(record: rec.Record) -> Iterator[tuple[str, str]]:
         case rec.Reinstated():
             for node, why in record.nodes.items():
                 yield "verdict", f"{node} is not to blame: {why}"
+        case rec.ExperimentEnded():
+            yield "experiment", experiment(record)
         case rec.NodeRefused():
             yield "node check", f"{record.node} was not taken: {record.why}"
         case rec.Signalled():
@@ -220,6 +225,8 @@ def _verdict(d: rec.Diagnosed) -> Iterator[tuple[str, str]]:
     words = "; ".join(word for word in ((d.meaning, d.spread) if d.said else (d.what,)) if word)
     sure = f"{d.signature}; worth another try: {d.retriable}; confidence: {d.confidence}{everywhere}"
     yield "verdict", f"{d.error_class}: {words}; {sure}" if words else f"{d.error_class}: {sure}"
+    if d.because:
+        yield "verdict", f"by the rules: {', '.join(d.because)}"
     for line in d.evidence:
         if line not in d.what and line != d.said:
             yield "verdict", line

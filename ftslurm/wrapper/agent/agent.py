@@ -25,6 +25,8 @@ from ftslurm.model.ports import Probe
 from ftslurm.model.text import visible
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.activity import ActivityWatch
+from ftslurm.wrapper.agent.folders import Folders
+from ftslurm.wrapper.agent.job_clock import JobClock
 from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.agent.stalls import Stalls
 from ftslurm.wrapper.shim.pages import page_folder
@@ -45,8 +47,6 @@ EVIDENCE_SHARE = 0.8
 LOOK_TIMEOUT_S = 20.0
 # For people who watch: how busy the devices are, and what the ranks do.
 GLANCE_TIMEOUT_S, STACKS_S = 5.0, 10.0
-# If the wait took this much longer than asked, the agent was suspended.
-AWAY_S = 2.0
 # Seconds between two checks of the connection during other work.
 BESIDE_S = 0.05
 
@@ -67,11 +67,13 @@ class Agent:
         self._poll_s = poll_s
         self._to_tell = True  # report the next check, even if all is well
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices that its last reports named
+        self._clock = JobClock()
         self._activity = ActivityWatch(probes)
         self._pages = Pages()
-        self._stalls = Stalls(node, self._use_of_devices if probes else None)
+        self._stalls = Stalls(node, self._use_of_devices if probes else None, self._clock)
         self._glance: Glance | None = None  # from the first time that someone watches
-        self._watched: tuple[list[tuple[int, int, int]], str] = ([], "")
+        self._watched: Mapping[str, Any] = {}  # the controller's order to watch ranks
+        self._folders = Folders("", (), 0.0)  # of their pages
         self._seen: tuple[DeviceReport, ...] = ()  # results of the last device check
         self._plan: Mapping[str, Any] = {}  # the controller's plan in case it dies
         self._attempt = 0  # the latest start of the ranks that it watches
@@ -86,23 +88,31 @@ class Agent:
         return self._plan if silent else {}
 
     def run(self) -> None:
-        next_look = time.monotonic()
+        next_look = self._clock()
         while True:
-            wait_ms, before = self._wait_ms(next_look), boot_s()
+            wait_ms = self._wait_ms(next_look)
+            self._expect(wait_ms / 1000 if wait_ms is not None else None)
             self._line.poll.poll(wait_ms)
-            if boot_s() - before > (wait_ms or 0.0) / 1000 + AWAY_S:  # a suspended job; an agent runs nothing under its lease
-                self._line.lease.excuse(boot_s())
+            self._expect(0.0)
             if not self._listen():
                 return
             self._line.turn(boot_s())
-            now = time.monotonic()
+            now = self._clock()
             if self._probes and now >= next_look:
                 self._look(asked=False)
-                next_look = time.monotonic() + self._poll_s
+                next_look = self._clock() + self._poll_s
+            if self._folders.turn(now):
+                self._read_pages(now)
             for message in (*self._activity.turn(now), *self._pages.turn(now)):
                 self._tell(message)
             self._tell_stalls(now)
             self._tell_who_watches(now)
+
+    def _expect(self, wait_s: float | None) -> None:
+        """After a suspension: an agent runs nothing under its lease, and whoever heard of a stall has counted on."""
+        if self._clock.expect(wait_s):
+            self._line.lease.excuse(boot_s())
+            self._stalls.tell_again()
 
     def _wait_ms(self, next_look: float) -> float | None:
         if self._waiting or self._broken:
@@ -111,7 +121,7 @@ class Agent:
         parts = [self._activity.wakes_at, self._pages.wakes_at, self._stalls.wakes_at]
         parts += [self._glance.wakes_at] if self._glance is not None else []
         times += [at for at in parts if at is not None]
-        own_s = min(times) - time.monotonic() if times else float("inf")
+        own_s = min(times) - self._clock() if times else float("inf")
         wait_s = max(0.0, min(own_s, self._line.wakes_in(boot_s())))
         return wait_s * 1000 if wait_s < 1e6 else None
 
@@ -150,6 +160,7 @@ class Agent:
         thread.start()
         thread.join(BESIDE_S)
         while thread.is_alive():
+            self._expect(BESIDE_S)
             self._keep_up()
             if self._line.gone and self._line.ending(boot_s()):
                 raise LinkError("Slurm ends the step, and ftrun has ended")
@@ -164,16 +175,16 @@ class Agent:
                         self._show(message)
                     else:
                         self._waiting.append(message)
-                self._tell_who_watches(time.monotonic(), at_work=True)
+                self._tell_who_watches(self._clock(), at_work=True)
                 self._line.turn(boot_s())
         except LinkError as error:
             self._broken = error
 
     def _told(self, message: Mapping[str, Any]) -> None:
         if message["t"] == "look":
-            for said in self._pages.turn(time.monotonic(), at_once=True):  # a decision may depend on it now
+            for said in self._pages.turn(self._clock(), at_once=True):  # a decision may depend on it now
                 self._tell(said)
-            if signs := signs_of_life(self._activity.did_io(), self._pages.beat(), time.monotonic()):
+            if signs := signs_of_life(self._activity.did_io(), self._pages.beat(), self._clock()):
                 self._tell(alive_message(signs))
             self._look(asked=True)
         elif message["t"] == "heal":
@@ -189,16 +200,16 @@ class Agent:
         elif message["t"] == "stacks":
             self._tell_stacks(str(message["asked"]))
         elif message["t"] == "use":
-            self._activity.sample_use(float(message["window_s"]), time.monotonic())
+            self._activity.sample_use(float(message["window_s"]), self._clock())
         elif message["t"] == "quiet":
-            self._activity.set_interval(float(message["after_s"]), time.monotonic())
+            self._activity.set_interval(float(message["after_s"]), self._clock())
         elif message["t"] == "compare":
             self._tell(self._beside(self._stalls.compare))
         elif message["t"] == "evidence":
             limit_s = float(message["limit_s"])
             found = self._beside(lambda: self._evidence(limit_s))
             # First report whether the ranks have moved meanwhile: the findings count only if they have not.
-            self._tell_stalls(time.monotonic(), at_once=True)
+            self._tell_stalls(self._clock(), at_once=True)
             self._tell(found)
         else:
             raise ValueError(f"unknown message {message['t']!r}")
@@ -252,18 +263,21 @@ class Agent:
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
-        now, quiet_s = time.monotonic(), float(message["quiet_s"])
+        now, quiet_s = self._clock(), float(message["quiet_s"])
         self._activity.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
-        starts = [(rank, number) for rank, _, number in ranks]
-        self._attempt = max((number for _, number in starts), default=0)
+        self._attempt = max((number for _, _, number in ranks), default=0)
         folder = self._pages_of(str(message["step"]))
         sweep(folder, time.time())
-        for last in self._pages.watch(starts, folder, limits_of(message["limits"]), now):
+        self._watched, self._folders = message, Folders(folder, ranks, now)
+        self._read_pages(now)
+
+    def _read_pages(self, now: float) -> None:
+        ranks, message, folders = self._folders.ranks, self._watched, self._folders
+        for last in self._pages.watch([(rank, number) for rank, _, number in ranks], folders, limits_of(message["limits"]), now):
             self._tell(last)
-        self._stalls.watch(ranks, folder, float(message["stall_s"]), now)
-        self._watched = (ranks, folder)
+        self._stalls.watch(ranks, folders, float(message["stall_s"]), now)
         if self._glance is not None:
-            self._glance.watch(ranks, folder)
+            self._glance.watch(ranks, folders)
 
     def _show(self, message: Mapping[str, Any]) -> None:
         """Someone watches the job: begin to report for them."""
@@ -271,8 +285,8 @@ class Agent:
             from ftslurm.wrapper.agent.live import Glance
 
             self._glance = Glance(self._use_while_watched if self._probes else None)
-            self._glance.watch(*self._watched)
-        self._glance.want(float(message["for_s"]), float(message["every_s"]), time.monotonic())
+            self._glance.watch(self._folders.ranks, self._folders)
+        self._glance.want(float(message["for_s"]), float(message["every_s"]), self._clock())
 
     def _tell_who_watches(self, now: float, at_work: bool = False) -> None:
         """Report to people who watch, also while a device heals: that is when they look."""

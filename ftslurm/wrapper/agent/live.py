@@ -48,9 +48,9 @@ class Glance:
         self._until, self._every_s = 0.0, 1.0
         self.wakes_at: float | None = None
 
-    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str) -> None:
-        """ranks: (rank, pid of its shim, number of its start). folder: of their pages. Earlier data is dropped."""
-        self._ranks = [(rank, pid, f"{folder}/{rank}.{number}") for rank, pid, number in ranks]
+    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: Callable[[int], str]) -> None:
+        """ranks: (rank, pid of its shim, number of its start). folder: of a rank's page. Earlier data is dropped."""
+        self._ranks = [(rank, pid, f"{folder(rank)}/{rank}.{number}") for rank, pid, number in ranks]
         self._seen, self._usage = {}, {}
 
     def want(self, for_s: float, every_s: float, now: float) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 
 # While a program reports, its page is read at the shortest interval of ft_launcher's monitor; before that, rarely.
 READ_S, LOOK_S = 0.1, 1.0
-# As in stalls.
-STOPPED_S = 30.0
 # The count of beats is reported each time it has grown by this factor, which is enough for its use.
 BEATS_FACTOR = 2
 # Names of sections in which programs save (ft_launcher's own is `checkpointing`).
@@ -47,6 +45,7 @@ class _Rank:
     step: int | None = None
     beats: int = 0
     saved: int = 0
+    saving_s: float = 0.0  # the longest
     checkpoints: dict[str, int] = field(default_factory=dict)  # page -> number of checkpoints at the last look
 
 
@@ -59,15 +58,17 @@ class Pages:
         self.wakes_at: float | None = None
         self.reports = False  # does a program of the node report by beats or sections?
 
-    def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> list[Message]:
-        """ranks: (rank, number of its start). folder: of their pages. Gives the last messages of the earlier ranks.
+    def watch(
+        self, ranks: Sequence[tuple[int, int]], folder: Callable[[int], str], limits: BeatLimits, now: float
+    ) -> list[Message]:
+        """ranks: (rank, number of its start). folder: of a rank's pages. Gives the last messages of the earlier ranks.
 
         Earlier data is dropped, except what the same start has reported.
         """
         before = self._ranks
         self._ranks, self._step, self._beats_told, self._saved, self.reports = {}, 0, 0, 0, False
         for rank, number in ranks:
-            path = f"{folder}/{rank}.{number}"
+            path = f"{folder(rank)}/{rank}.{number}"
             old = before.get(rank)
             self._ranks[rank] = old if old and old.path == path else _Rank(number, path, limits, {})
             self._ranks[rank].told = False
@@ -79,9 +80,6 @@ class Pages:
         """at_once: look now, before the next time."""
         if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
-        if now - self.wakes_at > STOPPED_S:  # the agent was suspended, and probably the ranks with it: every clock begins again
-            for rank in self._ranks.values():
-                rank.watches.clear()
         told: list[Message] = []
         for number, rank in self._ranks.items():
             told += self._notes(number, rank)
@@ -115,7 +113,8 @@ class Pages:
         if step <= self._step and saved <= self._saved and beats < max(1, BEATS_FACTOR * self._beats_told):
             return []
         self._step, self._beats_told, self._saved = max(step, self._step), beats, saved
-        return [{"t": "progress", "step": self._step, "beats": beats, "saved": saved}]
+        saving_s = max((rank.saving_s for rank in self._ranks.values()), default=0.0)
+        return [{"t": "progress", "step": self._step, "beats": beats, "saved": saved, "saving_s": saving_s}]
 
     def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
         """Check the beats. Several programs may report for one rank; the first late one counts."""
@@ -128,7 +127,9 @@ class Pages:
                 stages += [page.stage_s] if page.stage_s is not None else []
                 rank.step = max(rank.step or 0, page.step) if page.step is not None else rank.step
                 rank.beats = max(rank.beats, page.beats)
-                rank.saved = max(rank.saved, sum(each.times for each in page.sections if _SAVING.search(each.name)))
+                saving = [each for each in page.sections if _SAVING.search(each.name)]
+                rank.saved = max(rank.saved, sum(each.times for each in saving))
+                rank.saving_s = max(rank.saving_s, *(each.longest_ns / 1e9 for each in saving), 0.0)
             if page is not None and owner_lives(page) is False:
                 rank.watches[path] = None  # a program that has ended sends no beats
             else:

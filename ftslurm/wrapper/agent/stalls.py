@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,6 @@ from ftslurm.wrapper.agent.evidence.node_watch import NodeWatch
 LOOK_S = 1.0
 # Number of looks within the time after which a stall is reported.
 LOOKS = 5
-# If nobody looked for this long, the agent was suspended, and probably the ranks with it.
-STOPPED_S = 30.0
 COMPARE_S = 2.0
 # Seconds after the ranks' start at which it looks for training ranks without a probe.
 LACKING_S = (30.0, 120.0, 600.0)
@@ -27,44 +26,50 @@ Message = dict[str, Any]
 
 
 class Stalls:
-    """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` and `compare` give the messages to send."""
+    """Call `turn` at `wakes_at`; both are seconds of `clock`. `turn` and `compare` give the messages to send."""
 
-    def __init__(self, node: str, use: ReadUse | None = None) -> None:
+    def __init__(self, node: str, use: ReadUse | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """use: measures how busy the node's devices are."""
         self._name = node
         self._use = use
-        self.node = NodeWatch(node, use=use)
+        self._clock = clock
+        self.node = NodeWatch(node, clock, use=use)
         self.wakes_at: float | None = None
         self._stall_s = 0.0
         self._met_s = 0.0  # as StallSeen.meets_s, at the last look
-        self._looked_at = 0.0
+        self._again = False  # tell the state once more, though it is known
         self._progress_at = 0.0
         self._intervals: list[float] = []
         self._usual_s: float | None = None
         self._told: StallSeen | None = None
         self._lacking: list[float] = []
         self._lack_told: set[int] = set()
-        self._watched: tuple[list[tuple[int, int, int]], str, float] | None = None
+        self._watched: tuple[list[tuple[int, int, int]], list[str], float] | None = None
         self.views: tuple[RankView, ...] = ()  # of the last look
 
-    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str, stall_s: float, now: float) -> None:
+    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: Callable[[int], str], stall_s: float, now: float) -> None:
         """Watch these ranks from now on; earlier data is dropped. ranks: (rank, pid of its shim, number of its start).
 
-        folder: of their pages. stall_s: report after this many seconds without progress; 0: do not watch.
+        folder: of a rank's page. stall_s: report after this many seconds without progress; 0: do not watch.
         """
-        if (list(ranks), folder, stall_s) == self._watched:
+        paths = [f"{folder(rank)}/{rank}.{number}" for rank, _, number in ranks]
+        if (list(ranks), paths, stall_s) == self._watched:
             return
-        self._watched = (list(ranks), folder, stall_s)
-        self.node = NodeWatch(self._name, use=self._use)
-        for rank, pid, number in ranks:
-            self.node.watch(rank, f"{folder}/{rank}.{number}", attempt=number, shim=pid)
+        self._watched = (list(ranks), paths, stall_s)
+        self.node = NodeWatch(self._name, self._clock, use=self._use)
+        for (rank, pid, number), path in zip(ranks, paths, strict=True):
+            self.node.watch(rank, path, attempt=number, shim=pid)
         self._lacking = [now + after_s for after_s in LACKING_S]
         self._lack_told = set()
         self.views = ()
-        self._stall_s, self._met_s, self._looked_at, self._progress_at = stall_s, 0.0, now, now
+        self._stall_s, self._met_s, self._progress_at = stall_s, 0.0, now
         self._intervals, self._usual_s, self._told = [], None, None
         # Not at once: the starting ranks need the processor.
         self.wakes_at = now + self._every_s if stall_s else None
+
+    def tell_again(self) -> None:
+        """Tell a stall once more at the next turn: who heard of it counted on by another clock."""
+        self._again = True
 
     @property
     def _every_s(self) -> float:
@@ -78,9 +83,6 @@ class Stalls:
         views = self.views = self.node.look()
         probed = sum(1 for view in views if view.probed and (view.groups or view.left))
         left = sum(1 for view in views if view.left)
-        if now - self._looked_at > STOPPED_S:
-            self.node.progress_at = self._progress_at = now
-        self._looked_at = now
         paused_s = self._learn()
         stalled_s = max(0.0, now - self.node.progress_at)
         stalled_s = stalled_s if probed and stalled_s >= self._stall_s else 0.0
@@ -116,8 +118,8 @@ class Stalls:
         return interval_s
 
     def _news(self, stall: StallSeen, paused_s: float) -> list[Message]:
-        told = self._told
-        known = told and _kind(told) == _kind(stall)
+        told, again, self._again = self._told, self._again, False
+        known = told and _kind(told) == _kind(stall) and not again
         stands = stall.stalled_s > 0 or stall.meets_s > 0
         if known and told and (not stands or (told.stage_s, told.reports) == (stall.stage_s, stall.reports)):
             return []

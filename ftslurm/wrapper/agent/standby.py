@@ -15,15 +15,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import ftslurm
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import Python, own_python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, beside_argv, beside_env
 from ftslurm.ledger import output
 from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
+from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.node_memory import NodeLeft
 from ftslurm.model.messages.handover import HandoverPlan
@@ -55,9 +55,10 @@ from ftslurm.slurm import slurmd
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.system.commands import Runner, run
-from ftslurm.wrapper.controller.scheduler import answer
+from ftslurm.wrapper.controller.scheduler import answer, with_fit
 from ftslurm.wrapper.node_check import read_answer
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
+from ftslurm.wrapper.requeue.fit import FitQuestions
 from ftslurm.wrapper.shim.timers import boot_s
 from ftslurm.wrapper.telling.notices import notices_for
 from ftslurm.wrapper.telling.silent import Silent
@@ -194,7 +195,7 @@ class StandbyController:
 
     @property
     def _python(self) -> Python:
-        return Python(self._plan.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+        return own_python(self._plan.settings.python)
 
     @property
     def _noticed(self) -> bool:
@@ -238,7 +239,7 @@ class StandbyController:
         records = self._journal.read().records
         if ledger_now(records, self._plan, self._node) is not LedgerNow.OURS:
             return ""
-        slurm = answer(self._job, tuple(self._nodes.values()))
+        slurm = self._slurm_says(self._job, records)
         answers = answers_to(records, self._plan, self._node, time.time())
         s = situation(self._plan, self._batch_words, fold([*records, *answers]), slurm, time.time())
         choice = choose(s)
@@ -255,6 +256,12 @@ class StandbyController:
             done = self._finish_requeue()
         notices.end(self._plan.settings.notify_wait_s)
         return done
+
+    def _slurm_says(self, job: JobView, records: Sequence[rec.Record]) -> SlurmAnswered:
+        nodes, st = tuple(self._nodes.values()), self._plan.settings
+        without = (*fold(records).kept_out(time.time(), st.isolation_expires_s), self._plan.batch_node)
+        fit = FitQuestions(self._run, os.environ, st.slurm_timeout_s).look(job, nodes, without)
+        return with_fit(answer(job, nodes), fit, without)
 
     def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Silent:
         """Tell people, as the dead controller would have. The sender works while the job is requeued."""

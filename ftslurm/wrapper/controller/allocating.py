@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from ftslurm.launchers.allocation import NewAllocation
 from ftslurm.launchers.python import Python
-from ftslurm.launchers.srun_options import join_components
+from ftslurm.launchers.srun_options import Component, join_components
 from ftslurm.model.exits import from_returncode
 from ftslurm.model.text import visible
 from ftslurm.system.programs import real_program
@@ -42,7 +42,7 @@ def salloc_argv(request: NewAllocation, own: Sequence[str], python: Python, stde
         f"os.close({stderr}); os.close({hello}); "
         f"sys.path.insert(0, {python.root!r}); from ftslurm.cli.ftrun import main; main()"
     )
-    return ("salloc", *request.salloc, python.interpreter, "-I", "-c", start, *own, *join_components([request.component]))
+    return ("salloc", *request.salloc, *python.interpreter, "-I", "-c", start, *own, *join_components([request.component]))
 
 
 def line_of_ours(line: str, begun: bool) -> str:
@@ -51,6 +51,21 @@ def line_of_ours(line: str, begun: bool) -> str:
     if words == line:
         return line
     return "" if words.startswith(_UNTOLD_ONCE_BEGUN if begun else _UNTOLD) else f"ftrun: {words}"
+
+
+def refusal(components: Sequence[Component], env: Mapping[str, str]) -> int:
+    """srun's status for options that it does not take, which it has said; 0 if it takes them. Later an allocation would have been
+    waited for. srun reads its options in order: all before `--version` have been checked when it comes to that (seen on 22.05).
+
+    Raises: CommandMissing.
+    """
+    for component in components:
+        argv = ("srun", *component.options, "--version")
+        program, its_env = real_program(argv, env)
+        done = subprocess.run(argv, executable=program, env=its_env, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            return from_returncode(done.returncode).shell
+    return 0
 
 
 def run_in_new_allocation(request: NewAllocation, own: Sequence[str], python: Python) -> int:

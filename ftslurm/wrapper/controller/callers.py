@@ -25,6 +25,7 @@ from ftslurm.model.events import (
     StepEnded,
     TaskArrived,
 )
+from ftslurm.model.exits import cancelled_steps
 from ftslurm.model.messages import wire
 from ftslurm.model.ports import StepHandle
 from ftslurm.model.values import dataclass
@@ -82,6 +83,11 @@ class Callers:
         """node -> seconds since anything of it was heard."""
         return self.contact.ages(self._clock.mono())
 
+    @property
+    def awaits_tasks(self) -> bool:
+        """Was a step launched of which not all tasks have called?"""
+        return self._step is not None and not (self._size and len(self.shims) >= self._size)
+
     # --- steps and agents that are launched and let go
 
     def launched(self, step: StepHandle) -> None:
@@ -127,9 +133,10 @@ class Callers:
         found = self._never_came()
         now = self._clock.mono()
         if self._step is not None and (status := self._step.ended()) is not None:
+            cancelled = cancelled_steps(self._step.words())
             self._step = None
             self.contact.no_return({*self.shims, *self._leaving}, now)
-            return [*found, StepEnded(status)]
+            return [*found, StepEnded(status, cancelled)]
         if self._step is not None and (ranks := self._step.ranks_ended()):
             self.contact.no_return(set(ranks), now)
             if absent := ranks - self.shims.keys() - self._leaving.keys():

@@ -33,12 +33,11 @@ class Diagnosis:
 
     def diagnose(self, asked: do.Diagnose) -> Diagnosed:
         """Never raises: a job is not lost to its own diagnosis."""
-        from ftslurm.policies.diagnose.classify import classify
-        from ftslurm.policies.diagnose.hits import Facts
-        from ftslurm.policies.diagnose.spread import on_the_whole
+        from ftslurm.policies.diagnose import Facts, diagnose
+        from ftslurm.policies.weigh.spread import on_the_whole
 
         try:
-            found = on_the_whole(classify(asked.ends, Facts(asked.faults, asked.bad), self.load()), asked)
+            found = on_the_whole(diagnose(asked.ends, Facts(asked.faults, asked.bad), self.load()), asked)
         except Exception as error:  # the edge of the judgement: whatever is wrong here, the ladder goes on without it
             log.exception("the classification failed")
             found = unknown(f"the classification failed ({error})")
@@ -67,9 +66,9 @@ class Diagnosis:
     def _load_quietly(self) -> None:
         """All that the end of an attempt needs: when it comes, somebody may have put another version into our folder."""
         try:
-            import ftslurm.policies.diagnose.classify
-            import ftslurm.policies.diagnose.spread
+            import ftslurm.policies.diagnose
             import ftslurm.policies.hang.hints
+            import ftslurm.policies.weigh.spread
             import ftslurm.report.card  # noqa: F401 -- for later
 
             self.load()

@@ -71,6 +71,7 @@ class Effects:
         channel = for_launch(self._channel(), self._sources.new_step())
         self._step = self._launcher.launch(channel, decision.layout, decision.overlap, decision.shares)
         self._sources.callers.launched(self._step)
+        self._sources.watch_words()
 
     def _kill_step(self, _: do.KillStep) -> None:
         self._sources.callers.farewell()
@@ -110,8 +111,8 @@ class Effects:
 
     # --- Slurm
 
-    def _ask(self, _: do.AskSlurm) -> None:
-        self._sources.background(self._scheduler.ask)
+    def _ask(self, d: do.AskSlurm) -> None:
+        self._sources.background(partial(self._scheduler.ask, d.without))
 
     def _probe(self, decision: do.ProbeNodes) -> None:
         for node in decision.nodes:

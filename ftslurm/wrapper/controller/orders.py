@@ -24,6 +24,7 @@ class RankSetup:
     tail_bytes: int = 0  # of its output are kept for the diagnosis
     silence_s: float = 0.0  # of its output that is noticed, 0: none is
     inject: str = ""  # folder of what the program interface puts into its interpreter
+    alone: bool = False  # Slurm signals the shim alone, and not what is below it
     beat_limits: Mapping[str, Any] = field(default_factory=dict)  # ft_launcher's configuration
 
 
@@ -60,6 +61,7 @@ class Orders:
                     f"ftrun: {decision.banner}" if decision.banner else "",
                     self._setup.banner_streams,
                     logs,
+                    self._setup.alone,
                 )
             )
 
@@ -69,7 +71,7 @@ class Orders:
 
     def _signal(self, decision: do.SignalRanks) -> None:
         """Not by the launcher: srun ends a step by SIGKILL when it gets a SIGTERM (seen on 22.05)."""
-        self._to_shims({"t": "signal", "number": decision.number}, decision.ranks)
+        self._to_shims({"t": "signal", "number": decision.number, "group": decision.group}, decision.ranks)
 
     def _to_shims(self, message: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         for rank, peer in list(self._callers.shims.items()):

@@ -29,10 +29,21 @@ from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
-from ftslurm.slurm.commands import ANSWER_ENV, COMMENT_PREFIX, address, comment_argv, show_job_argv, steps_argv
+from ftslurm.slurm.commands import (
+    ANSWER_ENV,
+    COMMENT_PREFIX,
+    address,
+    comment_argv,
+    show_job_argv,
+    show_partition_argv,
+    show_qos_argv,
+    steps_argv,
+)
 from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
+from ftslurm.slurm.preemption import end_of_grace, preempted
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
+from ftslurm.wrapper.requeue.fit import Fit, FitQuestions
 from ftslurm.wrapper.requeue.keeper import keep, start_words
 from ftslurm.wrapper.requeue.late_steps import Outage, steps_here
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
@@ -71,12 +82,14 @@ class SlurmScheduler:
     _places: dict[str, NodeView] = field(default_factory=dict)
     outage: Outage = field(default_factory=Outage)
 
-    def ask(self) -> SlurmAnswered:
+    def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
         began = self.clock()
         try:
             job = self.client.job(self.job)
             config = self.client.config()
-            said = answer(job, self.client.nodes(), has_epilog(config))
+            nodes = self.client.nodes()
+            fit = FitQuestions(self.run, self.env, self.timeout_s).look(job, nodes, without)
+            said = with_fit(answer(job, nodes, has_epilog(config)), fit, without)
             said = replace(said, slurmd_timeout_s=seconds(config.get("SlurmdTimeout", "")))
             # Slurm's moments as our clock will show them: what is left until then is counted with it.
             lead_s = slurms_lead_s(config)
@@ -88,10 +101,25 @@ class SlurmScheduler:
             over = self.lenders.ended()
             self.outage.note(began, True, up_at)
             late_s = self.clock() - began
-            return replace(said, state=state, end_time=end_time, late_s=late_s, up_since=up_at, loans_over=over)
+            said = replace(said, state=state, end_time=end_time, late_s=late_s, up_since=up_at, loans_over=over)
+            return self._with_preemption(said, job, config, lead_s) if job.preempt_time else said
         except FtslurmError as error:
             self.outage.note(began, False)
             return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
+
+    def _with_preemption(self, said: SlurmAnswered, job: JobView, config: Mapping[str, str], lead_s: float) -> SlurmAnswered:
+        """What Slurm does at the end of the grace, and when that is. Raises: FtslurmError."""
+        partition = self._show(show_partition_argv(job.partition))
+        by_qos = config.get("PreemptType", "") == "preempt/qos" and "slurmdbd" in config.get("AccountingStorageType", "")
+        qos = self._show(show_qos_argv()) if by_qos else ""
+        grace_over = int(end_of_grace(job, partition) - lead_s)
+        end_time = min((at for at in (said.end_time, grace_over) if at > 0), default=0)
+        return replace(said, preempted=preempted(job, config, partition, qos), end_time=end_time)
+
+    def _show(self, argv: Sequence[str]) -> str:
+        """Slurm's answer, empty where it has none."""
+        done = self.run(argv, self.timeout_s, env={**self.env, **ANSWER_ENV})
+        return done.stdout if done.status == 0 else ""
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         """By Slurm's word, where it has one against the node, and by its slurmd."""
@@ -264,13 +292,15 @@ def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> Slu
         for node in nodes
         if node.name in mine and node.state is NodeState.BAD
     )
-    partitions = set(job.partition.split(","))
-    # All nodes of the partition, down ones too: they may come back while the job waits. What must not happen is a job
-    # that can never start because it may use no node at all.
-    usable = frozenset(node.name for node in nodes if node.partitions & partitions) or None
     # While it cleans up Slurm shows nothing but that (unless the job waits to run again).
     state = "COMPLETING" if job.completing and job.state is JobState.UNKNOWN else job.state.value
     return SlurmAnswered(
-        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1), epilog=epilog,
-        excluded=job.excluded,
+        state, job.batch, job.requeue, job.end_time, bad, node_count=max(job.node_count, len(mine), 1), epilog=epilog,
+        excluded=job.excluded, to_be_held=job.to_be_held,
     )  # fmt: skip
+
+
+def with_fit(said: SlurmAnswered, fit: Fit, without: Sequence[str]) -> SlurmAnswered:
+    least = fit.least if fit.least < said.node_count else 0
+    asked = frozenset(without)
+    return replace(said, usable=fit.usable or None, idle=fit.idle, least=least, without=asked, fits=fit.fits)

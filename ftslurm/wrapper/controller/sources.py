@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.callers import Callers, Limits
 from ftslurm.wrapper.controller.reports import Meaning, Reports
 from ftslurm.wrapper.controller.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
+from ftslurm.wrapper.output.srun_words import SrunWords
 from ftslurm.wrapper.shim.signals import waking
 from ftslurm.wrapper.wire.caller import Caller
 from ftslurm.wrapper.wire.channel import Message, Peer, Server
@@ -34,6 +36,8 @@ LONG_S = 86400.0
 STOP_AFTER_S = 1.0
 # From one look for requests of the owner's to the next. People wait for the answer, and a file server has thousands of jobs.
 REQUESTS_S = 2.0
+# From one look at what srun says to the next, while a step comes up.
+WORDS_S = 1.0
 
 
 class Sources:
@@ -42,9 +46,10 @@ class Sources:
     def __init__(
         self, clock: Clock, signals: Signals, meaning: Meaning, address: str = "", limits: Limits | None = None,
         ports: tuple[int, int] | None = None, runs: Callable[[], bool] = lambda: True,
-        handover_plan: Callable[[str], Message | None] = lambda node: None,
+        handover_plan: Callable[[str], Message | None] = lambda node: None, stderr: str = "",
     ) -> None:  # fmt: skip
-        """runs, handover_plan: see Callers."""
+        """runs, handover_plan: see Callers. stderr: the file that our stderr is, or empty."""
+        self._words = SrunWords(stderr)
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._queue: deque[Event] = deque()
@@ -58,6 +63,7 @@ class Sources:
         self.reports = Reports(meaning)
         self._soon: deque[Callable[[], object]] = deque()
         self._stop_at: float | None = None  # monotonic
+        self._worked_until = 0.0  # CPU seconds of the thread that calls `next`
         self._over = threading.Event()
         self._checkpoints: CheckpointWatch | None = None
 
@@ -77,7 +83,8 @@ class Sources:
             while self._soon:
                 self._soon.popleft()()
             now = self._clock.mono()
-            if moments and now - min(moments) > AWAY_S:
+            worked_s = self._worked_s()
+            if moments and now - min(moments) - worked_s > AWAY_S:
                 self.callers.contact.excuse(now)
                 self._queue.appendleft(StoodStill(now - min(moments)))
             if self._stop_at is not None and now >= self._stop_at:
@@ -92,6 +99,11 @@ class Sources:
             if not self._queue and until is not None and now >= until:
                 return TimePassed()
         return self._queue.popleft()
+
+    def _worked_s(self) -> float:
+        """CPU time of this loop since the last question: the end of a thousand ranks takes seconds, and is no suspension."""
+        before, self._worked_until = self._worked_until, time.thread_time()
+        return self._worked_until - before
 
     def put(self, event: Event) -> None:
         """From any thread."""
@@ -144,8 +156,22 @@ class Sources:
             self._checkpoints = CheckpointWatch(patterns, settle_s, self.put)
             self._checkpoints.start()
 
+    def watch_words(self, every_s: float = WORDS_S) -> None:
+        """Read what srun says of a step that was just launched, until all its tasks are there."""
+
+        def keep_looking() -> None:
+            while not self._over.wait(every_s) and self.callers.awaits_tasks:
+                self.soon(self._look_at_words)
+
+        threading.Thread(target=keep_looking, daemon=True).start()
+
+    def _look_at_words(self) -> None:
+        if self.callers.awaits_tasks:
+            self._queue.extend(self._words.look())
+
     def new_step(self) -> int:
         """Whoever is left of the step before has nothing to say about the next. Gives the number of its launch, from 1."""
+        self._words.begin()
         self.reports.new_step()
         return self.callers.new_step()
 
@@ -167,6 +193,7 @@ class Sources:
             elif number != SIGCHLD:
                 self._queue.append(SignalSeen(number))
             else:
+                self._look_at_words()  # srun's last ones, before its end
                 self._queue.extend(self.callers.child_ended())
 
     def _message(self, peer: Peer, message: Message) -> None:

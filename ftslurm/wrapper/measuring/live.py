@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import ftslurm
 from ftslurm.errors import FtslurmError
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.model.folds.summary import summarise
 from ftslurm.model.record import Record
 from ftslurm.model.settings.tree import Settings
@@ -78,7 +76,7 @@ def _text_file(
 
 def _trace(ledger: Path, endpoint: str, say: Callable[[str], None]) -> None:
     """Send the trace from a process of its own, which is stopped if it takes too long."""
-    python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+    python = own_python()
     try:
         done = run_group(python.module_argv("ftslurm.wrapper.measuring.traces", str(ledger), endpoint), TRACE_LIMIT_S, os.environ)
     except FtslurmError as error:

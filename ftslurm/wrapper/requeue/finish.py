@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.journal import Journal
@@ -24,6 +25,7 @@ from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.parse import seconds
 from ftslurm.wrapper.requeue.course import AskForChanges, Held, Known, PartFirst, Plain, course
 from ftslurm.wrapper.requeue.dead_nodes import part_with_dead
+from ftslurm.wrapper.requeue.fit import still_fits
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock
 
 # Slurm waits for such a node until it marks it DOWN: that does not tell how long live nodes need.
@@ -35,12 +37,13 @@ SPARE_S = 3.0
 
 def finish_open_requeue(
     client: SlurmClient, number: int, journal: Journal, history: History, start: Start, allow_first: bool, outsider: str = "",
+    in_step: bool = False,
 ) -> str:  # fmt: skip
     """Carry out the open requeue of `history`, and record its end in `journal`. Gives what was done, in words.
 
     number: of the job. history: the content of `journal`. allow_first: also requeue a job that was submitted with --no-requeue.
     outsider: who finishes it, for the ledger, if that is no step of the job: the requeue does not end an outsider, and no node
-    waits for its end. Raises: FtslurmError.
+    waits for its end. in_step: see Plan. Raises: FtslurmError.
     """
     decided = history.requeues.open
     if decided is None:
@@ -49,11 +52,12 @@ def finish_open_requeue(
     if not outsider:
         start = replace(start, watch_s=min(start.watch_s, _may_live_s(config)))
     here = "" if outsider else os.environ.get("SLURMD_NODENAME", "")
-    plan = plan_for(history, decided.exclude, start, allow_first, here)
+    plan = plan_for(history, decided.exclude, start, allow_first, here, partial(still_fits, client), in_step)
     job = client.job(number)
     may_go = job.state is JobState.RUNNING and (job.requeue or allow_first) and not runs_again(job, plan)
     known = _follow(client, _known(job, may_go, history, decided.dead, config))
     way = course(known)
+    let_in: frozenset[str] = frozenset()
     if isinstance(way, Plain):
         client.requeue(number)
         what = f"{AS_IT_IS}: {way.why}"
@@ -64,12 +68,13 @@ def finish_open_requeue(
             with suppress(StateError):  # on a full disk only the next start is a guess again, and a held job must continue
                 journal.append([CleanUpBegan(time.time(), decided.id, since, usual, watched_s, others_clean)])
 
-        what = give_back(client, number, plan, slurms_clock(config), write_down)
+        given = give_back(client, number, plan, slurms_clock(config), write_down)
+        what, let_in = given.what, given.let_in
         said = way.said if isinstance(way, Held) else ""
         what += f"; {said}" if said else ""
     what += _next_start(client, number, decided.dead, config)
     what += f", finished {outsider}" if outsider else ""
-    journal.append([CarriedOut(time.time(), decided.id, True, what)])
+    journal.append([CarriedOut(time.time(), decided.id, True, what, tuple(sorted(let_in)))])
     return what
 
 

@@ -20,10 +20,10 @@ from ftslurm.slurm.choice import choose_client
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
 
 
-def keep(number: int, ledger: Path, start: Start, allow_first: bool, client: str, timeout_s: float) -> str:
-    """Carry out the open requeue of `ledger`, and record its end. Raises: FtslurmError."""
+def keep(number: int, ledger: Path, start: Start, allow_first: bool, client: str, timeout_s: float, in_step: bool = False) -> str:
+    """Carry out the open requeue of `ledger`, and record its end. in_step: see Plan. Raises: FtslurmError."""
     slurm, journal = choose_client(client, timeout_s), Journal(ledger)
-    return finish_open_requeue(slurm, number, journal, fold(journal.read().records), start, allow_first)
+    return finish_open_requeue(slurm, number, journal, fold(journal.read().records), start, allow_first, in_step=in_step)
 
 
 def start_words(start: Start) -> tuple[str, str, str]:
@@ -38,7 +38,7 @@ def main() -> None:
     job, ledger, in_s, watch_s, epilog, allow_first, client, timeout_s = sys.argv[1:]
     start = Start(float(in_s), float(watch_s), epilog == "1")
     try:
-        print(visible(keep(int(job), Path(ledger), start, allow_first == "1", client, float(timeout_s))))
+        print(visible(keep(int(job), Path(ledger), start, allow_first == "1", client, float(timeout_s), in_step=True)))
     except FtslurmError as error:
         print(visible(error), file=sys.stderr)
         sys.exit(error.exit_status)

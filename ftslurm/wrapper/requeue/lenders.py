@@ -23,6 +23,7 @@ from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.node_check import Question, read_answer
+from ftslurm.wrapper.requeue.fit import inherited, plain_env
 
 # Seconds between two looks at a pending donor job: Slurm schedules a new job at once, or when something ends.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
@@ -120,21 +121,11 @@ class Lenders:
         time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
         gres = commands.gres_of(ours, self.env)
         shape = commands.shape_of(ours, self.env)
-        argv = commands.donor_argv(ours, gres, exclude, time_left_s, self._inherited(), self.settings.donor_options, shape)
+        argv = commands.donor_argv(ours, gres, exclude, time_left_s, inherited(self.env), self.settings.donor_options, shape)
         words = (str(self.job), str(self.restarts), f"{self.settings.slurm_timeout_s:g}")
         script = f"#!/bin/sh\nexec {shlex.join(self.python.module_argv('ftslurm.wrapper.requeue.donor', *words))}\n"
         done = self.run(argv, self.settings.slurm_timeout_s, stdin=script, env=plain_env(self.env))
         return commands.submitted(done.status, done.stdout, done.stderr)
-
-    def _inherited(self) -> dict[str, str]:
-        """The environment for the donor job, as ours was submitted."""
-        return {
-            option: self.env[name]
-            for option, name in (
-                ("account", "SLURM_JOB_ACCOUNT"), ("qos", "SLURM_JOB_QOS"), ("reservation", "SLURM_JOB_RESERVATION"),
-            )
-            if self.env.get(name)
-        }  # fmt: skip
 
     def _running(self, job: int, wait_s: float, boots: Callable[[str], object]) -> JobView:
         """The donor job once it runs, has ended or waits in vain, or its state after `wait_s`. boots: is told its node if that
@@ -271,8 +262,3 @@ def why_not_lent(donor: JobView, wait_s: float, no_room: str = "") -> str:
         return f"{', '.join(donor.nodes)} of donor job {donor.number} did not come up: {donor.state.value}: {donor.reason}"
     when = f" after {wait_s:g} s" if donor.state is JobState.PENDING else ""
     return f"donor job {donor.number} was {donor.state.value}{when}{f': {donor.reason}' if donor.reason else ''}"
-
-
-def plain_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of our environment that a donor job's script needs: slurmctld stores it, so it must hold nothing private."""
-    return {name: env[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF") if name in env}

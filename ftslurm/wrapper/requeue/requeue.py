@@ -1,7 +1,9 @@
 """Requeues a job so that it soon runs again on other nodes: the one recipe that all callers follow.
 
 Slurm accepts a new ExcNodeList and start time only for a pending job, and a requeue sends SIGTERM to the whole job. So: requeue
-it held (from here the scheduler cannot start it), exclude nodes, set the start time, release. The start time must be in the
+it, exclude nodes, set the start time. A step of the job does this, and the scheduler cannot start the job before that step has
+ended. Anybody else requeues it held, and releases it at the end; then Slurm computes its priority anew, also one that an operator
+has set (a requeue alone keeps it). The start time must be in the
 future when the clean-up ends, or Slurm adds its 121 s. If the length of the clean-up is unknown, a safely late time is set first;
 the job's NodeList shows the nodes that are not clean yet, and when only our own remains, the start time is moved to what that one
 still needs. Seen on 22.05, 24.11 and 26.05: docs/slurm-facts.md, "The 121 seconds" and "Changes to a requeued job".
@@ -15,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from ftslurm.errors import SlurmRefused
 from ftslurm.model.decisions import Start
@@ -40,6 +43,14 @@ AS_IT_IS = "requeued without changes, so it starts after Slurm's own delay (usua
 RUNS_AGAIN = "requeued already, and it runs again"
 
 
+# Could this job, which waits, ever start without these nodes? None: not known.
+Fits = Callable[[JobView, frozenset[str]], "bool | None"]
+
+
+def _nobody_asks(job: JobView, without: frozenset[str]) -> bool | None:
+    return None
+
+
 def _tell_nobody(since: float, watched_s: float, others_clean: bool) -> None:
     pass
 
@@ -49,7 +60,8 @@ class Plan:
     """exclude: nodes to exclude. ours: nodes that an earlier requeue of ours excluded, which may be used again.
 
     schedule: the scheduling in which the requeue was decided (RunBegan), None if unknown. here: the node of the job on which the
-    caller runs, and which is not clean before the caller has ended; empty: none.
+    caller runs, and which is not clean before the caller has ended; empty: none. fits: asks Slurm. in_step: the caller is a step
+    of the job, which no requeue ends at once, so that the job cannot start before the caller has ended.
     """
 
     exclude: frozenset[str]
@@ -58,11 +70,24 @@ class Plan:
     allow_first: bool = False
     schedule: int | None = None
     here: str = ""
+    fits: Fits = _nobody_asks
+    in_step: bool = False
 
 
-def plan_for(history: History, exclude: Iterable[str], start: Start, allow_first: bool, here: str = "") -> Plan:
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """what: was done, in words. let_in: nodes to exclude without which the job could never start, so that it keeps them."""
+
+    what: str
+    let_in: frozenset[str] = frozenset()
+
+
+def plan_for(
+    history: History, exclude: Iterable[str], start: Start, allow_first: bool, here: str = "", fits: Fits = _nobody_asks,
+    in_step: bool = False,
+) -> Plan:  # fmt: skip
     schedule = history.last_run.schedule if history.last_run is not None else None
-    return Plan(frozenset(exclude), history.exclusions.ours, start, allow_first, schedule, here)
+    return Plan(frozenset(exclude), history.exclusions.ours, start, allow_first, schedule, here, fits, in_step)
 
 
 def runs_again(job: JobView, plan: Plan) -> bool:
@@ -73,32 +98,34 @@ def runs_again(job: JobView, plan: Plan) -> bool:
 def give_back(
     client: SlurmClient, number: int, plan: Plan, clock: Callable[[], float],
     began: Began = _tell_nobody, pause: Callable[[float], None] = time.sleep,
-) -> str:  # fmt: skip
-    """Follow the recipe from any state of the job; gives what was done, in words.
+) -> GivenBack:  # fmt: skip
+    """Follow the recipe from any state of the job.
 
     clock: Unix seconds, slurmctld's (`slurms_clock`). began: is called with what CleanUpBegan holds. pause: waits for the given
     number of seconds. Raises: SlurmRefused, SlurmUnavailable, UnknownJob. If it stops half-way, the job is held, not back on a
-    bad node.
+    bad node, unless Slurm no longer answers a step of the job: then it comes back by Slurm's own delay.
     """
     first = clock()
     job = client.job(number)
     if is_over(job):  # Slurm would requeue even a cancelled job as long as it remembers it
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
     if runs_again(job, plan):
-        return RUNS_AGAIN
-    held_now, stays_held = job.state is not JobState.PENDING, job.to_be_held
-    if held_now:
-        _hold(client, job, plan)
+        return GivenBack(RUNS_AGAIN)
+    requeued_now, stays_held = job.state is not JobState.PENDING, job.to_be_held
+    if requeued_now:
+        _requeue(client, job, plan)
         job = client.job(number)
     since = clock()
-    if held_now:
+    if requeued_now:
         began(since, 0.0, False)
-    excluded = (job.excluded - plan.ours) | plan.exclude
+    let_in = _never_without(job, plan)
+    plan = replace(plan, exclude=plan.exclude - let_in)
     named = job.required & plan.exclude  # nodes that the user required; Slurm would let the job wait for them forever
-    if named:
-        client.require(number, sorted(job.required - named))
-    if excluded != job.excluded:
-        client.exclude(number, sorted(excluded))
+    try:
+        _exclude(client, job, plan, named)
+    except SlurmRefused:
+        client.requeue_held(number)  # just held, where it waits already
+        raise
     watch = plan.start.watch_s > 0 and bool({*job.cleaning} - {plan.here}) and not job.expedited
     said = "" if job.expedited else _start_in(client, job, plan, clock, first, since, watch)
     if stays_held:
@@ -106,10 +133,19 @@ def give_back(
     elif client.job(number).held:
         client.release(number)
     if watch and not said and not stays_held:
-        said = _watch(client, job, plan, clock, since, pause, began if held_now else _tell_nobody)
+        said = _watch(client, job, plan, clock, since, pause, began if requeued_now else _tell_nobody)
     without = f" without {', '.join(sorted(plan.exclude))}" if plan.exclude else ""
     taken = f" ({', '.join(sorted(named))} taken off its --nodelist)" if named else ""
-    return f"requeued{without}{taken}{said}"
+    kept = f"; {', '.join(sorted(let_in))} not excluded: Slurm could never start the job without" if let_in else ""
+    return GivenBack(f"requeued{without}{taken}{kept}{said}", let_in)
+
+
+def _never_without(job: JobView, plan: Plan) -> frozenset[str]:
+    """Nodes that would be excluded now, and for which the job would wait for ever. A job that waits shows all that it asks for:
+    this is known better than when the requeue was decided."""
+    new = plan.exclude - job.excluded
+    asked = replace(job, excluded=job.excluded - plan.ours)
+    return new if new and plan.fits(asked, plan.exclude) is False else frozenset()
 
 
 def slurms_clock(config: Mapping[str, str]) -> Callable[[], float]:
@@ -185,10 +221,21 @@ def start_when_clean(client: SlurmClient, number: int, watch_s: float, clock: Ca
     return f"its nodes are clean{refused or ', it starts now'}"
 
 
-def _hold(client: SlurmClient, job: JobView, plan: Plan) -> None:
+def _requeue(client: SlurmClient, job: JobView, plan: Plan) -> None:
     if not job.requeue and plan.allow_first:
         client.allow_requeue(job.number)
-    client.requeue_held(job.number)
+    if plan.in_step:
+        client.requeue(job.number)
+    else:
+        client.requeue_held(job.number)
+
+
+def _exclude(client: SlurmClient, job: JobView, plan: Plan, named: frozenset[str]) -> None:
+    excluded = (job.excluded - plan.ours) | plan.exclude
+    if named:
+        client.require(job.number, sorted(job.required - named))
+    if excluded != job.excluded:
+        client.exclude(job.number, sorted(excluded))
 
 
 def _start_at(client: SlurmClient, number: int, start: float) -> str:

@@ -82,7 +82,7 @@ EXEC_LOOKS, EXEC_S = 20, 0.005  # a process may have no environment at all, so n
 
 def descendants(root: int) -> list[int]:
     """Every process below `root`, by the kernel's own list where it has one (CONFIG_PROC_CHILDREN), else by parents."""
-    if os.path.exists(f"/proc/{root}/task/{root}/children"):
+    if os.path.exists("/proc/thread-self/children"):  # not of `root`, which may have ended: then nothing is below it
         found, ahead = [], [root]
         while ahead:
             children = _children(ahead.pop())
@@ -267,10 +267,10 @@ class Command:
                 faked = self.crash_status and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
                 self.status = self.crash_status << 8 if faked else status
 
-    def signal(self, number: int) -> None:
-        """To the command itself, as Slurm signals a task."""
+    def signal(self, number: int, group: bool = False) -> None:
+        """To the command itself, as Slurm signals a task. group: to its process group, as torchrun does."""
         if self.pid and self.status is None:
-            send_signal(self.pid, number)
+            send_signal(-self.pid if group else self.pid, number)
 
     def stop(self, now: float, grace_s: float, kill_wait_s: float, asked: bool = False) -> None:
         """SIGTERM (unless `asked` already) to the process group and to whatever left it; a second call can only shorten
@@ -1268,7 +1268,8 @@ def page_folder(step: str, channel: Channel) -> str:
     # _is_older() knows them; the mark is the step's own, so that nobody who sees one can take the name of the next.
     family, mark = (blake2s(what, key=channel.secret).hexdigest() for what in (b"pages", f"pages of {step}".encode()))
     base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
-    return f"{base}/ftslurm.{os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
+    # In a container our number may be another one than outside (--container-remap-root), where the agent looks for it.
+    return f"{base}/ftslurm.{os.environ.get('SLURM_JOB_UID') or os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
 
 
 def why_not_private(path: str) -> str:
@@ -1495,35 +1496,63 @@ def hello(env: Mapping[str, str], rank: int, total: int, launch: int, address: s
 SEND_TIMEOUT_S = 5.0
 
 
+# For ftrun to answer who calls: it may have thousands to greet at the same time.
+GREETING_S = 10.0
+# Who was not answered then waits before it calls again, twice as long each time and not all alike: a call that is given up and
+# made again costs ftrun two greetings, and many of those more than it has time for.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
+
+
+class Busy(OSError):
+    """The host accepted the call, and the controller did not greet in time."""
+
+
 class NobodyListens(OSError):
     """Every address refused: the host is up, and the controller is not."""
 
 
-def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, SignedConnection]:
+class NobodyAnswers(OSError):
+    """No answer in time: what a firewall makes of a connection that it does not let through."""
+
+
+def pause_s(tries: int) -> float:
+    """Before another call, after so many that were not answered; 0 for none."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1)) * (0.5 + os.urandom(1)[0] / 256) if tries else 0.0
+
+
+def connect(
+    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S
+) -> tuple[socket.socket, SignedConnection]:
     """A connection whose other side has proved to be our controller.
 
-    Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
+    Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out,
+    Busy when it did not greet.
     """
     launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
     addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
-    deadline, last = time.monotonic() + timeout_s, OSError("no address")
+    deadline, last, unanswered = time.monotonic() + timeout_s, OSError("no address"), 0
     while time.monotonic() < deadline:
         refused = set()
         for address in addresses:
             try:
-                return _connect(address, channel, min(10.0, timeout_s))
+                return _connect(address, channel, min(10.0, timeout_s), greeting_s)
+            except Busy as error:
+                last, unanswered = Busy(f"{address} port {channel.port}: {error}"), unanswered + 1
             except (OSError, LinkError) as error:
                 if not isinstance(error, socket.gaierror):
                     refused.add(isinstance(error, ConnectionRefusedError))
-                last = OSError(f"{address} port {channel.port}: {error}")
+                kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
+                last = kind(f"{address} port {channel.port}: {error}")
         if refused == {True}:
             last = NobodyListens(*last.args)
-        time.sleep(0.2)  # nothing to await: the other side has to come up
+        # Nothing to await: the other side has to come up, or to have time.
+        time.sleep(min(pause_s(unanswered) or 0.2, max(deadline - time.monotonic(), 0.0)))
     raise last
 
 
-def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, SignedConnection]:
+def _connect(address: str, channel: Channel, timeout_s: float, greeting_s: float) -> tuple[socket.socket, SignedConnection]:
     sock = _dial(address, channel.port, timeout_s)
+    sock.settimeout(greeting_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -1531,11 +1560,13 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
         while not link.ready:
             data = sock.recv(4096)
             if not data:
-                raise LinkError("it hung up during the greeting")
+                raise Busy("it hung up during the greeting")
             link.feed(data)
             sock.sendall(link.take_outbox())
-    except BaseException:
+    except BaseException as error:
         sock.close()
+        if isinstance(error, socket.timeout):
+            raise Busy("it does not answer") from None
         raise
     sock.settimeout(SEND_TIMEOUT_S)
     return sock, link
@@ -1729,7 +1760,8 @@ def waking() -> tuple[int, int]:
 def passes_signals_on(env: Mapping[str, str]) -> bool:
     """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
 
-    Only a step's own cgroup means the former. Source: proctrack_p_signal in Slurm's proctrack plugins.
+    Only a step's own cgroup means the former; in a cgroup namespace none is to be seen, and the controller says so (`alone`).
+    Source: proctrack_p_signal in Slurm's proctrack plugins.
     """
     if env.get("FTSLURM_LOCAL"):
         return True
@@ -1875,6 +1907,7 @@ class Session:
         self._has = 0  # the last beat whose answer came
         self._welcome = False
         self._refused_at: float | None = None
+        self._unanswered = 0  # calls since the last connection that ftrun took and did not answer
         self._ends_by = 0.0  # until when the end of ftrun is to be expected
         self._found: tuple[socket.socket, SignedConnection] | OSError | None = None  # by the thread that dials
         self._sock: socket.socket | None = None
@@ -2000,7 +2033,7 @@ class Session:
         lease_s, self._beat_s = (number_in(message[name], 0, 1e9) for name in ("lease_s", "beat_s"))
         self.lease.lasts(lease_s)
         self.grace_s = number_in(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9)
-        self._welcome, self._refused_at = True, None
+        self._welcome, self._refused_at, self._unanswered = True, None, 0
         self._close_given_up()
         self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
         self.lease.renew(self._hello_at, message)
@@ -2045,8 +2078,10 @@ class Session:
             self.gone = f"cannot start a thread to call ftrun again: {error}"
 
     def _dialling(self) -> None:
+        time.sleep(pause_s(self._unanswered))
+        limit_s = min(REDIAL_S, self._patience_s(boot_s()))
         try:
-            self._found = connect(self._channel, self._env, min(REDIAL_S, self._patience_s(boot_s())))
+            self._found = connect(self._channel, self._env, limit_s, GREETING_S if limit_s == REDIAL_S else limit_s)
         except OSError as error:
             self._found = error
         os.write(self._wake_write, b"!")
@@ -2062,7 +2097,27 @@ class Session:
             self._refused_at = None
         elif self._refused_at is None:
             self._refused_at = boot_s()
+        self._unanswered = self._unanswered + 1 if isinstance(found, Busy) else 0
         self._dial()
+
+
+# --- several.py
+# What was made for one srun of a step that has several.
+
+WHOLE = "FTSLURM_WHOLE_"  # see policies/environment.py
+
+
+def for_the_whole(env: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """`env` for the command, in which RANK, WORLD_SIZE and the like speak of the whole step. own: as the task got it.
+
+    Hooks of containers make these of what one srun says (enroot's 50-slurm-pytorch, pyxis). Where a step has several sruns, each
+    part would be a training of its own. They are somebody else's if they do not agree with that srun.
+    """
+    whole = {name[len(WHOLE) :]: env.pop(name) for name in list(env) if name.startswith(WHOLE)}
+    world = own.get("WORLD_SIZE")
+    if world and world == own.get("SLURM_NTASKS") and world != whole.get("WORLD_SIZE", world):
+        env.update({name: value for name, value in whole.items() if name in own})
+    return env
 
 
 # --- survivors.py
@@ -2236,6 +2291,7 @@ class Shim:
     def _told(self, message: Message) -> None:
         what = message["t"]
         if what == "start":
+            self._passes_on = self._passes_on or bool(message.get("alone"))
             self._start(
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
                 str(message.get("inject") or ""), self._banner(message), message.get("logs") or {},
@@ -2254,7 +2310,7 @@ class Shim:
             if not self._ending.told:
                 self._say({"t": "words", "attempt": self._command.attempt, "tail": self._output.words()})
         elif what == "signal":
-            self._command.signal(int(message["number"]))
+            self._command.signal(int(message["number"]), bool(message.get("group")))
         elif what == "drill":
             self._drill.told(message, time.monotonic())
         elif what == "end":
@@ -2282,7 +2338,7 @@ class Shim:
         for fd, line in banner:
             print_at_once(fd, line)
         self._own_status = None
-        env = {**self._env, **self._pages.variables(attempt), **env}
+        env = for_the_whole({**self._env, **self._pages.variables(attempt), **env}, self._env)
         self._ending.begin(env.get(PAGE_VARIABLE, ""))
         if inject and os.path.isdir(inject):
             env["PYTHONPATH"] = f"{inject}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else inject
@@ -2415,6 +2471,7 @@ class Shim:
 
 CONNECT_TIMEOUT_S = 30.0
 MARK = "FTSLURM_CALLED"  # see system/programs.py
+SET_ASIDE = ("FTSLURM_LD_PRELOAD", "FTSLURM_LD_AUDIT")  # see launchers/python.py
 
 
 def main() -> None:
@@ -2429,15 +2486,16 @@ def main() -> None:
     try:
         channel = Channel(env.pop(CHANNEL_VARIABLE))
         env.pop(MARK, None)
+        for name in [name for name in env if name.startswith(SET_ASIDE)]:
+            env[name.removeprefix("FTSLURM_")] = env.pop(name)
         sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
         local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)
         status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
     except (IndexError, KeyError, OSError, ValueError) as error:
-        complain(
-            f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {error}"
-            " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)"
-        )
+        firewall = " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)"
+        why = f"{error}{firewall if isinstance(error, NobodyAnswers) else ''}"
+        complain(f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {why}")
         os._exit(OWN_FAILURE)
     output.deliver(DELIVER_S)
     end_as(status)

@@ -127,10 +127,10 @@ class Command:
                 faked = self.crash_status and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
                 self.status = self.crash_status << 8 if faked else status
 
-    def signal(self, number: int) -> None:
-        """To the command itself, as Slurm signals a task."""
+    def signal(self, number: int, group: bool = False) -> None:
+        """To the command itself, as Slurm signals a task. group: to its process group, as torchrun does."""
         if self.pid and self.status is None:
-            send_signal(self.pid, number)
+            send_signal(-self.pid if group else self.pid, number)
 
     def stop(self, now: float, grace_s: float, kill_wait_s: float, asked: bool = False) -> None:
         """SIGTERM (unless `asked` already) to the process group and to whatever left it; a second call can only shorten

@@ -23,6 +23,7 @@ from ftslurm.wrapper.shim.protocol.hello import hello
 from ftslurm.wrapper.shim.protocol.messages import Message
 from ftslurm.wrapper.shim.protocol.session import ORPHAN_KILL_WAIT_S, Session
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
+from ftslurm.wrapper.shim.several import for_the_whole
 from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
 from ftslurm.wrapper.shim.survivors import end_left_before
 from ftslurm.wrapper.shim.timers import Guard, boot_s
@@ -154,6 +155,7 @@ class Shim:
     def _told(self, message: Message) -> None:
         what = message["t"]
         if what == "start":
+            self._passes_on = self._passes_on or bool(message.get("alone"))
             self._start(
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
                 str(message.get("inject") or ""), self._banner(message), message.get("logs") or {},
@@ -172,7 +174,7 @@ class Shim:
             if not self._ending.told:
                 self._say({"t": "words", "attempt": self._command.attempt, "tail": self._output.words()})
         elif what == "signal":
-            self._command.signal(int(message["number"]))
+            self._command.signal(int(message["number"]), bool(message.get("group")))
         elif what == "drill":
             self._drill.told(message, time.monotonic())
         elif what == "end":
@@ -200,7 +202,7 @@ class Shim:
         for fd, line in banner:
             print_at_once(fd, line)
         self._own_status = None
-        env = {**self._env, **self._pages.variables(attempt), **env}
+        env = for_the_whole({**self._env, **self._pages.variables(attempt), **env}, self._env)
         self._ending.begin(env.get(PAGE_VARIABLE, ""))
         if inject and os.path.isdir(inject):
             env["PYTHONPATH"] = f"{inject}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else inject

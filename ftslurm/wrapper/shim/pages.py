@@ -56,7 +56,8 @@ def page_folder(step: str, channel: Channel) -> str:
     # _is_older() knows them; the mark is the step's own, so that nobody who sees one can take the name of the next.
     family, mark = (blake2s(what, key=channel.secret).hexdigest() for what in (b"pages", f"pages of {step}".encode()))
     base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
-    return f"{base}/ftslurm.{os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
+    # In a container our number may be another one than outside (--container-remap-root), where the agent looks for it.
+    return f"{base}/ftslurm.{os.environ.get('SLURM_JOB_UID') or os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
 
 
 def why_not_private(path: str) -> str:

@@ -13,7 +13,7 @@ EXEC_LOOKS, EXEC_S = 20, 0.005  # a process may have no environment at all, so n
 
 def descendants(root: int) -> list[int]:
     """Every process below `root`, by the kernel's own list where it has one (CONFIG_PROC_CHILDREN), else by parents."""
-    if os.path.exists(f"/proc/{root}/task/{root}/children"):
+    if os.path.exists("/proc/thread-self/children"):  # not of `root`, which may have ended: then nothing is below it
         found, ahead = [], [root]
         while ahead:
             children = _children(ahead.pop())

@@ -29,7 +29,8 @@ def waking() -> tuple[int, int]:
 def passes_signals_on(env: Mapping[str, str]) -> bool:
     """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
 
-    Only a step's own cgroup means the former. Source: proctrack_p_signal in Slurm's proctrack plugins.
+    Only a step's own cgroup means the former; in a cgroup namespace none is to be seen, and the controller says so (`alone`).
+    Source: proctrack_p_signal in Slurm's proctrack plugins.
     """
     if env.get("FTSLURM_LOCAL"):
         return True

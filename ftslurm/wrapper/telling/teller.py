@@ -8,19 +8,18 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import ftslurm
 from ftslurm.errors import FtslurmError, StateError
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import own_python
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import schedule_count
-from ftslurm.model.folds.summary import MAY_GO_ON
+from ftslurm.model.folds.summary import AFTER_LIMIT, ENDING_STATES, MAY_GO_ON
+from ftslurm.model.job import Reading
 from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings.tree import Settings, suggestion
 from ftslurm.model.text import cut
@@ -91,8 +90,13 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
     decided = next((each for each in reversed(past) if isinstance(each, (rec.Decided, rec.AttemptBegan))), None)
     if isinstance(decided, rec.Decided) and decided.rung == Rung.FAIL:
         return None
+    call = next((each for each in reversed(past) if isinstance(each, (rec.CallRead, rec.RunBegan))), None)
+    if isinstance(call, rec.CallRead) and call.reading == Reading.ANSWER and record.status:
+        return None  # the script wanted to know, and the job goes on
     if record.status == 0:
         return Notice(id, record.at, job, "end", f"job {job} has completed", about)
+    if record.what == ENDING_STATES["TIMEOUT"]:
+        about = f"{AFTER_LIMIT}\n{about}"
     by_people = record.what.startswith(("the job was cancelled", "interrupted", "the time limit"))
     title = f"job {job} has ended with status {record.status}: {record.what}"
     return Notice(id, record.at, job, "end" if by_people else "failure", title, about)
@@ -236,7 +240,7 @@ class Notices(Silent):
 
 
 def sender_argv(root: Path, file: Path, settings: Settings) -> tuple[str, ...]:
-    python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+    python = own_python()
     words = (str(root), str(file), str(settings.notify_burst), f"{settings.notify_window_s:g}")
     return python.module_argv("ftslurm.notify.sender", *words)
 

@@ -100,6 +100,7 @@ class Server:
     included).
 
     on_message(peer, message), on_lost(peer, why, hangup): called from within `ready`; `peer.owner` is free for the caller.
+    most: connections at the same time.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Server:
         self._peers: set[Peer] = set()
         self._strangers: dict[Peer, None] = {}  # in the order of arrival
         free = room()
-        self._most = max(free - DESCRIPTORS_KEPT, free // 2)
+        self.most = max(free - DESCRIPTORS_KEPT, free // 2)
         self._spares = Spares(1)
         self.secret = os.urandom(32)
         self._listener = _listen(address, ports)
@@ -136,7 +137,7 @@ class Server:
             if error.errno in OUT_OF_DESCRIPTORS and not self._drop_oldest_stranger():
                 self._turn_away()
             return  # or it has ended
-        if (len(self._strangers) >= MAX_STRANGERS or len(self._peers) >= self._most) and not self._drop_oldest_stranger():
+        if (len(self._strangers) >= MAX_STRANGERS or len(self._peers) >= self.most) and not self._drop_oldest_stranger():
             sock.close()
             return
         sock.setblocking(False)

@@ -2,26 +2,22 @@
 
 srun sends a step's whole environment to its nodes, and without TLS in Slurm anyone on the way can read it. So the environment
 holds a munge credential, which munge decodes only for processes of our own user. A step that starts in a container without munge
-reads a file of our user, if the container mounts the state folder. Otherwise (the local launcher, auth/slurm) the environment
-holds the secret itself.
+reads a file of our user, which ftrun mounts there with its interpreter. Otherwise (the local launcher, auth/slurm, a container
+that ftrun mounts nothing in) the environment holds the secret itself.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import LaunchFailed
-from ftslurm.launchers.srun_options import Component, has_flag, parse_options
 from ftslurm.system.files import private_folder
 from ftslurm.wrapper.shim.protocol.munge import munge_word
 
 MUNGE, FILE, ENVIRONMENT, AUTO = "munge", "file", "environment", "auto"
-# With these options the task, and so its shim, starts where there is no munge: pyxis, and Slurm's own containers.
-_CONTAINERS = ("container", "container-image", "container-name")
-_VARIABLES = ("SLURM_CONTAINER",)
 
 
 def munge_socket(config: Mapping[str, str]) -> str | None:
@@ -35,35 +31,9 @@ def munge_socket(config: Mapping[str, str]) -> str | None:
     return next((word.removeprefix("socket=") for word in words if word.startswith("socket=")), "")
 
 
-def begins_in_a_container(components: Sequence[Component], env: Mapping[str, str]) -> bool:
-    return any(env.get(name) for name in _VARIABLES) or any(has_flag(each.options, *_CONTAINERS) for each in components)
-
-
-def is_seen_in_containers(folder: Path, components: Sequence[Component], env: Mapping[str, str]) -> bool:
-    """Do the containers of the steps mount the folder at the same path, as far as srun's options tell (pyxis)?
-
-    The options do not tell what an OCI bundle (--container) mounts.
-    """
-    if any(env.get(name) for name in _VARIABLES):
-        return False
-    return all(_mounts(folder, parse_options(each.options), env) for each in components if has_flag(each.options, *_CONTAINERS))
-
-
-def _mounts(folder: Path, options: Sequence[tuple[str, str | None]], env: Mapping[str, str]) -> bool:
-    places = [Path(env["HOME"])] if env.get("HOME") and ("container-mount-home", None) in options else []
-    for name, value in options:
-        if name == "container":
-            return False
-        for mount in (value or "").split(",") if name == "container-mounts" else ():
-            here, _, there = mount.partition(":")
-            if here.startswith("/") and there.partition(":")[0] in ("", here):
-                places.append(Path(here))
-    return any(folder.is_relative_to(place) for place in places)
-
-
 class SecretFile:
-    """A file in our own folder inside the state folder; each run has its own name, since a file system may show an old file for
-    some time. name: of the job's.
+    """A file in a folder of our own, in the state folder or in what containers get mounted; each run has its own name, since a
+    file system may show an old file for some time. name: of the job's.
     """
 
     def __init__(self, state: Path, name: str) -> None:

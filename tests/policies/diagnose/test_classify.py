@@ -13,8 +13,7 @@ from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Piece, RankEnd, Retriable
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from tests.corpus.load import CORPUS, load
 from tests.corpus.score import differences, verdict_of
 
@@ -45,7 +44,7 @@ def end(
 
 
 def verdict(*ends: RankEnd, facts: Facts = Facts(), words: tuple[str, ...] = ()):  # type: ignore[no-untyped-def]
-    return classify(ends, facts, books()[0].with_keywords(words))
+    return diagnose(ends, facts, books()[0].with_keywords(words))
 
 
 def test_a_device_s_own_code_beats_whatever_the_ranks_say() -> None:
@@ -242,3 +241,13 @@ def test_a_message_in_a_box_is_read() -> None:
     box = " ------------\n|            |\n|     Inversion of the matrix failed, kpoint 7    |\n|            |\n ------------\n"
     v = verdict(end(0, box, 1), end(1))
     assert "Inversion of the matrix failed" in v.evidence[0] and v.retriable is Retriable.NO
+
+
+@pytest.mark.parametrize(("printed", "error_class", "suspects"), [
+    ("dlrover agent: the GPU driver reported an error\n", ErrorClass.HARDWARE, 1),
+    ("done\n", ErrorClass.UNKNOWN, 0),
+])  # fmt: skip
+def test_a_tool_s_own_status_is_read_only_where_the_tool_speaks(printed: str, error_class: ErrorClass, suspects: int) -> None:
+    ends = [RankEnd(0, "n1", ExitStatus(201), 5.0, output=(Piece(4.0, "out", printed),)), RankEnd(1, "n2", stopped=True)]
+    found = diagnose(ends, Facts(), books()[0])
+    assert (found.error_class, len(found.suspects)) == (error_class, suspects)

@@ -7,8 +7,7 @@ import pytest
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 
 BOOK = load_pattern_book(()).of_ranks()
 TRACE = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 3, in <module>\n    main()\n'
@@ -194,7 +193,7 @@ def verdict(text: str) -> Verdict:
         )
         for rank in range(4)
     ]  # fmt: skip
-    return classify(ends, Facts(), BOOK)
+    return diagnose(ends, Facts(), BOOK)
 
 
 @pytest.mark.parametrize("text", [*(TRACE + line for line in PASSING), *PASSING_LINES])

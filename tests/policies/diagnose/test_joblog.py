@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.joblog import NO_NODE, NO_RANK, JobLog, JobLogBook, Part, read_log
 from tests.corpus.load import Case, load_all
 from tests.corpus.score import verdict_of
@@ -83,16 +82,16 @@ def test_a_node_that_slurm_calls_failed_is_a_fact() -> None:
 
 def test_the_words_of_slurm_count_where_slurm_says_them() -> None:
     preempted = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n"
-    assert classify(read(preempted).ends, Facts(), book()).signature == "slurm-preempt"
-    quoted = classify(read("epoch 1: DUE TO PREEMPTION we stop\n").ends, Facts(), book())
+    assert diagnose(read(preempted).ends, Facts(), book()).signature == "slurm-preempt"
+    quoted = diagnose(read("epoch 1: DUE TO PREEMPTION we stop\n").ends, Facts(), book())
     assert quoted.signature != "slurm-preempt"
 
 
 def test_that_srun_ended_the_others_is_no_reason() -> None:
     ended = "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
     log = read(f"srun: error: n2: task 3: Segmentation fault\n{ended}")
-    assert classify(log.ends, Facts(), book()).signature == "SIGSEGV"
-    assert classify(read(ended).ends, Facts(), book()).signature == "slurm-cancel"
+    assert diagnose(log.ends, Facts(), book()).signature == "SIGSEGV"
+    assert diagnose(read(ended).ends, Facts(), book()).signature == "slurm-cancel"
 
 
 def test_what_ftrun_says_of_failures_is_no_word_of_the_program() -> None:
@@ -104,7 +103,7 @@ def test_an_error_that_was_overcome_is_none_by_the_stamps_of_the_lines() -> None
     lines = ["2026-01-01 00:00:00 RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"]
     lines += [f"2026-01-01 00:0{minute}:00 step {minute}" for minute in range(1, 9)]
     log = read("\n".join([*lines, "2026-01-01 00:09:00 KeyError: 'lr'"]))
-    assert log.lasted_s == 540.0 and classify(log.ends, Facts(), book()).signature == "py-key"
+    assert log.lasted_s == 540.0 and diagnose(log.ends, Facts(), book()).signature == "py-key"
 
 
 def test_files_by_rank() -> None:
@@ -119,7 +118,7 @@ def test_files_by_rank() -> None:
 ]), max_size=12).map("\n".join))  # fmt: skip
 def test_whatever_a_log_says_it_is_read(text: str) -> None:
     log = read(text)
-    classify(log.ends, Facts(bad_nodes=log.bad_nodes), book())
+    diagnose(log.ends, Facts(bad_nodes=log.bad_nodes), book())
     assert all(end.status is not None for end in log.ends)
 
 
@@ -151,7 +150,7 @@ def test_a_log_with_labels_gives_the_verdict_that_ftrun_gives() -> None:
     same = []
     for case in cases:
         log = read(as_log(case))
-        by_log, by_ftrun = classify(log.ends, Facts(), book()), verdict_of(case, ours, codes)
+        by_log, by_ftrun = diagnose(log.ends, Facts(), book()), verdict_of(case, ours, codes)
         agrees = (by_log.error_class, by_log.retriable) == (by_ftrun.error_class, by_ftrun.retriable)
         same.append((case.name, agrees, re.sub(r"\s+", " ", by_log.what)))
     wrong = [(name, what) for name, agrees, what in same if not agrees]

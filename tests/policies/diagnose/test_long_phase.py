@@ -8,8 +8,7 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 
 NCCL = (
     "[rank{0}]: [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, "
@@ -36,7 +35,7 @@ def run(book: PatternBook, *said: tuple[float, str], ranks: int = 4, words: str 
         )
         for rank in range(1, ranks)
     ]  # fmt: skip
-    return classify((first, *others), Facts(), book)
+    return diagnose((first, *others), Facts(), book)
 
 
 @pytest.mark.parametrize(("line", "doing"), [

@@ -11,8 +11,7 @@ import yaml
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Confidence, ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from tests.corpus.score import error_texts, without
 
 BOOK = load_pattern_book(()).of_ranks()
@@ -29,7 +28,7 @@ def verdict(text: str, status: int = 1, bare: bool = True) -> Verdict:
         )
         for rank in range(4)
     ]  # fmt: skip
-    return classify(ends, Facts(), BARE if bare else BOOK)
+    return diagnose(ends, Facts(), BARE if bare else BOOK)
 
 
 @pytest.mark.parametrize("bare", [True, False], ids=["bare", "whole"])

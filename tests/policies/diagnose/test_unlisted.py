@@ -7,8 +7,7 @@ import pytest
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 
 BOOK = load_pattern_book(()).of_ranks()
 JULIA_TASK = """ERROR: LoadError: TaskFailedException
@@ -44,7 +43,7 @@ def verdict(text: str, status: int = 1, signal: int = 0) -> Verdict:
         output = (Piece(99.9, "err", text),) if own and text else ()
         ended = ExitStatus(0 if signal else status, signal) if own else ExitStatus(0, 15)
         ends.append(RankEnd(rank, f"n{rank // 2 + 1}", ended, 100.0, stopped=not own, output=output))
-    return classify(ends, Facts(), BOOK)
+    return diagnose(ends, Facts(), BOOK)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.classify import classify
-from ftslurm.policies.diagnose.hits import Facts
+from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.text.errors import told_error
 from ftslurm.policies.diagnose.text.launchers import child_status
 from ftslurm.policies.diagnose.text.values import held_by_another, in_a_cache, of_the_node, path_in, port_in, too_many_joined
@@ -36,7 +35,7 @@ def verdict(texts: dict[int, str], status: int = 1, ranks: int = 4) -> Verdict:
                 output=output,
             )
         )
-    return classify(ends, Facts(), BOOK)
+    return diagnose(ends, Facts(), BOOK)
 
 
 @pytest.mark.parametrize(

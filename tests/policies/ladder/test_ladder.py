@@ -16,6 +16,7 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.ladder.experiments import Series
 from ftslurm.policies.ladder.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, OtherNodes, Situation, choose, let_in, rung_words
 
 NOW = 1_700_000_000.0
@@ -49,7 +50,7 @@ def situation(
     cause: Cause = Cause.CRASH, past: Iterable[rec.Record] = (), policy: Settings | None = None, **more: Any
 ) -> Situation:
     given_ = {"slurm": SLURM, "can": frozenset({"ask", "requeue"}), "step": frozenset({"n1", "n2"})} | more
-    return Situation(cause, "something happened", 1, fold(past), policy or Settings(), NOW, **given_)
+    return Situation(cause, "something happened", 1, fold(past), policy or Settings(crash_restarts=0), NOW, **given_)
 
 
 CRASHES = [(UNCONDITIONAL, "crash")] * 3
@@ -79,18 +80,18 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         (situation(Cause.DEVICE, faults=(HEALS,), slurm=None, can=frozenset()), IN_PLACE, ""),
         (situation(Cause.DEVICE, decided(*[(ISOLATED, "node")] * 8), faults=(HEALS,)), IN_PLACE, ""),
         # node replacement
-        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(node_replacement=True, node_replacements=1),
+        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(crash_restarts=0, node_replacement=True, node_replacements=1),
                    can=frozenset({"ask", "requeue", "replace"})), REPLACE, "node_replacements"),
-        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(node_replacement=True, node_replacements=1)), ISOLATED,
+        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(crash_restarts=0, node_replacement=True, node_replacements=1)), ISOLATED,
          "max_restarts"),
         (situation(Cause.NODE, decided((REPLACE, "node"), cost="node_replacements"), blamed=BLAMED,
-                   policy=Settings(node_replacement=True, node_replacements=1),
+                   policy=Settings(crash_restarts=0, node_replacement=True, node_replacements=1),
                    can=frozenset({"ask", "requeue", "replace"})), ISOLATED, "max_restarts"),
         # isolated requeue
         (situation(Cause.NODE, blamed=BLAMED), ISOLATED, "max_restarts"),
         (situation(Cause.NODE, decided(*CRASHES), blamed=BLAMED), ISOLATED, "max_restarts"),
-        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(isolated_requeue=False)), FAIL, ""),
-        (situation(Cause.NODE, decided((ISOLATED, "node")), blamed=BLAMED, policy=Settings(max_restarts=1)), FAIL, ""),
+        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(crash_restarts=0, isolated_requeue=False)), FAIL, ""),
+        (situation(Cause.NODE, decided((ISOLATED, "node")), blamed=BLAMED, policy=Settings(crash_restarts=0, max_restarts=1)), FAIL, ""),
         (situation(Cause.NODE, blamed={"n1": "down", "n2": "down"}), FAIL, ""),
         (situation(Cause.NODE, blamed=BLAMED, slurm=replace(SLURM, usable=None)), ISOLATED, "max_restarts"),
         # unconditional requeue
@@ -102,43 +103,43 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         (situation(past=decided(*CRASHES, (ISOLATED, "node"))), UNCONDITIONAL, "max_restarts"),
         (situation(past=decided(*CRASHES[:2], (ISOLATED, "device"), *CRASHES[:2])), UNCONDITIONAL, "max_restarts"),
         (situation(past=decided((UNCONDITIONAL, "lost"), (UNCONDITIONAL, "crash"), (UNCONDITIONAL, "lost"))), FAIL, ""),
-        (situation(past=decided(*CRASHES, *CRASHES), policy=Settings(unconditional_in_a_row=7)), UNCONDITIONAL, "max_restarts"),
-        (situation(past=decided(*CRASHES, *CRASHES), policy=Settings(unconditional_in_a_row=7, max_restarts=6)), FAIL, ""),
-        (situation(past=decided((ISOLATED, "node"), (UNCONDITIONAL, "crash")), policy=Settings(max_restarts=2)), FAIL, ""),
-        (situation(policy=Settings(unconditional_requeue=False)), FAIL, ""),
+        (situation(past=decided(*CRASHES, *CRASHES), policy=Settings(crash_restarts=0, unconditional_in_a_row=7)), UNCONDITIONAL, "max_restarts"),
+        (situation(past=decided(*CRASHES, *CRASHES), policy=Settings(crash_restarts=0, unconditional_in_a_row=7, max_restarts=6)), FAIL, ""),
+        (situation(past=decided((ISOLATED, "node"), (UNCONDITIONAL, "crash")), policy=Settings(crash_restarts=0, max_restarts=2)), FAIL, ""),
+        (situation(policy=Settings(crash_restarts=0, unconditional_requeue=False)), FAIL, ""),
         (situation(Cause.UNSTARTABLE), FAIL, ""),
         # a fault that the user caused is requeued by the automatic restart, in whatever row it stands
         (situation(Cause.DEVICE, [*seen(USERS, 0, 1, 2), *decided(*CRASHES)], faults=(USERS,)), UNCONDITIONAL, "max_restarts"),
-        (situation(Cause.DEVICE, seen(USERS, 0, 1, 2), faults=(USERS,), policy=Settings(unconditional_requeue=False)),
+        (situation(Cause.DEVICE, seen(USERS, 0, 1, 2), faults=(USERS,), policy=Settings(crash_restarts=0, unconditional_requeue=False)),
          UNCONDITIONAL, "max_restarts"),
         (situation(Cause.DEVICE, seen(USERS, 0, 1, 2), faults=(USERS,),
-                   policy=Settings(unconditional_requeue=False, isolated_requeue=False)), FAIL, ""),
+                   policy=Settings(crash_restarts=0, unconditional_requeue=False, isolated_requeue=False)), FAIL, ""),
         # requeues that Slurm would not take
         (situation(can=frozenset({"ask"})), FAIL, ""),
         (situation(slurm=None), FAIL, ""),
         (situation(slurm=SlurmAnswered(error="silent")), FAIL, ""),
         (situation(slurm=replace(SLURM, batch=False)), FAIL, ""),
         (situation(slurm=replace(SLURM, requeueable=False)), FAIL, ""),
-        (situation(slurm=replace(SLURM, requeueable=False), policy=Settings(even_if_no_requeue=True)), UNCONDITIONAL,
+        (situation(slurm=replace(SLURM, requeueable=False), policy=Settings(crash_restarts=0, even_if_no_requeue=True)), UNCONDITIONAL,
          "max_restarts"),
         # crashes in place, as ft_launcher
         (situation(policy=Settings(crash_restarts=1)), IN_PLACE, "crash_restarts"),
         (situation(Cause.LOST, policy=Settings(crash_restarts=1)), UNCONDITIONAL, "max_restarts"),
         (situation(Cause.UNSTARTABLE, policy=Settings(crash_restarts=1)), FAIL, ""),
         (situation(policy=Settings(crash_restarts=1), not_in_place="a shim is gone"), UNCONDITIONAL, "max_restarts"),
-        (situation(past=decided(("x", "crash"), cost="crash_restarts"), policy=Settings(crash_restarts=1)), UNCONDITIONAL,
+        (situation(policy=Settings(crash_restarts=1), series=Series(in_place=1)), UNCONDITIONAL,
          "max_restarts"),
         # a hang with a node to blame: without it, but only by rungs that the policy has
-        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(hang_restart=True)), ISOLATED, "max_restarts"),
-        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(hang_restart=True, ladder=(HANG, UNCONDITIONAL))), HANG, ""),
-        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(hang_restart=True, node_replacement=True, node_replacements=1,
+        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(crash_restarts=0, hang_restart=True)), ISOLATED, "max_restarts"),
+        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(crash_restarts=0, hang_restart=True, ladder=(HANG, UNCONDITIONAL))), HANG, ""),
+        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(crash_restarts=0, hang_restart=True, node_replacement=True, node_replacements=1,
                                                               ladder=(HANG, ISOLATED)),
                    can=frozenset({"ask", "requeue", "replace"}), slurm=None, others=OtherNodes(spares=1)), HANG, ""),
         # the policy's own order
-        (situation(policy=Settings(ladder=())), FAIL, ""),
-        (situation(policy=Settings(ladder=(ISOLATED,))), FAIL, ""),
-        (situation(policy=Settings(ladder=(FAIL, UNCONDITIONAL))), FAIL, ""),
-        (situation(Cause.DEVICE, faults=(HEALS,), policy=Settings(ladder=(UNCONDITIONAL, IN_PLACE))), UNCONDITIONAL,
+        (situation(policy=Settings(crash_restarts=0, ladder=())), FAIL, ""),
+        (situation(policy=Settings(crash_restarts=0, ladder=(ISOLATED,))), FAIL, ""),
+        (situation(policy=Settings(crash_restarts=0, ladder=(FAIL, UNCONDITIONAL))), FAIL, ""),
+        (situation(Cause.DEVICE, faults=(HEALS,), policy=Settings(crash_restarts=0, ladder=(UNCONDITIONAL, IN_PLACE))), UNCONDITIONAL,
          "max_restarts"),
     ],
 )  # fmt: skip
@@ -164,7 +165,7 @@ def whys(answer: Choice) -> dict[str, str]:
         (situation(slurm=replace(SLURM, requeueable=False)), UNCONDITIONAL, ("sbatch --requeue",)),
         (situation(slurm=SlurmAnswered(error="no answer within 60 s")), UNCONDITIONAL, ("no answer within 60 s",)),
         (situation(Cause.NODE, blamed={"n1": "down", "n2": "down"}), ISOLATED, ("2 nodes", "only 1", "n1", "n2")),
-        (situation(policy=Settings(unconditional_requeue=False)), UNCONDITIONAL, ("switched off",)),
+        (situation(policy=Settings(crash_restarts=0, unconditional_requeue=False)), UNCONDITIONAL, ("switched off",)),
     ],
 )  # fmt: skip
 def test_a_rung_that_is_passed_says_why(told: Situation, rung: str, words: tuple[str, ...]) -> None:

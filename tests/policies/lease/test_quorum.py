@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.lease import quorum
 from ftslurm.policies.lease.quorum import LeaseQuorum, longest_s
 
 LIMIT_S, BEAT_S = 15.0, 5.0
@@ -216,3 +217,53 @@ def test_no_rank_beside_a_cut_off_controller_lives_when_a_successor_may_act(
                         renewed[node] = asked_at
             beats.clear()
     assert renewed["n1"] + LEASE_S <= answered["n2"] + longest_s(Settings()) - Settings().lease_margin_s + 2 * TICK_S
+
+
+class Plain:
+    """What the quorum means, looked at node by node each time."""
+
+    def __init__(self, quorum: LeaseQuorum) -> None:
+        self.quorum = quorum
+
+    def last(self) -> float:
+        latest = sorted(self.quorum._nodes.values(), reverse=True)
+        return max(latest[len(latest) // 2], self.quorum._slurm_at)
+
+    def cut_off(self, now: float) -> bool:
+        return len(self.quorum._nodes) > 1 and now - self.last() > LIMIT_S
+
+    def asks(self, now: float) -> bool:
+        q = self.quorum
+        if len(q._nodes) < 2 or now - q._asked_at < (1 - quorum.ASK_SHARE) * LIMIT_S:
+            return False
+        share = quorum.ASK_AGAIN_SHARE if q._slurm_at == self.last() else quorum.ASK_SHARE
+        return now - self.last() >= share * LIMIT_S
+
+
+ACTS = st.tuples(
+    st.sampled_from(["greet", "beat", "beat", "beat", "forget", "step", "slurm", "wait"]), st.integers(0, 5), st.floats(0.0, 20.0)
+)
+
+
+@given(st.lists(ACTS, max_size=60))
+def test_what_is_kept_is_never_later_than_what_is_true(acts: list[tuple[str, int, float]]) -> None:
+    """Any order of greetings, beats, losses and words of slurmctld: the answers are those of a look at every node."""
+    kept, now, number = LeaseQuorum(LIMIT_S), 0.0, 0
+    for act, which, seconds in acts:
+        node, number = f"n{which}", number + 1
+        if act == "greet":
+            kept.record_greeting(node, node, now)
+        elif act == "beat":
+            kept.record_beat(node, node, number, max(kept._answered.get(node, {0: 0.0}), default=0), now)
+        elif act == "forget":
+            kept.forget(node)
+        elif act == "step":
+            kept.new_step({f"n{each}" for each in range(which)})
+        elif act == "slurm":
+            kept.slurm(now)
+        else:
+            now += seconds
+        plain = Plain(kept)
+        assert kept.cut_off(now) == plain.cut_off(now)
+        wanted = plain.asks(now)
+        assert kept.asks(now) == wanted and kept.cut_off(now) == plain.cut_off(now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.model.processes import Process
-from ftslurm.policies.node.leftovers import NodeJob, is_logged_in, leftover_processes, others, others_of_user
+from ftslurm.policies.node.leftovers import ROOT, NodeJob, Whose, is_logged_in, leftover_processes, others, others_of_user
 
 ME, YOU, SLURM = 1000, 1001, 64030
 
@@ -53,14 +53,16 @@ def test_processes_of_the_user_but_not_those_that_another_looks_after() -> None:
         Process(60, 1, SLURM, "slurmctld", 0.0),
         Process(61, 60, SLURM, "python", 0.0),
         Process(62, 61, ME, "as_owner", 0.0),
+        Process(70, 1, YOU, "setuid", 0.0),
+        Process(71, 70, ME, "below-another-user", 0.0),  # a setuid program of each: neither looks after the other
         Process(50, 51, ME, "a", 0.0),
         Process(51, 50, ME, "b", 0.0),  # no tree: read while pids were given out anew
     ]
-    left = leftover_processes({process.pid: process for process in table}, ME)
-    assert [process.pid for process in left] == [20, 21, 40, 41, 50, 51]
+    left = leftover_processes({process.pid: process for process in table}, Whose(ME, ROOT | {SLURM}))
+    assert [process.pid for process in left] == [20, 21, 40, 41, 71, 50, 51]
 
 
 def test_who_is_logged_in_loses_no_session_and_no_shared_memory() -> None:
     shell = Process(20, 1, ME, "bash", 0.0, login=True)
-    assert leftover_processes({20: shell}, ME) == ()
+    assert leftover_processes({20: shell}, Whose(ME)) == ()
     assert is_logged_in({20: shell}, ME) and not is_logged_in({20: shell}, YOU)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftslurm.model.decisions import TellOthers
-from ftslurm.model.folds.node_memory import NodeCleared, NodeLeft, NodeReinstated
+from ftslurm.model.folds.node_memory import NodeCleared, NodeFailed, NodeLeft, NodeReinstated, remembered
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.node.memory import suspect_nodes, to_remember
 
@@ -25,6 +25,14 @@ def test_a_node_that_enough_other_jobs_have_left_is_suspect_until_that_is_forgot
 def test_a_job_tells_which_nodes_it_leaves_and_why() -> None:
     told = TellOthers({"n1": "Xid 79", "n2": "Slurm says DOWN"})
     assert to_remember(told, (), "c", "7", 100.0) == (LEFT, NodeLeft(100.0, "c", "n2", "7", "Slurm says DOWN"))
+
+
+def test_a_node_that_failed_only_is_shown_and_suspect_to_nobody() -> None:
+    known = to_remember(TellOthers({}, failed={"n1": "failed there twice"}), (), "c", "7", 100.0)
+    assert known == (NodeFailed(100.0, "c", "n1", "7", "failed there twice"),)
+    (node,) = remembered([*known, replace(LEFT, job="8")], 300.0, 1000.0, 2)
+    assert (node.jobs, node.for_facts, node.suspect) == (("7", "8"), ("8",), False)
+    assert suspect_nodes([*known, replace(LEFT, job="8")], "c", "9", 300.0, TWO) == {}
 
 
 def test_only_what_this_job_has_told_is_taken_back() -> None:

@@ -39,7 +39,7 @@ def test_nobody_is_told_anything_before_somebody_watches() -> None:
 def test_steps_beats_and_work_of_each_rank(folder: Path) -> None:
     below = Below()
     glance = Glance(None, below)
-    glance.watch([(3, 77, 1), (4, 78, 1)], str(folder))
+    glance.watch([(3, 77, 1), (4, 78, 1)], lambda rank: str(folder))
     mine = page(folder, "3.1", 3)
     glance.want(30.0, 2.0, time.monotonic())
 
@@ -69,13 +69,13 @@ def test_steps_beats_and_work_of_each_rank(folder: Path) -> None:
     second = told().ranks[0]
     assert (second.step, second.steps_per_s, second.sections) == (14, 2.0, ("forward",))
     assert (second.cores, second.io_bytes_s) == (1.0, 1024.0)
-    glance.watch([(3, 77, 2)], str(folder))  # the next start
+    glance.watch([(3, 77, 2)], lambda rank: str(folder))  # the next start
     assert told().ranks[0].step is None
 
 
 def test_ranks_below_one_task_are_rows_of_their_own(folder: Path) -> None:
     glance = Glance(None, Below())
-    glance.watch([(0, 77, 1)], str(folder))
+    glance.watch([(0, 77, 1)], lambda rank: str(folder))
     for number in (0, 1):
         page(folder, f"0.1.{number}" if number else "0.1", number).step(5 + number)
     now = time.monotonic()

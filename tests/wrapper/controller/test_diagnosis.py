@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+import ftslurm.policies.diagnose
 from ftslurm.model import decisions as do
 from ftslurm.model.events import Diagnosed
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.diagnose import classify
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 
@@ -105,7 +105,7 @@ def test_a_diagnosis_that_fails_is_an_unknown_one(monkeypatch: pytest.MonkeyPatc
     def fails(*_: Any) -> None:
         raise ValueError("no such rank")
 
-    monkeypatch.setattr(classify, "classify", fails)
+    monkeypatch.setattr(ftslurm.policies.diagnose, "diagnose", fails)
     found = Diagnosis(Settings()).diagnose(do.Diagnose(3, (), rank=7))
     assert (found.attempt, found.rank, found.verdict.signature) == (3, 7, "unknown")
     assert found.verdict.what == "not known: the classification failed (no such rank)"

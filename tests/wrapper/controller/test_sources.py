@@ -480,10 +480,10 @@ def test_idle_connections_of_a_neighbour_leave_descriptors_for_ledger_and_ranks(
         stage.call(hello(0))
         stage.await_event(TaskArrived)
         with flood(stage.sources.server.port, 2 * few_descriptors):
-            stage.until(lambda: len(stage.sources.server._peers) >= stage.sources.server._most)
+            stage.until(lambda: len(stage.sources.server._peers) >= stage.sources.server.most)
             deadline = time.monotonic() + 1.0
             stage.until(lambda: time.monotonic() > deadline)  # the rest of them comes meanwhile
-            assert len(stage.sources.server._peers) == stage.sources.server._most
+            assert len(stage.sources.server._peers) == stage.sources.server.most
             stage.call(hello(1, "n2"))
             stage.await_event(TaskArrived)
             for _ in range(channel.DESCRIPTORS_KEPT - 32):  # the test's own callers have some

@@ -21,7 +21,8 @@ from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.node_check import Question, answer_text
-from ftslurm.wrapper.requeue.lenders import LOOKS_AT_BOOT, Lenders, plain_env
+from ftslurm.wrapper.requeue.fit import plain_env
+from ftslurm.wrapper.requeue.lenders import LOOKS_AT_BOOT, Lenders
 from tests.fakes.slurm import FakeSlurm
 
 ENV = {
@@ -70,7 +71,7 @@ class World:
     @property
     def lenders(self) -> Lenders:
         if not hasattr(self, "_lenders"):
-            python = Python("/usr/bin/python3", "/opt/ft slurm")
+            python = Python(("/usr/bin/python3",), "/opt/ft slurm")
             self._lenders = Lenders(self.slurm, self.ours, 0, ENV, python, self.run, self.settings, self.sleep)
         return self._lenders
 

@@ -11,8 +11,8 @@ import pytest
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import fold
-from ftslurm.model.record import Decided, Reinstated, RunBegan
-from ftslurm.slurm.client import JobState
+from ftslurm.model.record import CarriedOut, Decided, Reinstated, RunBegan
+from ftslurm.slurm.client import JobState, JobView
 from ftslurm.wrapper.requeue.requeue import RUNS_AGAIN, Plan, give_back, plan_for, slurms_clock, start_when_clean
 from tests.fakes.slurm import FakeSlurm
 
@@ -39,9 +39,8 @@ class Cluster:
         self.slurm = FakeSlurm([f"n{n}" for n in range(1, 7)], self.time, clean_up_s=2.0)
 
     def give_back(self, job: int, exclude: Iterable[str] = (), ours: Iterable[str] = (), allow_first: bool = False) -> str:
-        return give_back(
-            self.slurm, job, Plan(frozenset(exclude), frozenset(ours), Start(4.0), allow_first), lambda: self.time.now
-        )
+        plan = Plan(frozenset(exclude), frozenset(ours), Start(4.0), allow_first)
+        return give_back(self.slurm, job, plan, lambda: self.time.now).what
 
     def runs_within(self, job: int, seconds: float) -> float:
         """Seconds until the job runs again."""
@@ -88,6 +87,24 @@ def test_the_job_is_held_before_anything_else_so_that_nobody_schedules_it_meanwh
     job = cluster.slurm.submit(2)
     cluster.give_back(job, ["n2"])
     assert cluster.changes()[0] == "requeue_held" and cluster.changes()[-1] == "release"
+
+
+def test_a_step_of_the_job_does_not_hold_it_so_that_an_operators_priority_stays() -> None:
+    cluster = Cluster()
+    job = cluster.slurm.submit(2)
+    plan = Plan(frozenset({"n2"}), frozenset(), Start(4.0), here="n1", in_step=True)
+    give_back(cluster.slurm, job, plan, lambda: cluster.time.now)
+    assert cluster.changes() == ["requeue", "exclude", "start_at"]
+    assert cluster.runs_within(job, 10) <= 5
+    assert cluster.slurm.job(job).nodes == ("n1", "n3")
+
+
+def test_it_is_held_where_slurm_refuses_to_exclude_the_node() -> None:
+    cluster = Cluster()
+    job = cluster.slurm.submit(2)
+    with pytest.raises(SlurmRefused):
+        give_back(cluster.slurm, job, Plan(frozenset({"n77"}), frozenset(), Start(4.0), in_step=True), lambda: cluster.time.now)
+    assert cluster.slurm.job(job).held
 
 
 def test_a_job_that_somebody_has_held_while_it_ran_waits_for_his_release() -> None:
@@ -247,8 +264,32 @@ def test_a_job_left_half_way_is_held_and_the_next_try_finishes_it(request_: str,
 def test_a_start_time_that_slurm_refuses_costs_time_and_not_the_job() -> None:
     slurm = Moody("start_at", SlurmRefused("Requested start time is invalid"))
     job = slurm.submit(2)
-    said = give_back(slurm, job, Plan(frozenset({"n2"}), NOBODY, Start(4.0)), slurm.clock)
+    said = give_back(slurm, job, Plan(frozenset({"n2"}), NOBODY, Start(4.0)), slurm.clock).what
     assert "start time is invalid" in said and not slurm.job(job).held
+
+
+@pytest.mark.parametrize(("fits", "excluded"), [(False, {"n5"}), (None, {"n2", "n5"}), (True, {"n2", "n5"})])
+def test_a_node_without_which_slurm_could_never_start_the_job_is_not_excluded(fits: bool | None, excluded: set[str]) -> None:
+    cluster = Cluster()
+    asked: list[tuple[JobState, frozenset[str], frozenset[str]]] = []
+
+    def answer(job: JobView, without: frozenset[str]) -> bool | None:
+        asked.append((job.state, job.excluded, without))
+        return fits
+
+    job = cluster.slurm.submit(2, hold=True)
+    cluster.slurm.exclude(job, ["n5"])
+    given = give_back(cluster.slurm, job, Plan(frozenset({"n2"}), NOBODY, Start(4.0), fits=answer), cluster.time)
+    assert asked == [(JobState.PENDING, {"n5"}, {"n2"})], "a job that waits shows all that it asks for"
+    assert cluster.slurm.job(job).excluded == excluded and not cluster.slurm.job(job).held
+    assert given.let_in == {"n2"} - excluded and ("n2 not excluded" in given.what) is (fits is False)
+
+
+def test_what_the_job_keeps_after_all_it_may_run_on() -> None:
+    left = Decided(1.0, "d1", 1, "isolated-requeue", "node", "because", isolate={"n1": "down"}, exclude=("n1",))
+    past = fold([left])
+    assert past.exclusions.let_in == frozenset()
+    assert past.add(CarriedOut(2.0, "d1", True, "requeued", ("n1", "n9"))).exclusions.let_in == {"n1"}
 
 
 def test_the_plan_comes_from_the_ledger() -> None:
@@ -272,10 +313,10 @@ def test_a_job_that_was_requeued_and_runs_again_is_left_alone() -> None:
     """Whoever had decided it was killed, or stood still, before it could write that it was done."""
     cluster = Cluster()
     job = cluster.slurm.submit(2)
-    assert "without n2" in give_back(cluster.slurm, job, in_scheduling(0), cluster.time)
+    assert "without n2" in give_back(cluster.slurm, job, in_scheduling(0), cluster.time).what
     cluster.runs_within(job, 10)
     cluster.slurm.requests.clear()
-    assert give_back(cluster.slurm, job, in_scheduling(0), cluster.time) == RUNS_AGAIN
+    assert give_back(cluster.slurm, job, in_scheduling(0), cluster.time).what == RUNS_AGAIN
     assert cluster.changes() == [] and cluster.slurm.job(job).state is JobState.RUNNING
 
 
@@ -286,7 +327,7 @@ def test_one_that_runs_as_it_did_when_it_was_decided_is_requeued(schedule: int |
     job = cluster.slurm.submit(2)
     cluster.give_back(job)
     cluster.runs_within(job, 10)
-    assert "without n2" in give_back(cluster.slurm, job, in_scheduling(schedule), cluster.time)
+    assert "without n2" in give_back(cluster.slurm, job, in_scheduling(schedule), cluster.time).what
     assert cluster.slurm.job(job).restarts == 2
 
 
@@ -301,7 +342,7 @@ def watched(cluster: Cluster, job: int, watch_s: float = 9.0, epilog: bool = Fal
         cluster.time.now += seconds
 
     plan = Plan(NOBODY, NOBODY, Start(6.0, watch_s, epilog), here=here)
-    said = give_back(cluster.slurm, job, plan, cluster.time, pause=pause)
+    said = give_back(cluster.slurm, job, plan, cluster.time, pause=pause).what
     return said, cluster.time.now - began
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import LaunchFailed
-from ftslurm.launchers.srun_options import split_command_line
 from ftslurm.wrapper.shim.protocol import munge as munge_module
 from ftslurm.wrapper.shim.protocol import secret_file
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.munge import handed_over, munge_word
 from ftslurm.wrapper.wire.channel import for_launch
-from ftslurm.wrapper.wire.secret_word import SecretFile, begins_in_a_container, is_seen_in_containers, munge_socket, secret_word
+from ftslurm.wrapper.wire.secret_word import SecretFile, munge_socket, secret_word
 from tests.wrapper.munged import munged, needs_munge
 from tests.wrapper.shim_controller import REPOSITORY
 
@@ -106,14 +105,6 @@ def test_whose_munge_it_is_slurm_says(config: Mapping[str, str], socket_: str | 
     assert munge_socket(config) == socket_
 
 
-@pytest.mark.parametrize(("line", "env", "contained"), [
-    ("-N1 train", {}, False), ("--container-image=x train", {}, True), ("--container /oci train", {}, True), ("-N1 a : --container-name x b", {}, True),
-    ("train", {"SLURM_CONTAINER": "/oci"}, True), ("apptainer exec x train", {}, False),
-])  # fmt: skip
-def test_where_a_step_begins(line: str, env: Mapping[str, str], contained: bool) -> None:
-    assert begins_in_a_container(split_command_line(line.split(), frozenset()).components, env) is contained
-
-
 @pytest.mark.parametrize(
     ("wanted", "socket_", "contained"), [("environment", "", False), ("auto", None, False), ("auto", "", True)]
 )
@@ -122,23 +113,6 @@ def test_where_there_is_no_munge_for_it_the_environment_has_it(wanted: str, sock
 
 
 # --- in containers
-
-
-@pytest.mark.parametrize(("line", "env", "seen"), [
-    ("--container-image=x --container-mounts=/home train", {}, True),
-    ("--container-image=x --container-mounts=/data,/home/u:/home/u:rw train", {}, True),
-    ("--container-image=x --container-mounts=/data --container-mounts=/home/u/.ftslurm:/home/u/.ftslurm train", {}, True),
-    ("--container-image=x --container-mount-home train", {"HOME": "/home/u"}, True),
-    ("--container-image=x --container-mounts=/home:/root train", {}, False),
-    ("--container-image=x --container-mounts=/home/us train", {}, False),
-    ("--container-image=x train", {"HOME": "/home/u"}, False),
-    ("--container-image=x --container-mounts=/home a : --container-name=y b", {}, False),
-    ("--container=/oci --container-mounts=/home train", {}, False),
-    ("--container-image=x --container-mounts=/home train", {"SLURM_CONTAINER": "/oci"}, False),
-])  # fmt: skip
-def test_what_a_container_mounts_the_options_tell(line: str, env: Mapping[str, str], seen: bool) -> None:
-    components = split_command_line(line.split(), frozenset()).components
-    assert is_seen_in_containers(Path("/home/u/.ftslurm"), components, env) is seen
 
 
 @pytest.mark.parametrize(("wanted", "contained", "by_file"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 
-from ftslurm.model.record import Decided, NodeRefused, Reinstated
+from ftslurm.model.record import Decided, ExperimentEnded, NodeRefused, Reinstated
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass
 
@@ -18,7 +18,8 @@ class Exclusions:
     # node -> signature, of all nodes that the job has ever left on nothing but words, but for those that a fact spoke against
     # later. Reinstated ones stay: such words have cost what they may, and have proven wrong.
     left_on_words: Mapping[str, str] = field(default_factory=dict)
-    reinstated: frozenset[str] = frozenset()  # of those, such that it may use again
+    # Of those, such that it may use again, and those that an experiment left for once.
+    reinstated: frozenset[str] = frozenset()
 
     @property
     def ours(self) -> frozenset[str]:
@@ -40,7 +41,7 @@ class Exclusions:
             dead=self.dead | {*decided.dead},
             let_in=frozenset(isolated.keys() - {*decided.exclude}) if requeue else self.let_in.difference(decided.isolate),
             left_on_words=words,
-            reinstated=self.reinstated.difference(isolated),
+            reinstated=(self.reinstated | ({decided.without} if decided.without else set())).difference(isolated),
         )
 
     def refused(self, refused: NodeRefused) -> Exclusions:
@@ -48,6 +49,12 @@ class Exclusions:
         isolated = {**self.isolated, refused.node: (refused.why, refused.at)}
         words = {node: sign for node, sign in self.left_on_words.items() if node != refused.node}
         return replace(self, isolated=isolated, let_in=self.let_in - {refused.node}, left_on_words=words)
+
+    def experiment_ended(self, ended: ExperimentEnded) -> Exclusions:
+        if not ended.excluded:
+            return self
+        left = self.isolate({ended.node: (ended.why, ended.at)})
+        return replace(left, left_on_words={**left.left_on_words, ended.node: ended.signature})
 
     def take_back(self, found: Reinstated) -> Exclusions:
         """The words for which these nodes were left have proven wrong."""
@@ -69,6 +76,10 @@ class Exclusions:
         return replace(
             self, isolated=isolated, reinstated=self.reinstated | freed, let_in=self.let_in - freed, dead=self.dead - freed
         )
+
+    def needed(self, nodes: Collection[str]) -> Exclusions:
+        """The job cannot start without them, so it may run there."""
+        return replace(self, let_in=self.let_in | (self.isolated.keys() & {*nodes})) if nodes else self
 
     def ran_on(self, nodes: Collection[str]) -> Exclusions:
         """Ranks have begun there: they live."""

@@ -9,6 +9,9 @@ from ftslurm.model.record import CarriedOut, Decided, Finished
 from ftslurm.model.rungs import REQUEUES, Rung
 from ftslurm.model.values import dataclass
 
+# The setting by which a job is requeued before its time limit ends it.
+AT_LIMIT = "time_limit.resume"
+
 
 @dataclass(frozen=True, slots=True)
 class Requeues:
@@ -16,6 +19,7 @@ class Requeues:
     left: bool = False  # the ftrun that decided the open one has ended since
     last: Decided | None = None  # decided in this scheduling, unless it failed
     done: int = 0
+    at_limit: int = 0  # decided because the time limit was near
     unconditional_in_a_row: int = 0  # without an explicit fault or progress between
     scheduled_by: tuple[str, str] = ("", "")  # (rung, cause) of what led to this scheduling; empty for the first
 
@@ -32,6 +36,7 @@ class Requeues:
             open=requeue,
             last=requeue if self.open is not None else requeue or self.last,
             left=self.left and requeue is self.open,
+            at_limit=self.at_limit + any(setting == AT_LIMIT for _, setting, _ in decided.settings),
             unconditional_in_a_row=in_a_row(self.unconditional_in_a_row, decided, unconditional),
         )
 

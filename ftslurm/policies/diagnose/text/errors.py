@@ -25,7 +25,7 @@ _GIVES_UP = compiled(
     r"|not converged|fail\w* to converge"
     r"|loss is (?:nan|inf)|(?:nan|inf)s? (?:loss|or (?:nan|inf)|detected|found|encountered)"
     r"|(?-i:MPI_ERR_[A-Z_]{2,30}|[A-Z]+_ERROR_LOG|[a-z]\w{0,20}Error[A-Z]\w{2,60})"
-    r"|halted|MPI_ABORT|disallowed|severe|not enough|unexpected(?:ly)?|not a valid"
+    r"|expired|halted|MPI_ABORT|disallowed|severe|not enough|unexpected(?:ly)?|not a valid"
     r"|problems? (?:with|finding|reading|opening|writing)|(?:closed|reset|terminated) by|\w*max\w*(?: \w+){0,4} reached"
     r"|limit (?:\w+ )?reached|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
     r"|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
@@ -350,6 +350,10 @@ def _labelled(printed: Sequence[str], lines: Sequence[str], number: int) -> str:
     return label.lstrip(" |") + shown if found and len(label) + len(shown) <= SHOWN_CHARS else shown
 
 
+# A header, whose message stands below.
+_BARE = re.compile(r"(?i)^\W*(?:fatal |internal )?(?:error|failure|exception)\W*$")
+
+
 def _shown(lines: Sequence[str], number: int) -> str:
     """The line with what it announces: the one below, or the deepest of its stack."""
     begun, ended = min(_begun(lines, number, WRAPPED_CHARS), _marked_from(lines, number)), _ended(lines, number)
@@ -362,7 +366,9 @@ def _shown(lines: Sequence[str], number: int) -> str:
         return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[-(SHOWN_CHARS // 2) :]}"
     if _TITLED.match(lines[number]) and (framed := _framed(lines, number)):
         return " ".join((shown, *framed))
-    if ended + 1 < len(lines) and (shown.endswith(":") or _SAYS_WHY.match(lines[ended + 1])):
+    if shown.endswith(":") or _BARE.match(shown):
+        return f"{shown} {next((line.strip() for line in lines[ended + 1 : ended + 3] if _HAS_WORDS.search(line)), '')}".strip()
+    if ended + 1 < len(lines) and _SAYS_WHY.match(lines[ended + 1]):
         return f"{shown} {lines[ended + 1].strip()}"
     if ended + 1 < len(lines) and _OF_A_CHILD.search(shown[-WRAPPED_CHARS * 2 :]):
         below = next(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
-from ftslurm.catalogs.patterns import Found, Pattern
+from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
 from ftslurm.catalogs.scanner import asks
 from ftslurm.catalogs.vocabulary import SYSTEM, Word
 from ftslurm.model.devices import Remedy
@@ -34,8 +34,12 @@ FIRST_AND_LAST = 50
 SIGNATURE_CHARS = 100
 
 
-class Scans(Protocol):
+class Book(Protocol):
+    """What patterns.PatternBook.of_ranks() gives."""
+
     def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
+
+    def exit(self, status: int, output: str | None = None) -> ExitMeaning: ...
 
     def named(self, id: str) -> Pattern | None: ...
 
@@ -55,13 +59,13 @@ class Finding:
     led_to: bool = False  # it comes of the exception before it
 
 
-def findings(text: bytes, book: Scans) -> list[Finding]:
+def findings(text: bytes, book: Book) -> list[Finding]:
     """The findings, in the order of the text."""
     said, found = _found(text, book)
     return [_in_full(each, said) for each in found]
 
 
-def ends_of_runs(text: bytes, book: Scans) -> list[Finding]:
+def ends_of_runs(text: bytes, book: Book) -> list[Finding]:
     """Of findings of one kind that follow each other, which a cascade prints by the hundred, the first and the last."""
     said, found = _found(text, book)
     kept = []
@@ -73,7 +77,7 @@ def ends_of_runs(text: bytes, book: Scans) -> list[Finding]:
     return kept
 
 
-def _found(text: bytes, book: Scans) -> tuple[bytes, list[Found | Finding]]:
+def _found(text: bytes, book: Book) -> tuple[bytes, list[Found | Finding]]:
     """The text without what is quoted, and what it says of a failure, in order. What a pattern knows, and no exception is near
     to, is not read to its end yet: most of a cascade's thousand lines need not be."""
     seen = outline(text)
@@ -130,6 +134,8 @@ _HOW_ONLY = frozenset({"ofi", "ucx-error", "cannot-alloc", "threads-more", "devi
 _HANDED_UP = frozenset({"hccl", "nccl"})
 # Calls of a network library: what the system says of one is about the network, whatever it means elsewhere.
 _is_of_a_network = asks(r"\b(?:ibv|fi|uct|ucp|psm2?|rdma|efadv|mlx5dv)_[a-z]")
+# What joins the memory of GPUs, and is set up by a service of its own.
+_is_of_a_fabric = asks(r"(?i)\bimex\b|\bfabric[ -]?manager\b")
 # Calls by which Slurm's programs speak with each other.
 _is_slurms_call = asks(r"\bslurm_(?:send|receive|recv|msg|persist|unpack)\w*: ")
 # Patterns on services that are reached over a network, whether they answer or not.
@@ -138,7 +144,7 @@ _OVER_A_SERVICE = frozenset({"tracker", "hub-unreachable", "hub-download", "obje
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": "ValueError"}
 
 
-def _by_its_values(hit: Found, book: Scans) -> Found:
+def _by_its_values(hit: Found, book: Book) -> Found:
     """The finding, corrected by the values in the line, which may tell more than its words."""
     meant = _meant(hit, book)
     if meant.role is Role.ROOT and not meant.defers and only_reports(hit.line):
@@ -159,10 +165,10 @@ _was_told_to_end = asks(r"exitcode\s*: -15\b")
 
 @lru_cache(maxsize=256)
 def _deferring(pattern: Pattern) -> Pattern:
-    return replace(pattern, defers=True)
+    return pattern.by("only-passes-on", defers=True)
 
 
-def _meant(hit: Found, book: Scans) -> Pattern:
+def _meant(hit: Found, book: Book) -> Pattern:
     if hit.pattern.role is Role.ROOT and not hit.pattern.defers and _passes_on(hit.line):
         return _deferring(hit.pattern)
     if hit.pattern.role is Role.SYMPTOM and _was_told_to_end(hit.line):
@@ -170,29 +176,32 @@ def _meant(hit: Found, book: Scans) -> Pattern:
     if meant := MEANS.get(hit.pattern.id):
         line = hit.line.decode(errors="replace")
         if meaning := next((meaning for look, meaning in meant if look(line)), ""):
-            return book.named(meaning) or hit.pattern
+            named = book.named(meaning)
+            return named.by(f"values of {hit.pattern.id}") if named else hit.pattern
+    if hit.word and _is_of_a_fabric(hit.line) and (named := book.named("cuda-system-not-ready")):
+        return named.by("fabric-not-ready")  # says more than the number of the error beside it
     passed_on = hit.pattern.id in _HOW_ONLY or hit.pattern.defers or hit.pattern.role is Role.SYMPTOM
     how_only = passed_on or (hit.word is not None and hit.word.family in SYSTEM)
     if how_only and of_an_adapter(hit.line):
-        told = replace(hit.pattern, error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
+        told = hit.pattern.by("adapter", error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
     if hit.pattern.error_class is ErrorClass.STORAGE and _is_slurms_call(hit.line):
-        return replace(hit.pattern, error_class=ErrorClass.NETWORK, blame=Blame.NO)
+        return hit.pattern.by("call-of-slurm", error_class=ErrorClass.NETWORK, blame=Blame.NO)
     if how_only and hit.pattern.role is Role.ROOT and _is_of_a_network(hit.line):
-        return replace(hit.pattern, error_class=ErrorClass.NETWORK, blame=Blame.NO)
+        return hit.pattern.by("call-of-network", error_class=ErrorClass.NETWORK, blame=Blame.NO)
     if hit.pattern.id == "slurm-launch-fail":
         reason = kind_of_words(hit.line.decode(errors="replace").rpartition(": ")[2])
         if reason is None:
             return hit.pattern
         blame = Blame.NO if reason.error_class is ErrorClass.USER_CODE else hit.pattern.blame
-        return replace(hit.pattern, error_class=reason.error_class, retriable=reason.retriable, blame=blame)
+        return hit.pattern.by("words-of-launch", error_class=reason.error_class, retriable=reason.retriable, blame=blame)
     if hit.word and hit.word.family in _HANDED_UP and _by_number(hit):
         return replace(hit.pattern, defers=True)
     if hit.pattern.id in _OVER_A_SERVICE and is_refused(hit.line.decode(errors="replace")):
-        return replace(hit.pattern, error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, remedy=Remedy.FAIL)
+        return hit.pattern.by("service-refused", error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, remedy=Remedy.FAIL)
     if hit.pattern.id in _BY_TYPE and (kind := kind_of_error(_BY_TYPE[hit.pattern.id], hit.line.decode(errors="replace"))):
         remedy = Remedy.FAIL if kind.retriable is Retriable.NO else Remedy.RESTART
-        return replace(hit.pattern, error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
+        return hit.pattern.by("words-of-type", error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
     return hit.pattern
 
 
@@ -236,7 +245,7 @@ def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Fou
 
 def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
     # What the program itself has thrown are its own words: they say what it takes the failure for, and blame no node.
-    pattern = replace(hit.pattern, blame=Blame.NO) if raised and raised.thrown else hit.pattern
+    pattern = hit.pattern.by("thrown-by-program", blame=Blame.NO) if raised and raised.thrown else hit.pattern
     place = raised.place if raised else ""
     line = _with_message(hit.line, text, hit.offset)
     # A pattern that knows what stands below, or elsewhere, knows more than the type.
@@ -244,7 +253,7 @@ def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
     if raised and (announces or _goes_on(hit.line, text, hit.offset)):
         pattern = replace(pattern, defers=True)
     if raised and pattern.id == "user-config" and _READS_DATA.search(raised.place):
-        pattern = replace(pattern, error_class=ErrorClass.DATA, name="what should be a sample of the data cannot be read")
+        pattern = pattern.by("reads-data", error_class=ErrorClass.DATA, name="what should be a sample of the data cannot be read")
     mild = is_mild(hit.line) if raised is None else is_mild(raised.logged)
     led_to = raised is not None and raised.led_to and raised.offset >= hit.offset
     return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start, led_to)

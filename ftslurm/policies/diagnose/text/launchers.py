@@ -44,6 +44,7 @@ _LINES = tuple(
         (r"exit status of rank \d+: killed by signal (\d{1,2})", "signal"),  # MPICH's
         (r"exit status of rank \d+: return code (\d{1,3})", "status"),
         (r"(?:^|\n)=\s+EXIT CODE: (\d{1,3})", "status"),
+        (r"(?i)\bexit(?:ed)?[ _]?(?:with )?(?:code|status)?\W{0,3}(-\d{1,2})\b", "status"),  # a parent's in Python
         (r"returned non-zero exit status (\d{1,3})\.", "status"),
         (rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})", "word"),
         (r"(?:^|\n)(Killed|Segmentation fault|Bus error|Illegal instruction)(?: \(core dumped\))?\s*$", "word"),
@@ -114,6 +115,7 @@ _REPORTS = compiled(
     r"|\bJob step aborted: Waiting up to|cannot recover from this failure|\bprocess killed \(SIGTERM\)"
     r"|\*\*\* MPI_ERRORS_ARE_FATAL|\*\*\*    and potentially your MPI job"
     r"|\bprocess(?:es)? returned an? non-zero exit code"
+    r"|(?i:\bexit(?:ed)?[ _]?(?:with )?(?:code|status)?)\W{0,3}-\d{1,2}\b"
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
     r"|^(?:\[\S{1,80}\] )?(?:\*\*\* Process received signal|Signal(?: code)?: )"
     r"|^\s*(?:Appels ?:|Ex.{1,2}cution arr.{1,2}t.{1,2}e|Aufrufe:|Ausf.{1,2}hrung angehalten|Llamadas:"

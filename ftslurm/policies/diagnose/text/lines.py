@@ -113,6 +113,10 @@ _has_a_level_of_information = _holds(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:INFO|DEBUG|TRACE)(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)"
     r"|^I\d{4} \d\d:|^(?:\[rank\d+\]:)?\[I(?:\b|\d{3,4} \d\d:)"
 )
+_is_a_step = _holds(
+    r"(?i)^\W*(?:global[_ ])?(?:step|epoch|iter(?:ation)?|batch)s?\W{0,3}\d|^[^|\n]{0,60}\b\d{1,3}%\|.{0,60}\| *\d+/\d+ \["
+    r"|\bHTTP/\d(?:\.\d)?\" 2\d\d\b"
+)
 _speaks_of_an_error = _holds(r"(?i)\b(?:error|fatal|critical|failed)\b")
 _libraries_complain = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
 _libraries_inform = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
@@ -151,8 +155,10 @@ def is_information(line: bytes) -> bool:
 
 
 def is_of_ordinary_work(line: bytes) -> bool:
-    """Is it information that the program itself logs as it works, and no library's?"""
+    """Is it a step, a request served, or other information that the program itself logs as it works, and no library's?"""
     begin = line[:200]
+    if _is_a_step(unstamped(begin)):
+        return True
     return _has_a_level_of_information(begin) and not (_libraries_inform(begin) or _speaks_of_an_error(begin))
 
 

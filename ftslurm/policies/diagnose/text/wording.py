@@ -55,6 +55,7 @@ _ADAPTER = (
     r"|rdma device|ib device|hca|nic|provider)\b|\bfabric is not available"
     r"|\bno (?:suitable|usable|matching) (?:\w+ )?(?:provider|transport|fabric)|\bcan't find suitable provider"
 )
+_RUNS_OUT = r"(?:token|credential|session|ticket|api.?key|password|subscription|account)s?"
 _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
     (_compiled(pattern), Kind(error_class, retriable))
     for pattern, error_class, retriable in (
@@ -89,6 +90,10 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"\bcertificate\b.{0,20}\b(?:verify|expired|not trusted|unknown)|\bself.signed certificate"
             r"|\bunknown (?:ca|authority)\b|\bssl3?\b.{0,60}\bwrong version number",
             ErrorClass.NETWORK, Retriable.NO,
+        ),
+        (  # somebody has to renew them
+            rf"\b{_RUNS_OUT}\b.{{0,40}}\bexpired\b|\bexpired (?:\w+ )?{_RUNS_OUT}\b",
+            ErrorClass.USER_CODE, Retriable.NO,
         ),
         (r"(?-i:\b(?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|UNKNOWN_HOST)\b)", ErrorClass.NETWORK, Retriable.YES),
         (r"(?-i:\bRESOURCE_EXHAUSTED\b)", ErrorClass.OOM, Retriable.NO),

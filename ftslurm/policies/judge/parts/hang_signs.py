@@ -60,6 +60,11 @@ class HangSigns:
         first, self.first_end = self.first_end is None, now if self.first_end is None else self.first_end
         return first
 
+    def put_off(self, seconds: float) -> None:
+        """ftrun was suspended with its ranks: their time without progress does not count on."""
+        self.still.put_off(seconds)
+        self.first_end = None if self.first_end is None else self.first_end + seconds
+
     def wait_for_last(self, seconds: float | None) -> None:
         self._exit_s = seconds
 

@@ -17,12 +17,12 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, RankEnd, Verdict
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
-from ftslurm.policies.diagnose.corrections import without_own_view
-from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.ladder.situation import acting
 from ftslurm.policies.node.clock import CLOCKS_DIFFER_S
+from ftslurm.policies.weigh.contrast import Contrast, contrast, shown_by, with_contrast
+from ftslurm.policies.weigh.corrections import without_own_view
+from ftslurm.policies.weigh.spread import BEGUN_S, still_on_most
 
 # Of the ranks that show an error, at most this many are recorded in the ledger.
 SHOWN_MAX = 64
@@ -78,7 +78,7 @@ class Inquiry:
             against[Blame.YES], against[Blame.SUSPECT], tuple(failed), len(attempt.ranks), v.program, bool(attempt.drills),
             {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
             v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
-            failed.get(v.lead.rank, ""),
+            failed.get(v.lead.rank, ""), v.because,
         )  # fmt: skip
         return Weighed(v, found, cleared)
 

@@ -29,12 +29,13 @@ class StepLaunch:
         self.absent: dict[str, int] = {}  # such a node -> how often its slurmd did not answer, in a row
         self.stragglers: frozenset[str] = frozenset()  # such nodes that live and are being checked
         self.unfit: dict[str, str] = {}  # of them, node -> what the check found
+        self.ended: dict[str, str] = {}  # node -> why its tasks ended before they called, as srun said
 
     def begin_run(self, at: float, overlap: bool) -> None:
         self.run_began_at, self.overlap = at, overlap
 
     def begin(self, now: Now, look_in_s: float) -> None:
-        self.steps, self.absent, self.unfit, self.stragglers = {}, {}, {}, frozenset()
+        self.steps, self.absent, self.unfit, self.ended, self.stragglers = {}, {}, {}, {}, frozenset()
         self.asked_at, self._launched_at = now.mono, now.unix
         self.look_in_s, self.failed, self.undelivered = look_in_s, False, ""
 
@@ -87,6 +88,9 @@ class StepLaunch:
         self.stragglers -= {node}
         if unfit:
             self.unfit[node] = unfit
+
+    def tasks_ended(self, nodes: Iterable[str], why: str) -> None:
+        self.ended.update(dict.fromkeys(nodes, why))
 
     def own_step(self, lent: Collection[str]) -> str:
         """The part of the step that runs in our own job; if all nodes are lent, the part of rank 0."""

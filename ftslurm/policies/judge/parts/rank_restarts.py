@@ -17,6 +17,8 @@ class RanksAlone:
 
     def __init__(self) -> None:
         self.failed_nodes: dict[str, str] = {}
+        self.given_up: dict[int, Trouble] = {}  # ranks that do not start again while the others run on
+        self._times: dict[int, int] = {}  # rank -> how often it was started alone in this attempt
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank -> why, until when
         self._asked: frozenset[int] = frozenset()  # those of them whose cause is being analysed
         self._again: dict[int, float] = {}  # rank with a delayed start -> until when
@@ -40,7 +42,7 @@ class RanksAlone:
         self._mending, self._again, self._asked = {}, {}, frozenset()
 
     def begin_attempt(self) -> None:
-        self._in_a_row, self.failed_nodes = {}, {}
+        self._in_a_row, self.failed_nodes, self.given_up, self._times = {}, {}, {}, {}
 
     def fail_node(self, node: str, what: str) -> None:
         self.failed_nodes[node] = what
@@ -73,8 +75,13 @@ class RanksAlone:
         count, last = self._in_a_row.get(rank, (0, 0.0))
         return count if now - last < LIVED_S else 0
 
+    def times(self, rank: int) -> int:
+        """How often it was started alone in this attempt."""
+        return self._times.get(rank, 0)
+
     def start(self, rank: int, now: float) -> float:
         """Count its next start. Gives the delay in seconds."""
+        self._times[rank] = self.times(rank) + 1
         count = self.in_a_row(rank, now)
         wait_s = min(2.0 ** (count - 1), BACK_OFF_MOST_S) if count else 0.0
         self._in_a_row[rank] = (count + 1, now + wait_s)

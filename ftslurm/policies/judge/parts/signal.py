@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from enum import Enum
 
 from ftslurm.model import events as ev
-from ftslurm.model.exits import signal_name
+from ftslurm.model.exits import signal_name, signal_number
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 
 SIGTERM = 15
+
+
+class Announced(Enum):
+    """What a warning announces, in words for people."""
+
+    SOMETHING = "warning"  # what the job has asked Slurm for (--signal)
+    LIMIT = "the time limit is near"
+    PREEMPTION = "the job is being preempted"
 
 
 class SignalWatch:
@@ -22,6 +31,7 @@ class SignalWatch:
         self.number = 0
         self.at = 0.0
         self.meaning = ""
+        self.announced = Announced.SOMETHING  # where it is a warning
         self.out_of_patience = False  # a second signal came after ranks were told to end
         self.kept: ev.SignalSeen | None = None  # a signal that came while no ranks ran, for the next ones
         self.by_ranks: set[int] = set()  # signals that the ranks received, as their shims report, or from us
@@ -35,7 +45,7 @@ class SignalWatch:
     def asks_for_requeue(self, number: int) -> bool:
         """Does the signal ask for a requeue? Then nothing is started before: ranks could only hear of it until the end."""
         can = {Capability.ASK, Capability.REQUEUE} <= {*self._can}
-        return self._settings.warning_requeue and can and self.announces(number)
+        return self._settings.goes_on_after_warning and can and self.announces(number)
 
     def take(self, number: int, at: float) -> None:
         self.number, self.at = number, at
@@ -48,9 +58,28 @@ class SignalWatch:
     def means(self, meaning: str) -> None:
         self.meaning = meaning
 
+    def warn(self, announced: Announced) -> None:
+        self.meaning, self.announced = "warning", announced
+
+    def goes_on(self, slurm_requeues: bool) -> bool:
+        """Does the warning that came end in a requeue, once the ranks have ended? slurm_requeues: would Slurm do it, too?"""
+        return self._settings.goes_on_after_warning or self.goes_on_after_preemption(slurm_requeues)
+
+    def goes_on_after_preemption(self, slurm_requeues: bool) -> bool:
+        return slurm_requeues and self.announced is Announced.PREEMPTION and self._settings.preemption_requeue
+
+    def warn_ourselves(self, at: float) -> int:
+        """Warn the ranks of the time limit. Gives the signal that they get."""
+        number = signal_number(next(iter(self._settings.warning_signals), "TERM"))
+        self.take(number, at)
+        self.warn(Announced.LIMIT)
+        self.got_by_ranks(number)
+        return number
+
     def begin_attempt(self) -> None:
         """The new ranks have received no signal."""
         self.number, self.meaning, self._to_pass_on = 0, "", 0
+        self.announced = Announced.SOMETHING
         self.by_ranks, self._told = set(), set()
 
     def lose_patience(self, lost: bool = True) -> None:

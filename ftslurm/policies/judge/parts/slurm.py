@@ -17,16 +17,25 @@ FRESH_S = 10.0
 
 
 class SlurmContact:
-    """answer: for this attempt's trouble, None before there is one; at: when it came. Times are monotonic seconds."""
+    """answer: for this attempt's trouble, None before there is one; at: when it came. Times are monotonic seconds.
+
+    ends_at: the end of the allocation as Slurm last told it, Unix seconds, 0: unknown. batch: does the job have a script?
+    preempted: what becomes of a job whose preemption is announced, None: none is.
+    """
 
     def __init__(self) -> None:
         self.answer: ev.SlurmAnswered | None = None
         self.at = 0.0
+        self.ends_at = 0
+        self.batch = False
+        self.preempted: ev.Preempted | None = None
         self.away_since: float | None = None  # since when ftrun waits for slurmctld
         self._said_at: float | None = None  # when people were last told so
 
     def take(self, answer: ev.SlurmAnswered, now: float) -> None:
         self.answer, self.at = answer, now
+        if not answer.error:
+            self.ends_at, self.batch, self.preempted = answer.end_time, answer.batch, answer.preempted
 
     def forget(self) -> None:
         """Forget the answer: it is outdated."""
@@ -35,6 +44,12 @@ class SlurmContact:
     def heard_lately(self, now: float) -> bool:
         """Is there a recent answer (if only that Slurm could not tell)?"""
         return self.answer is not None and now - self.at <= ANSWER_COUNTS_S
+
+    @property
+    def requeues_preempted(self) -> bool:
+        """Would Slurm requeue the job at the end of the grace? Where its mode cannot be told, a job that may be requeued is."""
+        requeueable = self.answer is not None and self.answer.requeueable
+        return self.preempted is ev.Preempted.REQUEUED or (self.preempted is ev.Preempted.UNKNOWN and requeueable)
 
     @property
     def runs(self) -> bool:

@@ -12,19 +12,20 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import SIGTERM, Run
-from ftslurm.policies.judge.then import Afterwards, ThenDecide, ThenFinish
-from ftslurm.policies.ladder.ladder import Cause
-from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.judge.then import Afterwards, ThenDecide, ThenFinish, ThenLaunch, ThenStepStays
+from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
+from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
 # Signals that end a rank that does not exit by itself.
 STOPPED_STATUS = 128 + SIGTERM
 
 
 class Interrupting:
-    def __init__(self, run: Run, ending: Ending, replacing: Replacing, settling: Settling) -> None:
-        self.run, self.ending, self.replacing, self.settling = run, ending, replacing, settling
+    def __init__(self, run: Run, ending: Ending, replacing: Replacing, rungs: Rungs, settling: Settling) -> None:
+        self.run, self.ending, self.replacing, self.rungs, self.settling = run, ending, replacing, rungs, settling
 
     def break_off(self, what: str, now: Now) -> list[Decision]:
         """End the job. what: whose request it is."""
@@ -99,6 +100,22 @@ class Interrupting:
         self.run.attempt.devices.call_off()
         self.run.enter(Phase.SETTLING)
         return [*dropped, *self.settling.settle(now)]
+
+    def start_again(self, back: Choice, trouble: Trouble, s: Situation, now: Now) -> list[Decision]:
+        """Start the stopped ranks again where they were, unless something has happened there meanwhile."""
+        bad = {
+            **self.run.attempt.stuck_nodes(self.run.tasks),
+            **bad_nodes(self.run.slurm.answer, self.run.attempt, self.run.chosen_nodes()),
+        }
+        if why := self.run.attempt.step_end.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
+            self.run.set_trouble(
+                Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)
+            )  # nothing may start beside that: the ladder is asked
+            return self.settling.decide(now)
+        decided = self.rungs.record_decision(back, s, now)
+        if self.run.attempt.step_end.gone or self.run.attempt.lost:
+            return [decided, *self.ending.end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
+        return [decided, *self.rungs.restart(now)]
 
 
 _STOP: Mapping[Phase, Callable[[Interrupting, str, Now], list[Decision]]] = {

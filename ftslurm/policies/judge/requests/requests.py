@@ -30,9 +30,9 @@ from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS, Interru
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import Run
-from ftslurm.policies.judge.then import Afterwards, ThenLaunch, ThenRequeue, ThenStepStays
+from ftslurm.policies.judge.then import ThenRequeue
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, why_no_requeue
-from ftslurm.policies.ladder.situation import Trouble, bad_nodes
+from ftslurm.policies.ladder.situation import Trouble
 
 _IN_NODE_NAMES = frozenset(f"{ascii_letters}{digits}._-")
 NODE_NAME_MAX = 64
@@ -109,7 +109,7 @@ class Requests:
         they ask for themselves; the later request decides.
         """
         ban = self.run.history.control.no_restarts
-        if request.asked.verb != ctl.REQUEUE or ban is None:
+        if request.asked.verb not in (ctl.RESTART, ctl.REQUEUE) or ban is None:
             return ""
         return f"request {ban.number} forbids restarts; run `ftslurm control {self.run.facts.job} allow-restarts` first"
 
@@ -124,6 +124,20 @@ class Requests:
             return self.answers.agree(request, "the job is ending already", now, done=True)
         taken = self.answers.agree(request, "the ranks are stopped, and the job ends", now, done=True)
         return [*taken, *self.interrupting.break_off(what, now)]
+
+    # --- restart
+
+    def _restart(self, request: Request, now: Now) -> list[Decision]:
+        if self.run.phase is Phase.ENDING and not self.run.end.after.another_try:
+            return self.answers.refuse(request, "the job is ending", now)
+        if self.run.phase is not Phase.RUNNING:
+            return self.answers.agree(request, "the ranks do not run now; they start again in any case", now, done=True)
+        trouble = Trouble(Cause.REQUEST, self._what(request), 1)
+        if why := self.run.situation(trouble, now).not_in_place:
+            return self.answers.refuse(request, f"the ranks cannot be restarted in place: {why}", now)
+        taken = self.answers.agree(request, "the ranks are restarted in place", now, done=True)
+        self.run.requests.carry_out(request.number)
+        return [*taken, *self.settling.begin_trouble(trouble, now)]
 
     # --- requeue
 
@@ -225,29 +239,20 @@ class Requests:
             return self.ending.give_up(trouble.what, self._stopped_status(), now)
         number = self.run.requests.take_in_hand()
         s = self.run.situation(trouble, now)
+        request = self.run.history.control.get(number)
+        if request is not None and request.asked.verb == ctl.RESTART:
+            back = Choice(Rung.IN_PLACE_RESTART, f"as request {number} asks", "", ())
+            return self.interrupting.start_again(back, trouble, s, now)
         if number:
             choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
             return self.rungs.requeue(choice, s, now)
         choice = choose(s)
         if choice.rung != Rung.FAIL:
             return self.rungs.climb(s, now)
-        bad = {
-            **self.run.attempt.stuck_nodes(self.run.tasks),
-            **bad_nodes(self.run.slurm.answer, self.run.attempt, self.run.chosen_nodes()),
-        }
-        if why := self.run.attempt.step_end.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
-            self.run.set_trouble(
-                Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)
-            )  # nothing may start beside that: the ladder is asked
-            return self.settling.decide(now)
         # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
-        back = Choice(
-            Rung.IN_PLACE_RESTART, f"the node cannot be excluded after all: {choice.why}", "", choice.passed, choice.settings
-        )
-        decided = self.rungs.record_decision(back, s, now)
-        if self.run.attempt.step_end.gone or self.run.attempt.lost:
-            return [decided, *self.ending.end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
-        return [decided, *self.rungs.restart(now)]
+        why = f"the node cannot be excluded after all: {choice.why}"
+        back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)
+        return self.interrupting.start_again(back, trouble, s, now)
 
     def _stopped_status(self) -> int:
         """The exit status of a stopped job: that of its ranks; a rank that had to be stopped has not done its work."""
@@ -364,8 +369,14 @@ def _as_excluded(s: Situation, nodes: tuple[str, ...]) -> Mapping[int, Request]:
 _Take = Callable[[Requests, Request, Now], list[Decision]]
 _TAKE: Mapping[str, _Take] = {
     ctl.STOP: Requests._act,
+    ctl.RESTART: Requests._act,
     ctl.REQUEUE: Requests._act,
     ctl.EXCLUDE: Requests._act,
     **dict.fromkeys(ctl.STANDS, Requests._answer_at_once),
 }
-_ACT: Mapping[str, _Take] = {ctl.STOP: Requests._stop, ctl.REQUEUE: Requests._requeue, ctl.EXCLUDE: Requests._exclude}
+_ACT: Mapping[str, _Take] = {
+    ctl.STOP: Requests._stop,
+    ctl.RESTART: Requests._restart,
+    ctl.REQUEUE: Requests._requeue,
+    ctl.EXCLUDE: Requests._exclude,
+}

@@ -1,10 +1,7 @@
 """The pages below a task's: whose they are, which of them train, and why there is none."""
 
-# ruff: noqa: PTH118, PTH120
-
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +11,7 @@ from ftslurm.wrapper.agent.evidence.probe_words import ProbeState, parse_probe
 from ftslurm.wrapper.agent.evidence.proc_files import read_bytes, read_text
 from ftslurm.wrapper.shim.processes import descendants
 
-INJECTED = os.path.join(os.path.dirname(layout.__file__), "inject")
+INJECTED = "/ftslurm/sdk/inject"  # below where the rank has the package, which in a container is another place
 MAPS_BYTES = 8 << 20
 Page = tuple[str, PageState, ProbeState]  # with its path
 
@@ -84,6 +81,6 @@ def why_no_probe(pid: int) -> str:
             break
         if set(word) & set("EIS"):
             return f"its Python was started with {word}"
-    if INJECTED not in env.get("PYTHONPATH", "").split(":"):
+    if not any(place.endswith(INJECTED) for place in env.get("PYTHONPATH", "").split(":")):
         return "something has set PYTHONPATH anew, where it should add to it"
     return ""

@@ -10,6 +10,7 @@ from ftslurm.launchers.srun_options import join_components
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.layout import Layout
 from ftslurm.model.ports import Launcher
+from ftslurm.wrapper.controller.wiring.facts import call_read
 from ftslurm.wrapper.controller.wiring.on_slurm import srun_launcher
 from ftslurm.wrapper.controller.wiring.run import request_for
 from ftslurm.wrapper.controller.wiring.survey import Order, Place, survey
@@ -43,4 +44,5 @@ def dry_run(order: Order) -> str:
     lines += ["# the agents:", shlex.join(launcher.watch_argv(nodes))]
     lines += [f"# the ledger: below {state_folder(order.env)}"]
     lines += [f"# ladder: {', '.join(site.settings.ladder)}; max_restarts {site.settings.max_restarts}"]
+    lines += [f"# {call_read().words}"] if not site.local else []
     return "\n".join(lines)

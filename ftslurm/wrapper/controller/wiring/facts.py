@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from hashlib import blake2s
+from pathlib import Path
 
 import ftslurm
 from ftslurm.launchers.placement import step_width, why_no_swap, why_not_over_two_jobs
 from ftslurm.launchers.same_share import by_cpu
+from ftslurm.launchers.script_place import Place, read_calls
 from ftslurm.model.folds.history import History
-from ftslurm.model.job import Allocation
+from ftslurm.model.job import Allocation, Call
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.told import places_told
 from ftslurm.model.settings.tree import Resolved
 from ftslurm.policies.environment import hiding_variable, of_the_job
 from ftslurm.policies.judge.phases import Environments, OwnProcess, RunFacts, WhyNot
 from ftslurm.sdk.page import start_ticks
+from ftslurm.system.callers import callers
 from ftslurm.system.processes import pid_space
 from ftslurm.wrapper.controller.wiring.ranks import sdk_env
 from ftslurm.wrapper.controller.wiring.survey import Order
@@ -32,6 +36,7 @@ def facts_of(
     wide = step_width(order.components, allocation.size, settings.spares)
     no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
+    read = call_read() if launcher == "srun" else Call()
     return RunFacts(
         run=os.urandom(4).hex(),
         job=str(allocation.job),
@@ -54,10 +59,24 @@ def facts_of(
         batch_node=order.env.get("SLURMD_NODENAME", ""),
         granted=allocation.granted,
         submit_time=allocation.submit_time,
-        process=OwnProcess(ftslurm.__version__, socket.gethostname(), os.getpid(), pid_space(), start_ticks(os.getpid()) or 0),
+        ends_at=allocation.end_time if allocation.batch else 0,
+        process=OwnProcess(
+            ftslurm.__version__, socket.gethostname(), os.getpid(), pid_space(), start_ticks(os.getpid()) or 0, read
+        ),
         env=Environments(of_the_job(order.env), frozenset(order.env), sdk_env(settings), hiding_variable(order.env)),
         places=places_told(resolved),
     )
+
+
+def call_read() -> Call:
+    """How whoever called this ftrun takes a failure of its step."""
+    own = frozenset({"ftrun", Path(sys.argv[0]).name})
+    places = [Place(each.text, each.offset, _script_name(each.name)) for each in callers(own)]
+    return read_calls(places, own, sys.argv[1:])
+
+
+def _script_name(name: str) -> str:
+    return "" if name == "slurm_script" else name  # Slurm's own, which says nothing
 
 
 def step_key(command: str) -> str:
@@ -65,7 +84,8 @@ def step_key(command: str) -> str:
     return blake2s(command.encode(errors="surrogateescape"), digest_size=6).hexdigest()
 
 
-def ran_before(order: Order, history: History) -> bool:
-    """In an earlier scheduling or by an earlier ftrun: then its files hold what must not be overwritten."""
+def ran_before(order: Order, history: History, now: int) -> bool:
+    """In an earlier scheduling: then its files hold what must not be overwritten. Again in this one it is the script that repeats
+    it, and the files begin anew, as srun's do."""
     key = step_key(order.command)
-    return any(step == key for _, step in history.slots.starts)
+    return any(step == key and schedule < now for schedule, step in history.slots.starts)

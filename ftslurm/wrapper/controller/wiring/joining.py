@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftslurm.config.fault_lookup import fault_lookup
+from ftslurm.launchers.containers import Runtime, runtimes_of
 from ftslurm.launchers.rank_files import RankFiles
 from ftslurm.launchers.srun import overruled
 from ftslurm.ledger import evidence, output
@@ -35,20 +36,13 @@ from ftslurm.wrapper.controller.people import People
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.controller.wiring.earlier import tell_others
-from ftslurm.wrapper.controller.wiring.ranks import cycle_info_dir, keys_without_effect, rank_logs_of, rank_setup
+from ftslurm.wrapper.controller.wiring.ranks import check_room, cycle_info_dir, keys_without_effect, rank_logs_of, rank_setup
 from ftslurm.wrapper.controller.wiring.survey import Order, say
 from ftslurm.wrapper.output.output_files import output_to, own_files, ranks_files
 from ftslurm.wrapper.output.rank_output import output_place, own_stderr
 from ftslurm.wrapper.telling.notices import notices_for
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node
-from ftslurm.wrapper.wire.secret_word import (
-    ENVIRONMENT,
-    FILE,
-    SecretFile,
-    begins_in_a_container,
-    is_seen_in_containers,
-    secret_word,
-)
+from ftslurm.wrapper.wire.secret_word import ENVIRONMENT, FILE, SecretFile, secret_word
 
 if TYPE_CHECKING:
     from ftslurm.launchers.rank_logs import RankLogs
@@ -57,10 +51,10 @@ if TYPE_CHECKING:
 def joined(
     order: Order, settings: Settings, history: History, facts: RunFacts, journal: Journal, launcher: Launcher,
     scheduler: Scheduler, addresses: list[str], memory: NodeMemory | None = None, runs: Callable[[], bool] = lambda: True,
-    ports: tuple[int, int] | None = None, munge: str | None = None,
+    ports: tuple[int, int] | None = None, munge: str | None = None, bundle: str = "", alone: bool = False,
 ) -> Controller:  # fmt: skip
     """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?
-    ports: one of them is ours. munge: see secret_word. Raises: FtslurmError."""
+    ports: one of them is ours. munge: see secret_word. bundle: see Site. alone: see RankSetup. Raises: FtslurmError."""
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
     keep_bytes = settings.keep_bytes if facts.launcher == "srun" else 0  # nobody else runs a script anew
     files, ranks, logs = own_files(order.env), ranks_files(order.components, order.env, facts.number), rank_logs_of(settings)
@@ -72,16 +66,17 @@ def joined(
     address = chosen(settings.address, of_this_node()) if settings.address else ""
     limits = Limits(settings.lease_s, settings.silence_s, settings.stop_grace_s)
     plans = _handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
-    sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans)
+    sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans, own_stderr())
+    check_room(sources.server.most, order, len(facts.nodes))
     sources.listen(RequestReader(journal.path).look)
-    channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local")
+    channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local", bundle)
     people = People(
         order.verbose, past=journal.read().records, notices_wait_s=settings.notify_wait_s,
         notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), say),
     )  # fmt: skip
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, people,
-        rank_setup(order, settings, ranks.banner, logs), diagnosis,
+        rank_setup(order, settings, ranks.banner, logs, bundle, alone), diagnosis,
         left=lambda told: tell_others(memory, facts, told),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),
@@ -112,19 +107,19 @@ def _handover_plans(facts: RunFacts, settings: Settings, ledger: Path, script: i
 
 def _channel(
     order: Order, settings: Settings, ledger: Path, sources: Sources, address: str, addresses: list[str], munge: str | None,
-    local: bool,
+    local: bool, bundle: str,
 ) -> Callable[[], str]:  # fmt: skip
     """What shims and agents are told of how to reach us. address: the one to be used, empty for any of `addresses`."""
-    contained = begins_in_a_container(order.components, order.env)
-    state = ledger.parent.parent
-    file = SecretFile(state, ledger.stem)
-    seen = settings.secret == FILE or is_seen_in_containers(state, order.components, order.env)
+    runtimes = runtimes_of(order.components, order.env)
+    mounted = bool(bundle) and runtimes == {Runtime.PYXIS}
+    file = SecretFile(Path(bundle) if mounted else ledger.parent.parent, ledger.stem)
     atexit.register(file.remove)
+    contained = runtimes != {Runtime.NONE}
 
     def channel() -> str:
         """Each time anew: munge's key may have been exchanged since."""
         wanted = ENVIRONMENT if local else settings.secret  # it does not leave this machine
-        word = secret_word(sources.server.secret, wanted, munge, contained, say, file if seen else None)
+        word = secret_word(sources.server.secret, wanted, munge, contained, say, file if mounted or wanted == FILE else None)
         return sources.server.channel_text([address] if address else addresses, only=bool(address), word=word)
 
     return channel

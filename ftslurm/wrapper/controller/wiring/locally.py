@@ -44,10 +44,12 @@ def _run_once(order: Order, site: Site, number: int, journal: Journal) -> int:
     pool, granted = pool_for(order, site)
     nodes = pool.allocate(granted, history.kept_out(Clock().now().unix, settings.isolation_expires_s))
     allocation = Allocation(JobId(number), "local", nodes, restarts=history.requeues.done, batch=True)
-    launcher = launcher_on(order, site, nodes, number, ran_before(order, history))
+    launcher = launcher_on(order, site, nodes, number, ran_before(order, history, history.requeues.done))
     can = frozenset(Capability) - {Capability.PROBE, Capability.RELEASE, Capability.STEPS}
     facts = facts_of(order, allocation, "local", can, site.resolved)
-    controller = joined(order, settings, history, facts, journal, launcher, LocalScheduler(pool, granted), ["127.0.0.1"])
+    controller = joined(
+        order, settings, history, facts, journal, launcher, LocalScheduler(pool, granted), ["127.0.0.1"], bundle=site.bundle
+    )
     if site.no_slurm and not history.requeues.done:
         say(f"{site.no_slurm}: the command runs on this machine alone")
     return controller.run()

@@ -37,7 +37,7 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
     )  # fmt: skip
     journal, history = store.open(me)
     output.settle(journal.path)
-    launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history))
+    launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history, allocation.restarts))
     number = allocation.job.number
     lenders = Lenders(client, number, allocation.restarts, order.env, site.python, run_command, settings)
     scheduler = SlurmScheduler(
@@ -54,6 +54,7 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
     controller = joined(
         order, settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
         lambda: _runs(client, allocation), ports=settings.ports or srun_ports(config), munge=munge_socket(config),
+        bundle=site.bundle, alone=signals_task_alone(config),
     )  # fmt: skip
     status = controller.run()
     if status != REQUEUED_STATUS:
@@ -64,7 +65,9 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
 def srun_launcher(order: Order, site: Site, allocation: Allocation) -> SrunLauncher:
     """Raises: UsageError."""
     width = step_width(order.components, allocation.size, site.settings.spares)
-    return SrunLauncher(order.components, order.env, site.python, site.settings.poll_s, allocation.size, width)
+    return SrunLauncher(
+        order.components, order.env, site.python, site.settings.poll_s, allocation.size, width, bundle=site.bundle
+    )
 
 
 def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
@@ -73,6 +76,13 @@ def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
         return port_range(config.get("SrunPortRange", ""))
     except ValueError:
         return None
+
+
+def signals_task_alone(config: Mapping[str, str]) -> bool:
+    """Does Slurm signal a task, and not what is below it? Also where a cgroup namespace hides that from the shim. Source:
+    proctrack_p_signal in Slurm's proctrack plugins.
+    """
+    return config.get("ProctrackType") == "proctrack/cgroup"
 
 
 def _config(site: Site, client: SlurmClient) -> Mapping[str, str]:

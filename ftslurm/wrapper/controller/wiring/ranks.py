@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ftslurm
-from ftslurm.errors import UsageError
+from ftslurm.errors import LaunchFailed, UsageError
 from ftslurm.launchers import multi_prog
-from ftslurm.launchers.srun_options import Component, has_flag
+from ftslurm.launchers.srun_options import Component, has_flag, option_value
+from ftslurm.model.numbers import whole
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.text import counted
+from ftslurm.system.bundle import PACKAGES
 from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.wiring.survey import Order
 
@@ -20,13 +23,15 @@ if TYPE_CHECKING:
     from ftslurm.launchers.rank_logs import RankLogs
 
 
-def rank_setup(order: Order, settings: Settings, banner: Mapping[str, str], logs: RankLogs | None) -> RankSetup:
-    """banner: see RankSetup. Raises: UsageError, PolicyError."""
+def rank_setup(
+    order: Order, settings: Settings, banner: Mapping[str, str], logs: RankLogs | None, bundle: str = "", alone: bool = False
+) -> RankSetup:
+    """banner: see RankSetup. bundle: see Site. alone: see RankSetup. Raises: UsageError, PolicyError."""
     return RankSetup(
         _programs(order.components), banner,
         partial(_logs_of, logs, order.env.get("ROLE_NAME", "default")) if logs is not None else None,
-        settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, _inject_folder(settings),
-        beat_config(settings),
+        settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, _inject_folder(settings, bundle),
+        alone, beat_config(settings),
     )  # fmt: skip
 
 
@@ -61,8 +66,9 @@ def _programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int,
     return lambda tasks: multi_prog.parse(text, file, tuple(arguments), tasks)
 
 
-def _inject_folder(settings: Settings) -> str:
-    return str(Path(ftslurm.__file__).resolve().parent / "sdk" / "inject") if settings.inject else ""
+def _inject_folder(settings: Settings, bundle: str) -> str:
+    package = Path(bundle, PACKAGES, "ftslurm") if bundle else Path(ftslurm.__file__).resolve().parent
+    return str(package / "sdk" / "inject") if settings.inject else ""
 
 
 # --- ft_launcher's configuration
@@ -102,3 +108,27 @@ def sdk_env(settings: Settings) -> dict[str, str]:
     provide = {"FTSLURM_PROVIDE": ",".join(settings.provide)} if settings.provide else {}
     watch = {"FTSLURM_WATCH": settings.watch} if settings.watch != "L0" else {}
     return {**rank_env(beat_config(settings)), **provide, **watch}
+
+
+def check_room(most: int, order: Order, nodes: int) -> None:
+    """Each rank and each node's agent keeps a connection to ftrun. most: connections that ftrun may have at the same time.
+
+    Raises: LaunchFailed before anything starts: ranks that cannot connect would name a firewall as the cause.
+    """
+    ranks = sum(_ranks_at_least(component.options, order.env, nodes) for component in order.components)
+    if ranks + nodes > most:
+        raise LaunchFailed(
+            f"{ranks} ranks on {counted(nodes, 'node')} need {ranks + nodes} connections to ftrun, which may open {most} here",
+            hint="raise the hard limit of open files where ftrun runs (`ulimit -Hn`; LimitNOFILE of slurmd)",
+        )
+
+
+def _ranks_at_least(options: Sequence[str], env: Mapping[str, str], nodes: int) -> int:
+    """By what was said of their number; srun may make more of them."""
+    if tasks := whole(option_value(options, "ntasks") or ""):
+        return tasks
+    said = any(has_flag(options, name) for name in ("nodes", "nodelist", "ntasks-per-node"))
+    if not said and (tasks := whole(env.get("SLURM_NTASKS", ""))):
+        return tasks
+    wide = whole(option_value(options, "nodes") or "") or (1 if has_flag(options, "nodes") else nodes)
+    return wide * (whole(option_value(options, "ntasks-per-node") or "") or 1)

@@ -6,13 +6,17 @@ What only a run outside an allocation, or without Slurm, needs is loaded there: 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.errors import UsageError
+from ftslurm.launchers.srun_options import join_components
 from ftslurm.ledger.store import Store, state_folder
 from ftslurm.model.settings.tree import Settings
+from ftslurm.system.bundle import Bundle
+from ftslurm.system.programs import become
 from ftslurm.wrapper.controller.wiring.on_slurm import run_on_slurm
-from ftslurm.wrapper.controller.wiring.survey import Order, Place, survey
+from ftslurm.wrapper.controller.wiring.survey import Order, Place, attaches, say, survey
 
 if TYPE_CHECKING:
     from ftslurm.launchers.allocation import NewAllocation
@@ -21,10 +25,16 @@ if TYPE_CHECKING:
 def run_job(order: Order) -> int:
     """Run the job to its end, or to its requeue. Gives the exit status. Raises: FtslurmError before it has begun."""
     site = survey(order)
+    if attaches(order, site):
+        become("srun", join_components(order.components), order.env)
     order = replace(order, env=site.env)
+    if site.bundle:
+        Bundle(Path(site.bundle)).make(say)
     if site.place is Place.OUTSIDE:
-        from ftslurm.wrapper.controller.allocating import run_in_new_allocation
+        from ftslurm.wrapper.controller.allocating import refusal, run_in_new_allocation
 
+        if status := refusal(order.components, order.env):
+            return status
         return run_in_new_allocation(request_for(order, site.settings), order.own, site.python)
     store = Store(state_folder(order.env))
     if site.place is Place.ALLOCATION:

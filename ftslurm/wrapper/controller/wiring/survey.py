@@ -5,16 +5,19 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from pathlib import Path
 
-import ftslurm
 from ftslurm.config.settings_files import Request, settings_in_force
-from ftslurm.errors import UsageError
-from ftslurm.launchers.python import Python
+from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.launchers.containers import Runtime, runtimes_of
+from ftslurm.launchers.python import BUNDLE, Python, in_bundle, own_python
+from ftslurm.launchers.srun import are_independent
 from ftslurm.launchers.srun_options import Component, option_value
+from ftslurm.ledger.store import state_folder
 from ftslurm.model.job import Allocation
+from ftslurm.model.settings.annotations import unread
 from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
@@ -22,6 +25,7 @@ from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobView, SlurmClient
 from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.retries import Retries
+from ftslurm.system.bundle import bundle_in
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.meanwhile import Meanwhile
 from ftslurm.system.programs import with_folder
@@ -54,7 +58,8 @@ class Place(Enum):
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where the job runs. env: for all that is started there. allocation, client, view, config: in an allocation, else None.
-    no_slurm: why the local launcher serves though nobody has asked for it."""
+    no_slurm: why the local launcher serves though nobody has asked for it. bundle: the path of the interpreter that comes along,
+    empty where the nodes' own serves."""
 
     resolved: Resolved
     env: Mapping[str, str]
@@ -64,6 +69,7 @@ class Site:
     view: JobView | None = None
     config: Meanwhile[dict[str, str]] | None = None  # asked for beside the job: that takes slurmctld as long
     no_slurm: str = ""
+    bundle: str = ""
 
     @property
     def settings(self) -> Settings:
@@ -76,11 +82,30 @@ class Site:
     @property
     def python(self) -> Python:
         """The interpreter of shims and agents, with the folder of our own package."""
-        return Python(self.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+        return in_bundle(self.bundle) if self.settings.python == BUNDLE else own_python(self.settings.python)
 
 
 def survey(order: Order) -> Site:
     """Settings in force and the allocation, if any. Raises: FtslurmError."""
+    site = _survey(order)
+    return replace(site, bundle=_bundle(order, site), resolved=_as_srun_is_told(order, site.resolved))
+
+
+def _as_srun_is_told(order: Order, resolved: Resolved) -> Resolved:
+    """The settings, with what options and variables of srun's say where nobody has set it."""
+    if resolved.places["mode"] != "default" or not all(are_independent(one.options, order.env) for one in order.components):
+        return resolved
+    independent = replace(resolved.settings, mode="independent")
+    return Resolved(independent, {**resolved.places, "mode": "srun's --kill-on-bad-exit=0"})
+
+
+def _bundle(order: Order, site: Site) -> str:
+    """Named, so that nothing but ranks in containers of pyxis begins without it."""
+    contained = not site.settings.python and not site.local and Runtime.PYXIS in runtimes_of(order.components, site.env)
+    return str(bundle_in(state_folder(site.env)).path) if contained or site.settings.python == BUNDLE else ""
+
+
+def _survey(order: Order) -> Site:
     resolved = settings_in_force(order.request, order.env)
     settings = resolved.settings
     env = _of_job_named(order, with_folder(order.env, settings.slurm_bin))
@@ -95,11 +120,31 @@ def survey(order: Order) -> Site:
     patience = Retries(resolved.settings.slurm_patience_s)
     view = patience.keep_asking(lambda: client.job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
+    if passed_over := unread(view.comment):
+        say(passed_over)
     allocation = replace(
-        site.allocation, nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
-        batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
+        site.allocation, cluster=_cluster(order, site.allocation, config),
+        nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
+        end_time=view.end_time, batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
     )  # fmt: skip
     return replace(site, resolved=resolved, allocation=allocation, client=client, view=view, config=config)
+
+
+def attaches(order: Order, site: Site) -> bool:
+    """Does --jobid name a job that is not ours: one that runs a script of its own, or another one than that in which we run?"""
+    number = option_value(order.components[0].options, "jobid")
+    if not number or site.view is None or number == order.env.get("SLURM_JOB_ID"):
+        return False
+    return "SLURM_JOB_ID" in order.env or site.view.batch
+
+
+def _cluster(order: Order, allocation: Allocation, config: Meanwhile[dict[str, str]]) -> str:
+    """One name for every ftrun of the job, in its script and outside of it; empty where neither slurmd nor slurmctld tells it."""
+    if allocation.cluster and "SLURM_JOB_ID" in order.env:
+        return allocation.cluster
+    with suppress(FtslurmError):
+        return config.answer().get("ClusterName", "")
+    return allocation.cluster
 
 
 def say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 
@@ -17,35 +18,63 @@ if TYPE_CHECKING:
 SEND_TIMEOUT_S = 5.0
 
 
+# For ftrun to answer who calls: it may have thousands to greet at the same time.
+GREETING_S = 10.0
+# Who was not answered then waits before it calls again, twice as long each time and not all alike: a call that is given up and
+# made again costs ftrun two greetings, and many of those more than it has time for.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
+
+
+class Busy(OSError):
+    """The host accepted the call, and the controller did not greet in time."""
+
+
 class NobodyListens(OSError):
     """Every address refused: the host is up, and the controller is not."""
 
 
-def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, SignedConnection]:
+class NobodyAnswers(OSError):
+    """No answer in time: what a firewall makes of a connection that it does not let through."""
+
+
+def pause_s(tries: int) -> float:
+    """Before another call, after so many that were not answered; 0 for none."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1)) * (0.5 + os.urandom(1)[0] / 256) if tries else 0.0
+
+
+def connect(
+    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S
+) -> tuple[socket.socket, SignedConnection]:
     """A connection whose other side has proved to be our controller.
 
-    Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
+    Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out,
+    Busy when it did not greet.
     """
     launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
     addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
-    deadline, last = time.monotonic() + timeout_s, OSError("no address")
+    deadline, last, unanswered = time.monotonic() + timeout_s, OSError("no address"), 0
     while time.monotonic() < deadline:
         refused = set()
         for address in addresses:
             try:
-                return _connect(address, channel, min(10.0, timeout_s))
+                return _connect(address, channel, min(10.0, timeout_s), greeting_s)
+            except Busy as error:
+                last, unanswered = Busy(f"{address} port {channel.port}: {error}"), unanswered + 1
             except (OSError, LinkError) as error:
                 if not isinstance(error, socket.gaierror):
                     refused.add(isinstance(error, ConnectionRefusedError))
-                last = OSError(f"{address} port {channel.port}: {error}")
+                kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
+                last = kind(f"{address} port {channel.port}: {error}")
         if refused == {True}:
             last = NobodyListens(*last.args)
-        time.sleep(0.2)  # nothing to await: the other side has to come up
+        # Nothing to await: the other side has to come up, or to have time.
+        time.sleep(min(pause_s(unanswered) or 0.2, max(deadline - time.monotonic(), 0.0)))
     raise last
 
 
-def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, SignedConnection]:
+def _connect(address: str, channel: Channel, timeout_s: float, greeting_s: float) -> tuple[socket.socket, SignedConnection]:
     sock = _dial(address, channel.port, timeout_s)
+    sock.settimeout(greeting_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -53,11 +82,13 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
         while not link.ready:
             data = sock.recv(4096)
             if not data:
-                raise LinkError("it hung up during the greeting")
+                raise Busy("it hung up during the greeting")
             link.feed(data)
             sock.sendall(link.take_outbox())
-    except BaseException:
+    except BaseException as error:
         sock.close()
+        if isinstance(error, socket.timeout):
+            raise Busy("it does not answer") from None
         raise
     sock.settimeout(SEND_TIMEOUT_S)
     return sock, link

@@ -10,7 +10,7 @@ from _thread import start_new_thread
 
 from ftslurm.wrapper.shim.fast_stdlib import socket
 from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.connection import NobodyListens, connect, readable, receive
+from ftslurm.wrapper.shim.protocol.connection import GREETING_S, Busy, NobodyListens, connect, pause_s, readable, receive
 from ftslurm.wrapper.shim.protocol.lease import Lease
 from ftslurm.wrapper.shim.protocol.messages import Message, number_in
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
@@ -57,6 +57,7 @@ class Session:
         self._has = 0  # the last beat whose answer came
         self._welcome = False
         self._refused_at: float | None = None
+        self._unanswered = 0  # calls since the last connection that ftrun took and did not answer
         self._ends_by = 0.0  # until when the end of ftrun is to be expected
         self._found: tuple[socket.socket, SignedConnection] | OSError | None = None  # by the thread that dials
         self._sock: socket.socket | None = None
@@ -182,7 +183,7 @@ class Session:
         lease_s, self._beat_s = (number_in(message[name], 0, 1e9) for name in ("lease_s", "beat_s"))
         self.lease.lasts(lease_s)
         self.grace_s = number_in(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9)
-        self._welcome, self._refused_at = True, None
+        self._welcome, self._refused_at, self._unanswered = True, None, 0
         self._close_given_up()
         self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
         self.lease.renew(self._hello_at, message)
@@ -227,8 +228,10 @@ class Session:
             self.gone = f"cannot start a thread to call ftrun again: {error}"
 
     def _dialling(self) -> None:
+        time.sleep(pause_s(self._unanswered))
+        limit_s = min(REDIAL_S, self._patience_s(boot_s()))
         try:
-            self._found = connect(self._channel, self._env, min(REDIAL_S, self._patience_s(boot_s())))
+            self._found = connect(self._channel, self._env, limit_s, GREETING_S if limit_s == REDIAL_S else limit_s)
         except OSError as error:
             self._found = error
         os.write(self._wake_write, b"!")
@@ -244,4 +247,5 @@ class Session:
             self._refused_at = None
         elif self._refused_at is None:
             self._refused_at = boot_s()
+        self._unanswered = self._unanswered + 1 if isinstance(found, Busy) else 0
         self._dial()

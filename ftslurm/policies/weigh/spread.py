@@ -12,7 +12,7 @@ from dataclasses import replace
 from ftslurm.model.decisions import Diagnose
 from ftslurm.model.record import Diagnosed
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.corrections import with_own_words
+from ftslurm.policies.weigh.corrections import with_own_words
 
 # An attempt that has lived for so long has begun its work, whether its program tells steps or not (hang.start).
 BEGUN_S = 600.0
@@ -55,7 +55,7 @@ def still_on_most(verdict: Verdict, before: Diagnosed | None) -> Verdict:
     again = before is not None and before.program and before.signature == verdict.signature
     if not again or verdict.program or verdict.called or verdict.confidence is Confidence.FACT:
         return verdict
-    return replace(verdict, retriable=Retriable.NO, suspects=(), program=True, heals=False)
+    return verdict.by("again-on-most", retriable=Retriable.NO, suspects=(), program=True, heals=False)
 
 
 def on_most(shown: Mapping[int, str], ends: Sequence[RankEnd]) -> bool:
@@ -69,8 +69,9 @@ def on_most(shown: Mapping[int, str], ends: Sequence[RankEnd]) -> bool:
 def _on_most(verdict: Verdict) -> Verdict:
     """The verdict for an error on most ranks: no more tries if it is on every rank at once, else one more."""
     if verdict.retriable is Retriable.NO:
-        return replace(verdict, suspects=())
-    sure = replace(verdict, confidence=Confidence.STRONG, suspects=(), program=True, heals=False)  # because they all agree
+        return verdict.by("on-most-ranks", suspects=())
+    # Because they all agree.
+    sure = verdict.by("on-most-ranks", confidence=Confidence.STRONG, suspects=(), program=True, heals=False)
     return replace(sure, retriable=Retriable.ONCE, confirm=max(1, verdict.confirm))
 
 
@@ -93,4 +94,4 @@ def _setup(verdict: Verdict, node: str) -> Verdict:
     why = f"only {node} failed, before any other rank had printed anything: {SETUP}"
     suspects = verdict.suspects or (Suspect(node, rank, Blame.SUSPECT, why),)
     retriable = Retriable.ONCE if verdict.retriable is Retriable.NO else verdict.retriable
-    return replace(verdict, suspects=suspects, retriable=retriable, setup=True, evidence=(*verdict.evidence, why)[:6])
+    return verdict.by("set-up-of-node", suspects=suspects, retriable=retriable, setup=True, evidence=(*verdict.evidence, why)[:6])

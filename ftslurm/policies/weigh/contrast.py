@@ -7,15 +7,14 @@ that were accused of it are not to blame, and those that were left for it may be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ftslurm.model.folds.history import History
 from ftslurm.model.folds.parts.verdicts import Sighting
 from ftslurm.model.nodes import fold
-from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.corrections import AS_IT_SEES
-from ftslurm.policies.diagnose.spread import SETUP
+from ftslurm.model.verdict import Confidence, ErrorClass, Retriable, Verdict
+from ftslurm.policies.weigh.spread import SETUP
 
 # Errors of these classes get one more try before the program is blamed.
 _WORTH_MORE = frozenset({ErrorClass.HARDWARE, ErrorClass.NETWORK})
@@ -99,20 +98,11 @@ def with_contrast(verdict: Verdict, found: Contrast) -> Verdict:
     error_class = verdict.error_class if verdict.error_class in _KEPT else ErrorClass.USER_CODE
     retriable = Retriable.YES if verdict.called else Retriable.NO
     evidence = [piece for piece in verdict.evidence if not piece.endswith(SETUP)]
-    return replace(
-        verdict, error_class=error_class, retriable=retriable, confidence=Confidence.STRONG,
+    return verdict.by(
+        "contrast", error_class=error_class, retriable=retriable, confidence=Confidence.STRONG,
         what=f"{found.why} ({verdict.what})", suspects=(), evidence=(found.why, *evidence)[:EVIDENCE_LINES],
         confirm=confirm, heals=False, follows=found.follows,
     )  # fmt: skip
-
-
-def without_control(verdict: Verdict, ends: Sequence[RankEnd]) -> Verdict:
-    """The verdict for ranks that all run on one node, or one rank of an async job: nothing to compare it with, so only the
-    hardware's own report blames the node."""
-    if len({end.node for end in ends}) > 1:
-        return verdict
-    own = verdict.error_class is ErrorClass.HARDWARE and verdict.signature not in AS_IT_SEES
-    return replace(verdict, suspects=tuple(s for s in verdict.suspects if own and s.blame is Blame.YES))
 
 
 def shown_by(verdict: Verdict) -> dict[int, str]:

@@ -8,35 +8,32 @@ from dataclasses import replace
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import History
-from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Verdict
+from ftslurm.model.verdict import AS_IT_SEES, Confidence, ErrorClass, RankEnd, Retriable, Verdict
 
 # Several chips that raise the same code at the same moment received the same bad work. Source: MindCluster's
 # ClusterD, which does not count such a code as a suspicion against hardware.
 SAME_MOMENT_S = 30.0
-# Which devices a program sees depends on its environment, too: a mask (CUDA_VISIBLE_DEVICES), no --gres.
-AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 
 
 def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
-    """Codes that several chips raised within SAME_MOMENT_S: the hardware did not cause them.
-
-    A code that takes the node out counts only if several nodes show it: one node may lose all its chips at once.
+    """Codes that several chips raised within SAME_MOMENT_S: they are no suspicion against any of these. A code that takes its
+    node out is more than a suspicion, on however many nodes.
     """
     found = set()
     for fault in faults:
+        if fault.fault_class is FaultClass.ISOLATE:
+            continue
         mine = max(history.faults.get(fault.key, (0.0,)))
         for (node, device, code), times in history.faults.items():
             another = (node, device) != (fault.node, fault.device)
-            if fault.fault_class is FaultClass.ISOLATE:
-                another = node != fault.node
             if code == fault.code and another and abs(max(times) - mine) <= SAME_MOMENT_S:
                 found.add(code)
     return frozenset(found)
 
 
 def without_common(faults: Iterable[Fault], common: frozenset[str]) -> tuple[Fault, ...]:
-    """The faults, where those of a common code blame no node, like faults that the program causes."""
-    return tuple(replace(fault, user_induced=True) if fault.code in common else fault for fault in faults)
+    """The faults, where those of a common code blame no node."""
+    return tuple(replace(fault, shared=True) if fault.code in common else fault for fault in faults)
 
 
 def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[str]) -> Verdict:
@@ -48,7 +45,7 @@ def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[st
         text = "".join(piece.text for piece in end.output)
         if found := next((word for word in wanted if word in text), ""):
             evidence = (*verdict.evidence[:5], f"matches the program's own retriable words: `{found}`")
-            return replace(verdict, retriable=Retriable.YES, evidence=evidence, called=True)
+            return verdict.by("own-words", retriable=Retriable.YES, evidence=evidence, called=True)
     return verdict
 
 
@@ -62,13 +59,13 @@ def without_own_view(verdict: Verdict, hidden: str, well: Collection[str]) -> Ve
         return verdict
     accused = tuple(suspect for suspect in verdict.suspects if not hidden and suspect.node not in well)
     if accused or (not hidden and not verdict.suspects):
-        return replace(verdict, suspects=accused)
+        return verdict.by("hidden-devices", suspects=accused)
     nodes = ", ".join(sorted({suspect.node for suspect in verdict.suspects}))
     why = f"{hidden} shows the program no device" if hidden else f"a check since then found the devices of {nodes} healthy"
     advice = f"unset {hidden}, or ask Slurm for devices (--gres)"
     advice = advice if hidden else "check --gres and CUDA_VISIBLE_DEVICES of the step"
-    return replace(
-        verdict, error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, suspects=(), confirm=max(1, verdict.confirm),
+    return verdict.by(
+        "hidden-devices", error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, suspects=(), confirm=max(1, verdict.confirm),
         heals=False,
         what=f"{why}: it is the program's environment ({verdict.what})", evidence=(*verdict.evidence[:5], why),
         lead=replace(verdict.lead, advice=advice),

@@ -1,0 +1,118 @@
+"""Does our job still fit the cluster without some of its nodes? Asked of Slurm as the job's owner, with the job's own request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from ftslurm.errors import FtslurmError
+from ftslurm.model.values import dataclass
+from ftslurm.slurm import commands
+from ftslurm.slurm.cli_client import read_answer
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.fitting import Asked, asked_of, fit_answer, fit_argv, fitting, idle
+from ftslurm.slurm.parse import parse_reservation
+from ftslurm.system.commands import Runner, run
+
+# For one question of a requeue, whose steps end after KillWait (30 s).
+TEST_S = 5.0
+# A batch script that only asks.
+SCRIPT = "#!/bin/sh\n"
+# Option of sbatch -> variable in which the job has it.
+_AS_OURS = {"account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS", "reservation": "SLURM_JOB_RESERVATION"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """usable, idle: nodes that fit, and those outside of the job that run nothing; usable is None where Slurm hides its nodes.
+    least: of nodes that it needs. fits: could it start without those nodes? None: not known.
+    """
+
+    usable: frozenset[str] | None
+    idle: frozenset[str]
+    least: int
+    fits: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FitQuestions:
+    """env: ftrun's, or of a step of the job. timeout_s: for each command."""
+
+    run: Runner
+    env: Mapping[str, str]
+    timeout_s: float
+
+    def look(self, job: JobView, nodes: Collection[NodeView], without: Collection[str] = ()) -> Fit:
+        """Never raises: what is not answered is not known."""
+        job = replace(job, needs=replace(job.needs, gres=commands.gres_of(job, self.env)))
+        asked = self._asked(job) if without else Asked(job.partition, job.node_count)
+        job = replace(job, partition=asked.partition)
+        usable = fitting(job, nodes, self._reserved(job.needs.reservation)) if nodes else None
+        by_name = bool(job.required)  # the job waits for those, and for no other node
+        free = frozenset() if by_name else idle(job, nodes) & (usable or frozenset()) - {*job.nodes}
+        fits = self._fits(job, asked, nodes, usable, {*without}) if without else None
+        return Fit(usable, free, asked.least, fits)
+
+    def _fits(
+        self, job: JobView, asked: Asked, nodes: Collection[NodeView], usable: frozenset[str] | None, without: set[str]
+    ) -> bool | None:
+        """A no counts where Slurm says yes to the same request with those nodes, and where enough others that seem to fit are up:
+        nodes that are down may come back while the job waits."""
+        said = self._test(job, asked, job.excluded | without)
+        if said is not False:
+            return said
+        up = {node.name for node in nodes if node.state is NodeState.GOOD}
+        left = None if usable is None else usable - job.excluded - without
+        waits = left is not None and len(left) >= asked.least > len(left & up)
+        return None if waits or not self._test(job, asked, job.excluded - without) else False
+
+    def _test(self, job: JobView, asked: Asked, exclude: Collection[str]) -> bool | None:
+        try:
+            done = self.run(fit_argv(job, asked, self._inherited(), sorted(exclude)), self.timeout_s, stdin=SCRIPT,
+                            env=plain_env(self.env))  # fmt: skip
+        except FtslurmError:
+            return None
+        return fit_answer(done.status, done.stderr)
+
+    def _asked(self, job: JobView) -> Asked:
+        """A job that waits shows it."""
+        if job.state is JobState.PENDING or not job.batch:
+            return Asked(job.partition, job.node_count)
+        try:
+            done = self.run(commands.batch_script_argv(job.number), self.timeout_s, env=plain_env(self.env))
+            script = done.stdout if done.status == 0 else ""
+        except FtslurmError:
+            script = ""
+        return asked_of(job, script, self.env)
+
+    def _reserved(self, name: str) -> frozenset[str] | None:
+        if not name:
+            return None
+        try:
+            argv = commands.show_reservation_argv(name)
+            return parse_reservation(read_answer(self.run(argv, self.timeout_s, env=plain_env(self.env))))
+        except FtslurmError:
+            return None
+
+    def _inherited(self) -> dict[str, str]:
+        return inherited(self.env, but="reservation")
+
+
+def still_fits(client: SlurmClient, job: JobView, without: frozenset[str]) -> bool | None:
+    """See `Fit.fits`; asked from a step of the job, or by whoever finishes its requeue."""
+    try:
+        nodes = client.nodes()
+    except FtslurmError:
+        return None
+    return FitQuestions(run, os.environ, TEST_S).look(job, nodes, without).fits
+
+
+def inherited(env: Mapping[str, str], but: str = "") -> dict[str, str]:
+    """Options with which our job was submitted. env: of the job."""
+    return {option: env[name] for option, name in _AS_OURS.items() if env.get(name) and option != but}
+
+
+def plain_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of our environment that another job's script needs: slurmctld stores it, so it must hold nothing private."""
+    return {name: env[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF") if name in env}

@@ -1,0 +1,55 @@
+"""Images for containers, made of the machine's own files: folders, as spank_box.c, ch-run and bwrap take them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("spank_box.c")
+# What ranks of the tests call.
+PROGRAMS = ("sh", "cat", "date", "grep", "id", "ls", "mkdir", "sleep", "touch", "env")
+_FILES = ("passwd", "group", "hosts", "nsswitch.conf")
+
+
+def build_plugin(folder: Path) -> Path:
+    """The plugin, and the plugstack.conf that names it; gives the latter."""
+    plugin, conf = folder / "spank_box.so", folder / "plugstack.conf"
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, "-o", plugin, SOURCE], check=True)
+    conf.write_text(f"required {plugin}\n")
+    return conf
+
+
+def bare_image(folder: Path, environment: str = "") -> Path:
+    """With a shell and what ranks call, and no Python. environment: of /etc/environment."""
+    for name in PROGRAMS:
+        program = Path(shutil.which(name) or name).resolve()
+        _copy(program, folder / "usr/bin" / name)
+        for library in re.findall(r"/\S+", subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout):
+            _copy(Path(library), folder / "usr" / library.removeprefix("/usr").lstrip("/"))
+    return _with_etc(folder, environment)
+
+
+def whole_image(folder: Path, environment: str = "") -> Path:
+    """All that the machine has in /usr, its Python too."""
+    folder.mkdir(parents=True)
+    (folder / "usr").symlink_to("/usr")
+    return _with_etc(folder, environment)
+
+
+def _with_etc(folder: Path, environment: str) -> Path:
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (folder / name).symlink_to(f"usr/{name}")
+    (folder / "etc").mkdir()
+    for name in _FILES:
+        shutil.copy(Path("/etc", name), folder / "etc" / name)
+    (folder / "etc/environment").write_text(environment)
+    return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        shutil.copy(source, target)
