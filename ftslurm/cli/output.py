@@ -11,7 +11,7 @@ import click
 
 from ftslurm.errors import UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
-from ftslurm.ledger.store import VARIABLE, Store, is_path, state_folder
+from ftslurm.ledger.store import VARIABLE, Store, at_path, is_path, state_folder
 from ftslurm.model.settings.hook_settings import HookSettings
 
 
@@ -29,12 +29,14 @@ def find_ledger(job: str) -> tuple[Journal, Contents]:
 
     Raises: UnknownJob, with what Slurm says of it; StateError.
     """
+    if is_path(job):
+        return at_path(Path(job))
     try:
         return store().find(job)
     except UnknownJob as error:
         from ftslurm.wrapper.jobs import why_no_ledger
 
-        if is_path(job) or store().elements(job) or not (why := why_no_ledger(job, os.geteuid(), os.environ)):
+        if store().tasks(job) or not (why := why_no_ledger(job, os.geteuid(), os.environ)):
             raise
         hint = f"name the ledger file (JOBS/*.{job}.jsonl in the state folder), or set {VARIABLE}"
         raise NoLedgerHere(why, hint=hint) from error
@@ -42,13 +44,7 @@ def find_ledger(job: str) -> tuple[Journal, Contents]:
 
 def tasks_of(job: str) -> list[str]:
     """The tasks that have ledgers, where `job` is an array (`28`, `28_[1-10]`), and no job of its own. Raises: StateError."""
-    if is_path(job):
-        return []
-    try:
-        store().find(job)
-    except UnknownJob:
-        return store().elements(job)
-    return []
+    return [] if is_path(job) else store().tasks(job)
 
 
 def latest_job() -> str:

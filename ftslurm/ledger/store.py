@@ -11,7 +11,6 @@ from pathlib import Path
 from ftslurm.errors import StateError, UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.folds.history import History, fold
-from ftslurm.model.nodes import expand
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass
@@ -20,7 +19,7 @@ from ftslurm.system.files import private_folder
 VARIABLE = "FTSLURM_STATE_DIR"
 _STEP = re.compile(r"(\d+(?:_\d+)?)\.(?:\d+|batch|extern|interactive)(?:\+\d+)?")
 # As squeue writes those that wait; a limit behind `%` may follow.
-_ARRAY = re.compile(r"(\d+)(?:_\[([\d,-]+)(?:%\d+)?\])?")
+_ARRAY = re.compile(r"(\d+)(?:_\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(?:%\d+)?\])?")
 LOCAL_CLUSTER = "local"
 
 
@@ -97,31 +96,32 @@ class Store:
                 raise StateError(f"the ledger {path} cannot be made: {error.strerror}", hint=f"set {VARIABLE}") from None
 
     def find(self, job: str) -> tuple[Journal, Contents]:
-        """The ledger of `job`: `123`, `123_4`, `local.2`, `cluster.123`, a step's `123.0`, or the path of a ledger.
-
-        Raises: UnknownJob, StateError.
-        """
-        if is_path(job):
-            return _at(Path(job))
+        """The ledger of `job`: `123`, `123_4`, `local.2`, `cluster.123`, or a step's `123.0`. Raises: UnknownJob, StateError."""
         names = (job, step[1]) if (step := _STEP.fullmatch(job)) else (job,)
         wanted = [path for path in self._paths() if path.stem in names or path.stem.partition(".")[2] in names]
         # The same number on several clusters and locally: Slurm's come before local ones, the latest first.
         wanted.sort(key=lambda path: (path.stem.startswith(f"{LOCAL_CLUSTER}."), -_changed_at(path)))
         if not wanted:
-            tasks = self.elements(job)
+            tasks = self.tasks(job)
             hint = f"name one of {tasks[0]} to {tasks[-1]}" if tasks else f"`ftslurm status` lists all; is {VARIABLE} set?"
             raise UnknownJob(f"there is no ledger of job {job} in {self.root}", hint=hint)
         journal = Journal(wanted[0])
         return journal, journal.read()
 
-    def elements(self, array: str) -> list[str]:
-        """Those of an array that have ledgers, by number; array: `28`, or `28_[1-10]` for some of them. Raises: StateError."""
+    def read(self, job: str) -> tuple[Journal, Contents]:
+        """As `find`, or the ledger at a path: for those who only read. Raises: UnknownJob, StateError."""
+        return at_path(Path(job)) if is_path(job) else self.find(job)
+
+    def tasks(self, array: str) -> list[str]:
+        """Those of an array (`28`, `28_[1-10]`) that have ledgers, by number; empty for a job of its own. Raises: StateError."""
         if (named := _ARRAY.fullmatch(array)) is None:
             return []
-        wanted = set(expand(f"_[{named[2]}]")) if named[2] else None
-        found = [path.stem.partition(".")[2].partition("_") for path in self._paths()]
+        names = [path.stem.partition(".")[2] for path in self._paths()]
+        if array in names:
+            return []
+        found = [name.partition("_") for name in names]
         indexes = {int(index) for job, _, index in found if job == named[1] and index.isdecimal()}
-        return [f"{named[1]}_{index}" for index in sorted(indexes) if wanted is None or f"_{index}" in wanted]
+        return [f"{named[1]}_{index}" for index in sorted(indexes) if named[2] is None or _is_in(named[2], index)]
 
     def all(self, bad: Callable[[StateError], None]) -> Iterator[tuple[Journal, Contents]]:
         """Every current ledger, the latest last. bad: is told of those that cannot be read."""
@@ -160,7 +160,14 @@ def is_path(word: str) -> bool:
     return "/" in word or word.endswith(".jsonl")
 
 
-def _at(path: Path) -> tuple[Journal, Contents]:
+def _is_in(ranges: str, index: int) -> bool:
+    """`1-3,7`, as squeue has it."""
+    parts = [part.partition("-") for part in ranges.split(",")]
+    return any(int(low) <= index <= int(high or low) for low, _, high in parts)
+
+
+def at_path(path: Path) -> tuple[Journal, Contents]:
+    """Raises: UnknownJob, StateError."""
     journal = Journal(path)
     contents = journal.read()
     if not contents.records and not journal.known:

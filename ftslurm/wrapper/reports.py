@@ -26,8 +26,8 @@ PassedOver = Callable[[StateError], None]
 
 def one_job(store: Store, job: str, env: Mapping[str, str], now: float) -> tuple[JobAccount, dict[str, str]]:
     """The account of one job, with the evidence on hung ranks by file name. Raises: UnknownJob, StateError, UsageError."""
-    journal, contents = store.find(job)
-    (known,) = _with_slurm(store.root, [_begun(job, contents)], env)
+    journal, contents = store.read(job)
+    (known,) = _with_slurm(journal.path, [_begun(job, contents)], env)
     return with_story(account(contents.records, known, now, contents.damaged), contents.records), _evidence(journal)
 
 
@@ -35,9 +35,9 @@ def jobs_named(store: Store, jobs: Iterable[str], env: Mapping[str, str], now: f
     """The account of each named job, once. Raises: UnknownJob, StateError, UsageError."""
     found = {}
     for job in jobs:
-        journal, contents = store.find(job)
+        journal, contents = store.read(job)
         found[journal.path] = (_begun(job, contents), contents)
-    told = _with_slurm(store.root, [known for known, _ in found.values()], env)
+    told = _with_slurm(next(iter(found)), [known for known, _ in found.values()], env)
     return [
         account(contents.records, known, now, contents.damaged) for known, (_, contents) in zip(told, found.values(), strict=True)
     ]
@@ -71,9 +71,9 @@ def _begun(job: str, contents: Contents) -> JobSummary:
     return known
 
 
-def _with_slurm(root: Path, jobs: Sequence[JobSummary], env: Mapping[str, str]) -> list[JobSummary]:
-    """The jobs with Slurm's state where the ledger cannot know it."""
-    return with_slurms_word(jobs, root.stat().st_uid, env)[0]
+def _with_slurm(owned: Path, jobs: Sequence[JobSummary], env: Mapping[str, str]) -> list[JobSummary]:
+    """The jobs with Slurm's state where the ledger cannot know it. owned: a file of the user whose jobs they are."""
+    return with_slurms_word(jobs, owned.stat().st_uid, env)[0]
 
 
 def _evidence(journal: Journal) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.model.messages.live import Live
+from ftslurm.model.record import Record
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.report import view
@@ -52,6 +53,11 @@ class JobWatch:
         self._request: dict[str, object] = {}
         self._size = (0, 0)
         self._read(self._contents)
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """As they were last read."""
+        return self._contents.records
 
     def look(self) -> Seen | None:
         """The present state, None if nothing has begun. Raises: StateError."""

@@ -12,6 +12,7 @@ import pytest
 from ftslurm.cli import ftslurm as door
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.collectives import Kind
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.report import jobs
 from ftslurm.report.explain import terms
 from ftslurm.system.files import private_folder
@@ -111,5 +112,6 @@ def test_an_unknown_word_gets_the_nearest(capsys: pytest.CaptureFixture[str], wo
     assert status == 64 and f"did you mean `{near}`?" in said
 
 
-def test_every_state_of_a_list_is_a_word() -> None:
-    assert set(jobs.STATES) <= set(terms.STATES) and {kind.value for kind in Kind} - {"unknown"} == set(terms.HANGS)
+def test_every_state_and_hang_is_a_word_and_every_phase_is_one() -> None:
+    assert set(jobs.STATES) <= set(terms.STATES) and set(terms.PHASES) <= {phase.value for phase in Phase}
+    assert {kind.value for kind in Kind} - {"unknown"} == set(terms.HANGS)

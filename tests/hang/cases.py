@@ -343,7 +343,7 @@ FRESHEST_HANGS = (
 )  # fmt: skip
 # Kinds that came after the rules on the loops of gloo, of torch's server and of the probe: see unseen.py.
 UNSEEN_PAUSES = ("memmap", "niced", "thin", "spawned-loader", "tenth", "direct-read", "spliced", "dynamo", "relay", "told work")
-# Kinds that came after named hangs were answered by default: see the second part of unseen.py, and healthy.py.
+# Kinds that came with healthy.py: see the second part of unseen.py.
 NEWEST_PAUSES = (
     "json-lines", "matched", "generated", "decomposed", "threads-of-torch", "scored", "walked", "shared", "waits-for-work",
     "throttled", "written-by-thread", "counted",

@@ -1,4 +1,4 @@
-"""Healthy jobs, watched as ftrun watches: how many would have been restarted because a rank is named as hung (hang-restart: auto).
+"""Healthy jobs, watched as ftrun watches: how many would be restarted, if each rank that is named as hung were answered unasked.
 
     python -m tests.hang.healthy FILE --minutes 60 --jobs 2 [--seed 1]
     python -m tests.hang.healthy FILE --sum
@@ -52,7 +52,7 @@ NEW_WAYS = (
 
 @dataclass(frozen=True)
 class Run:
-    """said: the finding's kind, empty for none. restart: ftrun would have restarted the job. rules: the digest of what judged."""
+    """said: the finding's kind, empty for none. restart: a rank at rest is named as hung. rules: the digest of what judged."""
 
     act: str
     job: str

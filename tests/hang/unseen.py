@@ -285,7 +285,7 @@ for thread in threads: libc.ptrace(17, thread, None, None)
     subprocess.run([sys.executable, "-I", "-S", "-c", attach], check=True)
 
 
-# --- at work, of the kinds for tests/hang/healthy.py, which came after a named hang was answered by default
+# --- at work, of the kinds that came with tests/hang/healthy.py
 
 
 def json_lines(seconds: float) -> None:

@@ -221,7 +221,7 @@ def test_of_a_number_on_two_clusters_the_latest_is_found(store: Store) -> None:
 
 def test_a_job_that_is_not_there_is_named(store: Store) -> None:
     open_and_run(store, ME)
-    for asked in ("8", "", "7*"):
+    for asked in ("8", "", "7*", "../c.7"):
         with pytest.raises(UnknownJob) as caught:
             store.find(asked)
         assert str(store.root) in str(caught.value) and caught.value.exit_status == 66

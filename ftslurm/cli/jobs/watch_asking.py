@@ -13,13 +13,13 @@ from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
+from ftslurm.cli.jobs.control import WAIT_S
 from ftslurm.errors import FtslurmError
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.record import Requested
 from ftslurm.model.text import visible
 
-WAIT_S = 15.0
 WILL: dict[str, str] = {
     ctl.REQUEUE: "its ranks end, and it starts again some seconds later; this spends no budget",
     ctl.STOP: "its ranks get SIGTERM and the grace time, and nothing starts again",
@@ -79,6 +79,8 @@ class AskingPage(Screen[None]):
             self.post_message(Answered(order(store, job, Requested(0.0, 0, "", name), os.environ, WAIT_S), False))
         except FtslurmError as error:
             self.post_message(Answered(str(error), True))
+        except OSError as error:
+            self.post_message(Answered(error.strerror or "the request cannot be written", True))
 
     def on_answered(self, message: Answered) -> None:
         self.notify(visible(message.text), severity="warning" if message.refused else "information", markup=False)

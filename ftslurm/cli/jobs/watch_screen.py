@@ -440,11 +440,7 @@ class JobsPage(LookingPage, AskingPage):
         self._with_job(lambda watch: log_page(watch, None, lambda: False))
 
     def action_card(self) -> None:
-        def page(watch: JobWatch) -> TextPage:
-            seen = watch.look()
-            return card_page(seen.records if seen is not None else (), self.size.width)
-
-        self._with_job(page)
+        self._with_job(lambda watch: card_page(watch.records, self.size.width))
 
     def on_data_table_row_selected(self) -> None:
         self._with_job(lambda watch: JobPage(watch, from_list=True))

@@ -44,7 +44,7 @@ GROUP = """  + Exception Group Traceback (most recent call last):
     +------------------------------------
 """
 TWO_PROCESSES = """(EngineCore_0 pid=12) ERROR 03-25 06:14:02 [core.py:880] Traceback (most recent call last):
-(EngineCore_0 pid=12) ERROR 03-25 06:14:02 [core.py:880]   File "/work/vllm/core.py", line 70, in read
+(EngineCore_0 pid=12) ERROR 03-25 06:14:02 [core.py:880]   File "/opt/vllm/core.py", line 70, in read
 (APIServer pid=13) INFO 03-25 06:14:02 [x.py:2] hello
 (EngineCore_0 pid=12) ERROR 03-25 06:14:03 [core.py:880]     return "Connection refused"
 (EngineCore_0 pid=12) ERROR 03-25 06:14:03 [core.py:880] ValueError: bad heads
@@ -112,7 +112,7 @@ def left(text: str) -> list[str]:
         (PYTHON, [("MyError", "boom", "/home/u/train.py:3")]),
         (CHAINED, [("OSError", "[Errno 116] Stale file handle", "/home/u/data.py:70"), ("UnboundLocalError", "no offset", "/home/u/data.py:75")]),
         (GROUP, [("ExceptionGroup", "x (1 sub-exception)", "/a/t.py:3"), ("ZeroDivisionError", "division by zero", "/a/t.py:1")]),
-        (TWO_PROCESSES, [("ValueError", "bad heads", "/work/vllm/core.py:70")]),
+        (TWO_PROCESSES, [("ValueError", "bad heads", "/opt/vllm/core.py:70")]),
         (JAVA, [("java.lang.RuntimeException", "bad", "App.java:12"), ("java.io.IOException", "disk", "Io.java:3")]),
         (GO, [("panic", "runtime error: index out of range [3] with length 3", "/home/u/app/main.go:12")]),
         (RUST, [("panic", "index out of bounds: the len is 3", "src/main.rs:4")]),
