@@ -13,7 +13,7 @@ from pathlib import Path
 from measure import ROOT, Series
 
 from ftslurm.ledger.index import Index
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import to_line
 from ftslurm.model import record as rec
 
 LEDGERS, ROUNDS = 10_000, 5

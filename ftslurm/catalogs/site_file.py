@@ -13,8 +13,8 @@ from ftslurm.catalogs.codebook import CodeBook
 from ftslurm.catalogs.pattern_files import check_patterns, laid_over
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model.devices import Remedy
-from ftslurm.model.numbers import whole
 from ftslurm.model.settings.tree import suggestion
+from ftslurm.model.text import whole
 
 SITE = ("site",)
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.hooks.hook_inputs import read_settings
 from ftslurm.hooks.owner_queries import WATCH_LIMIT_S
-from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.records import from_line
+from ftslurm.ledger.journal import Journal, from_line
 from ftslurm.ledger.store import ledger_parts
 from ftslurm.ledger.untrusted import read_untrusted
 from ftslurm.model.folds.history import History, fold

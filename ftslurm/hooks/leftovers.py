@@ -14,7 +14,7 @@ from ftslurm.errors import FtslurmError
 from ftslurm.hooks.drains import drain
 from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.hooks.state_file import Memory, Unfinished
-from ftslurm.model.processes import Process
+from ftslurm.model.exits import Process
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass

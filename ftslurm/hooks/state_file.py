@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ftslurm.errors import StateError
-from ftslurm.model.processes import Process
+from ftslurm.model.exits import Process
 from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder
 

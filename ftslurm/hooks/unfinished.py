@@ -7,7 +7,7 @@ import time
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.leftovers import MAX_LISTED, SLURM_USERS, Case, Left, clear, left_by, settled
 from ftslurm.hooks.state_file import Memory, Unfinished
-from ftslurm.model.processes import Process
+from ftslurm.model.exits import Process
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import Finding, NodeHealth

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.srun_options import PLUGIN_OPTIONS, SRUN_OPTIONS, Component, Takes, option_value, parse_options, without
-from ftslurm.model.numbers import whole
+from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
 
 # salloc does not know them, or (chdir, container) would do at once what only the tasks shall do. Plugins' options, too.

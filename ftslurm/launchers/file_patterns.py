@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 
-from ftslurm.model.numbers import whole
+from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
 
 MAX_WIDTH = 10  # of zero padding

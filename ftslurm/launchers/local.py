@@ -23,8 +23,7 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
-from ftslurm.model.layout import Layout
-from ftslurm.model.shares import Share
+from ftslurm.model.layout import Layout, Share
 from ftslurm.model.values import dataclass
 from ftslurm.system.commands import run
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ftslurm.launchers.local_layout import Place
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.numbers import fold_numbers
+from ftslurm.model.text import fold_numbers
 from ftslurm.model.values import dataclass
 
 

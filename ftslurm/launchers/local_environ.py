@@ -9,8 +9,8 @@ from pathlib import Path
 from ftslurm.errors import UsageError
 from ftslurm.launchers.local_layout import Layout, Place, positive
 from ftslurm.launchers.srun_options import option_value
+from ftslurm.model.layout import fold_counts
 from ftslurm.model.nodes import expand, fold
-from ftslurm.model.shares import fold_counts
 from ftslurm.model.values import dataclass
 
 # Options that srun also takes from the environment (env_vars in srun/libsrun/opt.c), weakest first. Not the number of

@@ -13,7 +13,7 @@ from itertools import pairwise
 from ftslurm.errors import UsageError
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.nodes import expand, fold
-from ftslurm.model.numbers import whole
+from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
 
 

@@ -12,10 +12,9 @@ from dataclasses import replace
 from ftslurm.errors import UsageError
 from ftslurm.launchers.same_share import REPLACED, by_cpu, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
-from ftslurm.model.layout import Layout
-from ftslurm.model.numbers import fold_numbers, whole
+from ftslurm.model.layout import Layout, Share
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.shares import Share
+from ftslurm.model.text import fold_numbers, whole
 from ftslurm.model.values import dataclass
 
 _WHERE = ("nodes", "nodelist", "nodefile", "relative", "exclude", "use-min-nodes", "contiguous")

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from ftslurm.launchers.file_patterns import Kind, expand_pattern, letters_of, read_target
 from ftslurm.launchers.srun_options import has_flag, option_value
-from ftslurm.model.numbers import whole
+from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
 
 # How files are shared: each task its own, those of a node one, or all one.

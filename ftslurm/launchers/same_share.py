@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ftslurm.launchers.srun_options import has_flag, option_value, without
-from ftslurm.model.numbers import whole
-from ftslurm.model.shares import Share
+from ftslurm.model.layout import Share
+from ftslurm.model.text import whole
 
 # Of the environment: what an option of ours takes the place of.
 REPLACED = ("SLURM_EXCLUSIVE",)

@@ -13,10 +13,9 @@ from ftslurm.launchers.python import Python, in_bundle
 from ftslurm.launchers.same_share import REPLACED, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
-from ftslurm.model.layout import Layout
+from ftslurm.model.layout import Layout, Share
 from ftslurm.model.nodes import fold
-from ftslurm.model.numbers import unfold_numbers
-from ftslurm.model.shares import Share
+from ftslurm.model.text import unfold_numbers
 from ftslurm.system.programs import MARK
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import StateError
-from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.records import from_line
+from ftslurm.ledger.journal import Journal, from_line
 from ftslurm.model.folds.control import State
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.record import RequestAnswered, Requested

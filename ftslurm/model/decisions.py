@@ -10,9 +10,8 @@ from dataclasses import field
 from typing import Any
 
 from ftslurm.model.devices import Fault
-from ftslurm.model.layout import Layout
+from ftslurm.model.layout import Layout, Share
 from ftslurm.model.record import Record
-from ftslurm.model.shares import Share
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd
 

@@ -1,4 +1,4 @@
-"""How a process or a step ended."""
+"""How a process or a step ended, and whose a process is."""
 
 from __future__ import annotations
 
@@ -100,3 +100,20 @@ def signal_number(name: str) -> int:
         return min(64, int(name[7:])) or 9
     short = name.removeprefix("SIG")
     return _NAMES.index(short) if short in _NAMES[1:] else 9
+
+
+# --- a process, as much of it as tells whose it is
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, as /proc tells of it."""
+
+    pid: int
+    parent: int
+    user_id: int
+    name: str
+    started: float  # seconds after the boot; with the pid it names one process of this boot
+    state: str = ""  # zombie, once it has ended; any other word is for people
+    login: bool = False  # it belongs to a session that somebody has opened on this node by ssh, a console or cron
+    service: bool = False  # to a service of systemd's, and not to the one of slurmd

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from enum import Enum
 
-from ftslurm.model.shares import Share
+from ftslurm.model.layout import Share
 from ftslurm.model.values import dataclass
 
 

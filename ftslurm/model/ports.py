@@ -22,8 +22,7 @@ if TYPE_CHECKING:
         StepsListed,
     )
     from ftslurm.model.exits import ExitStatus
-    from ftslurm.model.layout import Layout
-    from ftslurm.model.shares import Share
+    from ftslurm.model.layout import Layout, Share
 
 
 class Scheduler(Protocol):

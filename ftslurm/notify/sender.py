@@ -18,11 +18,8 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError
 from ftslurm.model.text import visible
-from ftslurm.notify.deliver import TRIES, deliver_patiently
-from ftslurm.notify.destinations import Destination, read_destinations
-from ftslurm.notify.notice import summary
-from ftslurm.notify.outbox import Item, Outbox
-from ftslurm.notify.pace import Pace, due
+from ftslurm.notify.deliver import TRIES, Destination, deliver_patiently, read_destinations
+from ftslurm.notify.outbox import Item, Outbox, Pace, due, summary
 
 # A destination that took nothing is tried again with the next notice, and not before this.
 REST_S = 60.0

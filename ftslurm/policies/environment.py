@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping
 from ftslurm.model.devices import NO_DEVICES
 from ftslurm.model.folds.counters import Counters
 from ftslurm.model.job import Task
-from ftslurm.model.layout import Layout
+from ftslurm.model.layout import Layout, fold_counts
 from ftslurm.model.nodes import fold_in_order
-from ftslurm.model.shares import fold_counts
 
 # What the batch script's environment says of the job, and not of a place in it.
 _OF_THE_JOB = (

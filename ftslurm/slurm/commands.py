@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from ftslurm.errors import SlurmRefused, UsageError
 from ftslurm.model.job import JobId
+from ftslurm.model.layout import unfold_counts
 from ftslurm.model.nodes import fold
-from ftslurm.model.numbers import whole
-from ftslurm.model.shares import unfold_counts
+from ftslurm.model.text import whole
 from ftslurm.slurm.client import JobView
 
 # Unix seconds in every answer. The default is local time, ambiguous for an hour each autumn and wrong for

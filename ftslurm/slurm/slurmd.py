@@ -6,7 +6,7 @@ import socket
 import time
 
 from ftslurm.errors import FtslurmError
-from ftslurm.model.numbers import whole
+from ftslurm.model.text import whole
 from ftslurm.slurm.client import SlurmClient
 
 # Where a node that names none listens. Source: slurm.conf(5), SlurmdPort.

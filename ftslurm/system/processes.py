@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import CommandMissing
-from ftslurm.model.processes import Process
+from ftslurm.model.exits import Process
 from ftslurm.system.commands import run_group
 from ftslurm.system.owner import PATH
 

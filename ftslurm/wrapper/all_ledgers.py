@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ftslurm.errors import StateError
-from ftslurm.ledger.records import from_line
+from ftslurm.ledger.journal import from_line
 from ftslurm.model.folds.summary import OVER, summarise
 from ftslurm.model.record import Record
 from ftslurm.report.account.job import JobAccount, account, since

@@ -18,7 +18,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, ledger_parts
 from ftslurm.ledger.untrusted import MAX_BYTES
 from ftslurm.model.folds.node_memory import NodeCleared, Told

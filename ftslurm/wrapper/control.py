@@ -22,8 +22,8 @@ from ftslurm.model.folds.control import ROOT, UNDO, not_undoable
 from ftslurm.model.folds.history import History
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.model.nodes import expand
-from ftslurm.model.numbers import whole
 from ftslurm.model.record import Record, RequestAnswered, Requested, RunBegan
+from ftslurm.model.text import whole
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.owner import PATH, owner_of, run_as
 from ftslurm.wrapper.jobs import with_slurms_word

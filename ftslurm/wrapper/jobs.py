@@ -11,7 +11,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.index import Index
 from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm
-from ftslurm.model.numbers import whole
+from ftslurm.model.text import whole
 from ftslurm.policies.lease.predecessors import is_gone
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import read_answer

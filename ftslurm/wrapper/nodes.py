@@ -9,7 +9,7 @@ from dataclasses import field
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError, UnknownJob, UsageError
-from ftslurm.ledger.nodes import NodeMemory, parse_memory
+from ftslurm.ledger.shared_file import NodeMemory, parse_memory
 from ftslurm.model.folds.node_memory import NodeCleared, Remembered, remembered
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.settings.tree import Settings

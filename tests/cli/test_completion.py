@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from ftslurm.cli.ftslurm import group
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import to_line
 from ftslurm.model.record import RunBegan
 
 FTSLURM = Path(sys.executable).with_name("ftslurm")

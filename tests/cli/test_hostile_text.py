@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from ftslurm.cli import ftslurm as door
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import to_line
 from ftslurm.model import record as rec
 from ftslurm.report import text as text_module
 from tests.report.test_view import long_story

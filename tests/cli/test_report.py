@@ -15,7 +15,7 @@ import pytest
 
 from ftslurm.cli import ftslurm as door
 from ftslurm.cli.jobs import report as report_door
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import to_line
 from ftslurm.model import record as rec
 from tests.report.ledgers import big_job, hostile
 from tests.report.test_view import long_story

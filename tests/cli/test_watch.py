@@ -25,7 +25,7 @@ from textual.widgets import DataTable, Log, Static
 from ftslurm.cli.jobs import watch_screen
 from ftslurm.cli.jobs.watch_screen import JobPage, JobsPage, TextPage, WatchApp
 from ftslurm.ledger import live as files
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import to_line
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
 from ftslurm.wrapper import control

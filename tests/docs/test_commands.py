@@ -24,9 +24,9 @@ from ftslurm.cli.ftslurm import group
 from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
 from ftslurm.hooks.install.lines import conf_lines
 from ftslurm.launchers.srun_options import split_command_line
-from ftslurm.ledger.records import from_line
+from ftslurm.ledger.journal import from_line
 from ftslurm.model.settings.tree import resolve
-from ftslurm.notify.destinations import read_destinations
+from ftslurm.notify.deliver import read_destinations
 from ftslurm.simulation.reading import read_trace
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_code, in_the_text
 

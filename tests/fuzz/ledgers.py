@@ -13,9 +13,8 @@ from typing import Any, get_type_hints
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ftslurm.ledger.journal import Contents, Journal
-from ftslurm.ledger.nodes import NodeMemory
-from ftslurm.ledger.records import from_line, to_line
+from ftslurm.ledger.journal import Contents, Journal, from_line, to_line
+from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.folds.node_memory import Remembered, Told, remembered, suspects

@@ -12,8 +12,8 @@ import pytest
 from ftslurm.config.settings_files import MAX_CHARACTERS, policy_layers
 from ftslurm.errors import PolicyError, SlurmUnavailable, UsageError
 from ftslurm.launchers import multi_prog
-from ftslurm.ledger.nodes import NodeMemory
-from ftslurm.ledger.records import from_line
+from ftslurm.ledger.journal import from_line
+from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Store
 from ftslurm.model.nodes import MOST_NODES, expand, fold
 from ftslurm.slurm.parse import node_names, parse_job, parse_nodes, unix_time

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.ledger.records import from_line
+from ftslurm.ledger.journal import from_line
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Kind
 from tests.hang import cases

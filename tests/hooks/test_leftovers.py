@@ -9,8 +9,8 @@ import pytest
 
 from ftslurm.hooks import epilog, leftovers
 from ftslurm.hooks.hook_inputs import JobFacts
+from ftslurm.model.exits import Process
 from ftslurm.model.job import JobId
-from ftslurm.model.processes import Process
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.leftovers import Whose
 from ftslurm.system.shared_memory import File

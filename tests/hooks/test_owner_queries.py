@@ -11,7 +11,7 @@ from ftslurm.hooks import owner_queries
 from ftslurm.hooks.as_owner import find_ledger
 from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.hooks.install.scripts import LIMITS_S
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import to_line
 from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.job import JobId
 from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, FaultSeen, RunBegan

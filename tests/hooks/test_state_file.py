@@ -12,7 +12,7 @@ import pytest
 from ftslurm.errors import StateError
 from ftslurm.hooks import state_file
 from ftslurm.hooks.state_file import BOOT_ID, Memory, Remembered, Unfinished, merged
-from ftslurm.model.processes import Process
+from ftslurm.model.exits import Process
 
 BOOT = "b"
 A, B = Process(20, 1, 1000, "a", 5.0), Process(21, 1, 1000, "b", 6.0)

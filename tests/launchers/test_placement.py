@@ -26,8 +26,8 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.layout import Layout
-from ftslurm.model.numbers import fold_numbers, unfold_numbers
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.text import fold_numbers, unfold_numbers
 from ftslurm.wrapper.shim.protocol.channel import Channel
 
 FIRST = Layout(("n1", "n2", "n3"))

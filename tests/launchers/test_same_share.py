@@ -11,8 +11,7 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.same_share import megabytes, same_share
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component
-from ftslurm.model.layout import Layout
-from ftslurm.model.shares import Share
+from ftslurm.model.layout import Layout, Share
 
 FOUR = (Share(4, 2), Share(4, 2))
 BY_CPU = {"SLURM_MEM_PER_CPU": "1024"}

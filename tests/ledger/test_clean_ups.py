@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ftslurm.ledger.clean_ups import CleanUps, known_clean_ups
+from ftslurm.ledger.shared_file import CleanUps, known_clean_ups
 from ftslurm.model.folds.history import CLEAN_UPS_MAX, CleanUpTook, History
 
 

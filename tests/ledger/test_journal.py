@@ -15,8 +15,7 @@ import pytest
 
 from ftslurm.errors import StateError
 from ftslurm.ledger import journal as journal_module
-from ftslurm.ledger.journal import RESERVE_BYTES, Journal
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import RESERVE_BYTES, Journal, to_line
 from ftslurm.model.record import Finished, Record
 from ftslurm.system.files import private_folder
 

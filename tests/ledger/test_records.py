@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.ledger.records import from_line, to_line
+from ftslurm.ledger.journal import from_line, to_line
 from ftslurm.model.record import KINDS, CarriedOut, Decided, Finished, Record, RunBegan
 
 TEXT = st.text(max_size=12)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.ledger.clean_ups import CleanUps
+from ftslurm.ledger.shared_file import CleanUps
 from tests.live.conftest import booted, new_stage
 from tests.live.stories import Plan, Stage, Story
 

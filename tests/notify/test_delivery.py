@@ -15,11 +15,8 @@ from ftslurm.cli.site.notify import notify as door
 from ftslurm.errors import StateError
 from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Settings
-from ftslurm.notify.deliver import deliver, deliver_patiently
-from ftslurm.notify.destinations import Destination
-from ftslurm.notify.notice import Notice
-from ftslurm.notify.outbox import Outbox
-from ftslurm.notify.pace import Pace
+from ftslurm.notify.deliver import Destination, deliver, deliver_patiently
+from ftslurm.notify.outbox import Notice, Outbox, Pace
 from ftslurm.notify.sender import lines_to, send_all
 from ftslurm.wrapper.telling import teller
 from tests.cli.test_ftrun import command

@@ -16,10 +16,8 @@ from ftslurm.errors import PolicyError
 from ftslurm.model import record as rec
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings, parse_leaf
-from ftslurm.notify.destinations import Destination, read_destinations, scrubbed
-from ftslurm.notify.notice import KINDS, Notice, from_json, shown, summary, to_json
-from ftslurm.notify.outbox import TAKEN_S, TOO_OLD_S, Outbox
-from ftslurm.notify.pace import Due, Pace, due
+from ftslurm.notify.deliver import Destination, read_destinations, scrubbed
+from ftslurm.notify.outbox import KINDS, TAKEN_S, TOO_OLD_S, Due, Notice, Outbox, Pace, due, from_json, shown, summary, to_json
 from ftslurm.wrapper.telling.notices import place_of
 from ftslurm.wrapper.telling.teller import of_record, routes
 

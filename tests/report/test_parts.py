@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftslurm.ledger.records import from_line, to_line
+from ftslurm.ledger.journal import from_line, to_line
 from ftslurm.model import record as rec
 from ftslurm.report.account.parts import Spent, in_order, seconds_of, spent
 from tests.ledger.test_records import RECORDS

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from ftslurm.cli.ftslurm import group, main
 from ftslurm.config.settings_files import profile_layers, profile_names
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import Journal, to_line
 from ftslurm.model import record as rec
 from ftslurm.model.settings.told import settings_told, told
 from ftslurm.model.settings.tree import Settings, resolve

@@ -22,10 +22,9 @@ from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import CleanUpTook, fold
 from ftslurm.model.job import Call, Task
-from ftslurm.model.layout import Layout
+from ftslurm.model.layout import Layout, Share
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.shares import Share
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, WhyNot

@@ -14,9 +14,8 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import fold
-from ftslurm.model.layout import Layout
+from ftslurm.model.layout import Layout, Share
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.shares import Share
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.parts.spares import LOOK_COUNTS_S
 from ftslurm.policies.judge.phases import WhyNot

@@ -634,7 +634,7 @@ def test_a_full_disk_ends_nothing() -> None:
 
 
 def test_requests_of_old_and_later_versions_are_read_and_passed_over() -> None:
-    from ftslurm.ledger.records import from_line, to_line
+    from ftslurm.ledger.journal import from_line, to_line
 
     asked = rec.Requested(1.0, 3, "anna", "stop", "h", ("n1",), "r", 2, 3.0, 4.0, "/x", True, 5, 6)
     for record in (asked, rec.RequestAnswered(1.0, "r", 3, True, "t", 1, "n1"), rec.RequestDone(1.0, "r", 3, False, "t", 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.ledger.records import from_line
+from ftslurm.ledger.journal import from_line
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec

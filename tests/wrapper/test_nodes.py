@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from ftslurm.catalogs.code_queries import Asked
 from ftslurm.cli.site.nodes import nodes as door
 from ftslurm.errors import UnknownJob, UsageError
-from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.folds.node_memory import NodeLeft
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.node.advice import codes_of

@@ -17,7 +17,7 @@ import pytest
 
 from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model import record as rec
 from ftslurm.model.messages.handover import HandoverPlan
 from ftslurm.model.settings.tree import Settings

@@ -11,7 +11,7 @@ import pytest
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger import evidence
 from ftslurm.ledger import live as files
-from ftslurm.ledger.records import to_line
+from ftslurm.ledger.journal import to_line
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import JobSummary, summarise

@@ -11,8 +11,7 @@ import click
 from ftslurm.cli import suggestions as complete
 from ftslurm.errors import UsageError
 from ftslurm.model.events import DrillAsked
-from ftslurm.model.numbers import whole
-from ftslurm.model.text import visible
+from ftslurm.model.text import visible, whole
 
 
 @click.group(short_help="Inject a fault into a running job of yours.")

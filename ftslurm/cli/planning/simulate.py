@@ -11,7 +11,7 @@ import click
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.ledger.choose import chosen
+from ftslurm.ledger.store import chosen
 from ftslurm.model.text import visible
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ftslurm.errors import PolicyError, StateError
 from ftslurm.model.text import counted, visible
 
 if TYPE_CHECKING:
-    from ftslurm.notify.destinations import Destination
+    from ftslurm.notify.deliver import Destination
 
 
 @click.command(short_help="Show who is notified of which events of your jobs.")
@@ -26,7 +26,7 @@ def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> No
     from ftslurm.config.settings_files import Request, settings_in_force
     from ftslurm.ledger.store import state_folder
     from ftslurm.model.settings.tree import suggestion
-    from ftslurm.notify.destinations import read_destinations
+    from ftslurm.notify.deliver import read_destinations
     from ftslurm.wrapper.telling.notices import FILE, place_of
     from ftslurm.wrapper.telling.teller import routes
 
@@ -56,7 +56,7 @@ def _test(file: Path, destinations: Sequence[Destination]) -> None:
     import time
 
     from ftslurm.notify.deliver import deliver
-    from ftslurm.notify.notice import Notice
+    from ftslurm.notify.outbox import Notice
 
     failed = []
     text = f"This is a test by `ftslurm notify --test` on {socket.gethostname()}: notices of your jobs arrive here."
@@ -69,9 +69,8 @@ def _test(file: Path, destinations: Sequence[Destination]) -> None:
 
 
 def _send_pending(root: Path, file: Path, burst: int, window_s: float) -> None:
-    from ftslurm.notify.destinations import read_destinations
-    from ftslurm.notify.outbox import Outbox
-    from ftslurm.notify.pace import Pace
+    from ftslurm.notify.deliver import read_destinations
+    from ftslurm.notify.outbox import Outbox, Pace
     from ftslurm.notify.sender import lines_to, send_all
 
     outbox, known = Outbox(root, file), read_destinations(file)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from ftslurm.model.devices import NO_DEVICES
-from ftslurm.model.numbers import whole
+from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
 
 GPU_LOST = "GPU-LOST"

@@ -12,15 +12,8 @@ from functools import reduce
 
 from ftslurm.errors import UsageError
 from ftslurm.model.folds.control import CHECKPOINT, EXCLUDE, REINSTATE, REQUEUE, UNDO, Control, Request, State
-from ftslurm.model.folds.parts.budgets import Budgets
-from ftslurm.model.folds.parts.crashes import Crashes
-from ftslurm.model.folds.parts.exclusions import Exclusions
-from ftslurm.model.folds.parts.hangs import HANGS, Hangs
-from ftslurm.model.folds.parts.progress import Progress
-from ftslurm.model.folds.parts.requeues import Requeues, run_of
-from ftslurm.model.folds.parts.slots import Slots
-from ftslurm.model.folds.parts.streaks import EXPLICIT_FAULTS, is_explicit
-from ftslurm.model.folds.parts.verdicts import Sighting, Verdicts
+from ftslurm.model.folds.slots import Exclusions, Sighting, Slots, Verdicts
+from ftslurm.model.folds.streaks import EXPLICIT_FAULTS, HANGS, Budgets, Crashes, Hangs, Progress, Requeues, is_explicit, run_of
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import (
     AttemptBegan,

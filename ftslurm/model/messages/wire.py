@@ -42,9 +42,9 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.layout import Share
 from ftslurm.model.messages import fields
 from ftslurm.model.messages.live import LiveReported, StacksReported, live_reported
-from ftslurm.model.shares import Share
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece

@@ -1,9 +1,10 @@
-"""The policy of an ftrun in its ledger: what of it is not the default, as text. A later simulation of the job begins with it."""
+"""Settings as a ledger tells them: those that are not the default, with which a later simulation of the job begins, and those
+that led to a decision."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, in_words, parse_leaf
@@ -48,3 +49,33 @@ def settings_told(values: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]
         except (KeyError, PolicyError):
             unknown.append(name)
     return Settings(**found), tuple(unknown)
+
+
+# --- notes which settings a rule looks at, so that a decision can name what led to it
+
+_NAMES = {leaf.name: name for name, leaf in LEAVES.items()}
+
+
+class _Noting:
+    """Stands for the settings: gives what they give."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._read: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._settings, name)
+        if name in _NAMES:
+            self._read[name] = value
+        return value
+
+
+def noting(settings: Settings) -> Settings:
+    """For one rule; `read_of` tells afterwards what it has looked at."""
+    return cast(Settings, _Noting(settings))
+
+
+def read_of(noted: Settings) -> tuple[tuple[str, str], ...]:
+    """(name, value in words) of the settings that were looked at, in that order. noted: made by `noting`."""
+    read = cast(_Noting, noted)._read
+    return tuple((_NAMES[name], in_words(LEAVES[_NAMES[name]], value)) for name, value in read.items())

@@ -9,7 +9,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, TakeEvidence
 from ftslurm.model.events import Now
-from ftslurm.model.pauses import with_pause
+from ftslurm.model.folds.streaks import with_pause
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.hang.stall_watch import Opinion, levels_from

@@ -11,10 +11,10 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.folds.counters import counters, restarts
+from ftslurm.model.layout import Share, fold_shares
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import most_crash_restarts
-from ftslurm.model.shares import Share, fold_shares
 from ftslurm.model.timers import Timer
 from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env, whole_env
 from ftslurm.policies.judge.phases import Phase

@@ -27,9 +27,9 @@ from ftslurm.model.events import Now
 from ftslurm.model.exits import of_step, signal_name
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
+from ftslurm.model.layout import Share
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.shares import Share
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.parts.agents import AgentRoster

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from ftslurm.model.folds.parts.crashes import Crash, Crashes
+from ftslurm.model.folds.streaks import Crash, Crashes
 from ftslurm.model.nodes import fold
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import UNKNOWN, Confidence, Retriable, Verdict

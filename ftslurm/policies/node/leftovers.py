@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from ftslurm.model.processes import Process
+from ftslurm.model.exits import Process
 from ftslurm.model.values import dataclass
 
 INIT = 1

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ftslurm.model.folds.history import History
-from ftslurm.model.folds.parts.verdicts import Sighting
+from ftslurm.model.folds.slots import Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable, Verdict
 from ftslurm.policies.weigh.spread import SETUP

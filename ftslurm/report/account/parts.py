@@ -14,9 +14,9 @@ from enum import Enum
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import ENDING_STATES, MAY_GO_ON
+from ftslurm.model.layout import unfold_counts
 from ftslurm.model.nodes import count
 from ftslurm.model.rungs import Rung
-from ftslurm.model.shares import unfold_counts
 from ftslurm.model.values import dataclass
 
 # An end that nobody lived to write down came at most so long before Slurm had requeued the job: twice SlurmdTimeout

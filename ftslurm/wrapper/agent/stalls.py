@@ -9,8 +9,8 @@ from typing import Any
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.events import StallSeen
+from ftslurm.model.folds.streaks import usual_interval_s
 from ftslurm.model.messages.wire import compared_message, stall_message
-from ftslurm.model.pauses import usual_interval_s
 from ftslurm.policies.hang.whohangs import MEETINGS
 from ftslurm.wrapper.agent.evidence.device_use import ReadUse
 from ftslurm.wrapper.agent.evidence.node_watch import NodeWatch

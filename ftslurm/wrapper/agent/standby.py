@@ -19,9 +19,8 @@ from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
 from ftslurm.launchers.python import Python, own_python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, beside_argv, beside_env
 from ftslurm.ledger import output
-from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.shared_file import NodeMemory, known_clean_ups
 from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import fold

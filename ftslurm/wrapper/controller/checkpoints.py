@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from ftslurm.model.events import CheckpointMade, Event
-from ftslurm.model.numbers import whole
+from ftslurm.model.text import whole
 
 # Files that match one pattern, and entries of one folder that does; more are not looked at.
 MATCHES_MAX, ENTRIES_MAX = 10_000, 20_000

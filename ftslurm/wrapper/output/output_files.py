@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ftslurm.launchers.rank_files import RankFiles, rank_files
 from ftslurm.launchers.srun_options import Component
-from ftslurm.model.numbers import whole
 from ftslurm.model.record import OutputTo
+from ftslurm.model.text import whole
 
 
 def own_files(env: Mapping[str, str], proc: Path = Path("/proc")) -> tuple[str, ...]:

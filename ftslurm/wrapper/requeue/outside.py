@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import SlurmRefused
-from ftslurm.ledger.clean_ups import known_clean_ups
+from ftslurm.ledger.shared_file import known_clean_ups
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds.history import fold
 from ftslurm.policies.ladder.start_time import plan_start

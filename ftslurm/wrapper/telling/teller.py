@@ -23,9 +23,8 @@ from ftslurm.model.job import Reading
 from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings.tree import Settings, suggestion
 from ftslurm.model.text import cut
-from ftslurm.notify.destinations import read_destinations, why_no_apprise
-from ftslurm.notify.notice import KINDS, Notice
-from ftslurm.notify.outbox import Outbox
+from ftslurm.notify.deliver import read_destinations, why_no_apprise
+from ftslurm.notify.outbox import KINDS, Notice, Outbox
 from ftslurm.report.card import Card, last_card, lines
 from ftslurm.wrapper.telling.silent import Silent
 

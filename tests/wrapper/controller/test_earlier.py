@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated
 from ftslurm.model.record import RunBegan

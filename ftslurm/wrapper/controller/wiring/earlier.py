@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import SlurmUnavailable, StateError
-from ftslurm.ledger.clean_ups import CleanUps, known_clean_ups
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.shared_file import CleanUps, NodeMemory, known_clean_ups
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.folds.history import CleanUpTook, History, clean_up_of
 from ftslurm.model.record import RunBegan

@@ -14,14 +14,13 @@ from ftslurm.launchers.rank_files import RankFiles
 from ftslurm.launchers.srun import overruled
 from ftslurm.ledger import evidence, output
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.requests import RequestReader
+from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.folds.history import History
 from ftslurm.model.messages.handover import HandoverPlan, to_message
-from ftslurm.model.numbers import whole
 from ftslurm.model.ports import Launcher, Scheduler
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.text import counted
+from ftslurm.model.text import counted, whole
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import OutputPlace, RunFacts
 from ftslurm.policies.lease.take_over import may_take_over

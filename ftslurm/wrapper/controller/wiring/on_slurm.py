@@ -11,7 +11,7 @@ from ftslurm.errors import REQUEUED_STATUS, FtslurmError
 from ftslurm.launchers.placement import mpi_default, step_width
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.ledger import output
-from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model.job import Allocation
 from ftslurm.model.rungs import Capability

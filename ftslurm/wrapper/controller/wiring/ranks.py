@@ -12,9 +12,8 @@ import ftslurm
 from ftslurm.errors import LaunchFailed, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.srun_options import Component, has_flag, option_value
-from ftslurm.model.numbers import whole
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.text import counted
+from ftslurm.model.text import counted, whole
 from ftslurm.system.bundle import PACKAGES
 from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.wiring.survey import Order
