@@ -64,11 +64,12 @@ def split_place(pattern: str, owner: Owner) -> tuple[Path, tuple[str, ...]]:
 
 
 def may_finish(job: JobView, history: History, user_id: int) -> bool:
-    """Is it this user's, waits held in the scheduling that the open requeue was to bring about, or the one before?"""
-    run = history.last_run
+    """Is it this user's, waits in the scheduling that the open requeue was to bring about, or the one before, and lacks a part of
+    that requeue? A step of the job does not hold it: then only the exclusion shows how far it came."""
+    run, decided = history.last_run, history.requeues.open
     return (
-        run is not None and history.requeues.open is not None
-        and job.user_id == user_id and job.state is JobState.PENDING and job.held
+        run is not None and decided is not None
+        and job.user_id == user_id and job.state is JobState.PENDING and (job.held or not job.excluded.issuperset(decided.exclude))
         and is_up_to_date(job.restarts, run.schedule)
     )  # fmt: skip
 

@@ -391,7 +391,7 @@ HALF_START_IN = "15s"  # where the clean-up takes longer, Slurm adds two minutes
 
 
 def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_bad_node(hooked: Hooked) -> None:
-    """ftrun and its keeper are killed between the hold and the exclusion; nobody but Slurm does anything after that."""
+    """ftrun and its keeper are killed between the requeue and the exclusion; nobody but Slurm does anything after that."""
     hooked.settings(start_in=HALF_START_IN)
     told = story(hooked, HALF).submit()
     job = told.ended("COMPLETED", WAIT_S)
