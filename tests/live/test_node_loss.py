@@ -152,7 +152,7 @@ def mine_on(told: Story, node: str) -> dict[int, str]:
     ft='--ft-set nodes.straggler_wait=4s --task-prolog="$STORY/prolog.sh"',
     files={
         "prolog": """#!/bin/sh
-[ "$SLURMD_NODENAME$SLURM_RESTART_COUNT" != n2 ]
+[ "$SLURMD_NODENAME$SLURM_RESTART_COUNT" != n2 ] || exec sleep 30
 """
     },
     script='cp "$STORY/prolog" "$STORY/prolog.sh"; chmod +x "$STORY/prolog.sh"\n%RUN%\n',
