@@ -69,7 +69,8 @@ def may_finish(job: JobView, history: History, user_id: int) -> bool:
     run, decided = history.last_run, history.requeues.open
     return (
         run is not None and decided is not None
-        and job.user_id == user_id and job.state is JobState.PENDING and (job.held or not job.excluded.issuperset(decided.exclude))
+        and job.user_id == user_id and job.state is JobState.PENDING
+        and (job.held or not job.excluded.issuperset(decided.exclude))
         and is_up_to_date(job.restarts, run.schedule)
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from ftslurm.errors import CommandMissing
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
@@ -35,6 +36,14 @@ def _prepare(parent: int, orphaned: int) -> Callable[[], None]:
                 os._exit(1)
 
     return prepare
+
+
+def _kill_children(pid: int) -> None:
+    import psutil  # rarely asked for
+
+    with suppress(psutil.Error):
+        for child in psutil.Process(pid).children():
+            child.kill()
 
 
 def _end_of_stderr() -> int | None:
@@ -107,9 +116,12 @@ class ProcessStep:
             return False
         return True
 
-    def abandon(self) -> None:
-        """The launcher's process goes, whatever it still waits for."""
+    def abandon(self, silently: bool = False) -> None:
+        """The launcher's process goes, whatever it still waits for. srun's child would cancel the step after it (launch.c,
+        _shepherd_spawn; 22.05 to 26.05), so silently means that it goes first."""
         if self._process.poll() is None:
+            if silently:
+                _kill_children(self.pid)
             self._process.kill()
         self._process.wait()
 
@@ -145,6 +157,6 @@ class JoinedSteps:
         deadline = time.monotonic() + timeout_s
         return all([step.wait(max(0.0, deadline - time.monotonic())) for step, _ in self._parts])
 
-    def abandon(self) -> None:
+    def abandon(self, silently: bool = False) -> None:
         for step, _ in self._parts:
-            step.abandon()
+            step.abandon(silently)

@@ -135,7 +135,12 @@ class KillStep:
 
 @dataclass(frozen=True, slots=True)
 class AbandonStep:
-    """End the launcher's own process: every shim that could be told to go has gone, and it would wait for a dead node."""
+    """End the launcher's own process: every shim that could be told to go has gone, and it would wait for a dead node.
+
+    silently: Slurm hears nothing of it. It knows a step by its number alone, which another scheduling of the job has by now.
+    """
+
+    silently: bool = False
 
 
 @dataclass(frozen=True, slots=True)

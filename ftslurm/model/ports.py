@@ -88,8 +88,8 @@ class StepHandle(Protocol):
     def wait(self, timeout_s: float) -> bool:
         """Has the launcher's process ended within `timeout_s`? Blocks as long."""
 
-    def abandon(self) -> None:
-        """End the launcher's own process if it still runs, and wait for it."""
+    def abandon(self, silently: bool = False) -> None:
+        """End the launcher's own process if it still runs, and wait for it. silently: without a word to Slurm about the step."""
 
 
 class Launcher(Protocol):

@@ -162,7 +162,7 @@ def test_what_changes_is_shown_and_the_cursor_stays(store: Store, ftrun: Callabl
         await pilot.press("down")
         job.exits(0, 1)
         path(store).write_bytes(b"".join(to_line(record) for record in job.ledger))
-        await until(pilot, lambda: "unconditional-requeue" in text_of(pilot, "#happened"))
+        await until(pilot, lambda: "in-place-restart" in text_of(pilot, "#happened"))
         assert pilot.app.screen.query_one(DataTable).cursor_row == 1
         await pilot.press("c")
         await until(pilot, lambda: is_text(pilot) and any("rank 0 on n1 exited with status 1" in line for line in log_of(pilot)))

@@ -157,7 +157,7 @@ def test_a_job_writes_its_file_and_ends_as_it_would_without(tmp_path: Path) -> N
     (path,) = folder.iterdir()
     seen = {sample.name: sample for family in parse(path.read_text()) for sample in family.samples}
     assert seen["ftslurm_job_state"].labels["state"] == "completed" and seen["ftslurm_job_attempts_total"].value == 2
-    assert seen["ftslurm_job_restarts_total"].labels["rung"] == "unconditional-requeue"
+    assert seen["ftslurm_job_restarts_total"].labels["rung"] == "in-place-restart"
 
 
 # --- the door

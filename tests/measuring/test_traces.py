@@ -66,12 +66,12 @@ def test_a_job_sends_its_trace_when_it_is_over_and_the_door_sends_it_again(
         argv = ("--ft-launcher", "local", "-n1", "sh", "-c", "[ $FTSLURM_ATTEMPT = 2 ]")
         done = command("ftslurm", *argv, home=tmp_path, FTRUN_METRICS_OTLP=endpoint, OTEL_EXPORTER_OTLP_COMPRESSION="none")
         assert done.returncode == 0, done.stderr
-        whole = ["job 1", "starting", "attempt 1", "unconditional-requeue", "starting", "attempt 2"]
+        whole = ["job 1", "starting", "attempt 1", "in-place-restart", "attempt 2"]
         assert [names(body) for body in collector.bodies] == [whole] and collector.paths == ["/v1/traces"]
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("FTSLURM_STATE_DIR", raising=False)
         again = CliRunner().invoke(door, ["--otlp", "--endpoint", endpoint, "local.1"])
-        assert again.stdout == "6 spans of job local.1 sent\n" and names(collector.bodies[1]) == whole
+        assert again.stdout == "5 spans of job local.1 sent\n" and names(collector.bodies[1]) == whole
 
 
 def test_nobody_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -419,6 +419,16 @@ def test_a_node_that_never_comes_up_and_does_not_answer_is_left() -> None:
     assert "no task of the step came up on n2" in job.said
 
 
+def test_a_step_whose_number_the_next_scheduling_has_is_left_without_a_word_to_slurm() -> None:
+    """ftrun was cut off, and comes back when others have requeued the job: srun would cancel their step."""
+    job = running()
+    job.silent = {do.StopRanks, do.AskSlurm}
+    job.exits(0, 1)
+    job.tell(ev.SlurmAnswered("PENDING"))
+    job.wait(120.0)
+    assert job.did(do.AbandonStep) == [do.AbandonStep(silently=True)] and not job.did(do.KillStep) and job.status == 1
+
+
 @pytest.mark.parametrize("alive", [True, None])
 def test_a_node_that_lives_or_may_live_has_all_the_time_it_wants_to_come_up(alive: bool | None) -> None:
     """Where the job has set no limit."""

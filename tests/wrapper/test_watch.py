@@ -77,7 +77,7 @@ def test_what_is_written_meanwhile_is_seen(store: Store, monkeypatch: pytest.Mon
     job.exits(0, 1)
     write(store, job)
     found = look(watch)
-    assert found.summary.state == "requeued" and len(found.records) == len(job.ledger)
+    assert found.summary.attempt == 2 and len(found.records) == len(job.ledger)
 
 
 def test_what_is_told_no_more_grows_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,10 @@ class Ending:
         self.run.end.follow_with(after)
         self.run.fence.let_go_at = now.mono if self.run.fence.let_go_at is None else self.run.fence.let_go_at
         self.run.timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
-        return [KillStep()]
+        if not self.run.slurm.runs_elsewhere:
+            return [KillStep()]
+        self.run.attempt.step_end.abandon()
+        return [AbandonStep(silently=True)]
 
     def go_on_when_fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
         """Begin what follows, once nothing of the old attempt can still run beside it."""

@@ -59,6 +59,7 @@ class Effects:
         self._display = Display(lambda text: scheduler.show(text))
         self._step: StepHandle | None = None
         self._agents: list[StepHandle] = []
+        self._silently = False
 
     def carry_out(self, decision: do.Decision) -> None:
         """Raises: FtslurmError where a step cannot even be started."""
@@ -78,9 +79,10 @@ class Effects:
         if self._step is not None:
             self._step.kill()
 
-    def _abandon_step(self, _: do.AbandonStep) -> None:
+    def _abandon_step(self, decision: do.AbandonStep) -> None:
+        self._silently |= decision.silently
         if self._step is not None:
-            self._step.abandon()
+            self._step.abandon(self._silently)
 
     def _keep_evidence(self, d: do.KeepEvidence) -> None:
         if d.text:
@@ -209,7 +211,7 @@ class Effects:
     def end_agents(self) -> None:
         """Their connections close, they end, their srun ends; what takes longer is ended."""
         self._sources.callers.dismiss_agents()
-        wait_for_end(self._agents, self._clock)
+        wait_for_end(self._agents, self._clock, self._silently)
         self._agents = []
 
     def close(self) -> None:
@@ -218,18 +220,19 @@ class Effects:
         self.end_agents()
         self._scheduler.call_off()
         if self._step is not None:
-            self._step.abandon()
+            self._step.abandon(self._silently)
         self.people.end()
 
 
-def wait_for_end(handles: Sequence[StepHandle], clock: Clock) -> None:
-    """Up to AGENTS_END_WAIT_S for all of them, then without asking."""
+def wait_for_end(handles: Sequence[StepHandle], clock: Clock, silently: bool = False) -> None:
+    """Up to AGENTS_END_WAIT_S for all of them, then without asking. silently: Slurm hears nothing of it."""
     deadline = clock.mono() + AGENTS_END_WAIT_S
     for handle in handles:
         if not handle.wait(max(0.0, deadline - clock.mono())):
-            handle.kill()
-            if not handle.wait(1.0):
-                handle.abandon()
+            if not silently:
+                handle.kill()
+            if silently or not handle.wait(1.0):
+                handle.abandon(silently)
 
 
 _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {

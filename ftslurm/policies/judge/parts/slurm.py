@@ -57,6 +57,11 @@ class SlurmContact:
         return self.answer is not None and self.answer.state == "RUNNING" and not self.answer.error
 
     @property
+    def runs_elsewhere(self) -> bool:
+        """Does the answer say that the job has been requeued, so that another step may have our step's number?"""
+        return self.answer is not None and self.answer.state == "PENDING" and not self.answer.error
+
+    @property
     def was_away(self) -> bool:
         """Was slurmctld away for long, and does it now say that the job runs?"""
         waited = self.away_since is not None or (self.answer is not None and self.answer.late_s >= AWAY_S)
