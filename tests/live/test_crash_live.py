@@ -20,6 +20,7 @@ together
 """
 
 
+@pytest.mark.slurms
 @story(rank="exit 41", env=BY_DEFAULT)
 def test_a_program_that_fails_here_again_and_elsewhere_fails_with_its_own_status(told: Story) -> None:
     job = told.ended("FAILED", 2 * END_TIMEOUT_S)
@@ -30,6 +31,7 @@ def test_a_program_that_fails_here_again_and_elsewhere_fails_with_its_own_status
     assert told.output().count("the fault is in the program, not in a node") == 1
 
 
+@pytest.mark.slurms
 @story(script="exec %RUN%", rank=FAILS_THERE + "exit 1", env=BY_DEFAULT)
 def test_a_node_on_which_it_failed_twice_and_without_which_it_runs_well_is_excluded(told: Story) -> None:
     excluded_one(told)
