@@ -16,7 +16,7 @@ from ftslurm.model.messages.fields import real, text, whole
 from ftslurm.model.values import dataclass
 
 RANKS_MAX = 1 << 20
-GROUPS_MAX, SOCKETS_MAX, STAYS_MAX, RECENT_MAX = 512, 256, 4096, 16
+GROUPS_MAX, SOCKETS_MAX, STAYS_MAX, RECENT_MAX, THREADS_MAX = 512, 256, 4096, 16, 16
 TEXT_MAX = 512
 COUNT_MAX = 1 << 62
 
@@ -108,7 +108,8 @@ class RankView:
     rank: int
     node: str
     process: ProcessState = ProcessState.UNKNOWN
-    wchan: str = ""  # kernel function that the main thread sleeps in
+    wchan: str = ""  # kernel function that the thread which trains sleeps in
+    beside: tuple[str, ...] = ()  # the same of the other threads that the program itself has begun
     exit_status: ExitStatus | None = None
     ended_at: float | None = None  # Unix seconds on its node
     main_fresh: bool | None = None  # its Python code ran within the last seconds
@@ -129,6 +130,9 @@ class RankView:
     # so many times a second it looks for something that does not come, and does nothing else; what that takes is in neither
     # cpu_percent nor io_bytes_s. None: it does not poll, as far as is known.
     polls_s: float | None = None
+    # how often a second the thread that trains wakes up, and all other threads of the program together; None: not known
+    wakes_s: float | None = None
+    beside_wakes_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +252,7 @@ def view_record(view: RankView) -> dict[str, Any]:
         "node": view.node,
         "process": view.process.value,
         "wchan": view.wchan,
+        "beside": list(view.beside),
         "exit": [status.code, status.signal] if status else None,
         "ended": view.ended_at,
         "main_fresh": view.main_fresh,
@@ -266,6 +271,8 @@ def view_record(view: RankView) -> dict[str, Any]:
         "device": view.device_busy,
         "hidden": view.hidden_groups or None,
         "polls": view.polls_s,
+        "wakes": view.wakes_s,
+        "beside_wakes": view.beside_wakes_s,
     }
     # Not `in (..., False)`: rank 0 is equal to False.
     return {name: value for name, value in record.items() if not (value is None or value == "" or value == [])}
@@ -289,6 +296,7 @@ def parse_view(record: Any) -> RankView:
         node=_words(record.get("node")),
         process=process,
         wchan=_words(record.get("wchan", "")),
+        beside=tuple(_words(each) for each in _items(record.get("beside"), 0, THREADS_MAX)),
         exit_status=ExitStatus(_whole(ended[0], 255), _whole(ended[1], 127)) if ended else None,
         ended_at=_amount(record.get("ended")),
         main_fresh=_truth(record.get("main_fresh")),
@@ -307,6 +315,8 @@ def parse_view(record: Any) -> RankView:
         device_busy=_truth(record.get("device")),
         hidden_groups=_whole(record.get("hidden", 0)),
         polls_s=_amount(record.get("polls")),
+        wakes_s=_amount(record.get("wakes")),
+        beside_wakes_s=_amount(record.get("beside_wakes")),
     )
 
 

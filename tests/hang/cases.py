@@ -348,6 +348,8 @@ NEWEST_PAUSES = (
     "json-lines", "matched", "generated", "decomposed", "threads-of-torch", "scored", "walked", "shared", "waits-for-work",
     "throttled", "written-by-thread", "counted",
 )  # fmt: skip
+# Kinds that do nothing, and get at last from another process what they wait for: see the third part of unseen.py.
+BEYOND = ("answered", "answered-in-time", "awaited", "piped", "their-lock", "record-of-others", "judged")
 UNSEEN_HANGS = (
     "resolver", "stopped-worker", "nested-pool", "import-lock", "undrained", "full-child", "forked-lock", "asks-somebody", "tracker",
     "backoff", "yields", "debugger", "told sleep", "peer-lock",
@@ -382,7 +384,7 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "loader lock": _of_loader("lock"), "loader work": _of_loader("work"), "gil-work": _pause(6.0), "gil-sleep": _pause(PAUSE_S),
     "dead-server": _pause(PAUSE_S), "flag": _pause(PAUSE_S), "licence": _pause(PAUSE_S), "lock-file": _pause(PAUSE_S),
     **dict.fromkeys(FRESHEST_PAUSES, _pause(6.0)), **{act: _pause(PAUSE_S) for act in FRESHEST_HANGS}, **dict.fromkeys((*STRAYS, "lost"), _order),
-    **dict.fromkeys((*UNSEEN_PAUSES, *NEWEST_PAUSES), _pause(6.0)), **dict.fromkeys(UNSEEN_HANGS, _pause(PAUSE_S)), "yields": _pause(BUSY_S + 14),
+    **dict.fromkeys((*UNSEEN_PAUSES, *NEWEST_PAUSES, *BEYOND), _pause(6.0)), **dict.fromkeys(UNSEEN_HANGS, _pause(PAUSE_S)), "yields": _pause(BUSY_S + 14),
     "told work": _told_late, "told sleep": _told_late, "peer-lock": _lock_of_peer, "epoch-over": _epoch_over, "relay": _relay,
     **{f"meet {place} {before}": _meeting for place in ("monitored", "store", "group") for before in ("work", "sleep")},
 }  # fmt: skip
@@ -419,6 +421,7 @@ USUAL_HANGS = (
     "sleep", "deadlock", "native", "loop", "fifo", "stop outside", "pipe", "flock", "child", "dead-server", "licence", "poll sleep",
 )  # fmt: skip
 PAUSES = (
+    *BEYOND,
     *NEWEST_PAUSES,
     *UNSEEN_PAUSES,
     *FRESHEST_PAUSES,
@@ -458,7 +461,7 @@ FAULTS = {
 HEALTHY = {
     act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4
     for act in PAUSES
-    if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES, *UNSEEN_PAUSES, *NEWEST_PAUSES)
+    if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES, *UNSEEN_PAUSES, *NEWEST_PAUSES, *BEYOND)
 }
 
 

@@ -1,10 +1,11 @@
-"""Healthy jobs, watched as ftrun watches: how many would be restarted, if each rank that is named as hung were answered unasked.
+"""Healthy jobs, watched as ftrun watches: how many would be restarted unasked.
 
     python -m tests.hang.healthy FILE --minutes 60 --jobs 2 [--seed 1]
     python -m tests.hang.healthy FILE --sum
 
 Appends one judged run a line to FILE; may be stopped and continued at any time. Half of the jobs have busy loops beside them. The limits
-are 3 s without work and 12 s with it, where ftrun's own are 3 and 30 minutes: what is left alone here is left alone there.
+are 3 s without work (8 s in a wait for another process) and 12 s with it, where ftrun's own are 3 and 30 minutes: what is left alone
+here is left alone there.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import ftslurm
-from ftslurm.model.collectives import Kind
+from ftslurm.policies.hang.proof import doubt
 from tests.hang import cases
 from tests.hang.campaign import crowd
 from tests.hang.cases import ACTS, Case, Plan
-from tests.hang.rig import Job, Verdict
+from tests.hang.rig import QUIET_S, Job, Verdict
 
 SHORT_S, LONG_S = 6.0, 18.0  # below and above the limit for a rank at work
-ACTS_A_JOB = 4
-HUNG = (Kind.COMM_HANG.value, Kind.NON_COMM_HANG.value)
+BEYOND_S = (
+    8.0  # the limit without work for a rank that waits for another process: longer than one with a data loader shows no Python
+)
+ACTS_A_JOB = 8
 # Of these each rank does its part by itself, so they can last longer and go with every way to train.
 ALONE = tuple(
     act
     for act in (
-        *cases.NEWEST_PAUSES, *cases.FRESHEST_PAUSES, *cases.UNSEEN_PAUSES, "evaluate", "checkpoint", "compile", "trickle", "bursts",
+        *cases.BEYOND, *cases.NEWEST_PAUSES, *cases.FRESHEST_PAUSES, *cases.UNSEEN_PAUSES, "evaluate", "checkpoint", "compile", "trickle", "bursts",
         "download", "gil-work",
     )
     if act not in cases.TOGETHER
@@ -52,7 +55,7 @@ NEW_WAYS = (
 
 @dataclass(frozen=True)
 class Run:
-    """said: the finding's kind, empty for none. restart: a rank at rest is named as hung. rules: the digest of what judged."""
+    """said: the finding's kind, empty for none. restart: no rank works, and the verdict is a proof. rules: the digest of what judged."""
 
     act: str
     job: str
@@ -69,6 +72,8 @@ class Run:
 def plan_of(rng: random.Random, crowded: bool) -> Plan:
     mode, launch = rng.choice(OLD_WAYS if rng.random() < 0.5 else NEW_WAYS)
     pool = ALONE + OTHERS if (mode, launch) in OLD_WAYS and not launch else ALONE
+    if mode == "thread":  # L1 does not see which thread trains there: a known limit (docs/hangs.md)
+        pool = tuple(act for act in pool if act not in ("answered-in-time", "piped"))
     world = {"hsdp": 4, "tpdp": 4, "context": 3, "batched": 3, "ring": 3}.get(mode, 2 if launch else rng.choice([2, 3]))
     made = tuple(cases.make(act, rng.randrange(world), world) for act in rng.sample(pool, ACTS_A_JOB))
     return Plan(mode, rng.choice(["L1", "L2"]), world, made, launch=launch, crowded=crowded)
@@ -79,7 +84,8 @@ def runs_of(plan: Plan, rng: random.Random, folder: Path, rules: str) -> Iterato
     with crowd(plan.crowded), Job(folder, plan.world, plan.level, **env) as job:
         job.wait_until_ready()
         for case in plan.cases:
-            pause_s = LONG_S if case.act in ALONE and rng.random() < 0.3 else SHORT_S
+            long = case.act in cases.BEYOND or (case.act in ALONE and rng.random() < 0.3)
+            pause_s = LONG_S if long else SHORT_S
             yield _run_of(plan, case, pause_s, _watched(job, case, pause_s), rules)
 
 
@@ -87,7 +93,7 @@ def _watched(job: Job, case: Case, pause_s: float) -> Verdict:
     job.wait_for_progress()
     if pause_s == LONG_S:
         job.order(case.victim, case.act, pause_s)
-        return job.watch(pause_s + 2)
+        return job.watch(pause_s + 2, BEYOND_S if case.act in cases.BEYOND else QUIET_S)
     undo = ACTS[case.act](job, replace(case, act="sleep") if case.act == "hiccup" else case)
     verdict = job.watch(pause_s + 2)
     undo()
@@ -97,7 +103,7 @@ def _watched(job: Job, case: Case, pause_s: float) -> Verdict:
 def _run_of(plan: Plan, case: Case, pause_s: float, verdict: Verdict, rules: str) -> Run:
     found = verdict.finding
     said = found.kind.value if found else ""
-    restart = bool(found and found.ranks) and said in HUNG and not verdict.at_work
+    restart = not verdict.at_work and not doubt(found, verdict.views)
     words = f"{found}\n{verdict.text}" if restart else str(found or "")
     return Run(str(case), str(plan), plan.crowded, pause_s, said, verdict.at_work, restart, words, rules, time.time())
 
@@ -144,6 +150,7 @@ def summary(runs: Sequence[Run], troubles: Sequence[str]) -> str:
         ("all", runs), ("busy machine", [run for run in runs if run.busy]), ("quiet machine", [run for run in runs if not run.busy]),
         (f"pauses of {LONG_S:g} s", [run for run in runs if run.pause_s == LONG_S]),
         ("newest kinds", [run for run in runs if run.act.split(" of rank")[0] in cases.NEWEST_PAUSES]),
+        ("waits for another process", [run for run in runs if run.act.split(" of rank")[0] in cases.BEYOND]),
         *((f"rules {rules}", [run for run in runs if run.rules == rules]) for rules in sorted({run.rules for run in runs})),
     )]  # fmt: skip
     rows += [f"restarted: {run.job}, {run.act}: {run.words}" for run in runs if run.restart]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import fcntl
 import importlib
 import json
 import mmap
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 
 import torch
@@ -423,7 +425,76 @@ def _words_of(text: str) -> int:
     return len(set(text.split()))
 
 
+# --- at rest, until another process has done its part
+
+
+def _server(seconds: float) -> int:
+    """Takes a question, computes elsewhere for a while, and answers."""
+    return _outside(f"""
+import socket, time
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    there, _ = server.accept()
+    there.recv(1 << 16)
+    time.sleep({seconds})
+    there.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\nyes")
+    there.close()
+""")
+
+
+def answered(seconds: float) -> None:
+    """One rank asks a server to generate, as for a reward, and has no limit of its own."""
+    urllib.request.urlopen(f"http://127.0.0.1:{_server(seconds)}/").read()
+
+
+def answered_in_time(seconds: float) -> None:
+    urllib.request.urlopen(f"http://127.0.0.1:{_server(seconds)}/", timeout=seconds + 30).read()
+
+
+def awaited(seconds: float) -> None:
+    """A command waits for another job, as `sbatch --wait` does."""
+    line = (
+        f"import socket; there = socket.create_connection(('127.0.0.1', {_server(seconds)})); there.send(b'wait'); there.recv(1)"
+    )
+    subprocess.run([sys.executable, "-I", "-S", "-c", line], check=True)
+
+
+def piped(seconds: float) -> None:
+    """Reads what such a command prints."""
+    line = f"import socket; there = socket.create_connection(('127.0.0.1', {_server(seconds)})); there.send(b'ask'); print(there.recv(99))"
+    subprocess.run([sys.executable, "-I", "-S", "-c", line], check=True, stdout=subprocess.PIPE)
+
+
+def judged(seconds: float) -> None:
+    """Threads ask a server for a judgement of each answer, and the rank waits for them."""
+    ports = [_server(seconds), _server(seconds / 2)]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda port: urllib.request.urlopen(f"http://127.0.0.1:{port}/").read(), ports))
+
+
+def _lock(seconds: float, name: str, take: str) -> None:
+    path = _own(name)
+    hold = f"import fcntl, time; f = open({path!r}, 'w'); fcntl.{take}(f, 2); print(1, flush=True); time.sleep({seconds})"
+    argv = ["setsid", "--fork", sys.executable, "-I", "-S", "-c", hold]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.read(1)
+        with open(path, "w") as file:
+            getattr(fcntl, take)(file, fcntl.LOCK_EX)
+
+
+def their_lock(seconds: float) -> None:
+    """Another job prepares the data set under a lock."""
+    _lock(seconds, "prepared", "flock")
+
+
+def record_of_others(seconds: float) -> None:
+    _lock(seconds, "recorded", "lockf")
+
+
 AT_WORK: dict[str, Callable[[float], None]] = {
+    "answered": answered, "answered-in-time": answered_in_time, "awaited": awaited, "piped": piped, "their-lock": their_lock,
+    "record-of-others": record_of_others, "judged": judged,
     "memmap": memmap, "niced": niced, "thin": thin, "spawned-loader": spawned_loader, "tenth": tenth, "direct-read": direct_read,
     "spliced": spliced, "dynamo": dynamo, "json-lines": json_lines, "matched": matched, "generated": generated,
     "decomposed": decomposed, "threads-of-torch": threads_of_torch, "scored": scored, "walked": walked, "shared": shared,

@@ -18,6 +18,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.pause_limits import PauseLimits, Phase, Stall, StallLimits, StallVerdict, judge
+from ftslurm.policies.hang.proof import doubt
 from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, only_polls, who_hangs
 
 # A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
@@ -28,7 +29,7 @@ UNSURE_MAX = 5
 EARLY_MAX = 5
 # Beyond what a verdict must hold, so that the second look confirms it.
 CONFIRM_MARGIN = 1.2
-HUNG = (Kind.COMM_HANG, Kind.NON_COMM_HANG)
+AT_WORK = "ranks that the others wait for still do work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What follows from a look at a stalled job. act: it is a hang. proven: a rank is named that does no work. tell: report it.
+    """What follows from a look at a stalled job. act: it is a hang. doubt: why that is no proof; empty: it is. tell: report it.
     again_s: seconds until the next look.
     """
 
     act: bool
-    proven: bool
+    doubt: str
     tell: bool
     finding: Finding | None
     what: str
@@ -146,10 +147,7 @@ class StallWatch:
         not_ours = judge_themselves or at_end(views) or (unknown and only_polls(views))
         act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not not_ours
         rests = not busy and (error or self._at_rest(history, idle).stall is Stall.ACT)
-        # A rank that polls may copy what another process makes: seen in healthy jobs, so it is no proof.
-        polls = {view.rank for view in views if view.polls_s is not None}
-        named = finding is not None and finding.kind in HUNG and bool(finding.ranks) and not polls & {*finding.ranks}
-        proven = act and rests and named
+        doubts = doubt(finding, views) or ("" if rests else AT_WORK)
         if graded is not None and busy and not act:  # a long evaluation is no warning
             graded = replace(graded, level=Level.INFO)
         # Ranks do not start in the same moment; that is nobody's trouble.
@@ -166,7 +164,7 @@ class StallWatch:
             again_s = CONFIRM_MARGIN * self.c4d.confirm_s if self._unsure < UNSURE_MAX else again_s
         elif left_s > 0:
             again_s = min(again_s, max(left_s, self.c4d.confirm_s))
-        return Opinion(act, proven, tell, graded or finding, verdict.reason, again_s)
+        return Opinion(act, doubts, tell, graded or finding, verdict.reason, again_s)
 
     def _verdict(self, history: History, stalled_s: float, busy: bool, idle: float) -> StallVerdict:
         """The short limit counts from when the ranks that hold up the others last did any work, the long one from the stall."""

@@ -14,7 +14,8 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds.history import HANG
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.policies.hang.stall_watch import HUNG, as_seconds
+from ftslurm.policies.hang.proof import NOBODY
+from ftslurm.policies.hang.stall_watch import as_seconds
 from ftslurm.policies.hang.whohangs import who_hangs
 from ftslurm.policies.judge.causes import Causes
 from ftslurm.policies.judge.phases import Phase
@@ -81,7 +82,7 @@ class Hangs:
         what = f"rank {event.rank} on {self.run.tasks[event.rank].node}: {event.why}"
         if self.run.settings.mode == "min-healthy":
             return self.ranks.fail_rank(event.rank, Trouble(Cause.HANG, f"hang: {what}", 1), now)
-        return self.report("beat", what, (), now, ranks=(event.rank,), proven=True)
+        return self.report("beat", what, (), now, ranks=(event.rank,), doubt="")
 
     def _hold(self, now: Now) -> bool:
         """Can a signal explain what looks like a hang? Agents report a hang once, so all watch again after the signal."""
@@ -213,19 +214,19 @@ class Hangs:
 
     def report(
         self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None,
-        ranks: tuple[int, ...] = (), still_s: float = 0.0, proven: bool = False,
+        ranks: tuple[int, ...] = (), still_s: float = 0.0, doubt: str = NOBODY,
     ) -> list[Decision]:  # fmt: skip
         """Record and print the hang. If a rung handles it, look at what the ranks do before they are stopped.
 
         found: the finding, if the ranks were examined. ranks: the hung ranks, if known without a finding. still_s: how long
-        nothing has moved, seconds; 0: unknown. proven: a rank is named from within, and does no work.
+        nothing has moved, seconds; 0: unknown. doubt: why it is no proof; empty: a rank is named from within.
         """
         since = now.unix - still_s if still_s else 0.0
         told = rec.HangSeen(now.unix, self.run.attempt.number, kind, what, evidence, str(found or ""), since=since)
-        left = "" if self.answers(found, now, proven) else _why_left(self.run, found, proven)
+        left = "" if self.answers(found, now, doubt) else _why_left(self.run, doubt)
         seen = self.run.note(replace(self._hang_record(told, found, ranks), left=left))
         self.run.attempt.hang.at = now.unix
-        self.run.attempt.hang.proven = proven and _has_progressed(self.run)
+        self.run.attempt.hang.proven = not doubt and _has_progressed(self.run)
         if left:
             self.run.attempt.hang.standing = kind
             return [seen, *self._advise_on_hang(now)]
@@ -288,10 +289,10 @@ class Hangs:
         nodes = tuple(dict.fromkeys(self.run.tasks[rank].node for rank in ranks if rank in self.run.tasks))
         return replace(seen, ranks=ranks, nodes=nodes)
 
-    def answers(self, found: Finding | None, now: Now, proven: bool) -> bool:
+    def answers(self, found: Finding | None, now: Now, doubt: str) -> bool:
         """Does the ladder have an answer? Without hang restarts, only a restart without the nodes to blame is one."""
         wanted = self.run.settings.hang_restart
-        return (proven and _has_progressed(self.run) if wanted is None else wanted) or self.can_leave(found, now)
+        return (not doubt and _has_progressed(self.run) if wanted is None else wanted) or self.can_leave(found, now)
 
     def can_leave(self, found: Finding | None, now: Now) -> bool:
         """Can the job continue without the nodes that the finding blames?"""
@@ -334,10 +335,7 @@ def _has_progressed(run: Run) -> bool:
     return bool(before or program.step or program.beats or run.hangs.still.begun)
 
 
-def _why_left(run: Run, found: Finding | None, proven: bool) -> str:
+def _why_left(run: Run, doubt: str) -> str:
     if run.settings.hang_restart is False:
         return "hang-restart is switched off"
-    if proven:
-        return "the job has made no progress yet that a restart could bring back"
-    named = found is not None and found.kind in HUNG and found.ranks
-    return "ranks that the others wait for still do work" if named else "no rank is named from within as the one that hangs"
+    return doubt or "the job has made no progress yet that a restart could bring back"

@@ -65,7 +65,7 @@ class Stalls:
         if not stalled_s or self._not_now(now):
             return []
         o = self.run.hangs.still.opinion(stalled_s, self.run.history, now.mono)
-        if o.act and self.hangs.answers(o.finding, now, o.proven):
+        if o.act and self.hangs.answers(o.finding, now, o.doubt):
             return self._report(o, stalled_s, now)
         self.run.timers.set(Timer.EXAMINE, now.mono + o.again_s)
         if o.act and self._wants_slurm(o.finding, now):
@@ -80,7 +80,7 @@ class Stalls:
 
     def _report(self, o: Opinion, stalled_s: float, now: Now) -> list[Decision]:
         evidence = o.finding.evidence if o.finding else ()
-        return self.hangs.report("stall", o.what, evidence, now, o.finding, still_s=stalled_s, proven=o.proven)
+        return self.hangs.report("stall", o.what, evidence, now, o.finding, still_s=stalled_s, doubt=o.doubt)
 
     def _wants_slurm(self, found: Finding | None, now: Now) -> bool:
         """Could the ladder have an answer once Slurm reports the state of job and nodes?"""

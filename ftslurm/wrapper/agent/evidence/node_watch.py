@@ -27,7 +27,7 @@ from ftslurm.wrapper.agent.evidence.program_pages import pages_of, why_no_probe,
 from ftslurm.wrapper.agent.evidence.rank import WatchedRank
 from ftslurm.wrapper.agent.evidence.recorder import ASK_S
 from ftslurm.wrapper.agent.evidence.stacks import Stacks, stack_inside
-from ftslurm.wrapper.agent.evidence.threads import in_other_call, process_line
+from ftslurm.wrapper.agent.evidence.threads import in_other_call, process_line, sleep_beside
 from ftslurm.wrapper.agent.evidence.views import MAIN_FRESH_S, as_text, in_mpi, uses_nccl, view_of, with_recorder
 from ftslurm.wrapper.agent.evidence.waiting import entry_times, wait_times
 from ftslurm.wrapper.agent.evidence.work import NodeConnections
@@ -208,7 +208,7 @@ class NodeWatch:
         if not each.pid or view.process is ProcessState.EXITED:
             return view, as_text(view, "")
         pid = each.pid
-        view = replace(view, sockets=tcp_sockets(pid))
+        view = replace(view, sockets=tcp_sockets(pid), beside=sleep_beside(pid, each.trainer_beside_main()))
         stack = self._stacks.of(pid, until - self._clock())
         if each.may_be_in_mpi and each.age("main", self._clock()) > MAIN_FRESH_S and view.process is ProcessState.RUNNING:
             call, native = each.call_of_mpi(lambda: self._stacks.of(pid, until - self._clock(), native=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from ftslurm.model.collectives import ProcessState
+from ftslurm.model.collectives import THREADS_MAX, ProcessState
 from ftslurm.policies.hang.polling import Look
 from ftslurm.sdk import probe as layout
 from ftslurm.wrapper.agent.evidence.proc_files import read_text
@@ -32,8 +32,13 @@ def main_thread(pid: int) -> tuple[ProcessState, str]:
             letter = file.read(4096).rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
         return ProcessState.EXITED if not os.path.exists(f"/proc/{pid}") else ProcessState.UNKNOWN, ""
-    wchan = read_text(f"/proc/{pid}/task/{pid}/wchan")
-    return _STATES.get(letter, ProcessState.UNKNOWN), wchan if wchan != "0" else ""
+    return _STATES.get(letter, ProcessState.UNKNOWN), sleeps_in(pid, pid)
+
+
+def sleeps_in(pid: int, thread: int) -> str:
+    """The kernel function in which a thread sleeps; empty if it does not, or nobody may look."""
+    wchan = read_text(f"/proc/{pid}/task/{thread}/wchan")
+    return wchan if wchan != "0" else ""
 
 
 # futex and sched_yield: the calls in which communication libraries wait on the CPU.
@@ -88,11 +93,16 @@ def thread_cpu_s(pid: int, thread: int) -> float:
     return int(words[0]) / 1e9 if words and words[0].isdigit() else 0.0
 
 
+def wakes_of(pid: int, thread: int) -> int:
+    """How often a thread has waited so far. Source: proc(5), voluntary_ctxt_switches."""
+    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read_text(f"/proc/{pid}/task/{thread}/status"), re.M)
+    return int(switches[1]) if switches else 0
+
+
 def look_at(pid: int, thread: int, now: float, asked: int = 0) -> Look:
     """The state of a thread of `pid` at this moment."""
-    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read_text(f"/proc/{pid}/task/{thread}/status"), re.M)
     place = timed_wait(read_text(f"/proc/{pid}/task/{thread}/syscall"), os.uname().machine)
-    return Look(now, int(switches[1]) if switches else 0, thread_cpu_s(pid, thread), thread_io(pid, thread), place, asked)
+    return Look(now, wakes_of(pid, thread), thread_cpu_s(pid, thread), thread_io(pid, thread), place, asked)
 
 
 def process_line(pid: int) -> str:
@@ -120,6 +130,21 @@ def threads_of(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except (OSError, ValueError):
         return []
+
+
+def threads_beside(pid: int, trainer: int) -> list[int]:
+    """The program's own threads, but for the one that trains (0: the main one). Python's threads have the name of their process,
+    and libraries give theirs another.
+    """
+    name = read_text(f"/proc/{pid}/comm")
+    others = (thread for thread in threads_of(pid) if thread != (trainer or pid))
+    return [thread for thread in others if read_text(f"/proc/{pid}/task/{thread}/comm") == name]
+
+
+def sleep_beside(pid: int, trainer: int) -> tuple[str, ...]:
+    """Where these sleep."""
+    places = {sleeps_in(pid, thread) for thread in threads_beside(pid, trainer)}
+    return tuple(sorted(places - {""}))[:THREADS_MAX]
 
 
 def own_number(pid: int, thread: int) -> int:

@@ -11,7 +11,7 @@ from ftslurm.sdk.page import pid_namespace, start_ticks
 from ftslurm.wrapper.agent.evidence.probe_words import GroupName, ProbeGroup, ProbeState, group_key
 from ftslurm.wrapper.agent.evidence.rank import WatchedRank
 from ftslurm.wrapper.agent.evidence.recorder import Recorded
-from ftslurm.wrapper.agent.evidence.threads import main_thread
+from ftslurm.wrapper.agent.evidence.threads import main_thread, sleeps_in
 from ftslurm.wrapper.agent.evidence.work import RankWork
 
 # The beating thread runs ten times a second if it gets the interpreter lock.
@@ -24,13 +24,16 @@ def view_of(each: WatchedRank, node: str, now: float) -> RankView:
     """As page and kernel have it."""
     process, wchan = main_thread(each.pid) if each.pid else (ProcessState.UNKNOWN, "")
     page, state, work = each.page, each.probe, each.work
+    if each.pid and (trainer := each.trainer_beside_main()):
+        wchan = sleeps_in(each.pid, trainer)
     if each.pid and page is not None and page.namespace == pid_namespace() and start_ticks(each.pid) != page.start_ticks:
         process = ProcessState.EXITED
     cpu_percent, io_bytes_s = work.rates()
+    wakes_s, beside_wakes_s = work.wakes()
     view = RankView(
         each.rank, node, process, wchan, cpu_percent=cpu_percent, io_bytes_s=io_bytes_s, children=work.children,
         idle_s=now - work.worked_at if work.worked_at is not None else None,
-        polls_s=work.polling.per_s if work.polling else None,
+        polls_s=work.polling.per_s if work.polling else None, wakes_s=wakes_s, beside_wakes_s=beside_wakes_s,
     )  # fmt: skip
     if works(view):  # beside the polling
         view = replace(view, polls_s=None)

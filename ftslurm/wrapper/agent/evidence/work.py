@@ -7,13 +7,22 @@ from collections import deque
 from collections.abc import Sequence
 
 from ftslurm.model.collectives import RankView
-from ftslurm.policies.hang.polling import Look, Polling, polling
+from ftslurm.policies.hang.polling import LEAST_LOOKS, Look, Polling, polling
 from ftslurm.policies.hang.process_activity import Connections, received, streamed
 from ftslurm.policies.hang.whohangs import works
 from ftslurm.system.processes import usage
 from ftslurm.system.sockets import inodes_of, network_bytes, tcp_bytes
 from ftslurm.wrapper.agent.evidence.proc_files import read_link, read_text
-from ftslurm.wrapper.agent.evidence.threads import is_server, look_at, main_thread, thread_cpu_s, thread_io, threads_of
+from ftslurm.wrapper.agent.evidence.threads import (
+    is_server,
+    look_at,
+    main_thread,
+    thread_cpu_s,
+    thread_io,
+    threads_beside,
+    threads_of,
+    wakes_of,
+)
 from ftslurm.wrapper.shim.processes import descendants
 
 RATES_S = 3.0  # seconds over which rates of I/O and CPU are taken
@@ -46,6 +55,7 @@ class RankWork:
         self._samples: deque[Sample] = deque(maxlen=16)
         self._looks: deque[Look] = deque(maxlen=8)  # states of the main thread, one per sample
         self._trainer_looks: deque[Look] = deque(maxlen=8)  # of the training thread, if another one
+        self._beside: deque[tuple[float, int]] = deque(maxlen=8)  # when, and how often the other threads have woken up
         self._streams: tuple[float, Connections] | None = None  # of its processes, at the last sample
         self._network: tuple[float, tuple[int, int]] | None = None  # where it has one of its own: bytes out and in
         self._streamed = 0
@@ -61,6 +71,7 @@ class RankWork:
         self._samples.clear()
         self._looks.clear()
         self._trainer_looks.clear()
+        self._beside.clear()
         self.polling = self.polls_since = self._streams = self._network = self._servers = None
 
     def forget_trainer(self) -> None:
@@ -84,6 +95,7 @@ class RankWork:
         self._looks.append(look_at(pid, pid, now, asked))
         if trainer:
             self._trainer_looks.append(look_at(pid, trainer, now))
+        self._beside.append((now, sum(wakes_of(pid, thread) for thread in threads_beside(pid, trainer))))
         self.polling = polling(tuple(self._trainer_looks)) or polling(tuple(self._looks))
         self.polls_since = (self.polls_since or now) if self.polling else None
         cpu_percent, io_bytes_s = self.rates()
@@ -97,6 +109,11 @@ class RankWork:
         """(CPU in per cent of a core, bytes of IO a second) of the process tree over the last seconds; what polling takes is left
         out."""
         return _rates(self._samples, self.polling)
+
+    def wakes(self) -> tuple[float | None, float | None]:
+        """How often a second the thread that trains has woken up in this stall, and the program's other threads together."""
+        trains = [(look.at, look.wakes) for look in self._trainer_looks or self._looks]
+        return _per_s(trains), _per_s(list(self._beside))
 
     def rates_beside_main(self) -> tuple[float | None, float | None]:
         """The same without the main thread's CPU time, and with what polling takes."""
@@ -148,6 +165,13 @@ def _rates(
     if polling is not None:
         cpu_percent, io_bytes_s = max(0.0, cpu_percent - polling.cpu_percent), max(0.0, io_bytes_s - polling.io_bytes_s)
     return cpu_percent, io_bytes_s
+
+
+def _per_s(counts: Sequence[tuple[float, int]]) -> float | None:
+    """Of (when, how often so far); a thread that has ended takes its count along."""
+    if len(counts) < LEAST_LOOKS:
+        return None
+    return max(0, counts[-1][1] - counts[0][1]) / (counts[-1][0] - counts[0][0])
 
 
 def passed_on(shim: int | None) -> int:
