@@ -38,6 +38,13 @@ class TaskArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class RankClaimedTwice:
+    """The shims of two tasks of one step say that they are `rank`."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankStarted:
     """The user command runs as `rank`. attempt: which start this belongs to."""
 
@@ -555,6 +562,7 @@ AgentTold = (
 Event = (
     Begun
     | TaskArrived
+    | RankClaimedTwice
     | RankStarted
     | RankExited
     | RankStopped

@@ -429,6 +429,12 @@ def test_a_step_whose_number_the_next_scheduling_has_is_left_without_a_word_to_s
     assert job.did(do.AbandonStep) == [do.AbandonStep(silently=True)] and not job.did(do.KillStep) and job.status == 1
 
 
+def test_two_tasks_of_one_rank_are_told_at_once() -> None:
+    job = launching()
+    job.tell(ev.RankClaimedTwice(0))
+    assert "two tasks say that they are rank 0" in job.said and not job.did(do.StartRanks)
+
+
 @pytest.mark.parametrize("alive", [True, None])
 def test_a_node_that_lives_or_may_live_has_all_the_time_it_wants_to_come_up(alive: bool | None) -> None:
     """Where the job has set no limit."""

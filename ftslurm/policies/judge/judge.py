@@ -321,6 +321,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_N, ev.Begun): Row(Launching.on_begun, _L, _P, _S),
     # the step starts
     (_L, ev.TaskArrived): Row(Launching.on_task_arrived, _R, _S),
+    (_L, ev.RankClaimedTwice): Row(Launching.on_rank_claimed_twice, _S),
     (_L, ev.StepEnded): Row(Launching.on_step_ended, _S),
     (_L, ev.ShimLost): Row(Launching.on_shim_lost, _S),
     (_L, ev.SignalSeen): Row(Launching.on_signal, _E, _F),
@@ -405,6 +406,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     },
     **{(phase, ev.HealingDone): Row(Judge.ignore) for phase in (_L, _R, _S)},
     **{(phase, ev.TaskArrived): Row(Judge.ignore) for phase in (_R, _S, _H, _Q)},
+    **{(phase, ev.RankClaimedTwice): Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
     # signs of activity and of none, when nobody waits for them
     **{
         (phase, kind): Row(Judge.ignore)

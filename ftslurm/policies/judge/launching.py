@@ -89,6 +89,10 @@ class Launching:
             )
         return self.starting.start(now)
 
+    def on_rank_claimed_twice(self, event: ev.RankClaimedTwice, now: Now) -> list[Decision]:
+        """The step would be waited for without end. Seen on 22.05 with `--container` on two nodes."""
+        return self._give_up_places(f"two tasks say that they are rank {event.rank}, as Slurm has told them", now)
+
     def _in_its_slot(self, task: Task) -> Task:
         """The task with its slot: srun numbers the nodes of a step in the cluster's order, whatever their slots."""
         if self.run.places.layout is None or task.node not in self.run.places.layout.nodes:

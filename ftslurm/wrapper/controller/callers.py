@@ -19,6 +19,7 @@ from ftslurm.model.events import (
     Hangup,
     InTouch,
     PartEnded,
+    RankClaimedTwice,
     RankPaused,
     ShimLeft,
     ShimLost,
@@ -212,6 +213,8 @@ class Callers:
             raise WireError(f"{rank} belongs to a step that was given up")
         if self._size not in (0, hello.expected):
             raise WireError(f"rank {rank} says that the step has {hello.expected} tasks, and the others say {self._size}")
+        if rank in self.shims and not self.shims[rank].is_called(hello.talk) and self.awaits_tasks:
+            return (RankClaimedTwice(rank),)
         before = rank in self.shims and self.shims[rank].paused
         new, news = self._connected(self.shims, rank, hello.task.node, peer, hello)
         self._leaving.pop(rank, None)

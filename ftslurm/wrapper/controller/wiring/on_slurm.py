@@ -6,8 +6,11 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_address
+from itertools import chain
 
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError
+from ftslurm.launchers.containers import Runtime, runtimes_of
 from ftslurm.launchers.placement import mpi_default, step_width
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.ledger import output
@@ -24,6 +27,7 @@ from ftslurm.wrapper.controller.wiring.facts import facts_of, ran_before
 from ftslurm.wrapper.controller.wiring.joining import joined
 from ftslurm.wrapper.controller.wiring.survey import Order, Site
 from ftslurm.wrapper.requeue.lenders import Lenders
+from ftslurm.wrapper.wire.addresses import of_this_node
 from ftslurm.wrapper.wire.secret_word import munge_socket
 
 
@@ -52,7 +56,7 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
     facts = replace(facts, remembered=suspects(memory, facts, settings))
     facts = replace(facts, earlier=earlier_runs(journal, history, facts, settings, client, lenders, scheduler))
     controller = joined(
-        order, settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
+        order, settings, history, facts, journal, launcher, scheduler, _addresses(order), memory,
         lambda: _runs(client, allocation), ports=settings.ports or srun_ports(config), munge=munge_socket(config),
         bundle=site.bundle, alone=signals_task_alone(config),
     )  # fmt: skip
@@ -68,6 +72,15 @@ def srun_launcher(order: Order, site: Site, allocation: Allocation) -> SrunLaunc
     return SrunLauncher(
         order.components, order.env, site.python, site.settings.poll_s, allocation.size, width, bundle=site.bundle
     )
+
+
+def _addresses(order: Order) -> list[str]:
+    """A name, and for OCI bundles, which may have no resolver and no /etc/hosts, the addresses of this node too."""
+    name = socket.gethostname()
+    if Runtime.OCI not in runtimes_of(order.components, order.env):
+        return [name]
+    found = [ip_address(each) for each in chain.from_iterable(of_this_node().values())]
+    return [name, *(str(each) for each in found if not each.is_loopback and not each.is_link_local)]
 
 
 def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
