@@ -363,6 +363,15 @@ class ShowWait:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowStuck:
+    """The same of a standstill that is no hang yet: who, and from when on it is one, Unix seconds."""
+
+    attempt: int
+    what: str
+    limit_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnose:
     """Find out what is behind the end of the attempt; the answer is Diagnosed. It takes a second or more where ranks print much.
 
@@ -433,6 +442,7 @@ Decision = (
     | ShowCard
     | KeepOutput
     | ShowWait
+    | ShowStuck
     | Diagnose
     | Advise
     | Finish

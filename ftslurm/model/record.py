@@ -295,6 +295,8 @@ class CulpritSeen:
     cause: str
     evidence: tuple[str, ...] = ()
     blamed: tuple[str, ...] = ()  # nodes
+    since: float = 0.0  # when work ended, Unix seconds
+    limit_s: float = 0.0  # from then until it counts as a hang; 0: the ranks work, or nobody hangs
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,7 @@ def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
     name = f"{job.cluster or '?'}.{job.job}" if cluster else job.job
     told = "" if job.state in ("completed", "cancelled") or not job.rung else f"{job.rung} ({job.cause})"
     until = f"{_UNTIL.get(job.state, 'until')} {clock(job.until)}" if job.until else ""
+    until = f"{max(0.0, now - job.since):.0f} s of {job.until - job.since:.0f} s" if job.since else until
     more = ", ".join(filter(None, (job.what, until)))
     what = ": ".join(filter(None, (told if job.rung != Rung.FAIL else "", more))) or job.command
     return name, job.name, job.state, str(job.attempt), job.nodes, age(now - job.at), what

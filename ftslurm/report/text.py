@@ -45,6 +45,7 @@ def print_status(console: Console, view: Status) -> None:
         ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in view.left.items())),
         ("in a row", f"{counted(view.unconditional_in_a_row, 'unconditional requeue')} without progress or a fault between"),
         *_asked(view),
+        *_sight(view),
         ("last word", moment(view.at)),
     ]
     if view.requeue_open:
@@ -56,6 +57,15 @@ def print_status(console: Console, view: Status) -> None:
     if view.card is not None:
         console.print()
         print_card(console, view.card)
+
+
+UNSEEN = "a replica that hangs while others get on, endless computing, a rank slower by less than a third"
+
+
+def _sight(view: Status) -> Iterable[tuple[str, str]]:
+    """Where the limit lies of what can be seen of hangs."""
+    if view.state == "running":
+        yield "hangs", f"seen by I/O alone, as {view.blind}" if view.blind else f"not seen: {UNSEEN} (docs/hangs.md)"
 
 
 def _asked(view: Status) -> Iterable[tuple[str, str]]:
@@ -72,6 +82,8 @@ def _asked(view: Status) -> Iterable[tuple[str, str]]:
 def _state(view: Status) -> str:
     """Where a card follows it says what the end was about."""
     ended = view.card is not None and view.card.rung == Rung.FAIL and view.state.startswith("ended with status")
+    if view.stuck is not None and view.state == "running":
+        return f"running; {view.stuck.what}, {view.stuck.so_far(time.time())}"
     return view.state.partition(":")[0] if ended else view.state
 
 

@@ -9,7 +9,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.control import in_words
 from ftslurm.model.folds.counters import counters, counters_of_attempt
 from ftslurm.model.folds.history import fold
-from ftslurm.model.folds.summary import last_wait
+from ftslurm.model.folds.summary import Stuck, last_wait, stuck
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
@@ -44,6 +44,8 @@ class Status:
     waits_until: float = 0.0  # at the latest, if it waits and somebody knows
     requests: tuple[RequestView, ...] = ()  # what the owner of the job has asked for and is still to come
     in_force: InForce | None = None  # what such requests hold
+    stuck: Stuck | None = None  # a standstill that is no hang yet
+    blind: str = ""  # why nobody can see which rank hangs
 
 
 @dataclass(slots=True)
@@ -162,6 +164,8 @@ def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = Tr
         wait.until if wait is not None else 0.0,
         tuple(to_come(requests(records))),
         in_force(history.control),
+        stuck(records),
+        _blind(records),
     )
 
 
@@ -176,6 +180,15 @@ def _last_hang(records: Sequence[rec.Record]) -> HangView | None:
         if isinstance(record, rec.HangSeen):
             hang = hang or _noticed(record)
     return hang
+
+
+def _blind(records: Sequence[rec.Record]) -> str:
+    for record in reversed(records):
+        if isinstance(record, rec.ProgramSaid) and record.what == "probe":
+            return f"rank {record.rank} has no probe: {record.text}"
+        if isinstance(record, rec.AttemptBegan):
+            break
+    return ""
 
 
 HANG_CLASSES = frozenset({"RankCommHang", "RankNonCommHang", "ExitHang"})

@@ -132,6 +132,9 @@ def _wait(seen: Seen) -> Iterable[tuple[str, str]]:
     job = seen.summary
     if not job.what and not job.until:
         return
+    if job.since and seen.status.stuck is not None:
+        yield f"{job.what}, {seen.status.stuck.so_far(seen.now)}", "bad"
+        return
     word = {"waiting": "waits", "pending": "pending", "held": "held"}.get(job.state, "because" if not job.over else "ended")
     until = ""
     if job.until:
@@ -200,10 +203,10 @@ def ranks(seen: Seen, node: str = "") -> Sheet:
             task = tasks.get(rank.task)
             if task is not None:  # else it is of a step that is over
                 shown.add(rank.task)
-                rows.append(_rank_row(rank, task, each, live))
+                rows.append(_rank_row(rank, task, each, live, _stuck(seen, rank.rank)))
     for task in live.tasks:
         if task.rank not in shown and node in ("", task.node):
-            rows.append(_rank_row(RankLive(task.rank, task.rank), task, by_node.get(task.node), live))
+            rows.append(_rank_row(RankLive(task.rank, task.rank), task, by_node.get(task.node), live, _stuck(seen, task.rank)))
     rows.sort(key=lambda row: row.rank or 0)
     without = [each for each in live.nodes if each.node not in {task.node for task in live.tasks} and node in ("", each.node)]
     return Sheet(heading, (*rows, *(_no_rank_row(each, heading) for each in without)), RIGHT)
@@ -223,13 +226,19 @@ def _unheard(node: NodeLive) -> bool:
     return node.heard_s is not None and node.heard_s > UNHEARD_S
 
 
-def _rank_row(rank: RankLive, task: TaskLive, node: NodeLive | None, live: Live) -> Row:
+def _stuck(seen: Seen, rank: int) -> str:
+    """What holds the others up, if it is this rank."""
+    stuck = seen.status.stuck
+    return f"{stuck.cause}, {stuck.so_far(seen.now)}" if stuck is not None and rank in stuck.ranks else ""
+
+
+def _rank_row(rank: RankLive, task: TaskLive, node: NodeLive | None, live: Live, stuck: str) -> Row:
     old_s = _old_s(node, live)
-    state = _state(task)
+    state = "stuck?" if stuck and _state(task) == "running" else _state(task)
     unheard = node is not None and _unheard(node)
     cells = (
         str(rank.rank), task.node, "silent" if unheard else state, _ago(rank.beat_s, old_s), _number(rank.step),
-        _rate(rank.steps_per_s), f"{rank.cores:.1f}" if rank.cores is not None else UNKNOWN, _doing(rank, old_s),
+        _rate(rank.steps_per_s), f"{rank.cores:.1f}" if rank.cores is not None else UNKNOWN, stuck or _doing(rank, old_s),
     )  # fmt: skip
     bad = unheard or state not in ("running", "starting", "stopped", "done")
     return Row(f"{rank.task}.{rank.rank}", tuple(map(visible, cells)), "bad" if bad else "", visible(task.node), rank.rank)

@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import ftslurm
-from ftslurm.policies.hang.proof import doubt
 from tests.hang import cases
 from tests.hang.campaign import crowd
 from tests.hang.cases import ACTS, Case, Plan
@@ -103,7 +102,7 @@ def _watched(job: Job, case: Case, pause_s: float) -> Verdict:
 def _run_of(plan: Plan, case: Case, pause_s: float, verdict: Verdict, rules: str) -> Run:
     found = verdict.finding
     said = found.kind.value if found else ""
-    restart = not verdict.at_work and not doubt(found, verdict.views)
+    restart = found is not None and not verdict.at_work and not verdict.doubt
     words = f"{found}\n{verdict.text}" if restart else str(found or "")
     return Run(str(case), str(plan), plan.crowded, pause_s, said, verdict.at_work, restart, words, rules, time.time())
 

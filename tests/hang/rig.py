@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView
 from ftslurm.model.exits import from_returncode
+from ftslurm.policies.hang.proof import doubt
 from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN
 from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.system.processes import usage
@@ -32,7 +33,7 @@ ORDER_S = 60.0
 @dataclass
 class Verdict:
     """finding: None if there was none in time. after_s: since the watch began. text: what an examination gathered. at_work: the
-    ranks that the finding names do some work.
+    ranks that the finding names do some work. doubt: why the finding is no proof of a hang.
     """
 
     finding: Finding | None
@@ -41,6 +42,7 @@ class Verdict:
     text: str = ""
     examine_s: list[float] = field(default_factory=list)
     at_work: bool = False
+    doubt: str = ""
 
 
 class Orders:
@@ -173,6 +175,7 @@ class Job(Orders):
         held: Held | None = None
         verdict = Verdict(None, budget_s)
         failed_at = again_at = 0.0
+        sure_at: float | None = None  # since when no look has left a doubt
         while (now := time.monotonic()) - begun < budget_s:
             views = self.with_exits(self.node.look())
             statuses = [process.poll() for process in self.ranks]
@@ -199,13 +202,16 @@ class Job(Orders):
                 wait = finding is not None and at_work and stalled_s < busy_s
                 ends = at_end(views) and 0 not in statuses  # with ranks that have ended it is the exit hang's
                 held = hold(held, None if wait or ends else finding, time.monotonic())
+                doubtful = doubt(finding, views)
+                sure_at = None if wait or doubtful else sure_at or time.monotonic()
                 found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))
                 if found is not None and found.kind is Kind.UNKNOWN and not found.ranks:
                     found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/stalls.py)
-                if found is not None and (self.library or time.monotonic() - self.node.progress_at >= quiet_s):
-                    return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s, at_work)
+                unsure = sure_at is not None and time.monotonic() - sure_at < CONFIRM_S
+                if found is not None and not unsure and (self.library or time.monotonic() - self.node.progress_at >= quiet_s):
+                    return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s, at_work, doubtful)
             else:
-                held = None
+                held = sure_at = None
             time.sleep(max(0.0, 0.4 - (time.monotonic() - now)))
         return verdict
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from tests.live.stories import Story, story
+from tests.hang.torch_here import need_torch
+from tests.live.stories import BY_DEFAULT, END_TIMEOUT_S, Story, story
 
 pytestmark = pytest.mark.live
 
@@ -128,3 +131,65 @@ fault_tolerance:
 def test_ft_launcher_s_file_is_understood(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]
+
+
+TRAIN = """
+import os, signal, threading, time
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+rank, first = int(os.environ["RANK"]), os.environ["MA_PROC_START_CNT"] == "1"
+
+
+def end() -> None:
+    signal.sigwait({signal.SIGTERM})
+    with open(os.environ["STORY"] + f"/asked.{rank}", "w"):
+        os._exit(0)
+
+
+threading.Thread(target=end, daemon=True).start()
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+for step in range(80):
+    if first and rank == 1 and step == 60:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(torch.ones(64))
+    time.sleep(0.05)
+"""
+
+
+@story(
+    nodes=2,
+    rank=f'exec {sys.executable} "$STORY/train.py"',
+    files={"train.py": TRAIN},
+    ft="--ft-rendezvous torch --ft-set hang.stall=40s --ft-set hang.c4d_timeout=4s",
+    env=BY_DEFAULT,
+    early=True,
+)
+def test_unasked_a_hang_that_is_certain_is_shown_at_once_and_answered_at_its_limit(told: Story) -> None:
+    need_torch()
+    stuck = "stuck? rank 1 on n2 (stopped by a signal outside communication)"
+    told.wait_started()
+    told.wait_for(lambda: (told.json("status", str(told.id))["stuck"] or {}).get("what") == stuck, "the rank to be named")
+    assert stuck in told.ftslurm("status", str(told.id)) and " s of 40 s" in told.ftslurm("status", str(told.id))
+    assert stuck in told.ftslurm("status")
+    told.wait_for(lambda: stuck in told.job()["Comment"], "squeue to show it")
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+    assert {start.rung for start in told.of_attempt(2).values()} == {"hang-restart"}
+    assert (told.folder / "asked.0").exists(), "SIGTERM and the grace come first"
+    (kept,) = told.folder.glob("state/jobs/*.evidence/attempt-1.n1.txt")
+    assert "rank 0:" in kept.read_text() and "train.py" in kept.read_text()
+    hang = told.json("history", str(told.id))["attempts"][0]["hangs"][-1]
+    assert (hang["ranks"], hang["nodes"], hang["hang_class"]) == ([1], ["n2"], "RankNonCommHang")
+
+
+@story(rank='[ "$MA_PROC_START_CNT" = 1 ] || exit 0; exec sleep 100', ft="--ft-set hang.sample_time=2s", env=SHORT)
+def test_the_command_that_the_card_of_an_unanswered_hang_names_restarts_the_ranks_in_place(told: Story) -> None:
+    command = f"control {told.id} restart"
+    told.wait_for(lambda: f"ftslurm {command}" in told.output(), "the card", END_TIMEOUT_S)
+    assert "no rank is named from within" in told.output()
+    told.ftslurm(*command.split())
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]

@@ -10,6 +10,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import SlurmWord, by_slurm, summarise
 from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.settings.tree import Settings
+from ftslurm.report.jobs import lines
 from ftslurm.report.timeline import happened
 from ftslurm.report.view import status
 from ftslurm.report.watch import (
@@ -55,6 +56,23 @@ def running() -> Job:
 
 def told(found: Seen, width: int = 80) -> str:
     return "\n".join(line.text for line in head(found, width))
+
+
+def test_the_first_minutes_of_a_hang_stand_in_the_row_of_its_rank() -> None:
+    job = running()
+    job.ledger.append(
+        rec.CulpritSeen(
+            job.now.unix, 1, "RankNonCommHang", "Warn", (1,), ("n2",), "gloo:all_reduce", "stopped by a signal",
+            since=job.now.unix - 35, limit_s=180.0,
+        )
+    )  # fmt: skip
+    found = seen(job, live_of(job))
+    assert "stuck? rank 1 on n2 (stopped by a signal), 40 s of 180 s" in told(found).splitlines()
+    well, stuck = ranks(found).rows
+    assert stuck.cells[2] == "stuck?" and stuck.cells[-1] == "stopped by a signal, 40 s of 180 s" and stuck.weight == "bad"
+    assert well.cells[2] == "running"
+    (_, line) = lines([found.summary], found.now)
+    assert line.endswith("stuck? rank 1 on n2 (stopped by a signal), 40 s of 180 s") and "running" in line
 
 
 def test_a_job_that_runs_well() -> None:

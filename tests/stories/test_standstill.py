@@ -14,6 +14,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import CurrentCall, EntryTimes, GroupView, ProcessState, RankView, Socket
+from ftslurm.model.folds.summary import stuck
 from ftslurm.model.settings.tree import Settings
 from tests.stories.replay import HOUR_S, Job, requeueing
 
@@ -655,3 +656,48 @@ def test_so_it_has_of_a_late_beat_and_of_ranks_that_do_not_end() -> None:
     job.tell(ev.BeatOverdue(2, "no heartbeat for 3.0 s; the limit is 3 s"))
     (hang,) = job.recorded(rec.HangSeen)
     assert (hang.sign, hang.ranks, hang.nodes, hang.hang_class) == ("beat", (2,), ("n2",), "")
+
+
+# --- the first minutes
+
+
+def test_the_first_minutes_say_who_is_stuck_and_for_how_long() -> None:
+    job = standing(SOMEBODY_LATE)
+    job.wait(5)
+    (seen,) = job.recorded(rec.CulpritSeen)
+    assert seen.limit_s == 180 and seen.since <= job.now.unix - 10
+    (shown,) = job.did(do.ShowStuck)
+    assert shown.what == f"stuck? rank 2 on n2 ({seen.cause})" and shown.limit_at == seen.since + 180
+    now = stuck(job.ledger)
+    assert now is not None and now.so_far(seen.since + 40) == "40 s of 180 s" and now.ranks == (2,)
+
+
+def test_the_end_of_it_is_shown_too_however_short_it_was() -> None:
+    job = standing(SOMEBODY_LATE)
+    job.wait(5)
+    goes_on(job, 16.0)
+    assert stuck(job.ledger) is None and job.did(do.ShowWait)[-1] == do.ShowWait(1, "")
+
+
+def test_work_is_nobodys_standstill() -> None:
+    """An evaluation of rank 2 begins late: until then it looked stuck."""
+    job = standing(SOMEBODY_LATE)
+    job.wait(5)
+    assert stuck(job.ledger) is not None
+    job.views = tuple(replace(view, cpu_percent=90.0, idle_s=0.0) if view.rank == 2 else view for view in SOMEBODY_LATE)
+    job.wait(25)
+    assert stuck(job.ledger) is None and job.did(do.ShowWait)[-1] == do.ShowWait(1, "")
+
+
+def test_a_rank_that_waits_for_a_server_is_reported_and_a_look_without_that_must_hold() -> None:
+    """In the moment in which a pause ends a rank no longer waits for the server, and is not seen to be in the collective yet."""
+    asks = tuple(replace(view, wchan="wait_woken") if view.rank == 2 else view for view in SOMEBODY_LATE)
+    job = standing(asks, requeueing(hang_restart=None), begun=True)
+    job.wait(240)
+    assert "rank 2 waits for another process" in job.recorded(rec.HangSeen)[-1].left and not job.rungs
+    job.views = SOMEBODY_LATE
+    before = len(job.did(do.TakeEvidence))
+    for _ in range(60):
+        looks = len(job.did(do.TakeEvidence)) - before
+        job.wait(0.0 if job.rungs else 1.0)
+    assert job.rungs == ["hang-restart"] and looks == 2

@@ -71,6 +71,28 @@ class JobSummary(NamedTuple):
     started: int
     name: str = ""  # of the job
     ever: str = ""  # every node that an attempt ran on, folded
+    since: float = 0.0  # of a standstill that is a hang by `until`, Unix seconds; 0: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A standstill that is no hang yet. what: for people. since: when work ended, Unix seconds. limit_s: from then until it is
+    one.
+    """
+
+    what: str
+    ranks: tuple[int, ...]
+    cause: str
+    since: float
+    limit_s: float
+
+    def so_far(self, now: float) -> str:
+        """`40 s of 180 s`."""
+        return f"{max(0.0, now - self.since):.0f} s of {self.limit_s:.0f} s"
+
+
+def stuck_words(ranks: Sequence[int], nodes: Sequence[str], cause: str) -> str:
+    return f"stuck? rank {', '.join(map(str, ranks))} on {','.join(nodes)} ({cause})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +130,16 @@ def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
     if run is None:
         return None
     state, what, over, until = _state(records, decided)
+    since, standstill = 0.0, stuck(records) if state == "running" else None
+    if standstill is not None:
+        what, since, until = standstill.what, standstill.since, standstill.since + standstill.limit_s
     nodes = last.nodes if last is not None and last.schedule == run.schedule else run.nodes
     return JobSummary(
         run.job, run.cluster, run.launcher == "local", run.command[:200], state, what[:300], over, attempt,
         schedule_count(run.schedule), nodes, decided.rung if decided else "",
         decided.cause if decided else "", records[0].at, records[-1].at,
-        bool(open_requeue), until, run.number, run.host, run.pid_space, run.pid, run.started, run.name[:200], _union(ran_on),
+        bool(open_requeue), until, run.number, run.host, run.pid_space, run.pid, run.started, run.name[:200],
+        _union(ran_on), since,
     )  # fmt: skip
 
 
@@ -161,6 +187,17 @@ _TELLS = (
     rec.Finished, rec.CarriedOut, rec.Decided, rec.TroubleSeen, rec.HangSeen, rec.HangEnded, rec.AttemptBegan, rec.RunBegan,
     rec.SlotsChanged,
 )  # fmt: skip
+
+
+def stuck(records: Sequence[rec.Record]) -> Stuck | None:
+    """The present standstill that is no hang yet; None if the ranks make progress, work, or nobody is named."""
+    for record in reversed(records):
+        if isinstance(record, rec.CulpritSeen) and not record.sign.endswith("Slow"):
+            words = stuck_words(record.ranks, record.nodes, record.cause)
+            return Stuck(words, record.ranks, record.cause, record.since, record.limit_s) if record.limit_s else None
+        if isinstance(record, (*_TELLS, rec.Paused, rec.StepReached)):
+            return None
+    return None
 
 
 def last_wait(records: Sequence[rec.Record]) -> rec.Waiting | None:

@@ -34,16 +34,18 @@ AT_WORK = "ranks that the others wait for still do work"
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A stall that ended by itself."""
+    """A stall that ended by itself. told: people had heard of it."""
 
     seconds: float
     busy: bool
+    told: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
     """What follows from a look at a stalled job. act: it is a hang. doubt: why that is no proof; empty: it is. tell: report it.
-    again_s: seconds until the next look.
+    idle_s: for how long no rank has worked that others may wait for. limit_s: from when on that is a hang; 0: one works, or
+    nobody is named. again_s: seconds until the next look.
     """
 
     act: bool
@@ -51,6 +53,8 @@ class Opinion:
     tell: bool
     finding: Finding | None
     what: str
+    idle_s: float
+    limit_s: float
     again_s: float
 
 
@@ -65,6 +69,7 @@ class StallWatch:
     _nodes: dict[str, tuple[StallSeen, float]] = field(default_factory=dict)
     _views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
     _held: Held | None = None
+    _sure_at: float | None = None  # since when no look has left a doubt
     _told: Finding | None = None
     _told_level: Level | None = None
     _unsure: int = 0  # consecutive looks that found something else
@@ -77,8 +82,8 @@ class StallWatch:
         self._nodes[event.node] = (event, now)
         if event.stalled_s > 0 or event.meets_s > 0 or self._busy is None:
             return None
-        pause = Pause(event.paused_s, self._busy)
-        self._held = self._told = self._busy = None
+        pause = Pause(event.paused_s, self._busy, self._told is not None)
+        self._held = self._told = self._busy = self._sure_at = None
         self.left_alone = False
         self._views.clear()
         return pause if pause.seconds > 0 else None
@@ -145,15 +150,20 @@ class StallWatch:
         if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, at an unknown place
             graded, finding = None, None
         not_ours = judge_themselves or at_end(views) or (unknown and only_polls(views))
+        doubts = doubt(finding, views) or (AT_WORK if busy else "")
+        # One look without a doubt may fall into the moment in which a pause ends: seen on a busy machine.
+        self._sure_at = None if doubts else now if self._sure_at is None else self._sure_at
+        confirmed = confirmed and (self._sure_at is None or now - self._sure_at >= self.c4d.confirm_s)
         act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not not_ours
         rests = not busy and (error or self._at_rest(history, idle).stall is Stall.ACT)
-        doubts = doubt(finding, views) or ("" if rests else AT_WORK)
+        doubts = doubts or ("" if rests else AT_WORK)
         if graded is not None and busy and not act:  # a long evaluation is no warning
             graded = replace(graded, level=Level.INFO)
         # Ranks do not start in the same moment; that is nobody's trouble.
         # Who works in short bursts, or gets little of a crowded core, rests at most looks.
         early = not busy and idle >= self.c4d.timeout_s and self._early < EARLY_MAX and self._phase is Phase.RUNNING
-        worth = verdict.stall is not Stall.NONE or early
+        over = busy and self._told_level is Level.WARN  # what was called stuck works again
+        worth = verdict.stall is not Stall.NONE or early or over
         tell = worth and graded is not None and (not graded.same(self._told) or graded.level is not self._told_level)
         if tell and graded is not None:
             self._told, self._told_level = graded, graded.level
@@ -164,7 +174,8 @@ class StallWatch:
             again_s = CONFIRM_MARGIN * self.c4d.confirm_s if self._unsure < UNSURE_MAX else again_s
         elif left_s > 0:
             again_s = min(again_s, max(left_s, self.c4d.confirm_s))
-        return Opinion(act, doubts, tell, graded or finding, verdict.reason, again_s)
+        limit_s = 0.0 if busy else verdict.act_s
+        return Opinion(act, doubts, tell, graded or finding, verdict.reason, idle, limit_s, again_s)
 
     def _verdict(self, history: History, stalled_s: float, busy: bool, idle: float) -> StallVerdict:
         """The short limit counts from when the ranks that hold up the others last did any work, the long one from the stall."""

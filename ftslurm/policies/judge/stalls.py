@@ -4,12 +4,15 @@ and what follows from the answers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
-from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, TakeEvidence
+from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, ShowStuck, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.folds.streaks import with_pause
+from ftslurm.model.folds.summary import stuck_words
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.hang.stall_watch import Opinion, levels_from
@@ -28,10 +31,12 @@ class Stalls:
         if pause is None:
             return self.look_closer(now)
         told = rec.Paused(now.unix, self.run.attempt.number, pause.seconds, pause.busy)
+        shown = self.run.end_wait(self.run.attempt.number) if pause.told else []
         over = self.hangs.end_hang("its ranks make progress in their collectives again", now, "stall")
         self.run.timers.stop(Timer.EXAMINE)
         known = self.run.history.hangs.busy_pauses if pause.busy else self.run.history.hangs.quiet_pauses
-        return [*over, *([self.run.note(told)] if with_pause(known, pause.seconds) != known else [])]
+        kept = pause.told or with_pause(known, pause.seconds) != known
+        return [*over, *([self.run.note(told)] if kept else []), *shown]
 
     def look_closer(self, now: Now) -> list[Decision]:
         """Ask all nodes at once which rank hangs. If ranks have ended, the exit hang handles it; after a signal, Slurm's answer
@@ -76,7 +81,15 @@ class Stalls:
         if not o.tell or o.finding is None:
             return []
         keep = [KeepEvidence(self.run.attempt.number, node, text) for node, text in self.run.attempt.hang.evidence.items()]
-        return [self.run.note(self.hangs.culprit_record(o.finding, now)), *self._said_of(o.finding, o.what), *keep]
+        seen = replace(self.hangs.culprit_record(o.finding, now), since=now.unix - o.idle_s, limit_s=o.limit_s)
+        return [self.run.note(seen), *self._said_of(o.finding, o.what), *keep, *self._show_stuck(seen)]
+
+    def _show_stuck(self, seen: rec.CulpritSeen) -> list[Decision]:
+        number = self.run.attempt.number
+        if not (seen.limit_s and seen.ranks):
+            return self.run.end_wait(number)
+        what = stuck_words(seen.ranks, seen.nodes, seen.cause)
+        return [ShowStuck(number, what, seen.since + seen.limit_s)] if self.run.told.tell(what) else []
 
     def _report(self, o: Opinion, stalled_s: float, now: Now) -> list[Decision]:
         evidence = o.finding.evidence if o.finding else ()

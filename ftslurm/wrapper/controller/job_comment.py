@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ftslurm.model.decisions import ShowWait
+from ftslurm.model.decisions import ShowStuck, ShowWait
 
 
 def wait_text(d: ShowWait) -> str:
@@ -15,6 +15,11 @@ def wait_text(d: ShowWait) -> str:
         return f"attempt {d.attempt} runs"
     until = f" until {time.strftime('%H:%M:%S', time.localtime(d.until))}" if d.until else ""
     return f"attempt {d.attempt}, waiting for {d.what}{until}"
+
+
+def stuck_text(d: ShowStuck) -> str:
+    """`attempt 1, stuck? rank 1 on n1 (stopped by a signal), a hang from 12:03:41 on`."""
+    return f"attempt {d.attempt}, {d.what}, a hang from {time.strftime('%H:%M:%S', time.localtime(d.limit_at))} on"
 
 
 class Display:
