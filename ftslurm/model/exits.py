@@ -65,12 +65,17 @@ def undelivered(status: ExitStatus) -> str:
     return next((words for number, words in _UNDELIVERED.items() if status == ExitStatus(number & 0xFF)), "")
 
 
-# Of slurmstepd, through srun, where `scancel JOB.STEP` has ended a step. With DUE TO it was the time limit, a preemption or a
-# node. Seen on 22.05 and 26.05.
-_CANCELLED = re.compile(r"^slurmstepd[^:]*: error: \*\*\* STEP (\d+\.\d+) ON \S+ CANCELLED AT \S+ \*\*\*\s*$", re.MULTILINE)
+# How slurmstepd's errors begin in srun's output: on 26.05 with the time.
+STEPD_ERROR = r"(?:slurmstepd[^:\s]*:|\[\d[^\]\s]*\]) error: "
+# Of slurmstepd where `scancel JOB.STEP` has ended a step; 26.05 names the signal. With DUE TO it was the time limit, a preemption
+# or a node. Seen on 22.05, 24.11 and 26.05.
+_CANCELLED = re.compile(
+    rf"^{STEPD_ERROR}\*\*\* STEP (\d+\.\d+) ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL Killed)? \*\*\*\s*$", re.MULTILINE
+)
 # Slurm ends a step with the same words for reasons of its own, and says these beside them.
 _OTHERWISE = re.compile(
-    r"^(?:srun|slurmstepd)\b.*(?:launch failed|terminating|memory|oom|exceeded|i/?o error|pmi|mpi|not responding|failure"
+    r"^(?:(?:srun|slurmstepd)\b|\[\d[^\]\s]*\] error: ).*"
+    r"(?:launch failed|terminating|memory|oom|exceeded|i/?o error|pmi|mpi|not responding|failure"
     r"|exited with exit code|timed out)",
     re.MULTILINE | re.IGNORECASE,
 )

@@ -77,6 +77,10 @@ BY_A_PERSON = """slurmstepd-n1: error: *** STEP 31.0 ON n1 CANCELLED AT 2026-11-
 srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
 srun: error: n2: task 1: Killed
 """
+ON_26_05 = """srun: Job step aborted: Waiting up to 12 seconds for job step to finish.
+[2026-11-28T06:18:50.508] error: *** STEP 31.0 ON n1 CANCELLED AT 2026-11-28T06:18:50 DUE to SIGNAL Killed ***
+srun: error: n1: task 0: Killed
+"""
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,8 @@ srun: error: n2: task 1: Killed
     [
         (BY_A_PERSON, {"31.0"}),
         (BY_A_PERSON.replace("-n1: error", ": error"), {"31.0"}),
+        (ON_26_05, {"31.0"}),
+        (ON_26_05 + "[2026-11-28T06:18:51.008] error: Detected 1 oom_kill event in StepId=31.0.\n", set()),
         ("step 31.0 was CANCELLED AT noon, says the program\n", set()),
         (BY_A_PERSON.replace("36 ***", "36 DUE TO TIME LIMIT ***"), set()),
         (BY_A_PERSON.replace("36 ***", "36 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"), set()),

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from ftslurm.errors import UsageError
 from ftslurm.model.events import TasksEnded
+from ftslurm.model.exits import STEPD_ERROR
 from ftslurm.model.nodes import expand
 
 # `srun: error: n[2-3]: tasks 2-5: Exited with exit code 1`; seen on 22.05.
 _ENDED = re.compile(r"^srun: error: ([^\s:]+): tasks? [\d,-]+: \S.*$", re.MULTILINE)
 # Slurm's helpers speak of themselves in the first two; what enroot said has a mark of its own.
-_WHY = re.compile(r"^slurmstepd[^:\s]*: error: (?!spank: |Failed to invoke)(?:(pyxis): +)?(.*)$", re.MULTILINE)
+_WHY = re.compile(rf"^{STEPD_ERROR}(?!spank: |Failed to invoke)(?:(pyxis): +)?(.*)$", re.MULTILINE)
 _IDLE_WORDS = re.compile(r"child \d+ failed with|printing enroot log file|task_init\(\) failed")
 MOST_BYTES = 64 << 10
 WHY_MOST = 300
