@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 
 from ftslurm.launchers.file_patterns import Kind, expand_pattern, letters_of, read_target
 from ftslurm.launchers.srun_options import has_flag, option_value
@@ -16,14 +15,12 @@ TASK, NODE, ONE = "task", "node", "one"
 
 @dataclass(frozen=True, slots=True)
 class RankFiles:
-    """files: (how they are shared, pattern of an absolute path in which step, task and node are still open). banner: stream
-    (`1`, `2`) of a rank -> how the file behind it is shared, for those that have one; of two that go to one file, the
-    latter. label: lines begin with the rank. errors: the pattern of stream 2's file, None where that is our own stream,
-    empty where it is no file, or nobody knows.
+    """files: (how they are shared, pattern of an absolute path in which step, task and node are still open). label: lines begin
+    with the rank. errors: the pattern of stream 2's file, None where that is our own stream, empty where it is no file, or
+    nobody knows.
     """
 
     files: tuple[tuple[str, str], ...] = ()
-    banner: Mapping[str, str] = field(default_factory=dict)
     label: bool = False
     errors: str | None = ""
 
@@ -57,6 +54,5 @@ def rank_files(options: Sequence[str], env: Mapping[str, str], job: int, user: s
             path = target.pattern if target.pattern.startswith("/") else f"{base}/{target.pattern}"
             found[stream] = (how, expand_pattern(path, known, partly=True))
     files = tuple(dict.fromkeys(found.values()))
-    banner = {stream: how for stream, (how, path) in found.items() if stream == "2" or found.get("2") != (how, path)}
     errors = found["2"][1] if "2" in found else errors
-    return RankFiles(files, banner, has_flag(options, "label") or "SLURM_LABELIO" in env, errors)
+    return RankFiles(files, has_flag(options, "label") or "SLURM_LABELIO" in env, errors)

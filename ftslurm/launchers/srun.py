@@ -15,7 +15,7 @@ from ftslurm.launchers.srun_options import Component, has_flag, join_components,
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.layout import Layout, Share
 from ftslurm.model.nodes import fold
-from ftslurm.model.text import unfold_numbers
+from ftslurm.model.text import unfold_numbers, whole
 from ftslurm.system.programs import MARK
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
@@ -28,17 +28,19 @@ def are_independent(options: Sequence[str], env: Mapping[str, str]) -> bool:
     return (option_value(options, "kill-on-bad-exit") or env.get("SLURM_KILL_BAD_EXIT", "")) == "0"
 
 
+def wait_s(options: Sequence[str], env: Mapping[str, str]) -> float:
+    """How long after the end of the first rank the others are ended, 0 for never. Source: srun(1), --wait and SLURM_WAIT."""
+    return float(whole(option_value(options, "wait") or env.get("SLURM_WAIT", "")) or 0)
+
+
 def overruled(options: Sequence[str], others_end: bool) -> tuple[str, ...]:
     """A sentence for each of the user's options that ftrun does not follow.
 
     others_end: whether a rank that fails ends the others.
     """
-    found = []
-    if others_end and option_value(options, "kill-on-bad-exit") == "0":
-        found.append("--kill-on-bad-exit=0: a rank that fails ends the others; omit --ft-mode, and it does not")
-    if (wait := option_value(options, "wait")) not in (None, "0"):
-        found.append(f"--wait={wait}: ranks may exit when they like; --ft-set hang.exit_detection=true reports those that do not")
-    return tuple(f"without effect: {sentence}" for sentence in found)
+    if not others_end or option_value(options, "kill-on-bad-exit") != "0":
+        return ()
+    return ("without effect: --kill-on-bad-exit=0: a rank that fails ends the others; omit --ft-mode, and it does not",)
 
 
 # What the batch environment says about the shape of the user's step does not hold for a step of ours.

@@ -47,13 +47,11 @@ class WatchNodes:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Run the command in the shims of the ranks in env. env: rank -> variables to set on top of the task's own. banner: a line
-    for files that hold attempts before this one. cycle: starts of the command before this one, which files of ranks have in their
-    names."""
+    """Run the command in the shims of the ranks in env. env: rank -> variables to set on top of the task's own. cycle: starts of
+    the command before this one, which files of ranks have in their names."""
 
     attempt: int
     env: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    banner: str = ""
     cycle: int = 0
 
 

@@ -23,6 +23,7 @@ class Timer(Word):
     RANK_AGAIN = "rank again"  # to start such a rank
     USE = "use"  # for the use of devices
     EXIT = "exit"  # for the last ranks to end
+    OTHERS_END = "others end"  # to end those that outlive the first rank by too long
     HOLD = "hold"  # to look anew at what may be a hang
     EVIDENCE = "evidence"  # for what ranks that may hang are doing
     EXAMINE = "examine"  # to ask for that again

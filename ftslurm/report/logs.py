@@ -11,7 +11,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.nodes import expand
 from ftslurm.model.values import dataclass
 
-# As ftrun and the shims write it before an attempt (judge_starting); behind the rest of a line that was cut off, too.
+# As ftrun writes it to its stderr before an attempt (judge/starting.py); behind the rest of a line that was cut off, too. Earlier
+# releases wrote it into the files of the ranks as well.
 BANNER = re.compile(rb"ftrun: attempt (\d{1,9}) on ")
 # As srun writes it before each line of a rank (--label).
 _LABEL = re.compile(rb" *(\d{1,9}): ")

@@ -361,7 +361,7 @@ def test_an_agent_s_own_srun_is_not_taken_for_one_that_stands_in_for_srun() -> N
         ("-n2 -K1 --wait=0", True, 0),
         ("-n2 --kill-on-bad-exit=0", True, 1),
         ("-n2 -K0", False, 0),
-        ("-n2 -W30 -K0", True, 2),
+        ("-n2 -W30 -K0", True, 1),
     ],
 )
 def test_what_srun_would_do_and_ftrun_does_not_is_told(options: str, others_end: bool, told: int) -> None:

@@ -13,7 +13,7 @@ ONCE = Settings(mode="independent", crash_restarts=1)
 def test_a_member_that_fails_for_good_ends_no_other_and_the_status_is_srun_s() -> None:
     job = Job(ONCE).begin()
     job.exits(1, 7)
-    assert job.did(do.StartRanks)[-1].banner == "attempt 2 on n1, rank 1 alone", "it is tried again alone, once"
+    assert "attempt 2 on n1, rank 1 alone" in job.said, "it is tried again alone, once"
     job.exits(1, 7)
     assert job.status is None and len(job.did(do.StartRanks)) == 2, "the others run on"
     assert "the other ranks run on" in job.said

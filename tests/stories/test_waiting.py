@@ -158,23 +158,22 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
 # --- output
 
 
-def test_a_banner_stands_before_every_attempt_but_the_first() -> None:
+def test_every_attempt_but_the_first_is_announced() -> None:
     job = Job().begin()
-    assert job.did(do.StartRanks)[-1].banner == "" and "attempt" not in job.said
+    assert "attempt" not in job.said
     job.shows(fault())
-    banner = job.did(do.StartRanks)[-1].banner
-    assert banner.startswith("attempt 2 on n[1-2], after in-place-restart: ") and banner in job.said
+    assert "attempt 2 on n[1-2], after in-place-restart: " in job.said
     job.exits(0, 1)
     job = job.again().begin()
-    assert job.did(do.StartRanks)[-1].banner.startswith("attempt 3 on n[1-2], after unconditional-requeue: rank 0 on n1")
+    assert "attempt 3 on n[1-2], after unconditional-requeue: rank 0 on n1" in job.said
     second = Job(past=Job().begin().ledger, step_key="evaluate").begin()
-    assert second.did(do.StartRanks)[-1].banner == "", "another command of the script has had no attempt before"
+    assert "attempt" not in second.said, "another command of the script has had no attempt before"
 
 
-def test_a_rank_that_starts_alone_has_a_banner_too() -> None:
+def test_a_rank_that_starts_alone_is_announced_too() -> None:
     job = Job(requeueing(mode="async")).begin()
     job.exits(1, 7)
-    assert job.did(do.StartRanks)[-1].banner == "attempt 2 on n1, rank 1 alone"
+    assert "attempt 2 on n1, rank 1 alone" in job.said
 
 
 def test_where_the_output_goes_is_written_down() -> None:

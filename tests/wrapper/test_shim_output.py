@@ -856,17 +856,3 @@ def test_a_complaint_does_not_wait_for_a_reader(shims: Callable[..., Shim]) -> N
     until(lambda: all(map(is_gone, left)), "the rank to end")
     os.close(reading)
     shim.process.wait(SOON_S)
-
-
-@pytest.mark.parametrize(("streams", "local", "rank", "expected"), [
-    ({"1": "task"}, "2", 3, b"ftrun: attempt 2 on n1\n"), ({"1": "node"}, "2", 3, b""), ({"1": "one", "2": "task"}, "0", 3, b""),
-])  # fmt: skip
-def test_a_banner_comes_before_the_command_from_one_of_those_who_share_the_file(
-    shims: Callable[..., Shim], streams: dict[str, str] | None, local: str, rank: int, expected: bytes
-) -> None:
-    shim = shims("echo said", rank=rank, env={"SLURM_LOCALID": local}, stderr=subprocess.DEVNULL)
-    shim.say(**wire.start_message(2, {}, None, TAIL, banner="ftrun: attempt 2 on n1", streams=streams))
-    shim.hear("started")
-    shim.hear("exited")
-    shim.end(0)
-    assert shim.process.stdout is not None and shim.process.stdout.read() == expected + b"said\n"

@@ -283,19 +283,16 @@ def compared_message(waits: Iterable[WaitTimes], enters: Iterable[EntryTimes]) -
 
 def start_message(
     attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None, tail_bytes: int = 0, silence_s: float = 0.0,
-    inject: str = "", banner: str = "", streams: Mapping[str, str] | None = None, logs: Mapping[str, Any] | None = None,
-    alone: bool = False,
+    inject: str = "", logs: Mapping[str, Any] | None = None, alone: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """tail_bytes: how much of each output stream the shim keeps; 0: the command writes past the shim.
 
     silence_s: tell when it has printed nothing for so long; 0: do not. inject: a folder to put first on PYTHONPATH.
-    banner: a line to print before the command. streams: `1`, `2` -> how the file behind it is shared (launchers/rank_files.py).
     logs: files of the rank's own (launchers/rank_logs.py). alone: Slurm signals the shim alone, which passes that on.
     """
     return {
         "t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None, "tail": tail_bytes,
         "silence_s": silence_s, "inject": inject,
-        **({"banner": banner, "streams": dict(streams)} if banner and streams else {}),
         **({"logs": dict(logs)} if logs else {}),
         **({"alone": True} if alone else {}),
     }  # fmt: skip

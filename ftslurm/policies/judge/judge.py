@@ -254,6 +254,7 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., list[Decision]]]] = {
     Timer.RANK_AGAIN: ({_R}, Ranks.start_again),
     Timer.USE: (_ANY, Hangs.judge_use),
     Timer.EXIT: ({_R}, Hangs.on_exit_overdue),
+    Timer.OTHERS_END: ({_R}, Ranks.end_others),
     Timer.HOLD: ({_R}, Hangs.on_hold_due),
     Timer.EVIDENCE: ({_R}, Stalls.on_evidence_overdue),
     Timer.EXAMINE: (_ANY, Stalls.look_closer),
@@ -314,7 +315,7 @@ _REQUESTED: Mapping[Phase, tuple[Phase, ...]] = {
 }  # fmt: skip
 # Also the passing of time, which may be the moment of a request.
 _IN_TIME: Mapping[Phase, tuple[Phase, ...]] = {
-    _L: (_P, _S, _E, _F), _R: (_S,), _S: _DECIDED, _H: (_R, _S, _E), _P: (_L, _S, _F), _E: _AFTERWARDS, _Q: (_F,),
+    _L: (_P, _S, _E, _F), _R: (_S, _E), _S: _DECIDED, _H: (_R, _S, _E), _P: (_L, _S, _F), _E: _AFTERWARDS, _Q: (_F,),
 }  # fmt: skip
 
 TABLE: Mapping[tuple[Phase, type], Row] = {

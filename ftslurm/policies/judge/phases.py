@@ -101,6 +101,7 @@ class RunFacts:
     why_not: WhyNot = WhyNot()
     remembered: Mapping[str, str] = field(default_factory=dict)  # node -> why earlier jobs of this user excluded it
     width: int = 0  # nodes of the step; 0: srun decides
+    wait_s: float = 0.0  # from the end of the first rank until the others are ended (srun --wait), 0: never
     batch_node: str = ""  # where ftrun runs
     # The nodes that Slurm gave the job, in its order; some may have been lost or given back before this ftrun began. Empty if
     # unknown.

@@ -10,11 +10,11 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say, ShowCard, StopRanks
 from ftslurm.model.events import Now
-from ftslurm.model.exits import of_step
+from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import ALONE
-from ftslurm.model.text import counted
+from ftslurm.model.text import counted, fold_numbers
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
 from ftslurm.policies.judge.causes import DIAGNOSIS_S, TOOK_TOO_LONG, Causes
@@ -24,7 +24,7 @@ from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.starting import Starting
-from ftslurm.policies.judge.state import MARGIN_S, Run
+from ftslurm.policies.judge.state import MARGIN_S, SIGKILL, Run
 from ftslurm.policies.judge.then import Afterwards, ThenFinish
 from ftslurm.policies.ladder.ladder import Alone, Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
@@ -52,8 +52,23 @@ class Ranks:
         if not self.run.attempt.all_ended or self.run.alone.busy:
             if self.run.settings.hang_exit and self.run.settings.mode == "sync" and self.run.hangs.rank_ended(now.mono):
                 self.run.await_last_end(now)
+            self._give_others_time(now)
             return []
         return self._end_of_all(now)
+
+    def _give_others_time(self, now: Now) -> None:
+        if self.run.facts.wait_s:
+            self.run.timers.set_first(Timer.OTHERS_END, now.mono + self.run.facts.wait_s)
+
+    def end_others(self, now: Now) -> list[Decision]:
+        """The user has said how long ranks may outlive the first (srun --wait): no fault, and no remedy. Ranks that are killed so
+        make srun's status 137.
+        """
+        left = sorted(self.run.attempt.ranks - self.run.attempt.exits.keys() - self.run.alone.given_up.keys())
+        status = of_step([*self.run.attempt.exits.values(), *(ExitStatus(0, SIGKILL) for _ in left)]).shell
+        what = f"ranks {fold_numbers(left)} still ran {self.run.facts.wait_s:g} s after the first had ended (--wait)"
+        ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
+        return [ended, Say(what), *self.ending.end_step(status, Afterwards(ThenFinish(what, status)), now)]
 
     def _end_of_all(self, now: Now) -> list[Decision]:
         """Every rank has ended by itself. Where a device or node is behind the end of one, the ladder is asked now; else the
@@ -201,6 +216,7 @@ class Ranks:
         self.run.attempt.verdict = None
         said = Say(f"{trouble.what}; it does not start again ({why}), and the other ranks run on (mode independent)")
         over = self.run.attempt.all_ended and not self.run.alone.busy
+        self._give_others_time(now)
         return [said, *(self._end_of_all(now) if over else [])]
 
     def _await_starts(self) -> None:

@@ -77,7 +77,7 @@ class Starting:
         banner = self._banner(number, fold_nodes(self.run.step_nodes()))
         said = [Say(banner)] if banner else []
         noted = self.run.note(begun)
-        started: list[Decision] = [noted, *said, self._start_ranks(self._env(now), banner), *self.run.watch_all_ranks()]
+        started: list[Decision] = [noted, *said, self._start_ranks(self._env(now)), *self.run.watch_all_ranks()]
         started += self._ask_after_silent(now)
         started += self.run.end_wait(number)
         if told:
@@ -129,12 +129,12 @@ class Starting:
         self.run.hangs.watch.begun(rank, node)
         watched = self.run.watch_ranks([node])  # its page has another name now
         changed = [self.run.intervals()] if self.run.intervals() != before else []
-        start = self._start_ranks({rank: self._env(now)[rank]}, f"attempt {number} on {node}, rank {rank} alone")
-        return [begun, start, *watched, *changed]
+        said = Say(f"attempt {number} on {node}, rank {rank} alone")
+        return [begun, said, self._start_ranks({rank: self._env(now)[rank]}), *watched, *changed]
 
-    def _start_ranks(self, env: dict[int, dict[str, str]], banner: str) -> StartRanks:
+    def _start_ranks(self, env: dict[int, dict[str, str]]) -> StartRanks:
         """Start the ranks of the attempt that has just been recorded."""
-        return StartRanks(self.run.history.attempts, env, banner, restarts(self.run.history, self.run.facts.step_key))
+        return StartRanks(self.run.history.attempts, env, restarts(self.run.history, self.run.facts.step_key))
 
     def _banner(self, number: int, nodes: str) -> str:
         """The line that separates the output of an attempt from earlier ones; empty for a first start."""

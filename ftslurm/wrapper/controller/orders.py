@@ -18,7 +18,6 @@ class RankSetup:
     """What a rank is started with, beside its environment; the same for the whole run."""
 
     programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {}  # tasks of the step -> rank -> its own argv
-    banner_streams: Mapping[str, str] = field(default_factory=dict)
     # of a rank, its slot and local rank, the size of the step and the cycle: files of its own, for its shim
     logs: Callable[[int, tuple[int, int], int, int], dict[str, Any]] | None = None
     tail_bytes: int = 0  # of its output are kept for the diagnosis
@@ -58,8 +57,6 @@ class Orders:
                     self._setup.tail_bytes,
                     self._setup.silence_s,
                     self._setup.inject,
-                    f"ftrun: {decision.banner}" if decision.banner else "",
-                    self._setup.banner_streams,
                     logs,
                     self._setup.alone,
                 )

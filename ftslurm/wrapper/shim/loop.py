@@ -13,7 +13,7 @@ from ftslurm.wrapper.shim.ending import Ending
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
 from ftslurm.wrapper.shim.output.output import SETTLE_STEP_S, Output
 from ftslurm.wrapper.shim.output.silence import Silence
-from ftslurm.wrapper.shim.output.streams import complain, print_at_once
+from ftslurm.wrapper.shim.output.streams import complain
 from ftslurm.wrapper.shim.output.target import make_folder
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Pages
 from ftslurm.wrapper.shim.ports import free_port
@@ -158,7 +158,7 @@ class Shim:
             self._passes_on = self._passes_on or bool(message.get("alone"))
             self._start(
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
-                str(message.get("inject") or ""), self._banner(message), message.get("logs") or {},
+                str(message.get("inject") or ""), message.get("logs") or {},
             )  # fmt: skip
             self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
@@ -187,20 +187,9 @@ class Shim:
         else:
             raise ValueError(f"unknown message {what!r}")
 
-    def _banner(self, message: Message) -> list[tuple[int, bytes]]:
-        """(stream, line): where the file behind a stream is shared, one of those who share it prints it."""
-        line = str(message.get("banner") or "")[:NAME_MAX].encode(errors="replace") + b"\n"
-        mine = {"task": True, "node": self._env.get("SLURM_LOCALID", "0") == "0", "one": self._rank == 0}
-        return [(fd, line) for fd in (1, 2) if mine.get(str((message.get("streams") or {}).get(str(fd))))]
-
-    def _start(
-        self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]],
-        logs: dict[str, Any],
-    ) -> None:  # fmt: skip
+    def _start(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, logs: dict[str, Any]) -> None:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
         logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
-        for fd, line in banner:
-            print_at_once(fd, line)
         self._own_status = None
         env = for_the_whole({**self._env, **self._pages.variables(attempt), **env}, self._env)
         self._ending.begin(env.get(PAGE_VARIABLE, ""))

@@ -12,6 +12,7 @@ import ftslurm
 from ftslurm.launchers.placement import step_width, why_no_swap, why_not_over_two_jobs
 from ftslurm.launchers.same_share import by_cpu
 from ftslurm.launchers.script_place import Place, read_calls
+from ftslurm.launchers.srun import wait_s
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Allocation, Call
 from ftslurm.model.rungs import Capability
@@ -56,6 +57,7 @@ def facts_of(
             no_donor if by_cpu(order.components[0].options, order.env) else "",
         ),
         width=wide,
+        wait_s=max(wait_s(component.options, order.env) for component in order.components),
         batch_node=order.env.get("SLURMD_NODENAME", ""),
         granted=allocation.granted,
         submit_time=allocation.submit_time,

@@ -75,7 +75,7 @@ def joined(
     )  # fmt: skip
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, people,
-        rank_setup(order, settings, ranks.banner, logs, bundle, alone), diagnosis,
+        rank_setup(order, settings, logs, bundle, alone), diagnosis,
         left=lambda told: tell_others(memory, facts, told),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from ftslurm.launchers.rank_logs import RankLogs
 
 
-def rank_setup(
-    order: Order, settings: Settings, banner: Mapping[str, str], logs: RankLogs | None, bundle: str = "", alone: bool = False
-) -> RankSetup:
-    """banner: see RankSetup. bundle: see Site. alone: see RankSetup. Raises: UsageError, PolicyError."""
+def rank_setup(order: Order, settings: Settings, logs: RankLogs | None, bundle: str = "", alone: bool = False) -> RankSetup:
+    """bundle: see Site. alone: see RankSetup. Raises: UsageError, PolicyError."""
     return RankSetup(
-        _programs(order.components), banner,
+        _programs(order.components),
         partial(_logs_of, logs, order.env.get("ROLE_NAME", "default")) if logs is not None else None,
         settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, _inject_folder(settings, bundle),
         alone, beat_config(settings),
