@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 WORDS_MAX = 65536
 
 
-def _prepare(parent: int, orphaned: int) -> Callable[[], None]:
+def _prepare(parent: int, orphaned: int, own_group: bool) -> Callable[[], None]:
     """For the child, between fork and exec: nothing but what is at hand by then. Source: prctl(2)."""
     import ctypes
 
@@ -30,6 +30,8 @@ def _prepare(parent: int, orphaned: int) -> Callable[[], None]:
 
     def prepare() -> None:
         restore_limit()  # srun gives the ranks its own
+        if own_group:
+            os.setpgid(0, 0)
         if orphaned:
             prctl(_PR_SET_PDEATHSIG, orphaned)
             if os.getppid() != parent:
@@ -67,11 +69,14 @@ class ProcessStep:
         sink = subprocess.DEVNULL if quiet else None
         self._end = end
         self._errors = _end_of_stderr() if not quiet else None
+        # A signal to our process group (timeout, a shell's kill) is ours to pass on: srun would end the step at once, and we
+        # would take that for a fault. One that reads from a terminal has to stay in the group in front.
+        own_group = not quiet and not os.isatty(0)
         program, its_env = real_program(argv, env)
         try:
             self._process = subprocess.Popen(
                 list(argv), executable=program, env=its_env, stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
-                preexec_fn=_prepare(os.getpid(), orphaned),
+                preexec_fn=_prepare(os.getpid(), orphaned, own_group),
             )  # fmt: skip
         except (FileNotFoundError, PermissionError) as error:
             raise CommandMissing(

@@ -81,3 +81,9 @@ def catches(pid: int, number: int) -> bool:
         return False
     mask = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
     return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def test_what_signals_our_process_group_does_not_reach_the_launcher(begin: Callable[[str], ProcessStep]) -> None:
+    """As `timeout 60 ftrun ...` does; pytest's stdin is no terminal."""
+    step = begin('read _ <"$GO"')
+    assert os.getpgid(step.pid) == step.pid != os.getpgrp()

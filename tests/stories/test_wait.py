@@ -9,12 +9,13 @@ import pytest
 from ftslurm.launchers.srun import wait_s
 from ftslurm.model import decisions as do
 from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.judge.phases import OwnProcess
 from tests.stories.replay import Job
 
 
 def waiting(settings: Settings, seconds: float = 60.0) -> Job:
     job = Job(settings)
-    job.judge.run.facts = replace(job.facts, wait_s=seconds)
+    job.judge.run.facts = replace(job.facts, process=OwnProcess(wait_s=seconds))
     return job.begin()
 
 

@@ -30,7 +30,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OwnProcess:
-    """This ftrun, as its ledger names it."""
+    """This ftrun, as its ledger names it, and how it was called."""
 
     version: str = ""
     host: str = ""
@@ -38,6 +38,7 @@ class OwnProcess:
     pid_space: str = ""  # PID namespace of its container, if it runs in one
     started: int = 0  # start time in kernel ticks since boot
     call: Call = Call()  # how the script that called it takes a failure
+    wait_s: float = 0.0  # from the end of the first rank until the others are ended (srun --wait), 0: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,6 @@ class RunFacts:
     why_not: WhyNot = WhyNot()
     remembered: Mapping[str, str] = field(default_factory=dict)  # node -> why earlier jobs of this user excluded it
     width: int = 0  # nodes of the step; 0: srun decides
-    wait_s: float = 0.0  # from the end of the first rank until the others are ended (srun --wait), 0: never
     batch_node: str = ""  # where ftrun runs
     # The nodes that Slurm gave the job, in its order; some may have been lost or given back before this ftrun began. Empty if
     # unknown.

@@ -57,8 +57,8 @@ class Ranks:
         return self._end_of_all(now)
 
     def _give_others_time(self, now: Now) -> None:
-        if self.run.facts.wait_s:
-            self.run.timers.set_first(Timer.OTHERS_END, now.mono + self.run.facts.wait_s)
+        if self.run.facts.process.wait_s:
+            self.run.timers.set_first(Timer.OTHERS_END, now.mono + self.run.facts.process.wait_s)
 
     def end_others(self, now: Now) -> list[Decision]:
         """The user has said how long ranks may outlive the first (srun --wait): no fault, and no remedy. Ranks that are killed so
@@ -66,7 +66,7 @@ class Ranks:
         """
         left = sorted(self.run.attempt.ranks - self.run.attempt.exits.keys() - self.run.alone.given_up.keys())
         status = of_step([*self.run.attempt.exits.values(), *(ExitStatus(0, SIGKILL) for _ in left)]).shell
-        what = f"ranks {fold_numbers(left)} still ran {self.run.facts.wait_s:g} s after the first had ended (--wait)"
+        what = f"ranks {fold_numbers(left)} still ran {self.run.facts.process.wait_s:g} s after the first had ended (--wait)"
         ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
         return [ended, Say(what), *self.ending.end_step(status, Afterwards(ThenFinish(what, status)), now)]
 
