@@ -14,7 +14,7 @@ from ftslurm.model.folds.history import History, fold
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass
-from ftslurm.system.files import private_folder
+from ftslurm.system.files import check_room, private_folder
 
 VARIABLE = "FTSLURM_STATE_DIR"
 _STEP = re.compile(r"(\d+(?:_\d+)?)\.(?:\d+|batch|extern|interactive)(?:\+\d+)?")
@@ -65,9 +65,11 @@ class Store:
 
         Raises: StateError.
         """
-        self._folder()
+        folder = self._folder()
         journal = Journal(self._path(me))
         history = fold(journal.read().records)
+        if history.last_run is None:
+            check_room(folder)  # an older ledger has a reserve
         if history.last_run is None or continues(history, me):
             return journal, history
         self._put_aside(journal)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ftslurm.errors import StateError
 
+_ROOM_BYTES = 16 << 10  # a ledger of a job without trouble is smaller
+
 
 def make_folder(path: Path, mode: int) -> None:
     """Create `path` with `mode`, and missing parents with 0755: whatever the umask, nobody else may write there.
@@ -47,6 +49,21 @@ def private_folder(path: Path) -> Path:
     if not os.access(path, os.W_OK | os.X_OK):
         raise StateError(f"the state folder {path} is not writable", hint="set FTSLURM_STATE_DIR to a folder that you may write")
     return path
+
+
+def check_room(folder: Path) -> None:
+    """Can a few KB be written there? Only a file tells of a quota. Raises: StateError."""
+    path = folder / f".room-{os.urandom(8).hex()}"
+    try:
+        try:
+            path.write_bytes(b"\xff" * _ROOM_BYTES)
+        finally:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StateError(
+            f"the state folder {folder} cannot be written: {error.strerror}",
+            hint="free some space, or set FTSLURM_STATE_DIR to another folder on the shared file system",
+        ) from None
 
 
 def append(path: Path, data: bytes) -> None:

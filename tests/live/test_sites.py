@@ -589,7 +589,7 @@ def ledger(told: Story) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_home_that_cannot_be_written_is_told_with_the_mend(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+def test_a_home_that_cannot_be_written_costs_the_requeue_alone(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
     script = 'unset FTSLURM_STATE_DIR\nexport HOME=$STORY/home\n%RUN%\necho "status $?"\nexport FTSLURM_STATE_DIR=$STORY/state\n%RUN%\n'
     with site(boot_cluster, job_path, nodes=2) as stage:
         told = stage.prepare(Plan(script=script), "home")
@@ -601,8 +601,8 @@ def test_a_home_that_cannot_be_written_is_told_with_the_mend(boot_cluster: Boot,
         told.submit()
         told.ended("COMPLETED")
         assert f"the state folder {home}/.ftslurm cannot be made: Read-only file system" in told.output()
-        assert "FTSLURM_STATE_DIR" in told.output() and "status 73" in told.output()
-        assert len(told.of_attempt(1)) == 1
+        assert "the job cannot be requeued: set FTSLURM_STATE_DIR" in told.output() and "status 0" in told.output()
+        assert len(told.of_attempt(1)) == 2
 
 
 # How long a mount believes what it has seen of names, missing names, sizes and times: mount options acdirmax and acregmax of

@@ -14,8 +14,9 @@ from ftslurm.launchers.containers import Runtime, runtimes_of
 from ftslurm.launchers.placement import mpi_default, step_width
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.ledger import output
+from ftslurm.ledger.elsewhere import open_ledger
 from ftslurm.ledger.shared_file import NodeMemory
-from ftslurm.ledger.store import Identity, Store
+from ftslurm.ledger.store import Identity
 from ftslurm.model.job import Allocation
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import port_range
@@ -25,13 +26,13 @@ from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.wiring.earlier import earlier_runs, known_clean_up_times, suspects
 from ftslurm.wrapper.controller.wiring.facts import facts_of, ran_before
 from ftslurm.wrapper.controller.wiring.joining import joined
-from ftslurm.wrapper.controller.wiring.survey import Order, Site
+from ftslurm.wrapper.controller.wiring.survey import Order, Site, say
 from ftslurm.wrapper.requeue.lenders import Lenders
 from ftslurm.wrapper.wire.addresses import of_this_node
 from ftslurm.wrapper.wire.secret_word import munge_socket
 
 
-def run_on_slurm(order: Order, site: Site, store: Store) -> int:
+def run_on_slurm(order: Order, site: Site) -> int:
     """To the end of the job, or of its scheduling. Gives the exit status. Raises: FtslurmError before it has begun."""
     allocation, client, settings = site.allocation, site.client, site.settings
     assert allocation is not None and client is not None
@@ -39,7 +40,8 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
         allocation.cluster, str(allocation.job), allocation.restarts, allocation.start_time, allocation.name,
         allocation.submit_time,
     )  # fmt: skip
-    journal, history = store.open(me)
+    opened = open_ledger(order.env, me, say)
+    journal, history, root = opened.journal, opened.history, opened.store.root
     output.settle(journal.path)
     launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history, allocation.restarts))
     number = allocation.job.number
@@ -50,9 +52,10 @@ def run_on_slurm(order: Order, site: Site, store: Store) -> int:
         schedule=allocation.restarts, comments=settings.slurm_comment,
     )  # fmt: skip
     config = _config(site, client)
-    facts = facts_of(order, allocation, "srun", frozenset(Capability), site.resolved, mpi_default(settings, config))
-    memory = NodeMemory(store.root)
-    facts = replace(facts, clean_ups=known_clean_up_times(store.root, facts, history))
+    can = frozenset(Capability) - (frozenset() if opened.lasts else {Capability.REQUEUE})
+    facts = facts_of(order, allocation, "srun", can, site.resolved, mpi_default(settings, config))
+    memory = NodeMemory(root)
+    facts = replace(facts, clean_ups=known_clean_up_times(root, facts, history))
     facts = replace(facts, remembered=suspects(memory, facts, settings))
     facts = replace(facts, earlier=earlier_runs(journal, history, facts, settings, client, lenders, scheduler))
     controller = joined(

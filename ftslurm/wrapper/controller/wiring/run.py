@@ -36,12 +36,11 @@ def run_job(order: Order) -> int:
         if status := refusal(order.components, order.env):
             return status
         return run_in_new_allocation(request_for(order, site.settings), order.own, site.python)
-    store = Store(state_folder(order.env))
     if site.place is Place.ALLOCATION:
-        return run_on_slurm(order, site, store)
+        return run_on_slurm(order, site)
     from ftslurm.wrapper.controller.wiring.locally import run_locally
 
-    return run_locally(order, site, store)
+    return run_locally(order, site, Store(state_folder(order.env)))
 
 
 def request_for(order: Order, settings: Settings) -> NewAllocation:
