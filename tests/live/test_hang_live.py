@@ -175,6 +175,8 @@ def test_unasked_a_hang_that_is_certain_is_shown_at_once_and_answered_at_its_lim
     assert stuck in told.ftslurm("status", str(told.id)) and " s of 40 s" in told.ftslurm("status", str(told.id))
     assert stuck in told.ftslurm("status")
     told.wait_for(lambda: stuck in told.job()["Comment"], "squeue to show it")
+    row = " stuck? "
+    told.wait_for(lambda: row in told.ftslurm("watch", str(told.id), "--once"), "its row to show it")
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
     assert {start.rung for start in told.of_attempt(2).values()} == {"hang-restart"}
