@@ -602,7 +602,7 @@ def test_a_home_that_cannot_be_written_costs_the_requeue_alone(boot_cluster: Boo
         told.ended("COMPLETED")
         assert f"the state folder {home}/.ftslurm cannot be made: Read-only file system" in told.output()
         assert "the job cannot be requeued: set FTSLURM_STATE_DIR" in told.output() and "status 0" in told.output()
-        assert len(told.of_attempt(1)) == 2
+        assert not told.of_attempt(1)[0].step.endswith(".0"), "both ftruns have run their step"
 
 
 # How long a mount believes what it has seen of names, missing names, sizes and times: mount options acdirmax and acregmax of
