@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.by_symptoms import complained_first, of_one_node
-from ftslurm.policies.diagnose.hits import CRASHES, EVIDENCE_LINES, Hit, failed, of_a_helper, one_a_rank, ranks_of
-from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, begun_by, led_to, said_beside, with_own_words, words_of
-from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
-from ftslurm.policies.diagnose.text.findings import Book
-from ftslurm.policies.diagnose.text.values import of_the_node, port_in
+from ftslurm.policies.diagnose.hits import (
+    EVIDENCE_LINES,
+    Hit,
+    no_other_node,
+    one_a_rank,
+    one_node,
+    places_of,
+    ranks_of,
+    spread_of,
+    widespread,
+)
+from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, led_to, said_beside, with_own_words, words_of
+from ftslurm.policies.diagnose.text.values import of_the_node
 from ftslurm.policies.diagnose.text.wording import Kind, kind_of_words
 from ftslurm.policies.diagnose.which_count import without_echoes, without_headers
 
@@ -28,7 +33,6 @@ NODES_SETUP = frozenset({
 _FILES = frozenset({"file-missing", "fs-permission", "enospc", "shm-small", "device-file"})
 # Patterns on a shared file: if only one of several ranks meets the error, the others have not read that file yet.
 _SHARED_FILES = frozenset({"stale-nfs", "io-error"})
-_PORT_IN_USE = "address-in-use"
 _FILE_RACE = "file-race"
 # On more than one node, or on the only one, the program causes these itself.
 ASKED_FOR = frozenset({
@@ -36,17 +40,6 @@ ASKED_FOR = frozenset({
 })  # fmt: skip
 # Exceptions about something missing because it could not be created.
 _REACTIONS = frozenset({"py-name", "py-type"})
-_FIRST_OF_SEVERAL = "the first of several errors"
-# Patterns that know no more of an exception than its type, and classes that say what it is about.
-_BY_TYPE_ONLY = frozenset({"py-value", "py-key", "py-type", "py-name", "py-assert"})
-_ABOUT_A_THING = frozenset({ErrorClass.DATA, ErrorClass.STORAGE, ErrorClass.OOM, ErrorClass.HARDWARE})
-# Patterns on what the system answered, which does not tell what it was asked for.
-_HOW_ONLY = frozenset({"threads-more"})
-_OF_A_PROCESS = re.compile(r"(?i)thread|fork|process|spawn")
-# An accelerator's runtime was called wrongly, whatever the device's code would mean by itself.
-_WRONG_CALL = re.compile(
-    r"(?i)\b(?:argument|parameter|device id)s? (?:is|are) (?:invalid|wrong|illegal)\b|\binvalid (?:argument|parameter|device id)"
-)
 _BY_PROGRAM: dict[str, Any] = {"error_class": ErrorClass.USER_CODE, "retriable": Retriable.NO}
 # Classes that a program can cause on every rank by itself.
 _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
@@ -54,39 +47,26 @@ _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, Er
 
 def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) -> Verdict:
     roots = without_echoes(without_headers(roots))
-    found = _told_better(min(roots, key=lambda hit: hit.at), roots)
-    first = _begun(found, hits)
+    first = min(roots, key=lambda hit: hit.at)
     same = ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
-    if first.pattern.id in CRASHES:  # the others need not say it
-        same |= {end.rank: end for end in ends if failed(end) and end.status == first.end.status}
     everywhere = widespread(same, ends)
     p, single = first.pattern, len({end.node for end in ends}) == 1
-    called_wrongly = p.error_class is ErrorClass.HARDWARE and _WRONG_CALL.search(said_beside(first, hits)) is not None
     meant = p
     if everywhere and p.error_class is ErrorClass.HARDWARE:
         # Not every node breaks in the same moment, and a restart finds the same nodes with the same program.
         meant = p.by("hardware-everywhere", confirm=max(1, p.confirm), **_BY_PROGRAM)
-    elif first is found and p.id in ASKED_FOR and (everywhere or single):
+    elif p.id in ASKED_FOR and (everywhere or single):
         meant = p.by("asked-for", **_BY_PROGRAM)
     elif everywhere and (p.error_class is ErrorClass.USER_CODE or (p.error_class is ErrorClass.OOM and p.blame is Blame.NO)):
         meant = p.by("everywhere", retriable=Retriable.NO)
-    if called_wrongly:
-        meant = meant.by("wrong-call", **_BY_PROGRAM)
     if p.id == _FILE_RACE and 2 * len(same) > len(ends) > 1:
         meant = meant.by("no-race", retriable=Retriable.NO)  # whoever comes second finds the file, each time
     if (kind := _by_words_beside(first, hits)) is not None:
         meant = meant.by("words-beside", error_class=kind.error_class, retriable=kind.retriable)
-    suspects = (
-        ()
-        if everywhere or called_wrongly or first is not found
-        else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
-    )
+    suspects = () if everywhere else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
     rules = []
     if suspects and p.id in _SHARED_FILES and not of_the_node(first.line) and not one_node(same, ends):
         suspects, rules = (), ["shared-file"]
-    complained = complained_first(first, hits)
-    if complained:
-        suspects, rules = of_one_node(complained), ["complained-first"]
     alone = "" if suspects or p.id not in NODES_SETUP else one_node(same, ends)
     if not (alone or suspects) and p.id in _FILES and of_the_node(first.line, device=p.id != "enospc"):
         alone = no_other_node(same, ends)
@@ -99,8 +79,7 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
         first.end.rank, first.end.node, words_of(first, hits), p.name if p.pattern else "", first.place, where,
         p.note if p.pattern else "",
     )  # fmt: skip
-    told = with_own_words(first, hits) if first is found else f"{first}; which led to: {found.line}"
-    evidence = [*(str(hit) for hit in complained[:1]), told]
+    evidence = [with_own_words(first, hits)]
     evidence += [str(hit) for hit in one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
     if others:
         beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
@@ -108,36 +87,9 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
     return Verdict(
         meant.error_class, Retriable.ONCE if alone else meant.retriable, Confidence.STRONG, p.id,
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
-        everywhere and meant.error_class in _PROGRAMS, meant.confirm, not (everywhere or called_wrongly) and p.heals,
+        everywhere and meant.error_class in _PROGRAMS, meant.confirm, not everywhere and p.heals,
         places_of(same), lead=lead, because=(p.id, *meant.because, *rules),
     )  # fmt: skip
-
-
-def _begun(found: Hit, hits: Sequence[Hit]) -> Hit:
-    """The root; of errors that one writer prints in one form, the first, which no pattern knows and its words place.
-
-    What the hardware says of itself no other error brings about.
-    """
-    begun = "" if found.pattern.error_class is ErrorClass.HARDWARE else begun_by(found, hits)
-    if not begun:
-        return found
-    kind = kind_of_words(begun) or Kind(found.pattern.error_class, found.pattern.retriable)
-    meant = found.pattern.by(
-        "first-of-several", error_class=kind.error_class, retriable=kind.retriable, pattern="", name=_FIRST_OF_SEVERAL
-    )
-    return replace(found, line=begun, pattern=meant)
-
-
-def _told_better(first: Hit, roots: Sequence[Hit]) -> Hit:
-    """The first root; of an exception of which only the type is known, what came of it, if that tells what it is about."""
-    if first.pattern.pattern and first.pattern.id not in _BY_TYPE_ONLY:
-        return first
-    for hit in roots[roots.index(first) + 1 :]:
-        if hit.end is not first.end or not hit.led_to:
-            break
-        if hit.pattern.pattern and not hit.pattern.defers and hit.pattern.error_class in _ABOUT_A_THING:
-            return hit
-    return first
 
 
 def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
@@ -145,27 +97,12 @@ def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
     whose words tell nothing."""
     if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
         return kind_of_words(said_beside(root, hits))
-    if root.pattern.id in _HOW_ONLY and not _OF_A_PROCESS.search(root.line):
-        kind = kind_of_words(led_to(root, hits))
-        return kind if kind and kind.error_class is ErrorClass.NETWORK else None
-    if of_a_helper(root):
-        return kind_of_words(said_beside(root, hits))
     if root.pattern.defers and not root.pattern.pattern and (kind := kind_of_words(said_beside(root, hits))):
         return kind
     reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
     if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kind_of_words(root.line):
         return kind_of_words(led_to(root, hits))
     return None
-
-
-def shared_ports(roots: Sequence[Hit], book: Book) -> Sequence[Hit]:
-    """Did several ranks of a node find the same port in use? Then they all want it, and the program causes the conflict."""
-    in_use = {hit.end.rank: hit for hit in roots if hit.pattern.id == _PORT_IN_USE}
-    wanted = Counter((hit.end.node, port_in(hit.line)) for hit in in_use.values())
-    shared = book.named("port-shared")
-    if shared is None or not any(port and times > 1 for (_, port), times in wanted.items()):
-        return roots
-    return [replace(hit, pattern=shared) if hit.pattern.id == _PORT_IN_USE else hit for hit in roots]
 
 
 def _suspects(hits: Iterable[Hit], roots: Sequence[Hit]) -> tuple[Suspect, ...]:

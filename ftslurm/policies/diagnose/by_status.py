@@ -1,30 +1,38 @@
-"""The verdict by how ranks ended, where no line of theirs is known: their own words, a signal, an exit status."""
+"""The verdict by facts (a device's code, Slurm's word, a kill for memory, a loss), and by how ranks ended (signal, status)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
+from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
-from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
 from ftslurm.policies.diagnose.by_root import ASKED_FOR, NODES_SETUP
-from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, HEADERS, OF_ITSELF, Hit, beginning, failed, one_a_rank
+from ftslurm.policies.diagnose.hits import (
+    BURST_S,
+    EVIDENCE_LINES,
+    HEADERS,
+    OF_ITSELF,
+    SLURMS_WORD_ON_MEMORY,
+    Facts,
+    Hit,
+    beginning,
+    failed,
+    no_other_node,
+    one_a_rank,
+    one_node,
+    places_of,
+    spread_of,
+    widespread,
+)
 from ftslurm.policies.diagnose.own_words import (
-    LAST_WORDS_S,
     SHELLS_OWN,
     complaint_of,
     last_words,
     own_words,
-    says_what,
-    status_named,
-    told_of,
+    slurms_reason,
 )
-from ftslurm.policies.diagnose.ranks import no_other_node, one_node, places_of, spread_of, widespread
 from ftslurm.policies.diagnose.text.findings import Book
-from ftslurm.policies.diagnose.text.launchers import (
-    child_status,
-    refused,
-)
 from ftslurm.policies.diagnose.text.wording import Kind, kind_of_words
 from ftslurm.policies.diagnose.which_count import JITTER_S, LISTENED_TO
 
@@ -37,8 +45,6 @@ _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 128, 255})
 _ASKED_OF_ITSELF = 128 + 15
 _ABORT_PASSED_ON = SHELLS_OWN.start + 6
 _FROM_OUTSIDE = frozenset({9, 15})
-# Who prints these has called MPI_Abort, and the abort is the program's own.
-_ASKED_TO_ABORT = frozenset({"mpi-abort", "mpi-abort-more"})
 
 
 def status_tells(end: RankEnd) -> bool:
@@ -57,13 +63,6 @@ def ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Colle
     return all(end.status in how and end.status is not None and _gave_up(end.status) for end in silent)
 
 
-def as_its_child(end: RankEnd) -> RankEnd:
-    """The end of a rank that is a launcher: if its own status is a general error, the status of its child that it printed."""
-    text = "" if status_tells(end) else "".join(piece.text for piece in end.output)
-    status = child_status(text) if text and not refused(text) else None
-    return replace(end, status=status) if status else end
-
-
 def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book) -> Verdict:
     """The verdict from exit statuses. silent: ranks that failed without known output. Signals count before numbers, and
     earlier ends before later ones."""
@@ -77,10 +76,8 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     signature = signal_name(number) if number else f"exit {first.status.code}"
     known = first.status.code != GENERAL_ERROR or number
     itself = own_words(first, [beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
-    if not itself and all(hit.pattern.id in HEADERS for hit in symptoms) and not told_of(first, number):
+    if not itself and all(hit.pattern.id in HEADERS for hit in symptoms):
         itself = complaint_of(first)
-    if not number and first.status.code not in _ANY_ERROR and (named := status_named(first)):
-        words, itself = f"; it printed: {named}", named
     means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF, _ABORT_PASSED_ON)
     if itself and _gave_up(first.status) and not means:
         return _by_last_words(first, same, everywhere, signature, itself, symptoms, spread_of(same, ends))
@@ -89,8 +86,6 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
     if first.status.code in _ANY_ERROR and any(piece.text.strip() for piece in first.output):
         held = False  # a launcher that fails says nothing on the program's behalf; a program that speaks has ended itself
-    if signature == "SIGABRT" and any(hit.pattern.id in _ASKED_TO_ABORT for hit in symptoms):
-        held = False  # the program has asked for it
     # What is wrong with one node's processor or installation, another node may not have.
     others = held and m.retriable is Retriable.NO and bool(no_other_node(same, ends))
     evidence = [what + (f" ({m.meaning})" if known else ", and none of its output is known") + words]
@@ -102,9 +97,9 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     if crash:
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
         rules.append("asked-for")
-    if (told := told_of(first, number)) and (kind := kind_of_words(told)) and (not known or told in words):
+    if (told := slurms_reason(first, number)) and (kind := kind_of_words(told)):
         error_class, retriable = kind.error_class, kind.retriable
-        rules.append("words-of-end")
+        rules.append("slurms-reason")
     return Verdict(
         error_class, retriable,
         Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
@@ -122,7 +117,7 @@ def _first_to_tell(silent: Sequence[RankEnd]) -> RankEnd:
     """The rank whose end tells most: the first that crashed, unless another had failed before and says of what; else the first.
 
     One that was killed gives way to one that crashed in the same moments: launchers kill the others. (One that aborts may do so
-    because the killed one is gone.) And one that only says that something failed to one that says what.
+    because the killed one is gone.)
     """
     in_time = sorted(silent, key=lambda end: end.at)
     crashed = [end for end in in_time if end.status and end.status.signal]
@@ -130,14 +125,8 @@ def _first_to_tell(silent: Sequence[RankEnd]) -> RankEnd:
     if first.status and first.status.signal in _FROM_OUTSIDE:
         own = (end for end in crashed if end.status and end.status.signal in OF_ITSELF)
         first = next((end for end in own if end.at <= first.at + BURST_S), first)
-    if crashed:
-        others = [end for end in in_time if end.at < first.at - JITTER_S]
-    elif first.output and not says_what(first):
-        others = [end for end in in_time if end is not first and end.status == first.status and end.at <= first.at + LAST_WORDS_S]
-    else:
-        others = []
-    telling = (end for end in others[:LISTENED_TO] if not (end.status and end.status.signal))
-    return next((end for end in telling if says_what(end)), first)
+    before = [end for end in in_time if end.at < first.at - JITTER_S and not (end.status and end.status.signal)]
+    return next((end for end in before[:LISTENED_TO] if crashed and own_words(end, (), vaguely=False)), first)
 
 
 def _by_last_words(
@@ -155,4 +144,72 @@ def _by_last_words(
         kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
         everywhere, confirm=1, shown=places_of(same), lead=Lead(first.rank, first.node, words, spread=spread),
         because=(signature, "last-words"),
+    )  # fmt: skip
+
+
+_LESS_MEMORY = "request more memory (--mem), or use less: fewer loader workers, smaller batches"
+
+
+def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
+    """The verdict from facts. hits: what the ranks printed; a root line on the same node makes a suspicion certain."""
+    blamed = facts.bad_nodes
+    acting = [f for f in facts.faults if f.fault_class in (FaultClass.SELF_HEALING, FaultClass.ISOLATE)]
+    hardware = [f for f in acting if f.blames_node]
+    if not blamed and not acting:
+        return None
+    roots = [hit for hit in hits if hit.pattern.role is Role.ROOT]
+    convicted = {hit.end.node for hit in roots if hit.pattern.blame is Blame.YES}
+    suspects = [Suspect(node, -1, Blame.YES, why) for node, why in blamed.items()]
+    for fault in hardware:
+        certain = fault.fault_class is FaultClass.ISOLATE or fault.node in convicted
+        suspects.append(Suspect(fault.node, -1, Blame.YES if certain else Blame.SUSPECT, str(fault)))
+    evidence = [f"{node}: {why}" for node, why in blamed.items()] + [str(fault) for fault in acting]
+    evidence += [str(hit) for hit in one_a_rank(roots)]
+    signature = acting[0].code if acting else "node"
+    if blamed or hardware:
+        error_class = ErrorClass.HARDWARE
+    elif any(fault.shared for fault in acting):
+        error_class = ErrorClass.UNKNOWN
+    else:  # the program's own doing, which its own words may name better
+        error_class = ErrorClass.USER_CODE
+        signature = next((hit.pattern.id for hit in roots if hit.pattern.error_class is error_class), signature)
+    program = error_class is ErrorClass.USER_CODE and len({(fault.node, fault.device) for fault in acting}) > 1
+    lead = Lead(-1, *next(iter(blamed.items()))) if blamed else _of_fault(acting[0])
+    return Verdict(
+        error_class, Retriable.YES, Confidence.FACT, signature, evidence[0], tuple(suspects), tuple(evidence[:EVIDENCE_LINES]),
+        program, lead=lead, because=("node-broken" if blamed else "device-code",),
+    )  # fmt: skip
+
+
+def _of_fault(fault: Fault) -> Lead:
+    return Lead(-1, fault.node, fault.code, fault.name, f"device {fault.device} of {fault.node}")
+
+
+def out_of_memory(killed: Sequence[RankEnd], hits: Sequence[Hit]) -> Verdict:
+    """The verdict on ranks killed for memory. The job causes it on whichever node, so no node is excluded.
+
+    hits: Slurm's own word on it, in whosever output it stands, is shown as well.
+    """
+    evidence = [f"rank {end.rank} on {end.node}: killed by the kernel: out of memory" for end in killed]
+    if said := next((hit.line for hit in hits if hit.pattern.id == SLURMS_WORD_ON_MEMORY), ""):
+        evidence[0] += f"; {said}"
+    lead = Lead(
+        killed[0].rank, killed[0].node, "killed by the kernel: out of memory",
+        spread=f"{len(killed)} ranks" if len(killed) > 1 else "", advice=_LESS_MEMORY,
+    )  # fmt: skip
+    return Verdict(
+        ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), tuple(evidence[:EVIDENCE_LINES]), confirm=1,
+        lead=lead, because=("oom-kill",),
+    )  # fmt: skip
+
+
+def by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
+    """The verdict on lost ranks, which cannot print anything more."""
+    nodes = {end.node: end for end in reversed(lost)}
+    suspects = tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} was lost") for node, end in nodes.items())
+    evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in one_a_rank(symptoms)]
+    return Verdict(
+        ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
+        suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
+        lead=Lead(lost[0].rank, lost[0].node, "was lost", "for an unknown reason"), because=("rank-lost",),
     )  # fmt: skip

@@ -1,15 +1,19 @@
-"""The verdict where only bystanders speak: the rank that says nothing, or is furthest behind, is the suspect."""
+"""The verdict where only bystanders speak: the rank that says nothing, or is furthest behind, is the suspect.
+
+Unless it worked: in a long phase (validation, saving, preparing of data on one rank) the others wait in a collective until its
+timeout, and everything ends although nothing is broken. The rank's node is not to blame; the timeout is too short.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
-from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, Hit, failed, one_a_rank, ranks_of
-from ftslurm.policies.diagnose.long_phase import LongPhase, at_work, long_phase
-from ftslurm.policies.diagnose.own_words import GENERAL, with_own_words, words_of
-from ftslurm.policies.diagnose.ranks import no_other_node, places_of
+from ftslurm.model.text import visible
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, Piece, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.policies.diagnose.hits import BURST_S, EVIDENCE_LINES, Hit, failed, one_a_rank, places_of, ranks_of
+from ftslurm.policies.diagnose.own_words import with_own_words, words_of
 from ftslurm.policies.diagnose.text.wording import kind_of_words
 from ftslurm.policies.diagnose.which_count import without_headers
 
@@ -21,37 +25,20 @@ _WAITED = frozenset({
 _WATCHDOG = "nccl-watchdog"
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
-_OF_A_PEER = re.compile(r"(?i)\b(?:peer|remote|recv|send|closed)\b|\b(?:connect|time|socket|proxy)|\bretcode\b")
-
-
-def complained_first(first: Hit, hits: Sequence[Hit]) -> list[Hit]:
-    """Of ranks that report network errors: those that blamed their own node before any rank blamed a peer."""
-    if first.pattern.error_class is not ErrorClass.NETWORK and first.pattern.id not in _WAITED:
-        return []
-    before = [hit for hit in hits if hit.pattern.id in GENERAL and hit.at < first.at - BURST_S]
-    return sorted((hit for hit in before if not _OF_A_PEER.search(hit.line)), key=lambda hit: hit.at)
-
-
-def of_one_node(hits: Sequence[Hit]) -> tuple[Suspect, ...]:
-    """The suspect, if all hits are on one node: what other nodes print about it is an echo."""
-    nodes = {hit.end.node for hit in hits}
-    return (Suspect(nodes.pop(), hits[0].end.rank, Blame.SUSPECT, str(hits[0])),) if len(nodes) == 1 else ()
 
 
 def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
-    every, symptoms = symptoms, without_headers(symptoms)
+    symptoms = without_headers(symptoms)
     first = min(symptoms, key=lambda hit: (not hit.own, hit.pattern.defers, hit.at))
     if verdict := _out_of_step(ends, [hit for hit in symptoms if hit.pattern.id == _WATCHDOG]):
         return verdict
     waited = [hit for hit in symptoms if hit.pattern.id in _WAITED]
     suspects = _silent(ends, waited) or _behind(ends, waited)
     rules = ["waited-for"] if suspects else []
-    complained = [] if suspects else complained_first(first, every)
-    suspects = suspects or (of_one_node(complained) if complained else ())
     if waited and (phase := _long_phase(ends, waited)):
         return long_phase(phase, [str(hit) for hit in one_a_rank(symptoms)])
     others = [str(hit) for hit in one_a_rank(symptoms) if hit is not first]
-    evidence = [suspect.why if complained else f"{suspect.why}; {first}" for suspect in suspects]
+    evidence = [f"{suspect.why}; {first}" for suspect in suspects]
     evidence += [with_own_words(first, symptoms), *others]
     error_class = first.pattern.error_class
     retriable = first.pattern.retriable
@@ -60,8 +47,6 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
         # No rank failed for another reason, so this is what they all report.
         error_class = kind.error_class
         rules.append("words-of-symptom")
-        if kind.retriable is Retriable.NO and not no_other_node(ranks_of(hit for hit in symptoms if hit.own), ends):
-            retriable = Retriable.NO  # a set-up that stays as it is, and other nodes may have another
     return Verdict(
         error_class, retriable, Confidence.WEAK, first.pattern.id,
         f"{first.pattern.name} ({first}); a consequence; its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
@@ -133,3 +118,101 @@ def _behind(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ..
 
 def _lead(hit: Hit, meaning: str) -> Lead:
     return Lead(hit.end.rank, hit.end.node, hit.line, meaning, hit.place)
+
+
+SIGNATURE = "long-phase"
+# A hung rank shows no activity from about the begin of the wait on; a working rank shows some in the last quarter.
+LAST_SHARE = 0.25
+LINE_CHARS = 160
+
+# How long ranks waited for a collective, as they print it, in milliseconds or seconds.
+# Source: ProcessGroupNCCL.cpp (`Timeout(ms)=`, `ran for N milliseconds`), gloo's `Timed out waiting Nms`, HCCL's `timeout:[N s]`.
+_WAIT_MS = re.compile(r"Timeout\(ms\)=(\d{1,12})|ran for (\d{1,12}) milliseconds|Timed out waiting (\d{1,12})ms")
+_WAIT_S = re.compile(r"(?i)timeout[^\n\d]{0,20}\[?(\d{1,6}) ?s(?:ec)?\b")
+# What a rank does, by words in its last lines.
+_PHASES = tuple(
+    (re.compile(rf"(?i)\b(?:{words})"), phase)
+    for words, phase in (
+        (r"sav(?:e|ing)|checkpoint|ckpt|serializ", "saving"),
+        (r"validat|eval", "validation"),
+        (r"tokeni[sz]|preprocess|shuffl|packing|map \(|map:", "tokenising and preparing of data"),
+        (r"generat|rollout|sampl", "generation"),
+        (r"compil|autotun|captur|warm", "compilation"),
+        (r"download|load|read|copy", "loading"),
+    )
+)
+_TORCH = "timeout= of init_process_group"
+_TORCH_ELSEWHERE = (
+    "Hugging Face calls it --ddp_timeout, Megatron-LM --distributed-timeout-minutes, Lightning DDPStrategy(timeout=...)"
+)
+# Pattern that waiting ranks print -> the setting that lets them wait longer. Source: PyTorch, CANN (HCCL) and MindSpore manuals.
+_SETTINGS = {
+    "hccl-EI0002": "HCCL_EXEC_TIMEOUT (seconds)", "acl-507046": "HCCL_EXEC_TIMEOUT (seconds)",
+    "acl-107019": "HCCL_EXEC_TIMEOUT (seconds)", "hccl-EI0006": "HCCL_CONNECT_TIMEOUT (seconds)",
+    "hccl-topo-timeout": "HCCL_CONNECT_TIMEOUT (seconds)", "ms-timeout-node": "MS_NODE_TIMEOUT (seconds)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LongPhase:
+    """rank, node: who worked while the others waited. doing: in a word. sign: the last activity. setting: what to increase."""
+
+    rank: int
+    node: str
+    doing: str
+    sign: str
+    setting: str
+
+
+def at_work(
+    ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str], pattern: str
+) -> LongPhase | None:
+    """The rank that the others waited for, if it worked until they gave up.
+
+    waited: ranks that waited in vain. gave_up: when the first of them said so, Unix seconds; lines: in which words, known as
+    `pattern`.
+    """
+    began = _began(ends, waited, gave_up, lines)
+    late = gave_up - LAST_SHARE * (gave_up - began)
+    for end in ends:
+        if end.rank in waited or (end.status is not None and not end.status.ok and not end.stopped):
+            continue
+        said = [piece for piece in end.output if late <= piece.at <= gave_up and piece.text.strip()]
+        if said:
+            line = visible(said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:])
+            ago = f"it printed `{line}` {gave_up - said[-1].at:.0f} s before"
+            return LongPhase(end.rank, end.node, _doing(said), ago, _SETTINGS.get(pattern, _TORCH))
+        if late <= end.alive:
+            ago = f"{end.alive_by} until {max(0.0, gave_up - end.alive):.0f} s before"
+            lately = [piece for piece in end.output if piece.at <= gave_up][-1:]
+            return LongPhase(end.rank, end.node, _doing(lately), ago, _SETTINGS.get(pattern, _TORCH))
+    return None
+
+
+def _began(ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str]) -> float:
+    """When the wait began: from its printed length, else when the waiting ranks last printed anything before."""
+    for line in lines:
+        if found := _WAIT_MS.search(line):
+            return gave_up - int(next(filter(None, found.groups()))) / 1000
+        if found := _WAIT_S.search(line):
+            return gave_up - float(found[1])
+    spoken = [piece.at for end in ends if end.rank in waited for piece in end.output if piece.at < gave_up - BURST_S]
+    return max(spoken, default=gave_up)
+
+
+def _doing(said: Sequence[Piece]) -> str:
+    text = "\n".join(piece.text for piece in said[-4:])[-2000:]
+    return next((phase for words, phase in _PHASES if words.search(text)), "work")
+
+
+def long_phase(found: LongPhase, evidence: Sequence[str]) -> Verdict:
+    """The verdict on a long phase: no node is to blame, and one more try is worth it, since storage may be faster then."""
+    slow = f"the timeout is shorter than rank {found.rank}'s {found.doing}"
+    what = f"{slow}: {found.sign} the others gave up; set {found.setting} higher"
+    first = f"rank {found.rank} on {found.node} was at work: {found.sign} the others gave up"
+    called = (f"{_TORCH}: {_TORCH_ELSEWHERE}",) if found.setting == _TORCH else ()
+    return Verdict(
+        ErrorClass.USER_CODE, Retriable.ONCE, Confidence.WEAK, SIGNATURE, what, (), (first, *called, *evidence)[:6],
+        lead=Lead(found.rank, found.node, slow, f"{found.sign} the others gave up", advice=f"set {found.setting} higher"),
+        because=(SIGNATURE,),
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """Why did an attempt fail? Facts first, then what the ranks printed, then how they ended.
 
 The reading order (the rules that make one verdict of many findings):
- 1. facts beat text: a device's own code, Slurm's word on a node, the kernel's out-of-memory kill (by_facts.py);
+ 1. facts beat text: a device's own code, Slurm's word on a node, the kernel's out-of-memory kill (by_status.py);
  2. a root line beats a symptom, the earliest beats the later ones, over all ranks (by_root.py); an error that no pattern knows
     is a root, what is quoted, guessed or only a warning is none (text/findings.py), and a header defers to what names the thing;
     a line after which its rank went on well, or printed only after the ranks were told to stop, counts for nothing
@@ -19,20 +19,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Role, Verdict
-from ftslurm.policies.diagnose.by_facts import by_facts, by_loss, out_of_memory
-from ftslurm.policies.diagnose.by_root import by_root, shared_ports
-from ftslurm.policies.diagnose.by_status import as_its_child, by_status, ended_alike, status_tells
+from ftslurm.policies.diagnose.by_root import by_root
+from ftslurm.policies.diagnose.by_status import by_facts, by_loss, by_status, ended_alike, out_of_memory, status_tells
 from ftslurm.policies.diagnose.by_symptoms import by_symptoms
 from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, HEADERS, Facts, Hit, beginning, failed, hits_of
-from ftslurm.policies.diagnose.own_words import own_words, torn
+from ftslurm.policies.diagnose.own_words import own_words
 from ftslurm.policies.diagnose.text.findings import Book
 from ftslurm.policies.diagnose.which_count import (
     after_the_fact,
     but_reports,
-    says_before_a_loss,
     told_before,
     unless_told_before,
-    without_stumbles,
     without_warnings,
 )
 
@@ -42,7 +39,7 @@ def diagnose(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
     hits = [hit for end in ends for hit in hits_of(end, book)]
     first = min((end.at for end in ends if failed(end)), default=float("inf"))
     live = [hit for hit in hits if not hit.overcome and not after_the_fact(hit, first)]
-    live = list(without_stumbles(without_warnings(live)))
+    live = list(without_warnings(live))
     return by_facts(live, facts) or _with_keywords(without_control(_by_words(ends, live, book), ends), live)
 
 
@@ -50,8 +47,8 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     if oom := [end for end in ends if end.oom]:
         return out_of_memory(oom, hits)
     said = [hit for hit in hits if hit.pattern.role is Role.ROOT]
-    if roots := unless_told_before(but_reports(said, hits, ends), hits, ends):
-        return by_root(ends, shared_ports(roots, book), hits)
+    if roots := unless_told_before(but_reports(said, hits), hits, ends):
+        return by_root(ends, roots, hits)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
         return by_loss(lost, symptoms)
@@ -62,27 +59,21 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
 
 def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Sequence[RankEnd]:
     """The ranks that failed and of which no line is known, where their ends tell more than what bystanders say."""
-    said_before = says_before_a_loss(symptoms)
-    spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in HEADERS} - said_before
+    spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in HEADERS}
     headers: dict[int, set[str]] = defaultdict(set)
     for hit in symptoms:
         headers[hit.end.rank].add(beginning(hit))
-    # A launcher ends with a status of its own; what it says of its child tells more.
-    silent = [as_its_child(end) for end in ends if failed(end) and end.rank not in spoke]
+    silent = [end for end in ends if failed(end) and end.rank not in spoke]
     # What a rank said itself, before it passed on that another process failed, tells more, too.
     silent = [
         end for end in silent
         if end.rank not in headers or status_tells(end) or own_words(end, headers[end.rank], vaguely=False)
     ]  # fmt: skip
-    if not symptoms:
-        return silent
-    # A trace that was cut off tells nothing, and others tell something.
-    silent = [end for end in silent if status_tells(end) or not torn(end)]
-    if not ended_alike(silent, ends, spoke):
+    if not symptoms or not ended_alike(silent, ends, spoke):
         return silent
     # What those who spoke ended with as well tells no more than their words: an abort by who saw the same. An exception is who
     # failed before them, and says of what.
-    return [end for end in silent if end.rank in said_before] or told_before(silent, symptoms)
+    return told_before(silent, symptoms)
 
 
 def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:

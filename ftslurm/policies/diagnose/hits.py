@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,36 +13,21 @@ from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import Piece, RankEnd, Role
-from ftslurm.policies.diagnose.text.errors import NESTED, WORKED_ON_LINES, told_error, unlabelled_line
+from ftslurm.model.verdict import Piece, RankEnd
 from ftslurm.policies.diagnose.text.findings import Book, Finding, ends_of_runs
-from ftslurm.policies.diagnose.text.launchers import (
-    LAST_CHARS,
-)
-from ftslurm.policies.diagnose.text.lines import is_of_ordinary_work
 from ftslurm.policies.diagnose.text.traces import label_of, plain_pieces
 
 # A rank that prints ordinary lines for this long after an error has overcome it; a traceback and what libraries say of it
 # come within moments.
 OVERCOME_S = 2.0
-# So much of what stands below an error is looked at for ordinary work.
-WORKED_ON_BYTES = 8000
 # Lines this close before the next error belong to it (a traceback is printed before its last line).
 BURST_S = 0.5
 # Limits of what is shown to people.
 EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
 EXCERPT_BEFORE = 80
-MORE_OF_CAUSE = 60
-# An error around another; `rank: [24]` is a value.
-_WRAPS = re.compile(r": (?!\[)")
 BEGINNING_CHARS = 80
 # It cleans up behind a process that has died, and falls over what is gone already.
 CLEANER = "multiprocessing/resource_tracker.py"
-# A shell's for a command that it cannot run.
-_NO_COMMAND = frozenset({126, 127})
-# A shell misses a command, and goes on: a helper's, unless the status says that it was the rank's own.
-_COMMAND = "user-perm-exec"
-_HELPER = re.compile(r"^(?:\S+: ){0,2}(?:line \d+: )?\S+: (?:command )?not found$")
 # Signals by which the kernel ends a process for what it did.
 OF_ITSELF = frozenset({4, 7, 8, 11})
 # How a process goes down that another's failure may have taken along.
@@ -107,65 +91,18 @@ def hits_of(end: RankEnd, book: Book) -> list[Hit]:
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
         whole = b"".join(texts)
         hits = [hit for hit in ends_of_runs(whole, book) if CLEANER not in hit.place]
-        for hit, another in zip(hits, _next_errors(hits), strict=True):
+        for hit in hits:
             at = pieces[bisect_right(begins, hit.offset) - 1].at
-            if hit.pattern.id in CRASHES and _by_signal(end):  # whoever tells of it, tells it afterwards
-                at = min(at, end.at)
-            whose = label_of(hit.line)
-            below = whole[hit.offset + len(hit.line) : another if another >= 0 else len(whole)]
-            overcome = _worked_on(hit.line, below) and (another >= 0 or _gave_up_below(end, below))
-            place = visible(hit.place)
-            told = Hit(end, at, _excerpt(hit), hit.pattern, overcome, place, hit.mild, hit.settled, hit.led_to, whose)
-            found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if of_a_helper(told) else told)
+            whose, place = label_of(hit.line), visible(hit.place)
+            found.append(Hit(end, at, _excerpt(hit), hit.pattern, False, place, hit.mild, hit.settled, hit.led_to, whose))
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
-
-
-def _next_errors(hits: Sequence[Finding]) -> list[int]:
-    """For each hit where the next error after it begins; -1 if none does."""
-    found, after = [], -1
-    for hit in reversed(hits):
-        found.append(after)
-        after = hit.offset if _is_an_error(hit) else after
-    return found[::-1]
-
-
-def _is_an_error(hit: Finding) -> bool:
-    """And no launcher's word, with which an output may end long after it."""
-    return not hit.mild and (hit.pattern.role is Role.ROOT or bool(hit.place))
-
-
-def _worked_on(line: bytes, below: bytes) -> bool:
-    """Has the process of that line logged some lines of its ordinary work below?"""
-    ordinary, whose = 0, label_of(line)
-    for each in below[:WORKED_ON_BYTES].split(b"\n"):
-        ordinary += is_of_ordinary_work(each) and label_of(each) == whose
-        if ordinary >= WORKED_ON_LINES:
-            return True
-    return False
-
-
-def _gave_up_below(end: RankEnd, below: bytes) -> bool:
-    """Did the rank end with an error that no pattern knows?"""
-    return failed(end) and bool(told_error(below.decode(errors="replace"), reports=False, vaguely=False))
-
-
-def _by_signal(end: RankEnd) -> bool:
-    return bool(end.at and end.status and end.status.signal in OF_ITSELF)
 
 
 def _excerpt(hit: Finding) -> str:
     """The line for people; of a long line, the part that matters."""
     begin = hit.start - EXCERPT_BEFORE if hit.start > EVIDENCE_CHARS - EXCERPT_BEFORE else 0
-    if len(hit.line) > EVIDENCE_CHARS and (after := hit.line.rfind(b"] ", begin, hit.start + 1)) >= 0:
-        begin = after + 2  # when and where it was printed is the part to leave out
     text = hit.line[begin:].decode(errors="replace").strip()
-    if len(text) > EVIDENCE_CHARS and not begin and len(_WRAPS.findall(text[:LAST_CHARS])) >= NESTED and not hit.word:
-        # Who wraps an error in another (`a: b: c: d`) says the cause last, and from its beginning if it is not too long.
-        half = EVIDENCE_CHARS // 2 - 3
-        cause = text.rfind(": ", len(text) - half - MORE_OF_CAUSE, len(text) - half) + 1
-        last = text[cause:].lstrip() if cause else text[-half:]
-        return visible(f"{text[:half]} [...] {last}")
     text = text[:EVIDENCE_CHARS]
     return visible(f"... {text}" if begin else text)
 
@@ -199,25 +136,12 @@ class _LinesAhead:
         self._read = bisect_right(self._pieces, at, lo=self._read, key=_printed_at)
         while len(self._ahead) < 2 and self._read < len(self._pieces):
             piece = self._pieces[self._read]
-            self._ahead.extend(piece.at for line in _first_lines(piece.text) if line.strip())
+            self._ahead.extend(piece.at for line in piece.text[:1000].splitlines() if line.strip())
             self._read += 1
         return self._ahead[1] if len(self._ahead) >= 2 else float("inf")
 
 
 _printed_at = attrgetter("at")
-
-
-def _first_lines(text: str) -> list[str]:
-    """The first eight lines."""
-    lines = text[:1000].splitlines()
-    return lines[:8] if len(lines) > 8 else text.splitlines()[:8]
-
-
-def of_a_helper(hit: Hit) -> bool:
-    """Is it a shell's word on a command that the rank went on without?"""
-    status = hit.end.status
-    own = status is not None and (status.code in _NO_COMMAND or not failed(hit.end))
-    return hit.pattern.id == _COMMAND and not own and _HELPER.search(unlabelled_line(hit.line)) is not None
 
 
 def beginning(hit: Hit) -> str:
@@ -234,3 +158,34 @@ def one_a_rank(hits: Sequence[Hit]) -> list[Hit]:
     for hit in sorted(hits, key=lambda hit: hit.at):
         found.setdefault(hit.end.rank, hit)
     return list(found.values())
+
+
+def widespread(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> bool:
+    """Is it on at least half of the ranks (the others may have been stopped earlier), and not on one node only?"""
+    nodes = {end.node for end in ends}
+    wide = len(nodes) > 1 and len({end.node for end in same.values()}) > 1
+    most = len(same) >= 2 and 2 * len(same) >= len(ends)
+    return (most and wide) or (len(nodes) == 1 and 1 < len(same) == len(ends))
+
+
+def one_node(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
+    """The node all of whose ranks (two at the least) are in `same`, while none of another node is; else empty."""
+    nodes = {end.node for end in same.values()}
+    mine = [end for end in ends if end.node in nodes]
+    return next(iter(nodes)) if len(nodes) == 1 and 1 < len(mine) == len(same) < len(ends) else ""
+
+
+def no_other_node(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
+    """The node of all ranks in `same`, while there are others; else empty."""
+    nodes = {end.node for end in same.values()}
+    return next(iter(nodes)) if len(nodes) == 1 and len({end.node for end in ends}) > 1 else ""
+
+
+def places_of(ends: Mapping[int, RankEnd]) -> dict[int, str]:
+    return {rank: end.node for rank, end in ends.items()}
+
+
+def spread_of(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
+    if len(ends) < 2:
+        return ""
+    return "on every rank" if len(same) == len(ends) else f"on {len(same)} of {len(ends)} ranks"

@@ -7,34 +7,27 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ftslurm.model.text import visible
 from ftslurm.model.verdict import RankEnd, Role
-from ftslurm.policies.diagnose.hits import BEGINNING_CHARS, BURST_S, CLEANER, HEADERS, Hit, beginning
+from ftslurm.policies.diagnose.hits import BURST_S, CLEANER, HEADERS, Hit, beginning
 from ftslurm.policies.diagnose.text.errors import complaint, error_before, last_line, told_error, unlabelled_line
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
     child_line,
     signal_by_name,
     signal_line,
-    status_line,
     tells_reason,
 )
-from ftslurm.policies.diagnose.text.summaries import only_reports, waited_in_vain
-from ftslurm.policies.diagnose.text.traces import outline, plain, unlabelled
+from ftslurm.policies.diagnose.text.traces import outline, plain
 
 # What a device error brings down fails within seconds.
 LAST_WORDS_S = 5.0
 # Tracebacks are long, and what was said before them may be the cause.
 FURTHEST_CHARS = 4 * LAST_CHARS
-# Errors of one writer that begin with so many equal words have one form.
-SAME_FORM_WORDS = 4
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
 # Patterns that tell who complains, but not about what.
 GENERAL = frozenset({"nccl-warn"})
 # A shell's word for a crash, which does not tell the cause.
-_BARE_CRASH = re.compile(
-    r"^\W*(?:(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?"
-    r"|(?:traceback : )?Signal \d+ \(SIG[A-Z]+\) received by PID \d+)\W*$"
-)
+_BARE_CRASH = re.compile(r"^\W*(?:(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?)\W*$")
 
 
 def own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
@@ -45,31 +38,8 @@ def own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
     return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, vaguely=vaguely))), ""))
 
 
-def says_what(end: RankEnd) -> bool:
-    """Does it say what failed, and not only that something did, or that it waited for another?"""
-    words = own_words(end, (), vaguely=False).split(" ... ")[-1].encode(errors="replace")
-    return bool(words) and not only_reports(words) and not waited_in_vain(words)
-
-
-def torn(end: RankEnd) -> bool:
-    """Has its output the beginning of a trace, and no error?"""
-    began = any("Traceback (most recent call last)" in piece.text for piece in end.output)
-    return began and not own_words(end, ())
-
-
-def status_named(end: RankEnd) -> str:
-    """The line that tells an error by the number with which the rank exited."""
-    code = end.status.code if end.status else 0
-    return visible(next((line for text in _said(end) if code and (line := status_line(text, code))), ""))
-
-
 def complaint_of(end: RankEnd) -> str:
     return visible(next((line for text in _said(end) if (line := complaint(text))), ""))
-
-
-def _warned_of(end: RankEnd, but: Collection[str]) -> str:
-    """The warning that the rank printed before it gave up, if it printed no error."""
-    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, mild=True))), ""))
 
 
 def last_words(end: RankEnd) -> str:
@@ -77,27 +47,18 @@ def last_words(end: RankEnd) -> str:
     number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
     for said in _said(end):
         shown = signal_line(said, number)
-        if _BARE_CRASH.search(unlabelled_line(shown)) and (own := told_error(said, reports=False)):
-            shown = own
         found = shown or (child_line(said) or signal_by_name(said, number) if number else "")
         if found := found or told_error(said, reports=False) or told_error(said, reports=False, mild=True):
             return visible(f"; it printed: {found}")
-        if report := told_error(said):
-            before = last_line(said)
-            return visible(f"; it printed: {before}; then: {report}" if before != report else f"; it printed: {report}")
     if last := next((line for text in _said(end) if (line := last_line(text))), ""):
         return visible(f"; its last line: {last}")
     return ""
 
 
-def told_of(end: RankEnd, number: int) -> str:
-    """What else tells of the rank's end: Slurm's reason for a signal, else a launcher's line, else a warning of its own."""
+def slurms_reason(end: RankEnd, number: int) -> str:
+    """The line in which Slurm says why it ended the rank with that signal; empty if it does not."""
     number = number or (max(0, end.status.code - SHELLS_OWN.start) if end.status else 0)
-    if reason := next((line for said in _said(end) if tells_reason(line := signal_line(said, number), number)), ""):
-        return reason
-    if end.status and end.status.signal:
-        return ""
-    return next((line for said in _said(end) if (line := told_error(said, reports=False, mild=True))), "")
+    return next((line for said in _said(end) if tells_reason(line := signal_line(said, number), number)), "")
 
 
 def _said(end: RankEnd) -> Iterator[str]:
@@ -110,38 +71,7 @@ def _said(end: RankEnd) -> Iterator[str]:
                 if raised.ignored or CLEANER in raised.deepest:
                     until = said.find(b"\n", raised.offset)
                     said = said[: raised.offset] + said[until:] if until >= 0 else said[: raised.offset]
-            yield _without_blanks(said).decode(errors="replace")
-
-
-def _without_blanks(said: bytes) -> bytes:
-    """Of what is quoted only empty lines are left, of which one says as much as many."""
-    kept: list[bytes] = []
-    for line in said.split(b"\n"):
-        if line.rstrip() and unlabelled(line).strip():
-            kept.append(line)
-        elif kept and kept[-1]:
-            kept.append(b"")
-    return b"\n".join(kept)
-
-
-def before_its_symptoms(end: RankEnd, symptoms: Sequence[Hit]) -> bool:
-    """Has the rank said what failed before it said for the first time that it had lost another?"""
-    mine = [beginning(hit) for hit in symptoms if hit.end.rank == end.rank]
-    words = own_words(end, mine, vaguely=False)
-    if not words or not mine:
-        return False
-    for said in _said(end):
-        places = [place for begin in mine if (place := said.find(begin)) >= 0]
-        if (own := said.find(words.split(" ... ")[0][:BEGINNING_CHARS])) >= 0 and places:
-            return own < min(places)
-    return False
-
-
-def begun_by(hit: Hit, hits: Sequence[Hit]) -> str:
-    """The first of errors that one writer has printed in one form right before the hit; what failed first led to the others."""
-    before = led_to(hit, hits)
-    form = hit.line.split()[:SAME_FORM_WORDS]
-    return before if len(form) == SAME_FORM_WORDS and before.split()[:SAME_FORM_WORDS] == form else ""
+            yield said.decode(errors="replace")
 
 
 def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
@@ -160,7 +90,7 @@ def led_to(hit: Hit, hits: Sequence[Hit]) -> str:
         return ""
     said = [piece for piece in hit.end.output if hit.at - BURST_S <= piece.at <= hit.at]
     text = outline(plain("".join(piece.text for piece in said)[-2 * LAST_CHARS :])).said.decode(errors="replace")
-    return visible(error_before(text, beginning(hit), [beginning(each) for each in _known(hit, hits)]))
+    return visible(error_before(text, beginning(hit)))
 
 
 def _came_of(hit: Hit, hits: Sequence[Hit]) -> str:
@@ -189,7 +119,7 @@ def said_beside(hit: Hit, hits: Sequence[Hit]) -> str:
     if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
         return ""  # its detail is there already, or it needs none
     but = [beginning(each) for each in _known(hit, hits) if each is hit or not each.pattern.defers]
-    return own_words(hit.end, but) or _warned_of(hit.end, but)
+    return own_words(hit.end, but)
 
 
 def _known(hit: Hit, hits: Sequence[Hit]) -> list[Hit]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -13,17 +11,13 @@ from ftslurm.model.verdict import ErrorClass, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.hits import (
     CRASHES,
     HEADERS,
-    OF_ITSELF,
     SLURMS_WORD_ON_MEMORY,
     Hit,
-    beginning,
     failed,
     of_another_voice,
-    ranks_of,
 )
-from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, before_its_symptoms, own_words
-from ftslurm.policies.diagnose.text.lines import is_information
-from ftslurm.policies.diagnose.text.summaries import only_reports, waited_in_vain
+from ftslurm.policies.diagnose.own_words import LAST_WORDS_S, own_words
+from ftslurm.policies.diagnose.text.launchers import only_reports, waited_in_vain
 from ftslurm.policies.diagnose.text.wording import kind_of_words, of_an_adapter
 
 # What two ranks did is told to be one after the other if so far apart.
@@ -32,18 +26,8 @@ JITTER_S = 0.1
 SAME_MOMENT_S = 1.0
 # So many ranks are asked what they say; a thousand would say the same.
 LISTENED_TO = 32
-# Something that was to be there is not: so cleaning up fails after a failure.
-_STUMBLED = re.compile(r"\b(?:AttributeError|UnboundLocalError|NameError): ")
-# The error that is meant stands below.
-_ANNOUNCES = re.compile(r"(?i)\bfollowing (?:error|exception)\b|\bcaught \w+ in\b")
 # What ends a rank by itself, so that the network errors of others come of it.
 _ENDS_A_RANK = frozenset({ErrorClass.OOM, ErrorClass.HARDWARE})
-_LOST_A_PEER = re.compile(r"(?i)\b(?:peer|remote)\b|\b(?:connection|socket)\b.{0,40}\b(?:closed|reset|lost|broken|aborted)\b")
-# Whoever had it from another says from whom. (`reported by process [1,2]` is how Open MPI names itself.)
-_OF_ANOTHER = re.compile(
-    r"(?i)(?<!reported )\b(?:from|by|with|on|to) (?:the )?(?:(?:ranks?|processors?|process(?:es)?|tasks?|workers?) \d"
-    r"|(?:(?:an)?other|peers?|neighbou?rs?|root|master|coordinator|leader|server)\b)|\b\d+ of \d+ \w+ (?:could|did|have|has)\b"
-)
 
 _at = attrgetter("at")
 
@@ -67,34 +51,9 @@ def without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
     errors = [hit for hit in hits if not hit.mild]
     if any(hit.pattern.role is Role.ROOT and not hit.pattern.defers for hit in errors):
         return errors
-    # A line of information is none if its rank says an error that no pattern knows.
-    informing = ranks_of(hit for hit in hits if hit.own and _only_informs(hit))
-    said: dict[int, list[str]] = defaultdict(list)
-    for hit in hits if informing else ():
-        said[hit.end.rank].append(beginning(hit))
-    told = {rank for rank, end in informing.items() if own_words(end, said[rank], vaguely=False)}
-    hits = [hit for hit in hits if hit.end.rank not in told or not _only_informs(hit)]
     if not errors:
         return hits
     return [hit for hit in hits if not hit.mild or (hit.own and not hit.settled and hit.pattern.role is Role.ROOT)]
-
-
-def _only_informs(hit: Hit) -> bool:
-    return hit.mild and is_information(hit.line.encode(errors="replace"))
-
-
-def without_stumbles(hits: Sequence[Hit]) -> Sequence[Hit]:
-    """The hits without what a rank's program or launcher fell over as it cleaned up after it had reported a failure."""
-    reported: dict[int, float] = {}
-    kept = []
-    for hit in hits:
-        at = reported.get(hit.end.rank)
-        if at is not None and hit.at <= at + LAST_WORDS_S and hit.pattern.role is Role.ROOT and _STUMBLED.search(hit.line):
-            continue
-        if (hit.pattern.defers or hit.pattern.role is Role.SYMPTOM) and not hit.mild and not _ANNOUNCES.search(hit.line):
-            reported[hit.end.rank] = hit.at
-        kept.append(hit)
-    return kept
 
 
 def without_headers(hits: Sequence[Hit]) -> list[Hit]:
@@ -117,10 +76,6 @@ def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
         return takewhile(lambda each: each.at <= hit.at + after_s, islice(named, begin, None))
 
     def echoes(hit: Hit) -> bool:
-        if id(hit) in losses:
-            others = (each for each in about(hit, float("inf"), LAST_WORDS_S) if of_another_voice(each, hit))
-            by_words = _LOST_A_PEER.search(hit.line) is not None or _waited(hit)
-            return any(by_words or each.pattern.error_class in _ENDS_A_RANK for each in others)
         if hit.pattern.id in CRASHES:
             others = (each for each in about(hit, SAME_MOMENT_S, SAME_MOMENT_S) if of_another_voice(each, hit))
             return any(each.pattern.id not in CRASHES for each in others)
@@ -130,11 +85,8 @@ def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
     return [hit for hit in roots if not echoes(hit)]
 
 
-def but_reports(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
-    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line.
-
-    Nor if another rank says what, which failed no later, and of which no line is known.
-    """
+def but_reports(roots: Sequence[Hit], hits: Sequence[Hit]) -> Sequence[Hit]:
+    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line."""
     if not roots or not all(map(_only_reports, roots)):
         return roots
     told = {
@@ -142,11 +94,7 @@ def but_reports(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEn
         for hit in hits
         if hit.pattern.role is Role.SYMPTOM and not hit.pattern.defers and hit.pattern.id not in HEADERS
     }
-    if all(hit.end.rank in told for hit in roots):
-        return []
-    spoke, last = {hit.end.rank for hit in hits}, max(hit.end.at for hit in roots)
-    others = (end for end in ends if failed(end) and end.rank not in spoke and end.output and end.at <= last)
-    return [] if any(own_words(end, (), vaguely=False) for end in others) else roots
+    return [] if all(hit.end.rank in told for hit in roots) else roots
 
 
 def _only_reports(hit: Hit) -> bool:
@@ -168,23 +116,13 @@ def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence
 def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit]) -> list[RankEnd]:
     """Of ranks of which no line is known: those that failed before any hit, and say of what, if that was no connection.
 
-    One that crashed of itself need not say it. A crash, or that a rank waited in vain, tells less than words of the same moment.
+    A crash, or that a rank waited in vain, tells less than words of the same moment.
     """
     first = min(hit.at for hit in hits)
     crashes = all(hit.pattern.id in CRASHES for hit in hits)
     until = first + SAME_MOMENT_S if crashes or all(map(_waited, hits)) else first - JITTER_S
     before = [end for end in silent if end.output and _last_said(end) < until]
-    crashed = [] if crashes else [end for end in silent if _crashed(end) and end.at < first - JITTER_S]
-    return crashed + [end for end in before[:LISTENED_TO] if end not in crashed and _says_otherwise(end)]
-
-
-def says_before_a_loss(symptoms: Sequence[Hit]) -> set[int]:
-    """The ranks whose output says what failed before it says that a peer was lost; more than one process has written there."""
-    firsts: dict[int, Hit] = {}
-    for hit in symptoms:
-        firsts.setdefault(hit.end.rank, hit)
-    lost = (hit.end for hit in firsts.values() if failed(hit.end) and _LOST_A_PEER.search(hit.line))
-    return {end.rank for end in islice(lost, LISTENED_TO) if before_its_symptoms(end, symptoms)}
+    return [end for end in before[:LISTENED_TO] if _says_otherwise(end)]
 
 
 def _is_brought_about(hit: Hit) -> bool:
@@ -205,14 +143,10 @@ def _last_said(end: RankEnd) -> float:
     return max((piece.at for piece in end.output), default=end.at)
 
 
-def _crashed(end: RankEnd) -> bool:
-    return end.status is not None and end.status.signal in OF_ITSELF
-
-
 def _says_otherwise(end: RankEnd) -> bool:
     """Does it say what failed, and was that no connection, and nothing that it had from another?"""
     words = own_words(end, (), vaguely=False)
     kind = kind_of_words(words)
-    if not words or (kind and kind.error_class is ErrorClass.NETWORK) or _OF_ANOTHER.search(words):
+    if not words or (kind and kind.error_class is ErrorClass.NETWORK):
         return False
     return not waited_in_vain(words.encode(errors="replace"))

@@ -148,9 +148,7 @@ def test_a_device_assertion_is_shown_with_the_assertion() -> None:
 
 
 @pytest.mark.parametrize(("text", "error_class", "said"), [
-    ("  Message:    connect() to 10.1.2.3:1026 failed\n  Error:      Resource temporarily unavailable (11)\n", ErrorClass.NETWORK, "connect()"),
     ("pthread_create failed for thread 7 of 8: Resource temporarily unavailable\n", ErrorClass.OOM, "pthread_create"),
-    ("sh: lspci: command not found\nCould not open the device index:0\n", ErrorClass.USER_CODE, "Could not open the device"),
     ("ERROR ~ Error executing process > 'A:B'\n\nCommand error:\n  FATAL:   container creation failed: no mount\n",
      ErrorClass.USER_CODE, "container creation failed"),
     ("Caused by:\n  Failed to submit process to grid scheduler\n\nCommand output:\n"
@@ -163,14 +161,6 @@ def test_who_says_how_a_call_ended_gives_way_to_what_it_was_about(text: str, err
     assert v.error_class is error_class and said in v.evidence[0]
 
 
-def test_what_was_fallen_over_while_cleaning_up_gives_way_to_the_failure_before() -> None:
-    error = "RuntimeError: Nccl error, unhandled system error\n"
-    stumble = "Traceback (most recent call last):\n  File \"run.py\", line 9, in end\n    p.join()\nAttributeError: 'Popen' object has no attribute 'join'\n"
-    both, alone = verdict(end(0, error + stumble, status=1), end(1)), verdict(end(0, stumble, status=1), end(1))
-    assert "unhandled system error" in both.evidence[0] and both.retriable is Retriable.YES
-    assert "AttributeError" in alone.evidence[0] and alone.retriable is Retriable.NO
-
-
 def test_a_file_that_most_ranks_want_to_make_is_there_again_next_time() -> None:
     line = "FileExistsError: [Errno 17] File exists: '/out/run'\n"
     most = verdict(*(end(rank, line, status=1) for rank in (1, 2, 3)), end(0))
@@ -178,25 +168,10 @@ def test_a_file_that_most_ranks_want_to_make_is_there_again_next_time() -> None:
     assert (most.retriable, one.retriable) == (Retriable.NO, Retriable.YES)
 
 
-def test_a_wrong_argument_is_the_program_s_whatever_the_device_s_code_would_mean() -> None:
-    line = "RuntimeError: NPU function error: c10_npu::SetDevice(device_id_), error code is 507033\n"
-    alone = verdict(end(0, line, status=1), end(1), end(2))
-    told = verdict(end(0, line + "EL0003: The argument is invalid.\n", status=1), end(1), end(2))
-    assert alone.error_class is ErrorClass.HARDWARE and alone.suspects
-    assert (told.error_class, told.retriable, told.suspects) == (ErrorClass.USER_CODE, Retriable.NO, ())
-
-
 def test_of_ranks_that_ended_alike_the_one_that_spoke_tells() -> None:
     said = "E coordination_service.cc:954] UNAVAILABLE: Task /job:w/task:3 heartbeat timeout, it was preempted or crashed\n"
     v = verdict(end(0, said, 0, 6), end(1, "", 0, 6), end(2), end(3))
     assert "heartbeat timeout" in v.evidence[0] and not v.suspects
-
-
-def test_who_complained_of_its_own_adapter_first_comes_before_those_who_complain_of_a_peer() -> None:
-    own = "n1:34:50 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : something new\n"
-    peer = "n2:73:85 [0] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<7> with error 12, opcode 2, len 1, vendor err 129\n"
-    v = verdict(end(0, own, said_at=80.0, at=101.0), end(1), end(2, peer, 1), end(3))
-    assert [s.node for s in v.suspects] == ["n1"] and "something new" in v.evidence[0]
 
 
 def test_a_call_that_opens_an_adapter_is_the_set_up_whatever_the_system_said_of_it() -> None:
@@ -235,12 +210,6 @@ def test_an_error_that_a_pattern_knows_keeps_its_type_and_place(text: str, said:
 
 def test_a_line_that_begins_with_error_is_none_of_a_language_without_frames() -> None:
     assert verdict(end(0, "Error: the thing\nand more\n", 3), end(1)).signature == "exit 3"
-
-
-def test_a_message_in_a_box_is_read() -> None:
-    box = " ------------\n|            |\n|     Inversion of the matrix failed, kpoint 7    |\n|            |\n ------------\n"
-    v = verdict(end(0, box, 1), end(1))
-    assert "Inversion of the matrix failed" in v.evidence[0] and v.retriable is Retriable.NO
 
 
 @pytest.mark.parametrize(("printed", "error_class", "suspects"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.policies.diagnose.text.errors import told_error
-from ftslurm.policies.diagnose.text.summaries import only_reports
+from ftslurm.policies.diagnose.text.launchers import only_reports
 from tests.policies.diagnose.test_classify import end, verdict
 
 LABELS = (
@@ -32,11 +32,6 @@ def labelled(label: str, text: str) -> str:
 )
 def test_a_label_hides_no_stack_no_source_and_no_report(label: str, text: str, told: str) -> None:
     assert told in told_error(labelled(label, text))
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_where_a_logger_calls_all_lines_errors_their_words_count(level: str) -> None:
-    assert told_error(labelled(level, TALK)) == f"{level}the pump is broken"
 
 
 def test_a_level_of_its_own_still_tells() -> None:
@@ -72,16 +67,3 @@ def test_what_only_reports_that_something_failed(line: str, so: bool) -> None:
 def test_a_known_line_that_only_reports_leaves_the_word_to_a_later_one() -> None:
     words = "terminate called without an active exception\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     assert "ECC" in verdict(end(0, words, 1), end(1)).evidence[0]
-
-
-def test_a_report_gives_way_to_a_rank_that_says_what_failed_and_failed_first() -> None:
-    outer = "Traceback (most recent call last):\n  File 'a.py', line 3\nRuntimeError: the run failed, see the log above\n"
-    first = end(0, "pump 7: cannot open valve 3\n", 1)
-    assert "valve 3" in verdict(first, end(1, outer, 1)).evidence[0]
-
-
-def test_information_is_no_cause_where_the_rank_says_an_error() -> None:
-    words = (
-        "n1:7 [0] NCCL INFO NET/Plugin: cannot open shared object file: No such file or directory\npump 7 failure 'not ready'\n"
-    )
-    assert "pump 7" in verdict(end(0, words, 1), end(1)).evidence[0]

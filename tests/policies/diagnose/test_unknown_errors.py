@@ -66,10 +66,6 @@ def test_slurms_word_on_memory_tells_more_than_the_shells_word_on_the_signal() -
     assert (v.error_class, v.retriable) == (ErrorClass.OOM, Retriable.NO) and "oom-kill" in v.evidence[0]
 
 
-def test_a_command_that_a_shell_goes_on_without_is_not_the_reason() -> None:
-    assert "input deck" in verdict("sh: lspci: command not found\nCould not open input deck in.lj\n").evidence[0]
-
-
 def test_the_cause_stands_last_where_errors_are_wrapped() -> None:
     layers = ": ".join(f"error in layer {number} of the image" for number in range(20))
     assert verdict(f"FATAL: {layers}: no space left on device\n", 255).error_class is ErrorClass.STORAGE

@@ -83,7 +83,6 @@ def verdict(text: str, status: int = 1, signal: int = 0) -> Verdict:
             ErrorClass.USER_CODE,
             "execvp error",
         ),
-        ("Worker 3 terminated.\nsrun: error: n2: tasks 0-1: Illegal instruction\n", None, "Illegal instruction"),
     ],
 )
 def test_the_line_that_tells_is_found(text: str, error_class: ErrorClass | None, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Values in a line: who holds the memory, how many joined, which port, where the file should be, what a launcher's child ended with."""
+"""Values in a line: who holds the memory, where the file should be."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.text.errors import told_error
-from ftslurm.policies.diagnose.text.launchers import child_status
-from ftslurm.policies.diagnose.text.values import held_by_another, in_a_cache, of_the_node, path_in, port_in, too_many_joined
+from ftslurm.policies.diagnose.text.values import held_by_another, in_a_cache, of_the_node, path_in
 from ftslurm.wrapper.explain_code import Explainer
 
 BOOK = load_pattern_book(()).of_ranks()
 NEW = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which {} is free. "
 OLD = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 39.59 GiB total capacity; {} already allocated; 8.94 MiB free; {} reserved in total by PyTorch)"
-PORT = "RuntimeError: The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n"
 
 
 def verdict(texts: dict[int, str], status: int = 1, ranks: int = 4) -> Verdict:
@@ -47,7 +45,6 @@ def verdict(texts: dict[int, str], status: int = 1, ranks: int = 4) -> Verdict:
         (OLD.format("1.12 GiB", "1.14 GiB"), True),
         (OLD.format("37.12 GiB", "38.00 GiB"), False),
         ("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 60.97 GiB total capacity; 1.20 GiB already allocated; 300.00 MiB free; 1.50 GiB reserved in total by PyTorch)", True),
-        ("ValueError: Free memory on device (10.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 71.2 GiB).", True),
         ("RuntimeError: CUDA error: out of memory", False),
         ("CUDA out of memory. Tried to allocate 99999999.99 GiB", False),
     ],
@@ -90,21 +87,6 @@ def test_a_file_stays_broken_where_a_stream_only_broke_off(line: str, error_clas
     assert (v.error_class, v.retriable, v.suspects) == (error_class, retriable, ())
 
 
-def test_more_processes_than_the_world_is_large_are_the_program_s() -> None:
-    line = "RuntimeError: Timed out initializing process group in store based barrier on rank: 3 (world_size=4, worker_count={}, timeout=0:30:00)\n"
-    assert too_many_joined(line.format(8)) and not too_many_joined(line.format(4)) and not too_many_joined("world_size=4")
-    assert verdict({1: line.format(8)}).signature == "world-overfull"
-    assert verdict({1: line.format(3)}).signature == "store-barrier"
-
-
-def test_a_port_that_several_ranks_of_a_node_want_is_the_program_s() -> None:
-    assert port_in(PORT) == "29500" and port_in("no port") == ""
-    one, two, apart = verdict({0: PORT}), verdict({0: PORT, 1: PORT}), verdict({0: PORT, 1: PORT.replace("29500", "29501")})
-    assert (one.signature, one.retriable) == ("address-in-use", Retriable.YES)
-    assert (two.signature, two.error_class, two.retriable) == ("port-shared", ErrorClass.USER_CODE, Retriable.NO)
-    assert apart.signature == "address-in-use"
-
-
 @pytest.mark.parametrize(
     ("path", "cache", "node"),
     [
@@ -126,38 +108,6 @@ def test_shared_memory_that_is_gone_on_one_node_is_that_node_s() -> None:
     assert [(s.node, s.blame) for s in verdict({0: line}).suspects] == [("n1", Blame.SUSPECT)]
     assert verdict({0: line, 2: line}).suspects == ()
     assert verdict({0: line.replace("/dev/shm", "/data")}).suspects == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 28255)\n", ExitStatus(0, 9)),
-        ("Failures:\n  exitcode  : -15 (pid: 1)\nRoot Cause (first observed failure):\n  exitcode  : 3 (pid: 2)\n", ExitStatus(3)),
-        ("Root Cause (first observed failure):\n  exitcode  : 1 (pid: 2)\n", None),
-        ("failed (exitcode: -11) local_rank: 0 (pid: 7) of binary: python\n", ExitStatus(0, 11)),
-        ("Command '['python']' died with <Signals.SIGKILL: 9>.\n", ExitStatus(0, 9)),
-        ("process 1 terminated with signal SIGSEGV\n", ExitStatus(0, 11)),
-        ("process 1 terminated with signal SIGWHAT\n", None),
-        ("[launch.py:351:main] exits with return code = -9\n", ExitStatus(0, 9)),
-        ("returned non-zero exit status 137.\n", ExitStatus(0, 9)),
-        ("returned non-zero exit status 200.\n", ExitStatus(200)),
-        ("mpirun noticed that process rank 3 exited on signal 6 (Aborted)\n", ExitStatus(0, 6)),
-        ("run.sh: line 5: 12345 Killed                  python train.py\n", ExitStatus(0, 9)),
-        ("step 3\n", None),
-    ],
-)  # fmt: skip
-def test_what_a_launcher_says_of_its_child(text: str, status: ExitStatus | None) -> None:
-    assert child_status(text) == status
-
-
-def test_a_launcher_s_own_status_defers_to_its_child_s() -> None:
-    v = verdict(
-        {
-            1: "failed (exitcode: -9) local_rank: 0 (pid: 7) of binary: python\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
-        }
-    )
-    assert (v.signature, v.error_class) == ("SIGKILL", ErrorClass.OOM)
-    assert verdict({1: "failed (exitcode: -9) local_rank: 0\n"}, status=3).signature == "exit 3"
 
 
 def test_what_no_pattern_knows_is_shown_by_its_error() -> None:

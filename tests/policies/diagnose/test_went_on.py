@@ -20,29 +20,8 @@ def verdict(text: str) -> Verdict:
     return diagnose([mine, RankEnd(1, "n2", ExitStatus(0, 15), 7.0, stopped=True)], Facts(), BOOK)
 
 
-@pytest.mark.parametrize("work", [
-    "".join(f"step {number} loss 0.5\n" for number in range(3)),
-    "".join(f'10.0.0.{number}:51 - "POST /v1/completions HTTP/1.1" 200 OK\n' for number in range(3)),
-    "".join(f"INFO: loaded part {number}\n" for number in range(3)),
-])  # fmt: skip
-@pytest.mark.parametrize("later", [LATER, "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'x'\n"])
-def test_a_strong_line_that_the_program_went_on_from_hides_no_later_error(work: str, later: str) -> None:
-    found = verdict(STRONG + work + later)
-    assert found.error_class is ErrorClass.USER_CODE and not found.suspects
-    assert later.splitlines()[-1] in found.evidence[0]
-
-
 def test_it_stays_the_cause_where_nothing_went_on() -> None:
     assert verdict(STRONG + LATER).signature == "cuda-no-device"
-
-
-@pytest.mark.parametrize(("line", "signature"), [
-    ("worker 3 exit code: -9", "SIGKILL"),
-    ("process 4 exited with -6", "SIGABRT"),
-    ("job failed, exitcode=-11", "SIGSEGV"),
-])  # fmt: skip
-def test_a_parent_s_word_on_its_child_is_the_child_s_status(line: str, signature: str) -> None:
-    assert verdict(f"{line}\n").signature == signature
 
 
 @pytest.mark.parametrize("line", [

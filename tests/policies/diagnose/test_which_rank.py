@@ -16,13 +16,6 @@ def end(rank: int, status: int = 0, text: str = "", signal: int = 15, at: float 
     return ended(rank, text, status, signal, at, at - 0.1)
 
 
-def test_a_rank_that_says_what_failed_counts_before_one_that_says_that_something_did() -> None:
-    v = verdict(end(0, 1, VAGUE, at=9.9), end(1, 1, "PSM2 can't open hfi unit: -1 (err=23)\n", at=10.0))
-    assert "hfi unit" in v.evidence[0] and v.evidence[0].startswith("rank 1 ")
-    late = verdict(end(0, 1, VAGUE, at=9.9), end(1, 1, "PSM2 can't open hfi unit: -1 (err=23)\n", at=60.0))
-    assert late.evidence[0].startswith("rank 0 "), "whatever came a minute later is another story"
-
-
 def test_a_launcher_kills_those_that_did_not_crash() -> None:
     v = verdict(end(0, signal=9, at=9.9), end(1, signal=11, at=10.0), end(2, signal=11, at=10.1))
     assert v.signature == "SIGSEGV"
@@ -39,13 +32,6 @@ def test_a_crash_after_another_s_failure_is_held_against_nobody() -> None:
 def test_who_has_lost_a_peer_gives_way_to_that_peer_s_own_words() -> None:
     v = verdict(end(0, 1, PEER, at=9.9), end(1, 1, OOM, at=10.0))
     assert v.error_class is ErrorClass.OOM and v.evidence[0].startswith("rank 1 ")
-
-
-def test_a_trace_that_was_cut_off_gives_way_to_what_others_say() -> None:
-    torn = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 9, in run\n    model = wrap(model)\n'
-    told = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLGATHER, Timeout(ms)=1800000) ran for 1804782 ms\n"
-    v = verdict(end(0, 1, torn, at=10.1), end(1, signal=6, text=told, at=10.0))
-    assert "Watchdog" in v.evidence[0]
 
 
 def test_who_cleans_up_behind_a_process_is_no_cause() -> None:
@@ -72,35 +58,7 @@ def test_who_failed_before_and_says_of_what_is_heard_before_what_is_known_of_oth
     assert "reset by peer" in later.evidence[0], "who speaks after the others may have reacted to them"
 
 
-def test_who_says_that_another_has_failed_does_not_say_of_what() -> None:
-    told = "*** error 70010: no licence token from processor 0, terminating\n"
-    v = verdict(end(0, 1, OOM, at=10.0), end(1, 1, told, at=9.0))
-    assert v.error_class is ErrorClass.OOM
-    other = "rank 1: ERROR: init_day(2) returned 1 on another rank, stopping the model\n"
-    v = verdict(end(0, 3, "rank 0: ERROR: unexpected end of file, got 15 of 40 values\n", at=10.0), end(1, 3, other, at=9.9))
-    assert "unexpected end of file" in v.evidence[0]
-
-
-def test_whoever_waited_in_vain_gives_way_in_the_same_moment() -> None:
-    bounds = PANIC.format(5, "index out of bounds: the len is 64 but the index is 64")
-    waited = PANIC.format(11, "no boundary from the left: failed to fill whole buffer")
-    v = verdict(end(0, 101, waited, at=9.8), end(1, 101, bounds, at=10.0), end(2, 101, waited, at=10.2))
-    assert "index out of bounds" in v.evidence[0]
-
-
 def test_a_crash_gives_way_to_words_of_the_same_moment() -> None:
     crash = end(0, signal=11, text="Caught signal 11 (Segmentation fault: address not mapped to object at address 0x9)\n", at=9.8)
     v = verdict(crash, end(1, signal=6, text="address.c:1052 Assertion `version == 2' failed: addr version 9\n", at=10.0))
     assert "addr version 9" in v.evidence[0]
-
-
-def test_a_crash_on_every_rank_is_the_program_s_though_one_launcher_tells_of_it() -> None:
-    told = "srun: error: n2: tasks 2-3: Segmentation fault\nsrun: error: n1: tasks 0-1: Segmentation fault\n"
-    v = verdict(end(0, signal=11, text=told), end(1, signal=11), end(2, signal=11), end(3, signal=11))
-    assert not v.suspects and v.error_class is ErrorClass.USER_CODE and v.retriable is Retriable.NO
-
-
-def test_in_a_joined_log_words_before_a_lost_peer_count() -> None:
-    joined = "stage failed: unknown stage 'pollish' in plan.yaml\n[rank2]: " + PEER
-    v = verdict(end(0, 1, joined, at=10.0), end(1, 1, PEER, at=10.2))
-    assert "unknown stage" in v.evidence[0]

@@ -52,18 +52,6 @@ def test_whoever_names_the_trouble_speaks_for_those_who_only_failed() -> None:
     assert (v.error_class, v.retriable) == (ErrorClass.STORAGE, Retriable.NO) and "No space left" in v.evidence[0]
 
 
-def test_what_a_reader_of_files_did_not_expect_is_the_file_s_doing() -> None:
-    frames = (
-        'Traceback (most recent call last):\n  File "resume.py", line 9, in <module>\n    torch.load(path)\n'
-        '  File "/opt/lib/python3.11/site-packages/torch/serialization.py", line 709, in _legacy_load\n    read(f)\n'
-    )
-    v = verdict(end(0, frames + "RuntimeError: storage has wrong size: expected 42 got 65536\n", 1), end(1))
-    assert v.error_class is ErrorClass.DATA
-    elsewhere = frames.replace("torch/serialization.py", "torch/nn/modules/module.py")
-    v = verdict(end(0, elsewhere + "RuntimeError: weight has wrong size: expected 42 got 65536\n", 1), end(1))
-    assert v.error_class is ErrorClass.USER_CODE
-
-
 def test_slurm_s_own_script_is_the_node_s_affair() -> None:
     v = verdict(
         end(0, "slurmstepd: error: execve(): /var/spool/slurmd/job5/slurm_script: No such file or directory\n", 2), end(1)
@@ -71,54 +59,16 @@ def test_slurm_s_own_script_is_the_node_s_affair() -> None:
     assert v.error_class is ErrorClass.STORAGE and v.retriable is Retriable.YES
 
 
-def test_a_call_between_slurm_s_programs_is_the_network_s_whatever_it_means_of_a_file_system() -> None:
-    v = verdict(end(0, "srun: error: slurm_receive_msg: Transport endpoint is not connected\n", 1), end(1))
-    assert (v.error_class, v.retriable) == (ErrorClass.NETWORK, Retriable.YES)
-
-
-def test_who_waits_in_vain_for_more_than_there_is_will_wait_again() -> None:
-    frames = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    start()\n'
-    said = "TimeoutError: Placement group creation timed out. Make sure your cluster has enough resources\n"
-    assert verdict(end(0, frames + said, 1), end(1)).retriable is Retriable.NO
-    assert verdict(end(0, frames + "TimeoutError: the store gave no answer\n", 1), end(1)).retriable is Retriable.YES
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (  # a frame with a title
-            "---------- FATAL CALLED ----------\nFATAL CALLED FROM FILE:  <stdin>  LINE:  12\np_top_requested < possible from data\n"
-            "-----------------------------------\n",
-            "p_top_requested < possible from data",
-        ),
         ("------ Processor 3 Exiting: Called CmiAbort ------\nReason: Unknown-msg-type.\n\n[3] Stack Traceback:\n", "Unknown-msg-type"),
-        ("bad input line\n(core/Action.cpp:375) void PLMD::Action::error(const std::string&) const\nERROR: no word SCALE=1\n", "no word SCALE"),
         ("ERROR: port down\nThis error may indicate connectivity problems;\nsee the manual.\n", "port down"),
         ("CUDA error !!!!! !!!!!\nat CUDA call error code: # 2402\n", "2402"),
-        (  # a message of two lines within a stack of errors
-            "HDF5-DIAG: Error detected in HDF5 (1.10.8) MPI-process 0:\n  #000: H5F.c line 350 in H5Fcreate(): unable to create file\n"
-            "    major: File accessibility\n  #001: H5Fint.c line 1656 in H5F_open(): unable to open file: time = Tue\n, name = 'a.h5'\n"
-            "    major: File accessibility\n  #002: H5FDmpio.c line 1002 in H5FD__mpio_open(): MPI_ERR_READ_ONLY: file is read only\n",
-            "file is read only",
-        ),
-        (  # it went on after the first
-            "ERROR 04-27 [camem.py:69] Failed to import the kernels\nINFO 04-27 [a.py:1] loading\nINFO 04-27 [a.py:2] loaded\n"
-            "ERROR 04-27 [b.py:1] Failed: device id error\n",
-            "device id error",
-        ),
     ],
 )  # fmt: skip
 def test_the_line_that_names_it_among_frames_and_explanations(text: str, told: str) -> None:
     assert told in told_error(text, reports=False)
-
-
-def test_of_errors_in_one_form_the_first_counts() -> None:
-    form = 'ERROR: CUDA RT call "{}" in line {} failed with {}.\n'
-    text = form.format("cudaMalloc(&a)", 378, "out of memory (2)") + form.format(
-        "cudaSync()", 385, "an illegal memory access was encountered (700)"
-    )
-    v = verdict(end(0, text, 1), end(1), end(2), end(3))
-    assert v.error_class is ErrorClass.OOM and "out of memory" in v.evidence[0]
 
 
 def test_what_a_rank_said_before_its_launcher_s_report_is_shown() -> None:
@@ -152,26 +102,3 @@ def test_what_a_header_announces_is_no_stumble_of_the_clean_up() -> None:
     )
     v = verdict(end(0, text, 1), end(1), end(2), end(3))
     assert "'pairs'" in v.evidence[0]
-
-
-def test_of_a_chain_the_link_that_tells_what_it_is_about_counts() -> None:
-    chain = (
-        'Traceback (most recent call last):\n  File "/home/u/prep.py", line 9, in <module>\n    df = read(f)\nValueError: Trailing data at position 32\n'
-        "\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
-        '  File "/home/u/prep.py", line 12, in <module>\n    raise e\n'
-        "pyarrow.lib.ArrowInvalid: JSON parse error: Invalid encoding in string. in row 140\n"
-    )
-    v = verdict(end(0, chain, 1), end(1), end(2), end(3))
-    assert v.error_class is ErrorClass.DATA and "ArrowInvalid" in v.evidence[0]
-
-
-def test_a_rank_that_logs_on_has_overcome_an_error_though_all_came_at_once() -> None:
-    text = (
-        "ERROR 04-27 [camem.py:69] Failed to import: libkernels.so: cannot open shared object file: No such file or directory\n"
-        "INFO 04-27 [a.py:1] loading the model\nINFO 04-27 [a.py:2] loaded\n{}"
-    )
-    later = "Traceback (most recent call last):\n  File \"/home/u/t.py\", line 1, in <module>\n    f()\nKeyError: 'text'\n"
-    v = verdict(end(0, text.format(later), 1), end(1), end(2), end(3))
-    assert "KeyError" in v.evidence[0]
-    v = verdict(end(0, text.format("INFO 04-27 [a.py:3] good bye\n"), 1), end(1), end(2), end(3))
-    assert "libkernels.so" in v.evidence[0], "what it logs on its way out overcomes nothing"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
-from ftslurm.policies.diagnose.text.launchers import LAST_CHARS, LAST_LINES, SHOWN_CHARS, compiled, is_report
+from ftslurm.policies.diagnose.text.launchers import LAST_CHARS, LAST_LINES, SHOWN_CHARS, compiled, is_report, of_another
 from ftslurm.policies.diagnose.text.lines import is_evidence, is_guessed, is_information, is_mild, is_of_ordinary_work, is_source
-from ftslurm.policies.diagnose.text.summaries import of_another
 from ftslurm.policies.diagnose.text.traces import undated, unstamped
 
 # What a program says when it gives up, in whatever words.
@@ -32,51 +31,27 @@ _GIVES_UP = compiled(
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
     r"|(?-i:^(?:(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +)?[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
     r"|[\])'\"] fail(?:\.|\W*$)"
-    # Interpreters and shells say it in the user's language; a letter with an accent is one or two bytes.
-    r"|(?i:\b(?:erreur|a .{1,2}chou.{1,2}|n.{1,3}(?:a|ont) pas pu|impossible d|fehler|fehlgeschlagen|konnten? nicht"
-    r"|no se p(?:udo|uede)|fall.{1,2}(?: al| en)|errore|non riuscit[oa]|impossibile)\b)"
 )
 # Says that something failed and not what: another line does, mostly one below.
 _VAGUE = compiled(
-    r"(?i)\b(?:failed|exited|exits|died|finished|ended|terminated|stopped|crashed"
-    r"|returned)(?: unexpectedly)? with (?:an? )?(?:\w+ )?(?:error |exit "
-    r"|return )?(?:code|status|signal)\b|\berrors? executing method|\ban? (?:\w+ )?error (?:has "
-    r"|was )?(?:occurred|encountered|detected)"
-    r"|\bexception (?:in|from|on) (?:MPI )?(?:thread|worker|process|callback)"
-    r"|\badditional grpc error information\b|\berror_file: "
-    r"|: [\[{]\W*$|\bworker \d+ terminated\W*$|\(either an error or timeout\)|\btest failure \S+:\d+\W*$"
-    r"|\b(?:caught|hit|encountered|threw|raised"
-    r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
-    r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
-    r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
-    r"|\bnccl\w+Error: "  # what NCCL's documentation says of a result
-    r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$|\berror in file\W*$"
-    r"|^\W*\w+\W{1,4}[\[{]\W*$"  # a key of JSON, whose value begins below
-    r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
-    r"|\bwill try to stop all\b|\bunable to (?:reliably )?start (?:one or more|the|all) (?:daemon|process|task|worker)"
-    r"|^\W*errors? (?:occurred|encountered) (?:during|while|in|at)\b"
-    r"|^(?:\w+: )?(?:line \d+: |\d+: )?[\w./+-]+: (?:command )?not found\W*$"  # a shell's, which goes on without
+    r"(?i)\b(?:failed|exits|terminated)(?: unexpectedly)? with (?:an? )?(?:\w+ )?(?:error |exit |return )?(?:code"
+    r"|status|signal)\b|\ban? (?:\w+ )?error (?:has |was )?(?:occurred|encountered|detected)|\bexception (?:in|from"
+    r"|on) (?:MPI )?(?:thread|worker|process|callback)|\bunhandled (?:cuda |system |internal |runtime "
+    r"|python )?(?:exception|error)\b|: (?:\d+ )?broken pipe\b|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
+    r"|\bnccl\w+Error: |\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$"
+    r"|\berror in file\W*$|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$|\bunable to (?:reliably )?start (?:one or more|the"
+    r"|all) (?:daemon|process|task|worker)|^\W*errors? (?:occurred|encountered) (?:during|while|in|at)\b"
+    r"|^(?:\w+: )?(?:line \d+: |\d+: )?[\w./+-]+: (?:command )?not found\W*$|\bfail(?:ed|ure) to (?:submit|execute"
+    r"|launch|schedule) (?:the |a )?(?:process|job|task|step|command|workflow|script)\b|\berror (?:executing|running"
+    r"|submitting) (?:process|rule|step|task|job|stage)|\bfailed for some reason\b|^\W*\[Error\]: "
+    r"|^\W*rectify the fault|^\W*(?:(?:command|standard|process) )?error\W*$"
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
-    r"|\b(?:could not|cannot|failed to|unable to) (?:remove|delete|clean)\b"
-    r"|\bfail(?:ed|ure) to (?:submit|execute|launch|schedule) (?:the |a )?(?:process|job|task|step|command|workflow|script)\b"
-    r"|\b(?:model|program|solver|simulation|run|job) (?:has |was )?(?:stopped|aborted|ended|terminated)\W*$"
-    # A manager of workflows says first which of its steps has failed, and why it was to run.
-    r"|\berror (?:executing|running|submitting) (?:process|rule|step|task|job|stage)|\bjob execution failed\b|^\W*reason: "
-    r"|\bprinting (?:contents of |enroot )?log file\b|\bthis failure appears to be\b|\bfailed for some reason\b"
-    r"|\breturned (?:an? )?non-?zero (?:exit )?(?:status|code)\b"
-    r"|\bexiting: called \w*abort\b|\bcaused collective abort of all\b|^(?-i:P?MPI_)\w+\(.{0,400}\) failed\W*$"
-    r"|^\W*aborting job:\W*$|^\W*BAD TERMINATION OF ONE OF YOUR\b"
-    r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
-    r"|^\W*(?:\d{1,6}\W+)?fatal error\s*$|^\W*(?:(?:command|standard|process) )?"
-    r"(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
     r"|^\W*(?:CUDA|HIP|MPI|NCCL|GPU|runtime|internal|system|general) (?:error|failure)\W*$"
 )
-# What a program of Slurm ends itself with; its errors before are on the way there.
-_FATAL = compiled(r"^\w+: fatal: ")
 # `srun: error: If munged is up, restart with ...`: advice at the level of an error.
 _ADVISES = compiled(
-    r"(?i)^(?:[\w./-]{1,60}: |[\[\]\w: ]{1,40} )(?:error|fatal): (?:(?:or )?(?:if|please|try|see|check)"
-    r"|make sure|consider|to get more|configure using)\b"
+    r"(?i)^(?:[\w./-]{1,60}: |[\[\]\w: ]{1,40} )(?:error|fatal): (?:(?:or )?(?:if|please|try|see|check)|to get more"
+    r"|configure using)\b"
 )
 # A frame around a message, of which each line is marked as an error.
 _RULER = compiled(r"(?i)\berror:?\s*[-=*#]{8,}(?:[\w ]{1,40}[-=*#]{4,})?\s*$")
@@ -85,10 +60,6 @@ _SHOWS_A_LOG = compiled(
     r"(?i)\blast \d+ lines\b|\b(?:tail|end|contents?) of (?:\S+ ){0,4}(?:log|output|std(?:out|err))\b"
     r"|\bcaptured (?:log|std(?:out|err))\b|\bprinting (?:\w+ )?log file\b"
 )
-# Who wraps an error in another as often as this (`a: b: c: d`) says the cause last.
-NESTED = 4
-# Where in a long line the error begins.
-_ERROR_IN = compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
 # So many lines of its ordinary work a rank logs that has overcome an error.
 WORKED_ON_LINES = 2
 # Further apart than this many lines they are not of one failure.
@@ -113,17 +84,15 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     something failed gives way to one that says what, and what is only guessed or advised is left out.
     """
     printed = text[-LAST_CHARS:].splitlines()[-LAST_LINES:]
-    for lines in _readings(printed):
-        choice = _told(printed, lines, tuple(but), reports, mild, vaguely)
-        if choice >= 0:
-            return _labelled(printed, lines, choice)[:SHOWN_CHARS]
-    return ""
+    lines = [unlabelled_line(line) for line in printed]
+    choice = _told(printed, lines, tuple(but), reports, mild, vaguely)
+    return _labelled(printed, lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
 
 
 def _told(
     printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...], reports: bool, mild: bool, vaguely: bool
 ) -> int:
-    """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, as `_readings` gives them."""
+    """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, without labels."""
     told, others, vague, reported, vaguely_reported = -1, -1, -1, -1, -1
     ordinary = 0
     for number in range(len(lines) - 1, -1, -1):
@@ -137,17 +106,14 @@ def _told(
         found = _GIVES_UP.search(data)
         if (
             found is None
-            or _in_a_name(data, found.start(), found.end())
             or (not mild and is_mild(_bytes(printed[number])))
             or _is_source(lines, number, data)
-            or _unboxed(printed[number]).strip().startswith(skipped)
+            or printed[number].strip().startswith(skipped)
         ):
             continue
         if is_guessed(_sentence(lines, number, found.start())) or any(kind.search(data) for kind in (_ADVISES, _ADVICE, _RULER)):
             continue
         if is_report(data):
-            if reported >= 0 and _FATAL.search(lines[reported][:200].encode("latin-1", "replace")):
-                continue
             reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
         elif _VAGUE.search(data) or is_information(_bytes(printed[number])):
             vague = number
@@ -157,11 +123,6 @@ def _told(
             told = number
     choices = (told, others, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
     return next((each for each in choices if each >= 0), -1)
-
-
-def _in_a_name(line: bytes, start: int, end: int) -> bool:
-    """Is it a part of a function's name, as in `void X::error(const char*)`?"""
-    return line[end : end + 1] == b"(" and line[max(0, start - 2) : start] in (b"::", b"->")
 
 
 # What a service says of its error in JSON, a key in each line, is its message, and no text of a program.
@@ -200,13 +161,13 @@ _COMPLAINS = compiled(
 def complaint(text: str) -> str:
     """The last line at the end of a text that complains of something, for a program that says no more; empty if none does."""
     printed = text[-LAST_CHARS:].splitlines()[-APART_LINES:]
-    lines = next(iter(_readings(printed)))
+    lines = [unlabelled_line(line) for line in printed]
     for number in range(len(lines) - 1, -1, -1):
         data = _bytes(lines[number])
         found = _COMPLAINS.search(data)
         if found is None or is_mild(_bytes(printed[number])) or _is_source(lines, number, data) or is_report(data):
             continue
-        if not is_evidence(data, 0, data, found.start()) or is_guessed(_sentence(lines, number, found.start())):
+        if is_guessed(_sentence(lines, number, found.start())):
             continue
         return _labelled(printed, lines, number)[:SHOWN_CHARS]
     return ""
@@ -214,48 +175,16 @@ def complaint(text: str) -> str:
 
 # Labels and times are shorter.
 LABEL_CHARS = 200
-_WORST_LEVEL = compiled(r"\b(?:ERROR|CRITICAL|FATAL)\b|^\[?[EF]\d{4} ")
-# So many lines at the level of an error are too many to be errors all.
-LEAST_LEVELLED = 4
-# A line of a box that is drawn around a message, as codes in Fortran do.
-_BOXED = re.compile(r"^\s{0,8}\|\s(.{0,400}?)\s*\|\s*$")
 
 
 def _bytes(line: str) -> bytes:
     return line[:1000].encode("latin-1", "replace")
 
 
-def _readings(printed: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The lines as their programs wrote them: without a launcher's label, the time, and the box that they stand in.
-
-    Without their levels as well, if most are errors by their level, as where a logger has passed on all of an output: there the
-    level tells nothing, unless they are few. Of the indentation nothing is lost, which tells a stack.
-    """
-    lines = [_unboxed(line) for line in printed]
-    bare = [unlabelled_line(line) for line in lines]
-    own = [_behind(line, unstamped) for line in bare]
-    levels = (b[: len(b) - len(a)] for a, b in zip(own, bare, strict=True) if len(a) < len(b))
-    levelled = sum(_WORST_LEVEL.search(_bytes(level)) is not None for level in levels)
-    if levelled > 1 and 2 * levelled > sum(bool(line.strip()) for line in lines):
-        yield own
-        if levelled >= LEAST_LEVELLED:
-            return
-    yield bare
-
-
 def unlabelled_line(line: str) -> str:
-    """The line without what a launcher puts before it, whose it is and when it was printed, and without a box within that."""
-    return _unboxed(_behind(line, undated))
-
-
-def _behind(line: str, without: Callable[[bytes], bytes]) -> str:
+    """The line without what a launcher puts before it, whose it is and when it was printed."""
     begin = line[:LABEL_CHARS].encode("latin-1", "replace")
-    return line[len(begin) - len(without(begin)) :]
-
-
-def _unboxed(line: str) -> str:
-    found = _BOXED.match(line[:500])
-    return found.group(1) if found else line
+    return line[len(begin) - len(undated(begin)) :]
 
 
 # A runtime's advice below an error, and what it says of errors of a kind.
@@ -270,22 +199,22 @@ _ADVICE = compiled(
 BEFORE_LINES = 8
 
 
-def error_before(text: str, line: str, but: Collection[str] = ()) -> str:
+def error_before(text: str, line: str) -> str:
     """The first error that was said right before `line`, and led to it; empty if there is none.
 
-    A call that fails says so, and then everything says so that has called it. but: how lines begin that are not meant.
+    A call that fails says so, and then everything says so that has called it.
     """
     at = text.find(line)
     if at < 0 or not line:
         return ""
     printed = [each for each in text[max(0, at - LAST_CHARS) : at].splitlines() if each.strip()][-BEFORE_LINES:]
-    above = next(iter(_readings(printed)))
+    above = [unlabelled_line(line) for line in printed]
     for number, each in enumerate(printed):
         data = _bytes(above[number])
         found = _GIVES_UP.search(data)
         if found is None or is_report(data) or any(kind.search(data) for kind in (_VAGUE, _ADVICE)) or is_mild(_bytes(each)):
             continue
-        if is_source(data) or not is_evidence(data, 0, data, found.start()) or each.strip().startswith(tuple(but)):
+        if is_source(data) or not is_evidence(data, 0, data, found.start()):
             continue
         if not is_guessed(_sentence(above, number, found.start())):
             return (_labelled(printed, above, number) if above[number].rstrip().endswith(":") else each.strip())[:SHOWN_CHARS]
@@ -335,12 +264,6 @@ def _marked_from(lines: Sequence[str], number: int) -> int:
 
 # `Reason: bad input`, or `--> Returned "Unreachable" (-12) instead of "Success" (0)`: what the call above gave back.
 _SAYS_WHY = re.compile(r"\s*(?:-->\s+|(?:Reason|Cause|Details?): )\S")
-# `------- FATAL CALLED -------`: its message stands below, up to a ruler.
-_TITLED = re.compile(r"\s*[-=*#!]{4,}\s*[A-Za-z][^\n]{0,80}\w[\s.!:]*[-=*#!]{4,}\s*$")
-_RULED = re.compile(r"[-=*#!]{8,}$")
-FRAMED_LINES = 4
-# `error running hook: exit status 1, stdout: , stderr: ...`: what the child printed goes on in the lines below.
-_OF_A_CHILD = re.compile(r"\bstd(?:err|out): [^:]*$")
 
 
 def _labelled(printed: Sequence[str], lines: Sequence[str], number: int) -> str:
@@ -360,40 +283,20 @@ def _shown(lines: Sequence[str], number: int) -> str:
     shown = " ".join(line.strip() for line in lines[begun : ended + 1])
     if deepest := _deepest(lines[number : number + 1 + STACK_LINES]):
         return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown
-    if len(shown) > SHOWN_CHARS and (found := _ERROR_IN.search(shown.encode("latin-1", "replace"), SHOWN_CHARS // 2)):
-        return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[found.start() :]}"
-    if len(shown) > SHOWN_CHARS and shown.count(": ") >= NESTED:
-        return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[-(SHOWN_CHARS // 2) :]}"
-    if _TITLED.match(lines[number]) and (framed := _framed(lines, number)):
-        return " ".join((shown, *framed))
     if shown.endswith(":") or _BARE.match(shown):
         return f"{shown} {next((line.strip() for line in lines[ended + 1 : ended + 3] if _HAS_WORDS.search(line)), '')}".strip()
     if ended + 1 < len(lines) and _SAYS_WHY.match(lines[ended + 1]):
         return f"{shown} {lines[ended + 1].strip()}"
-    if ended + 1 < len(lines) and _OF_A_CHILD.search(shown[-WRAPPED_CHARS * 2 :]):
-        below = next(
-            (each.strip() for each in lines[ended + 1 : ended + 4] if _GIVES_UP.search(each.encode("latin-1", "replace"))), ""
-        )
-        return f"{shown[: SHOWN_CHARS // 2]} ... {below}" if below else shown
     return shown
-
-
-def _framed(lines: Sequence[str], title: int) -> list[str]:
-    """What stands between a title and the ruler that ends its frame; nothing if no ruler does."""
-    below = [line.strip() for line in lines[title + 1 : title + 2 + FRAMED_LINES]]
-    end = next((number for number, line in enumerate(below) if _RULED.match(line)), 0)
-    return [line for line in below[:end] if line]
 
 
 def _deepest(lines: Sequence[str]) -> str:
     """The last that a stack of errors says, which begins with the first of these lines or the one below; else empty."""
-    said, apart = "", 0
+    said = ""
     for number, line in enumerate(lines):
         data = line[:1000].encode("latin-1", "replace")
         if found := _STACKED.search(data):
-            said, apart = line.strip() if found.group(1).strip() else said, 0
+            said = line.strip() if found.group(1).strip() else said
         elif number and not _STACKED_MORE.search(data):
-            apart += 1  # a message of two lines
-            if apart > 1:
-                break
+            break
     return said

@@ -19,11 +19,10 @@ from ftslurm.catalogs.vocabulary import SYSTEM, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.policies.diagnose.text.errors import told_error
-from ftslurm.policies.diagnose.text.launchers import root_cause
+from ftslurm.policies.diagnose.text.launchers import only_reports, root_cause
 from ftslurm.policies.diagnose.text.lines import is_dealt_with, is_evidence, is_mild
-from ftslurm.policies.diagnose.text.summaries import only_reports
 from ftslurm.policies.diagnose.text.traces import LOOKED_BYTES, Raised, outline, unstamped
-from ftslurm.policies.diagnose.text.values import MEANS, in_a_cache
+from ftslurm.policies.diagnose.text.values import MEANS
 from ftslurm.policies.diagnose.text.wording import is_refused, kind_of_error, kind_of_words, of_an_adapter
 
 # The lines below an exception belong to its message until an empty one; at most so many bytes.
@@ -136,8 +135,6 @@ _HANDED_UP = frozenset({"hccl", "nccl"})
 _is_of_a_network = asks(r"\b(?:ibv|fi|uct|ucp|psm2?|rdma|efadv|mlx5dv)_[a-z]")
 # What joins the memory of GPUs, and is set up by a service of its own.
 _is_of_a_fabric = asks(r"(?i)\bimex\b|\bfabric[ -]?manager\b")
-# Calls by which Slurm's programs speak with each other.
-_is_slurms_call = asks(r"\bslurm_(?:send|receive|recv|msg|persist|unpack)\w*: ")
 # Patterns on services that are reached over a network, whether they answer or not.
 _OVER_A_SERVICE = frozenset({"tracker", "hub-unreachable", "hub-download", "object-store", "image-pull", "comm-failed", "proxy"})
 # Patterns that know of an exception no more than its type: its words may say what it is about.
@@ -159,10 +156,6 @@ _passes_on = asks(
 )
 
 
-# A child that its launcher has ended itself.
-_was_told_to_end = asks(r"exitcode\s*: -15\b")
-
-
 @lru_cache(maxsize=256)
 def _deferring(pattern: Pattern) -> Pattern:
     return pattern.by("only-passes-on", defers=True)
@@ -170,8 +163,6 @@ def _deferring(pattern: Pattern) -> Pattern:
 
 def _meant(hit: Found, book: Book) -> Pattern:
     if hit.pattern.role is Role.ROOT and not hit.pattern.defers and _passes_on(hit.line):
-        return _deferring(hit.pattern)
-    if hit.pattern.role is Role.SYMPTOM and _was_told_to_end(hit.line):
         return _deferring(hit.pattern)
     if meant := MEANS.get(hit.pattern.id):
         line = hit.line.decode(errors="replace")
@@ -185,17 +176,12 @@ def _meant(hit: Found, book: Book) -> Pattern:
     if how_only and of_an_adapter(hit.line):
         told = hit.pattern.by("adapter", error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
-    if hit.pattern.error_class is ErrorClass.STORAGE and _is_slurms_call(hit.line):
-        return hit.pattern.by("call-of-slurm", error_class=ErrorClass.NETWORK, blame=Blame.NO)
     if how_only and hit.pattern.role is Role.ROOT and _is_of_a_network(hit.line):
         return hit.pattern.by("call-of-network", error_class=ErrorClass.NETWORK, blame=Blame.NO)
-    if hit.pattern.id == "slurm-launch-fail":
-        reason = kind_of_words(hit.line.decode(errors="replace").rpartition(": ")[2])
-        if reason is None:
-            return hit.pattern
+    if hit.pattern.id == "slurm-launch-fail" and (reason := kind_of_words(hit.line.decode(errors="replace").rpartition(": ")[2])):
         blame = Blame.NO if reason.error_class is ErrorClass.USER_CODE else hit.pattern.blame
         return hit.pattern.by("words-of-launch", error_class=reason.error_class, retriable=reason.retriable, blame=blame)
-    if hit.word and hit.word.family in _HANDED_UP and _by_number(hit):
+    if hit.word and hit.word.family in _HANDED_UP:
         return replace(hit.pattern, defers=True)
     if hit.pattern.id in _OVER_A_SERVICE and is_refused(hit.line.decode(errors="replace")):
         return hit.pattern.by("service-refused", error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, remedy=Remedy.FAIL)
@@ -203,21 +189,6 @@ def _meant(hit: Found, book: Book) -> Pattern:
         remedy = Remedy.FAIL if kind.retriable is Retriable.NO else Remedy.RESTART
         return hit.pattern.by("words-of-type", error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
     return hit.pattern
-
-
-def _by_number(hit: Found) -> bool:
-    """Does the line name its error by a number only?"""
-    line = hit.line.decode(errors="replace").lower()
-    return hit.word is not None and not any(told.lower() in line for told in (*hit.word.names, *hit.word.texts))
-
-
-# An exception that only says where to read what has happened.
-_POINTS_AWAY = re.compile(
-    r"(?i)\b(?:see|check|read|inspect) (?:the )?(?:\w+ ){0,2}(?:above|below|stack ?traces?|traces?|logs?|log files?"
-    r"|root cause|print statements|inner exception"
-    r"|(?:previous|earlier|preceding|other) (?:error|log|output|message|line)s?)\b"
-    r"|\b(?:actual|original|real) (?:error|exception|cause)\b|\bdetails refer to\b"
-)
 
 
 # Where samples are read, a text that cannot be read is no configuration.
@@ -292,8 +263,6 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
             continue  # a header; the type alone tells more, as std::bad_alloc does
         if hit.offset < end and hit.pattern.role is Role.SYMPTOM and _says_why(raised):
             continue  # knows that C++ aborts, and not why
-        if raised.kind == "panic" and hit.line.lstrip().startswith(b"[signal "):
-            continue  # Go's runtime has made a panic of it, and tells there by which signal
         if hit.offset < end or hit.pattern.role is Role.ROOT:
             return True
     return False
@@ -339,21 +308,10 @@ _PASSES_ON = re.compile(
     r"|\bSubprocException\b"
     r"|\bnon-zero exit|\bdied with <Signals|\b(?:exited|terminated|failed) with (?:exit )?(?:code|status)\b"
 )
-# Whose message has that of the error that it passes on tells as much: `Worker failed with error 'no such extension'`.
-_QUOTES_ANOTHER = re.compile(r"\bwith (?:error|exception|message):? ['\"][^'\"]{16}")
 # An exception whose words announce another's: `Process 0 terminated with the following error:`.
 _ANNOUNCES = re.compile(rb"(?i)\bfollowing (?:error|exception|traceback)s?\b\W*$")
 # A call that failed, by the number of its error only: the lines below may say what that means.
 _BY_CODE = re.compile(rb"\berror code is -?\d+\W*$")
-# What reads a file's bytes, by its own frame; what it expected and did not find is the file's doing.
-_READS_A_FILE = re.compile(
-    r"(?:^|/)(?:torch/serialization|pickle|zipfile|tarfile|gzip|bz2|lzma|safetensors/\w+|h5py/(?:\w+/)*\w+|pyarrow/\w+|PIL/\w+"
-    r"|numpy/lib/\w+)\.pyx?:\d+$"
-)
-_NOT_AS_EXPECTED = re.compile(r"(?i)\bexpected\b.{1,80}\bgot\b|\bwrong size\b")
-_NOT_THERE = re.compile(r"(?i)\bno such file|\bnot found\b|\bdoes not exist")
-# Waited in vain for what the cluster does not have.
-_ASKED_TOO_MUCH = re.compile(r"(?i)\benough resources\b|\bresources? (?:requested|available)\b")
 # How types are named that tell that another process is gone, of whatever library.
 _GONE = (
     r"(?:Worker|Actor|Node|Process|Executor|Engine|Server|Peer)(?:Died|Dead|Lost|Crashed|Killed|Gone)(?:Error|Exception)?"
@@ -402,8 +360,6 @@ def unlisted(raised: Raised) -> Pattern:
     """The finding for an error that no pattern knows. Its type and place identify the same failure later."""
     error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
     for kinds, this_class, this_retriable in _KINDS:
-        if _ASKED_TOO_MUCH.search(raised.message):
-            break
         if kinds.search(raised.kind):
             error_class, retriable = this_class, this_retriable
             told = kind_of_words(raised.message) if this_class is ErrorClass.NETWORK else None
@@ -415,10 +371,6 @@ def unlisted(raised: Raised) -> Pattern:
             error_class, retriable = kind.error_class, kind.retriable
         elif _VANISHED.search(raised.kind):
             error_class, retriable = ErrorClass.UNKNOWN, Retriable.YES
-        elif in_a_cache(raised.message) and _NOT_THERE.search(raised.message):
-            error_class, retriable = ErrorClass.STORAGE, Retriable.YES  # others were at work there
-        elif _READS_A_FILE.search(raised.deepest) and _NOT_AS_EXPECTED.search(raised.message):
-            error_class = ErrorClass.DATA
         elif _ABORTS.search(raised.kind) and not _LOGIC.search(raised.kind):
             error_class, retriable = ErrorClass.UNKNOWN, Retriable.ONCE
     where = raised.place.rsplit("/", 1)[-1]
@@ -441,12 +393,11 @@ def unlisted(raised: Raised) -> Pattern:
 
 def _is_header(raised: Raised) -> bool:
     """Does it only report that something else failed, which printed more?"""
-    if _QUOTES_ANOTHER.search(raised.message):
-        return False
     return (
         raised.wraps
         or raised.kind.endswith("ExceptionGroup")
-        or any(each.search(raised.message) for each in (_POINTS_AWAY, _PASSES_ON))
+        or only_reports(raised.message.encode(errors="replace"))
+        or _PASSES_ON.search(raised.message) is not None
         or _OF_ANOTHER.search(raised.kind) is not None
     )
 

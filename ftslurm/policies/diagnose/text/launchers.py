@@ -1,4 +1,8 @@
-"""What launchers print about the processes that they started: torchrun, mpirun, DeepSpeed, a shell, Python's subprocess."""
+"""Lines about another's failure: what launchers print about their processes, and who only says that something failed.
+
+Whoever passes an error on, reports the end of another process, says what it does about an error, or tells the reader where to
+look, has not met the cause itself. Such a line counts where nothing else is told, and defers to all that its rank says besides.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from typing import Any
 
 import re2
 
-from ftslurm.model.exits import ExitStatus, signal_name
-from ftslurm.policies.diagnose.text.lines import is_mild, is_source
+from ftslurm.catalogs.scanner import asks
+from ftslurm.model.exits import signal_name
 
 # A launcher prints last, so its lines are at the end.
 LAST_CHARS = 16384
@@ -29,25 +33,24 @@ def compiled(pattern: str) -> Any:
 
 # torchrun names the first failure last, under this heading.
 _ROOT_CAUSE = "Root Cause (first observed failure)"
-_TABLE = compiled(r"exitcode +: (-?\d{1,3})")
-# Each has one group: a status, negative for a signal; the number of a signal; its name; or the shell's word for it.
+# How a child ended: by a status, negative for a signal; by the number of a signal, its name, or the shell's word for it.
 _LINES = tuple(
-    (compiled(pattern), kind)
-    for pattern, kind in (
-        (r"failed \(exitcode: (-?\d{1,3})\)", "status"),
-        (r"died with <Signals\.SIG\w+: (\d{1,2})>", "signal"),
-        (r"terminated with signal (SIG[A-Z]{2,8})", "name"),
-        (r"exits with return code = (-?\d{1,3})", "status"),
-        (rf"error: [\w.-]{{1,80}}: tasks? [\d,\[\]-]{{1,200}}: ({'|'.join(_WORDS)})", "word"),  # srun
-        (r"error: [\w.-]{1,80}: tasks? [\d,\[\]-]{1,200}: Exited with exit code (\d{1,3})", "status"),
-        (r"exited on signal (\d{1,2})", "signal"),
-        (r"exit status of rank \d+: killed by signal (\d{1,2})", "signal"),  # MPICH's
-        (r"exit status of rank \d+: return code (\d{1,3})", "status"),
-        (r"(?:^|\n)=\s+EXIT CODE: (\d{1,3})", "status"),
-        (r"(?i)\bexit(?:ed)?[ _]?(?:with )?(?:code|status)?\W{0,3}(-\d{1,2})\b", "status"),  # a parent's in Python
-        (r"returned non-zero exit status (\d{1,3})\.", "status"),
-        (rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})", "word"),
-        (r"(?:^|\n)(Killed|Segmentation fault|Bus error|Illegal instruction)(?: \(core dumped\))?\s*$", "word"),
+    compiled(pattern)
+    for pattern in (
+        r"failed \(exitcode: (-?\d{1,3})\)",
+        r"died with <Signals\.SIG\w+: (\d{1,2})>",
+        r"terminated with signal (SIG[A-Z]{2,8})",
+        r"exits with return code = (-?\d{1,3})",
+        rf"error: [\w.-]{{1,80}}: tasks? [\d,\[\]-]{{1,200}}: ({'|'.join(_WORDS)})",  # srun
+        r"error: [\w.-]{1,80}: tasks? [\d,\[\]-]{1,200}: Exited with exit code (\d{1,3})",
+        r"exited on signal (\d{1,2})",
+        r"exit status of rank \d+: killed by signal (\d{1,2})",  # MPICH's
+        r"exit status of rank \d+: return code (\d{1,3})",
+        r"(?:^|\n)=\s+EXIT CODE: (\d{1,3})",
+        r"(?i)\bexit(?:ed)?[ _]?(?:with )?(?:code|status)?\W{0,3}(-\d{1,2})\b",  # a parent's in Python
+        r"returned non-zero exit status (\d{1,3})\.",
+        rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})",
+        r"(?:^|\n)(Killed|Segmentation fault|Bus error|Illegal instruction)(?: \(core dumped\))?\s*$",
     )
 )
 _TABLE_LINE = compiled(r"(?m)^[^\n]*exitcode +: -?\d{1,3}[^\n]*$")
@@ -65,46 +68,11 @@ def child_line(text: str) -> str:
     data = text[-LAST_CHARS:].encode(errors="replace")
     if line := root_cause(data):
         return line.decode(errors="replace")[:SHOWN_CHARS]
-    for pattern, _ in _LINES:
+    for pattern in _LINES:
         if found := pattern.search(data):
             begin, end = data.rfind(b"\n", 0, found.start(1)) + 1, data.find(b"\n", found.end(1))
             return data[begin : end if end >= 0 else len(data)].strip().decode(errors="replace")[:SHOWN_CHARS]
     return ""
-
-
-def refused(text: str) -> bool:
-    """Did srun itself refuse or fail to start the step?"""
-    return any(
-        _SRUNS_OWN.search(line) and not _OF_TASKS.search(line)
-        for line in text[-LAST_CHARS:].encode("latin-1", "replace").splitlines()[-LAST_LINES:]
-    )
-
-
-def child_status(text: str) -> ExitStatus | None:
-    """How the first child of a launcher failed, from the launcher's last words; None if it does not say, or only that it did."""
-    last = text[-LAST_CHARS:]
-    table = last.rfind(_ROOT_CAUSE)
-    if table >= 0 and (found := _TABLE.search(last[table:].encode("latin-1", "replace"))):
-        return _status(int(found.group(1)))
-    data = last.encode("latin-1", "replace")
-    for pattern, kind in _LINES:
-        if (found := pattern.search(data)) is None:
-            continue
-        said = found.group(1).decode("latin-1")
-        if kind == "word":
-            return ExitStatus(0, _WORDS[said])
-        if kind == "name":
-            return ExitStatus(0, _SIGNALS[said]) if said in _SIGNALS else None
-        return ExitStatus(0, int(said)) if kind == "signal" else _status(int(said))
-    return None
-
-
-def _status(number: int) -> ExitStatus | None:
-    if number < 0:
-        return ExitStatus(0, -number)
-    if number > 128:
-        return ExitStatus(0, number - 128) if re.fullmatch(r"SIG[A-Z]+", signal_name(number - 128)) else ExitStatus(number)
-    return ExitStatus(number) if number > 1 else None
 
 
 # What reports the end of another process, and comes after it.
@@ -172,28 +140,59 @@ def signal_by_name(text: str, number: int) -> str:
     return next((line.strip()[:SHOWN_CHARS] for line in lines if name in line), "")
 
 
-def status_line(text: str, status: int) -> str:
-    """The last line at the end of a text that tells an error by this very exit status, `severe (29): file not found`; or the
-    command that a shell could not run, which is what 126 and 127 say; empty if none does."""
-    tells = (
-        _NO_COMMAND
-        if status in (126, 127)
-        else compiled(rf"(?i)\b(?:severe|error|code|status|errno|returned|exit\w*)\W{{0,4}}{status}\b(?:\W|$).{{0,4}}\w")
-    )
-    for line in reversed(text[-LAST_CHARS:].splitlines()[-LAST_LINES:]):
-        data = line[:1000].encode("latin-1", "replace")
-        if tells.search(data) and not (is_mild(data) or is_report(data) or _VAGUE_STATUS.search(data) or is_source(data)):
-            return line.strip()[:SHOWN_CHARS]
-    return ""
-
-
-# A shell's or env's for what it was to run.
-_NO_COMMAND = compiled(
-    r"(?i)^\S+: (?:line \d+: )?.{1,200}: (?:command not found|no such file or directory|permission denied|cannot execute.{0,60}"
-    r"|bad interpreter.{0,60})\W*$"
-)
-# That it ended so, or by which signal, is no reason.
-_VAGUE_STATUS = compiled(
-    r"(?i)\b(?:exit(?:ed|s|ing)?|return(?:ed|s)?|finished|ended|terminated)\b.{0,30}\b(?:code|status)\b|\bSIG[A-Z]{3,6}\b"
-)
 SHOWN_CHARS = 400
+
+
+LOOKED_BYTES = 1024
+
+_only_reports = asks(
+    # what a framework says when a library below has failed, which has said more
+    r"\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\b(?:run|rerun) with \w+=|\bset \w+=\w+ (?:to|for) (?:get|see|more)",
+    # where to look
+    r"(?i)\b(?:see|check|read|inspect) (?:the )?(?:\w+ ){0,2}(?:above|below|stack ?traces?|logs?|log files?|root cause"
+    r"|inner exception|(?:previous|earlier|preceding|other) (?:error|log|output|message|line)s?)\b",
+    # what is done about it
+    r"(?i)\b(?:taking|bringing|tearing|shutting) (?:\w+ ){0,4}down\b",
+    # another process, of which no more is known
+    r"(?i)\b(?:worker|process|child|subprocess|actor|executor)s?\b.{0,40}"
+    r"\b(?:exited|died|ended|terminated|crashed) unexpectedly\b",
+    # how a program goes down, whatever for
+    r"\bterminate called without an active exception\b",
+    # the other end is gone, whatever for
+    r"\[Errno 32\]|\bBrokenPipeError\b",
+    # by its number only
+    r"(?i)\berror code(?: is)?:? ?-?\d{1,6}\W*$",
+    # a stack of errors that is cut off behind its head
+    r"(?i)\berror stack:\W*$",
+    # that a step failed, and no reason
+    r"(?i)^(?:[\w.\[\]()/-]+: )?(?:\w+ ){1,4}failed\.?\s*$",
+)
+
+
+# Whoever waited for another in vain, which is gone or has stopped, says so.
+_waited = asks(
+    r"(?i)\btimed? ?-?out\b|\bbarrier\b|\bwaiting for\b|\bonly \d+ of \d+\b|\b\d+/\d+ clients joined\b"
+    r"|\bdid(?: not|n't) (?:appear|arrive|report|answer|respond|show up|join|reply)\b|\bfailed to fill whole buffer\b"
+    r"|\b(?:closed|reset|gone|lost|dropped) by (?:the )?(?:remote|peer|other)\b"
+    r"|(?-i:\b(?:UNAVAILABLE|UnavailableError)\b|\bEOFError: read end of file)"
+)
+
+
+_of_another = asks(
+    r"(?i)\b(?:on|by|in|from) (?:an ?other|a different|some other|the other)"
+    r" (?:rank|process|node|task|worker|processor|peer)s?\b"
+)
+
+
+def of_another(line: bytes) -> bool:
+    """Does it say that another process has failed, and that it ends itself for that?"""
+    return _of_another(line[:LOOKED_BYTES])
+
+
+def waited_in_vain(line: bytes) -> bool:
+    """Does it say that its process has waited for another in vain?"""
+    return _waited(line[:LOOKED_BYTES])
+
+
+def only_reports(line: bytes) -> bool:
+    return _only_reports(line[:LOOKED_BYTES]) or of_another(line)

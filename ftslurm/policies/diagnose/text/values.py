@@ -11,13 +11,10 @@ _TOTAL = re.compile(rf"(?:total capacity of {_SIZE}|; {_SIZE} total capacity)")
 _FREE = re.compile(rf"(?:of which {_SIZE} is free|; {_SIZE} free)")
 _MINE = re.compile(rf"this process has {_SIZE} memory in use|{_SIZE} reserved in total|; {_SIZE} already allocated")
 _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
-_LESS_THAN_WANTED = re.compile(r"Free memory on device .{0,60}is less than desired")
 _AMOUNT = re.compile(r"tried to allocate \d|\ballocate \d[\d.]* ?(?:[KMGT]i?B|bytes)|\bsize \d+ (?:bytes )?too large")
 # The driver's own word, where a library that takes care of memory would name the amount: not even a start fitted beside others.
 _OF_THE_DRIVER = re.compile(r"(?:CUDA|HIP)(?: driver| runtime)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
 _STREAM = re.compile(r"<Pipe\b|\bpipe:|\b(?:https?|s3|gs|hdfs|oss)://")
-_WORLD = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})")
-_PORT = re.compile(r"(?:\]:|\bport[ :=]{1,3}|:)(\d{2,5})\b")
 _PATH = re.compile(r"(?:'|\"|: |^|\s)(/[^\s'\":,;)]{2,300})")
 _CACHE = re.compile(
     r"/\.triton/|/triton_?cache|torchinductor|torch_extensions|/\.nv/ComputeCache|torch_compile_cache|kernel_meta"
@@ -37,8 +34,6 @@ SHARE = 0.25
 
 def held_by_another(line: str) -> bool:
     """Does somebody else hold so much of a device's memory that this program's share alone does not explain the lack of it?"""
-    if _LESS_THAN_WANTED.search(line):
-        return True
     total, free, mine = (_size(pattern, line) for pattern in (_TOTAL, _FREE, _MINE))
     if not total:
         return False
@@ -62,17 +57,6 @@ def from_a_stream(line: str) -> bool:
     return _STREAM.search(line) is not None
 
 
-def too_many_joined(line: str) -> bool:
-    found = _WORLD.search(line)
-    return found is not None and int(found.group(2)) > int(found.group(1))
-
-
-def port_in(line: str) -> str:
-    """The port that is in use; empty if none is named."""
-    found = _PORT.search(line)
-    return found.group(1) if found else ""
-
-
 def path_in(line: str) -> str:
     """The last path that a line names."""
     found = _PATH.findall(line)
@@ -94,12 +78,11 @@ _TAKEN = (held_by_another, "gpu-memory-taken")
 _IN_A_CACHE = (in_a_cache, "cache-race")
 # Pattern -> (what to look at, what it means if so), the first that fits counts.
 MEANS: dict[str, tuple[tuple[Callable[[str], bool], str], ...]] = {
-    **dict.fromkeys(("npu-oom", "py-value"), (_TAKEN,)),
+    "npu-oom": (_TAKEN,),
     **dict.fromkeys(("cuda-oom", "hip-oom"), (_TAKEN, (refused_by_the_driver, "gpu-memory-none"))),
     **dict.fromkeys(("file-missing", "file-race", "io-error", "stale-nfs"), (_IN_A_CACHE,)),
     **dict.fromkeys(("data-broken", "ckpt-corrupt"), ((from_a_stream, "stream-cut"),)),
     "cannot-alloc": ((asked_for_too_much, "alloc-refused"),),
-    "store-barrier": ((too_many_joined, "world-overfull"),),
 }
 
 
