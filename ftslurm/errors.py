@@ -78,6 +78,10 @@ class StateError(FtslurmError):
     exit_status = 73  # EX_CANTCREAT
 
 
+class NoRoom(StateError):
+    """The state folder is fit, and full."""
+
+
 class WireError(FtslurmError):
     """A message that is not of our making, damaged or out of order."""
 

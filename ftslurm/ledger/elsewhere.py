@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ftslurm.errors import StateError
+from ftslurm.errors import NoRoom, StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import VARIABLE, Identity, Store, state_folder
 from ftslurm.model.folds.history import History
@@ -24,11 +24,14 @@ class Opened:
 
 
 def open_ledger(env: Mapping[str, str], me: Identity, say: Callable[[str], None]) -> Opened:
-    """In the state folder, else in a folder of this node, which `say` is told. Raises: StateError if there is none either."""
+    """In the state folder, else in a folder of this node, which `say` is told. Raises: StateError if there is none either, or
+    for a folder that the user has named and that cannot be used, however much room there is."""
     try:
         store = Store(state_folder(env))
         return Opened(store, *store.open(me))
     except StateError as error:
+        if env.get(VARIABLE) and not isinstance(error, NoRoom):
+            raise
         return _open_here(env, me, error, say)
 
 

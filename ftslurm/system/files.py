@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from ftslurm.errors import StateError
+from ftslurm.errors import NoRoom, StateError
 
 _ROOM_BYTES = 16 << 10  # a ledger of a job without trouble is smaller
 
@@ -60,7 +60,7 @@ def check_room(folder: Path) -> None:
         finally:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise StateError(
+        raise NoRoom(
             f"the state folder {folder} cannot be written: {error.strerror}",
             hint="free some space, or set FTSLURM_STATE_DIR to another folder on the shared file system",
         ) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.errors import StateError
+from ftslurm.errors import NoRoom, StateError
 from ftslurm.ledger import store as store_module
 from ftslurm.ledger.elsewhere import open_ledger
 from ftslurm.ledger.store import Identity
@@ -32,10 +32,15 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, home: str) -> None:
     assert len(said) == 1 and "cannot be requeued" in said[0]
 
 
+def test_a_folder_that_the_user_has_named_is_no_guess(tmp_path: Path) -> None:
+    with pytest.raises(StateError):
+        open_ledger({"FTSLURM_STATE_DIR": "/proc/state", "TMPDIR": str(tmp_path)}, ME, lambda text: None)
+
+
 def test_a_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def room(folder: Path) -> None:
         if "home" in folder.parts:
-            raise StateError(f"{folder}: {os.strerror(errno.EDQUOT)}")
+            raise NoRoom(f"{folder}: {os.strerror(errno.EDQUOT)}")
 
     monkeypatch.setattr(store_module, "check_room", room)
     opened = open_ledger({"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}, ME, lambda text: None)

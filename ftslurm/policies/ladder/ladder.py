@@ -119,7 +119,8 @@ class Situation:
         wanted = (
             self.cause is Cause.CRASH and self.alone is None and not (self.blamed or self.wish.shut_down or _another_port(self))
         )
-        by_policy = self.settings.retry_policy == "Evidence" and self.settings.unconditional_requeue
+        known = self.verdict is not None and bool(self.verdict.follows)  # it came along to another node: contrast has spoken
+        by_policy = self.settings.retry_policy == "Evidence" and self.settings.unconditional_requeue and not known
         spent = len(self.history.crashes.left) >= self.settings.unconditional_in_a_row
         not_here = self.series.times > 1 or bool(self.not_in_place) or (self.verdict is not None and self.verdict.setup)
         return self.series.suspect if wanted and by_policy and not_here and not spent else ""
