@@ -33,6 +33,7 @@ from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.slurm_away import SlurmAway
 from ftslurm.policies.judge.state import SIGINT, SIGKILL, SIGTERM, Above, Run
 from ftslurm.policies.judge.then import Afterwards, ThenFinish
+from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.start_time import plan_start
 
 # From releasing the shims to killing the step, and from the kill to continuing without an answer; srun waits for its slurmstepds.
@@ -52,11 +53,13 @@ OUT_OF_MEMORY = ExitStatus(1)
 
 
 def is_cancelled(run: Run, event: ev.StepEnded) -> bool:
-    """Has a person cancelled our step? Not where a rank had failed by itself, a node is lost, or its end was announced."""
+    """Has a person cancelled our step? Not where a rank had failed by itself, a node is lost, or its end was announced; nor where
+    a node was lost before: once it is back, its old srun cancels the step of its number, which is ours by now (seen on 22.05)."""
     attempt = run.attempt
     own = [status for rank, status in attempt.exits.items() if rank not in attempt.late and not status.ok]
     ill = any(status.signal != SIGKILL for status in own) or attempt.nodes.gone or run.signal.number
-    return not ill and run.launch.own_step(run.places.lent) in event.cancelled
+    old_srun = bool(run.history.exclusions.dead) or run.history.requeues.scheduled_by[1] in (Cause.NODE.value, Cause.LOST.value)
+    return not ill and not old_srun and run.launch.own_step(run.places.lent) in event.cancelled
 
 
 class Ending:
