@@ -83,6 +83,7 @@ class Life:
     per_node: int
     words: Verdict | None = None
     proven: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)  # of these, nodes with a fault that no restart heals
     told: set[str] = field(default_factory=set)
     healing: dict[str, int] = field(default_factory=dict)
     dearer: list[str] = field(default_factory=list)
@@ -117,6 +118,7 @@ class Life:
             self.healing[node] = self.healing.get(node, 0) + 1  # each sighting counts, also one that was laid to the program
             if (
                 new[0].cause == "device"
+                and node not in self.broken
                 and self.healing[node] < self.policy.same_code_limit
                 and new[0].rung != "in-place-restart"
             ):
@@ -139,6 +141,7 @@ class Life:
                 node = job.nodes[place % self.width]
                 code = BROKEN if isolate else "80E01801"
                 self.proven.add(node)  # as its own third time is one
+                self.broken |= {node} if isolate else set()
                 job.shows(fault(node, code, graded=FaultClass.ISOLATE if isolate else FaultClass.SELF_HEALING))
             case Hang():
                 job.tell(*(ev.RankSilent(rank, 1800.0) for rank in range(ranks)))
@@ -194,7 +197,8 @@ def test_words_never_cost_more_nodes_than_they_may_and_nobody_hears_of_them(
     life = lived(acts, budget, remembered, shape, max_restarts=128, unconditional_in_a_row=128)
     assert len(life.left_on_words) <= budget
     history = fold(life.job.ledger)
-    assert len({node for decided in of_kind(life.job.ledger, rec.Decided) for node in decided.words}) <= budget
+    on_words = {node for decided in of_kind(life.job.ledger, rec.Decided) for node in decided.words}
+    assert len(on_words - life.proven) <= budget
     assert life.left_on_words <= set(history.exclusions.left_on_words) | life.proven
     assert life.told <= life.proven, "facts alone are remembered"
     assert not life.dearer
