@@ -282,7 +282,7 @@ def ft_launcher_part() -> str:
 
 def simulation_part() -> str:
     """What the job of a trace may say."""
-    from ftslurm.simulation.reading import plan_words
+    from ftslurm.simulation.trace import plan_words
 
     return table(
         ("name", "default", "meaning"), ((code(name), code(default), plain(what)) for name, default, what in plan_words())

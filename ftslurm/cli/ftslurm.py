@@ -13,22 +13,15 @@ import click
 import ftslurm
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.completion import completion
-from ftslurm.cli.jobs.analyze import analyze
-from ftslurm.cli.jobs.control import control
-from ftslurm.cli.jobs.drill import drill
-from ftslurm.cli.jobs.explain import explain
-from ftslurm.cli.jobs.history import history
+from ftslurm.cli.jobs.control import control, drill
+from ftslurm.cli.jobs.explain import analyze, explain
 from ftslurm.cli.jobs.logs import logs
 from ftslurm.cli.jobs.report import report
-from ftslurm.cli.jobs.status import status
+from ftslurm.cli.jobs.status import history, status
 from ftslurm.cli.jobs.watch import watch
 from ftslurm.cli.output import store
-from ftslurm.cli.planning.simulate import simulate
-from ftslurm.cli.site.doctor import doctor
-from ftslurm.cli.site.install_hooks import install_hooks
-from ftslurm.cli.site.metrics import metrics
-from ftslurm.cli.site.nodes import nodes
-from ftslurm.cli.site.notify import notify
+from ftslurm.cli.simulate import simulate
+from ftslurm.cli.site import doctor, install_hooks, metrics, nodes, notify
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.model.text import visible
 

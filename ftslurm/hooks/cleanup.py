@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from ftslurm.errors import CommandMissing
-from ftslurm.hooks.guarded import tell
-from ftslurm.hooks.hook_inputs import read_settings
+from ftslurm.hooks.hook_inputs import read_settings, tell
 from ftslurm.system.commands import run_group
 
 

@@ -9,9 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ftslurm.hooks.drains import drain, taken_back, undrain
-from ftslurm.hooks.guarded import run_hook
-from ftslurm.hooks.hook_inputs import node_name
+from ftslurm.hooks.hook_inputs import drain, node_name, run_hook, taken_back, undrain
 from ftslurm.hooks.node_look import look
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+import syslog
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.errors import UsageError
+from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.hooks.state_file import Memory, Remembered
 from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
+from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
+from ftslurm.policies.node.health import PREFIX, one_line
+from ftslurm.slurm.admin import SlurmAdmin, is_drained
+from ftslurm.slurm.client import NodeView
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +77,68 @@ def read_settings(path: Path) -> HookSettings:
     if not path.exists():
         return HookSettings()
     return hook_settings(read_tree(str(path), "the settings of the hooks", only_roots=True), str(path))
+
+
+# --- the edge of every script that Slurm runs: whatever goes wrong in it is its own trouble and never a node's or a job's
+
+# To the installed script around us; every other status means to it that all is well (hooks/install/scripts.py).
+BAD_NODE_STATUS = 10
+
+Work = Callable[[HookSettings, Mapping[str, str]], tuple[bool, str]]
+
+
+def run_hook(name: str, node: str, work: Work) -> None:
+    """Ends the process. Its arguments: the site's file, the folder of the scripts.
+
+    work: gives whether the node is fit for the job, and one sentence.
+    """
+    fit, sentence, settings = True, "", HookSettings()
+    try:
+        settings = read_settings(Path(sys.argv[1]))
+        fit, sentence = work(settings, dict(os.environ))
+    except Exception as error:  # it fails open
+        print(visible(traceback.format_exc(), lines=True), file=sys.stderr)
+        sentence = f"nothing was done: {error}"
+    tell(f"{name}: {sentence}")
+    if node and os.geteuid() == 0:
+        Memory(settings.state, node).said(name, sentence)
+    sys.exit(0 if fit else BAD_NODE_STATUS)
+
+
+def tell(sentence: str) -> None:
+    """To the system's log, and to whoever looks at what slurmd keeps."""
+    sentence = one_line(sentence)
+    syslog.openlog("ftslurm", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(sentence)
+    print(f"ftslurm: {sentence}", file=sys.stderr)
+
+
+# --- whose drain a node's drain is, as far as the scripts on that node have to know
+
+
+def drain(admin: SlurmAdmin, node: str, reason: str) -> str:
+    """What came of it, as a word or a few. Raises: as SlurmAdmin does."""
+    stands = admin.drain_unless_drained(node, reason, PREFIX)
+    return "drained" if stands is None else f"drained by somebody else already ({stands})"
+
+
+def undrain(admin: SlurmAdmin, node: str) -> str:
+    """What came of it. Raises: as SlurmAdmin does."""
+    return "undrained" if admin.undrain_if_ours(node, PREFIX) else "left as it is: its drain is somebody else's by now"
+
+
+def known_now(admin: SlurmAdmin, node: str, known: Remembered) -> Remembered:
+    """Without what a person has taken back meanwhile. Slurm is asked only where something speaks against the node."""
+    if not known.proof:
+        return known
+    try:
+        return taken_back(known, admin.node(node))
+    except FtslurmError:
+        return known
+
+
+def taken_back(known: Remembered, view: NodeView | None) -> Remembered:
+    """A node that was drained for its kernel log and is not any more was taken back by a person, who knows better."""
+    if view is not None and not is_drained(view):
+        return replace(known, proof="", drained=False)
+    return known

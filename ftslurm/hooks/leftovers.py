@@ -11,8 +11,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.drains import drain
-from ftslurm.hooks.hook_inputs import JobFacts
+from ftslurm.hooks.hook_inputs import JobFacts, drain
 from ftslurm.hooks.state_file import Memory, Unfinished
 from ftslurm.model.exits import Process
 from ftslurm.model.settings.hook_settings import HookSettings
@@ -31,7 +30,7 @@ from ftslurm.policies.node.leftovers import (
     spared_processes,
 )
 from ftslurm.slurm.admin import SlurmAdmin
-from ftslurm.system import cgroups, shared_memory, waits
+from ftslurm.system import remains
 from ftslurm.system.processes import (
     all_processes,
     commands_of,
@@ -60,7 +59,7 @@ class Left:
     """By the job's user on this node, when the job had ended."""
 
     processes: tuple[Process, ...]
-    files: tuple[shared_memory.File, ...]
+    files: tuple[remains.File, ...]
     segments: tuple[int, ...]
 
     def __bool__(self) -> bool:
@@ -68,7 +67,7 @@ class Left:
 
     def __str__(self) -> str:
         files = counted(len(self.files), "file")
-        if len(self.files) >= shared_memory.MAX_FILES:
+        if len(self.files) >= remains.MAX_FILES:
             files = f"{len(self.files)} or more files"
         of_memory = counted(len(self.segments), "segment of shared memory", "segments of shared memory")
         return f"{counted(len(self.processes), 'process', 'processes')}, {files} and {of_memory}"
@@ -144,7 +143,7 @@ def left_by(user_id: int, admin: SlurmAdmin) -> tuple[Whose, Left]:
         left = leftover_processes(processes, whose)
     if is_logged_in(processes, user_id):
         return whose, Left(left, (), ())
-    return whose, Left(left, shared_memory.files_of(user_id), shared_memory.segments_of(user_id))
+    return whose, Left(left, remains.files_of(user_id), remains.segments_of(user_id))
 
 
 def _with_slurm_user(whose: Whose, admin: SlurmAdmin) -> Whose:
@@ -194,11 +193,11 @@ def _end(settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadli
         for one in left:
             killed.setdefault((one.pid, one.started), now)
         if left and not new and not aborted:  # they outlive SIGKILL so far
-            waits.abort_fuse(case.user_id, (one.pid for one in left), is_logged_in(all_processes(), case.user_id))
+            remains.abort_fuse(case.user_id, (one.pid for one in left), is_logged_in(all_processes(), case.user_id))
             aborted = True
         had_time = [one for one in left if now - killed[one.pid, one.started] >= settings.kill_wait_s]
         if stuck := stuck_among(had_time):
-            return ((), USERS_DOING) if waits.are_users_doing(all_processes()) else (stuck, "")
+            return ((), USERS_DOING) if remains.are_users_doing(all_processes()) else (stuck, "")
         if not left and not _look_for(case.whose)[1]:
             return (), ""
         new = new or not left
@@ -238,7 +237,7 @@ def _end_in_groups(whose: Whose) -> None:
     ended: set[Path] = set()
     tried: set[Path] = set()
     for one in leftover_processes(all_processes(), whose):
-        for group in cgroups.job_groups(one.pid):
+        for group in remains.job_groups(one.pid):
             if ended & {group, *group.parents}:
                 break
             if group not in tried and len(tried) < MAX_GROUPS and _end_group(group, whose):
@@ -249,13 +248,13 @@ def _end_in_groups(whose: Whose) -> None:
 def _end_group(group: Path, whose: Whose) -> bool:
     """Gives whether all in it were killed, as they stood still."""
     with suppress(OSError):
-        if not may_stand_still(cgroups.members(group), all_processes(), whose):
+        if not may_stand_still(remains.members(group), all_processes(), whose):
             return False
-        with cgroups.standing_still(group) as still:
-            pids, processes = cgroups.members(group), all_processes()
+        with remains.standing_still(group) as still:
+            pids, processes = remains.members(group), all_processes()
             if not still or not may_end_all(pids, processes, whose):
                 return False
-            if not cgroups.kill_all(group):
+            if not remains.kill_all(group):
                 for pid in pids:
                     send_signal(processes[pid], SIGKILL)
             return True
@@ -271,12 +270,12 @@ def _clear_memory(case: Case, left: Left, deadline: float) -> str:
             return f"the shared memory stays: {why}"
         if is_logged_in(all_processes(), case.user_id):
             return "the shared memory stays: the user is logged in"
-        kept = len(files) - shared_memory.remove_files(files, case.user_id, deadline)
-        kept += len(segments) - shared_memory.remove_segments(segments, case.user_id, deadline)
+        kept = len(files) - remains.remove_files(files, case.user_id, deadline)
+        kept += len(segments) - remains.remove_segments(segments, case.user_id, deadline)
         if kept:
             return f"{kept} pieces of shared memory could not be removed"
         # One look shows no more of them than that: then there may be others.
-        files, segments = shared_memory.files_of(case.user_id) if len(files) >= shared_memory.MAX_FILES else (), ()
+        files, segments = remains.files_of(case.user_id) if len(files) >= remains.MAX_FILES else (), ()
     return ""
 
 
@@ -304,3 +303,68 @@ def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: tuple[Pr
         known = memory.read()
         memory.change(known, replace(known, stuck=(*known.stuck, *few), drained=True))
     return f"{what}: {drain(admin, facts.node, drain_reason(judge([Finding('leftover', NodeHealth.BAD, what)])))}"
+
+
+# --- for the Prolog: what an Epilog could not see to its end is tried again, while Slurm has no job of that user on the node
+
+# A job waits for us, and a slurmctld that is well answers at once.
+REQUEST_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """findings: what stays. stuck: processes that outlived SIGKILL."""
+
+    findings: tuple[Finding, ...] = ()
+    stuck: tuple[Process, ...] = ()
+
+
+def try_again(settings: HookSettings, node: str, memory: Memory, owed: tuple[Unfinished, ...], deadline: float) -> Tried:
+    """Only a process that outlives SIGKILL is BAD. deadline: of time.monotonic(); what finds no time is the next Prolog's."""
+    findings: list[Finding] = []
+    stuck: list[Process] = []
+    for one in owed:
+        if time.monotonic() >= deadline:  # with a lock that stays each would be waited for
+            break
+        if settings.leftovers and one.user_id >= settings.first_user_id:
+            tried = _again(settings, node, memory, one, deadline)
+            findings += tried.findings
+            stuck += tried.stuck
+    return Tried(tuple(findings), tuple(stuck))
+
+
+def _again(settings: HookSettings, node: str, memory: Memory, one: Unfinished, deadline: float) -> Tried:
+    request_s = min(settings.slurm_timeout_s, REQUEST_S)
+    admin = SlurmAdmin(request_s)
+    whose, left = left_by(one.user_id, admin)
+    if not left:
+        settled(memory, one.user_id)
+        return Tried()
+    if deadline - time.monotonic() < request_s + settings.kill_grace_s + settings.kill_wait_s:
+        return _stays(left, one, "no time was left to clear them away")
+    case = Case(one.job, whose, node, lambda: _any_job(admin, node, one.user_id))
+    if why := case.untouchable():
+        return _stays(left, one, why)
+    ended, why = clear(settings, memory, case, left, deadline)
+    known = {(process.pid, process.started) for process in left.processes}
+    stuck = tuple(process for process in ended if (process.pid, process.started) in known)[:MAX_LISTED]
+    if stuck:
+        said = "; ".join(f"process {process.pid} ({process.name}) of job {one.job} outlives SIGKILL" for process in stuck)
+        return Tried((Finding("leftover", NodeHealth.BAD, said),), stuck)
+    if ended or why:  # those that came meanwhile have not had their time
+        return _stays(left, one, why or "more came while they were ended")
+    return Tried()
+
+
+def _any_job(admin: SlurmAdmin, node: str, user_id: int) -> str:
+    """Why nothing may be touched. A job that is cleaned up counts too: its Epilog is at it."""
+    try:
+        if numbers := [number for number, owner, _ in admin.jobs_on(node) if owner == user_id]:
+            return f"job {numbers[0]} of the same user is here"
+        return SLURM_USERS if admin.slurm_user() == user_id else ""
+    except FtslurmError as error:
+        return str(error)
+
+
+def _stays(left: Left, one: Unfinished, why: str) -> Tried:
+    return Tried((Finding("leftover", NodeHealth.UNKNOWN, f"{left} of job {one.job} stay: {why}"),))

@@ -13,12 +13,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.drains import drain, known_now
-from ftslurm.hooks.guarded import run_hook
-from ftslurm.hooks.hook_inputs import job_facts
+from ftslurm.hooks.hook_inputs import drain, job_facts, known_now, run_hook
+from ftslurm.hooks.leftovers import Tried, try_again
 from ftslurm.hooks.node_look import Looked, look
 from ftslurm.hooks.state_file import Memory
-from ftslurm.hooks.unfinished import Tried, try_again
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import NodeHealth, drain_reason, judge
 from ftslurm.slurm.admin import SlurmAdmin

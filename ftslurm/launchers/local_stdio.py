@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ftslurm.errors import LaunchFailed, UsageError
-from ftslurm.launchers.file_patterns import Kind, Target, read_target
-from ftslurm.launchers.local_environ import Simulated
-from ftslurm.launchers.local_layout import Layout, Place
+from ftslurm.launchers.local_layout import Layout, Place, Simulated
+from ftslurm.launchers.rank_logs import Kind, Target, read_target
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.values import dataclass
 

@@ -1,6 +1,6 @@
 """A small srun for one machine: it starts a command once per task, on nodes that are only names.
 
-    FTSLURM_LOCAL_NODES=local1,local2 FTSLURM_LOCAL_JOB=1 FTSLURM_LOCAL_STEP=0 \\
+    FTSLURM_LOCAL_NODES=local1,local2 FTSLURM_LOCAL_JOB=1 FTSLURM_LOCAL_STEP=0 \
         python -m ftslurm.launchers.local_step [SRUN OPTIONS] -- COMMAND...
 
 The local launcher runs it where srun would stand, for demos, tests and users without Slurm. What it knows of srun it does as
@@ -35,15 +35,58 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
-from ftslurm.launchers.file_patterns import expand_pattern
-from ftslurm.launchers.local_ends import Ended, describe_exits, step_status
-from ftslurm.launchers.local_environ import Simulated, exported, options_from, read_simulated, step_environ, task_environ
-from ftslurm.launchers.local_layout import Layout, Place, lay_out
+from ftslurm.launchers.local_layout import (
+    Layout,
+    Place,
+    Simulated,
+    exported,
+    lay_out,
+    options_from,
+    read_simulated,
+    step_environ,
+    task_environ,
+)
 from ftslurm.launchers.local_stdio import Stdio, pattern_values
+from ftslurm.launchers.rank_logs import expand_pattern
 from ftslurm.launchers.srun_options import has_flag, option_value
-from ftslurm.model.exits import from_returncode
-from ftslurm.model.text import visible
+from ftslurm.model.exits import ExitStatus, from_returncode
+from ftslurm.model.text import fold_numbers, visible
 from ftslurm.model.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    place: Place
+    status: ExitStatus
+    core: bool = False
+
+    def __str__(self) -> str:
+        if not self.status.signal:
+            return f"Exited with exit code {self.status.code}"
+        name = signal.strsignal(self.status.signal) or f"Unknown signal {self.status.signal}"
+        return name + (" (core dumped)" if self.core else "")
+
+
+def describe_exits(ended: Iterable[Ended]) -> list[str]:
+    """srun's lines: one for each node and kind of end, none for success. Source: _task_finish in launch_slurm.c."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for one in sorted(ended, key=lambda one: (one.place.slot, one.place.rank)):
+        if not one.status.ok:
+            groups.setdefault((one.place.node, str(one)), []).append(one.place.rank)
+    return [
+        f"error: {node}: {'task' if len(ranks) == 1 else 'tasks'} {fold_numbers(ranks)}: {how}"
+        for (node, how), ranks in groups.items()
+    ]
+
+
+def step_status(statuses: Iterable[ExitStatus]) -> int:
+    """srun's own: the highest signal, as 128+n, before the highest exit code."""
+    statuses = list(statuses)
+    killed_by = max((status.signal for status in statuses), default=0)
+    return 128 + killed_by if killed_by else max((status.code for status in statuses), default=0)
+
+
+# --- a small srun for one machine: it starts a command once per task, on nodes that are only names
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ABORT_WINDOW_S = 1.0  # between two SIGINTs that mean "at once" (_handle_intr in srun_job.c)

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.same_share import REPLACED, by_cpu, same_share
-from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
+from ftslurm.launchers.srun_options import REPLACED, Component, by_cpu, has_flag, option_value, same_share, without
 from ftslurm.model.layout import Layout, Share
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import fold_numbers, whole

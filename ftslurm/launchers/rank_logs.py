@@ -1,22 +1,78 @@
-"""Files of their own for ranks, begun anew with each attempt, as torchrun and ft_launcher make them. Pure: the shims open them.
-
-    FOLDER/attempt_0/LOCAL_RANK/stdout.log, stderr.log, error.json     logs.folder, with logs.redirects and logs.tee
-    PREFIX_cycle0.log                                                  logs.cycle_files: both streams of all ranks, labelled
-
-Source: DefaultLogsSpecs in torch.distributed.elastic.multiprocessing; PipeBasedLogsSpecs in nvidia_resiliency_ext.
-"""
+"""The files that ranks write into: patterns of names, files of their own, and what the command line tells. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import PurePosixPath
 from string import Template
 
-from ftslurm.launchers.file_patterns import expand_pattern
+from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.settings.streams import STDERR, STDOUT, streams, streams_of
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
+
+MAX_WIDTH = 10  # of zero padding
+
+
+class Kind(Enum):
+    """What -i, -o and -e can ask for."""
+
+    ALL = "our own stream"
+    NONE = "/dev/null"
+    ONE = "our own stream for one task, /dev/null for the others"
+    FILE = "one file for all"
+    EACH = "a file by task or node"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    kind: Kind
+    task: int = 0
+    pattern: str = ""
+
+
+_FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")
+
+
+def read_target(text: str | None, tasks: int) -> Target:
+    """Source: fname_create in srun's fname.c."""
+    if text is None or text[:3].lower() == "all" or text.startswith("-"):
+        return Target(Kind.ALL)
+    if text.lower() == "none":
+        return Target(Kind.NONE)
+    task = whole(text)
+    if task is not None and task < tasks:
+        return Target(Kind.ONE, task=task)
+    if "\\" in text:  # srun's way to say that nothing is a pattern
+        return Target(Kind.FILE, pattern=text.replace("\\", "").replace("%", "%%"))
+    each = any(found[3] in "tnNu" for found in _FIELD.finditer(text) if found[3])
+    return Target(Kind.EACH if each else Kind.FILE, pattern=text)
+
+
+def letters_of(pattern: str) -> frozenset[str]:
+    return frozenset(found[3] for found in _FIELD.finditer(pattern) if found[3])
+
+
+def expand_pattern(pattern: str, values: Mapping[str, str], partly: bool = False) -> str:
+    """values: by letter. Numbers are padded with zeros to the width given, in `%J` the job's. partly: what has no value stays."""
+
+    def value_of(found: re.Match[str]) -> str:
+        if partly and (found[1] or found[3] not in values):
+            return found[0]
+        if found[1]:
+            return "%"
+        first, dot, rest = values[found[3]].partition(".") if found[3] == "J" else (values[found[3]], "", "")
+        width = 0 if found[3] in "uNx" else min(int(found[2][-9:] or 0), MAX_WIDTH)
+        return first.zfill(width) + dot + rest
+
+    return _FIELD.sub(value_of, pattern)
+
+
+# --- files of their own for ranks, begun anew with each attempt, as torchrun and ft_launcher make them. Pure: the shims open them
 
 _FILES = {STDOUT: "stdout.log", STDERR: "stderr.log"}
 NOWHERE = "/dev/null"
@@ -117,3 +173,54 @@ def cycle_file(path: str, cycle: int | str) -> str:
 def told(found: Mapping[int, StreamTo]) -> dict[str, list[object]]:
     """The message to a shim."""
     return {str(stream): [to.path, to.label, to.console, to.shown_label] for stream, to in found.items()}
+
+
+# --- the files that the ranks of a step write into, as far as its command line tells. Pure
+
+# How files are shared: each task its own, those of a node one, or all one.
+TASK, NODE, ONE = "task", "node", "one"
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """files: (how they are shared, pattern of an absolute path in which step, task and node are still open). label: lines begin
+    with the rank. errors: the pattern of stream 2's file, None where that is our own stream, empty where it is no file, or
+    nobody knows.
+    """
+
+    files: tuple[tuple[str, str], ...] = ()
+    label: bool = False
+    errors: str | None = ""
+
+
+def rank_files(options: Sequence[str], env: Mapping[str, str], job: int, user: str, folder: str) -> RankFiles:
+    """folder: where srun is called. What is one for all srun opens itself, the rest slurmstepd in the folder of the tasks.
+
+    Errors go where the output does, unless something else is said. A number names the only task that may print, of which
+    nothing is known here. Source: srun(1), "IO Redirection".
+    """
+    known = {
+        "j": str(job), "A": env.get("SLURM_ARRAY_JOB_ID", str(job)), "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294"),
+        "x": option_value(options, "job-name") or env.get("SLURM_JOB_NAME", "(null)"), "u": user,
+    }  # fmt: skip
+    known = {letter: value.replace("%", "%%") for letter, value in known.items()}  # the rest is filled in later
+    chdir = option_value(options, "chdir") or folder
+    out = option_value(options, "output") or env.get("SLURM_STDOUTMODE")
+    err = option_value(options, "error") or env.get("SLURM_STDERRMODE")
+    found: dict[str, tuple[str, str]] = {}
+    errors: str | None = ""
+    for stream, text in (("1", out), ("2", err or out)):
+        if text is not None and whole(text) is not None:
+            continue
+        target = read_target(text, 0)
+        if stream == "2" and target.kind is Kind.ALL:
+            errors = None
+        if target.kind in (Kind.FILE, Kind.EACH):
+            each = target.kind is Kind.EACH
+            how = TASK if "t" in letters_of(target.pattern) else NODE if each else ONE
+            base = chdir if each and chdir.startswith("/") else folder
+            path = target.pattern if target.pattern.startswith("/") else f"{base}/{target.pattern}"
+            found[stream] = (how, expand_pattern(path, known, partly=True))
+    files = tuple(dict.fromkeys(found.values()))
+    errors = found["2"][1] if "2" in found else errors
+    return RankFiles(files, has_flag(options, "label") or "SLURM_LABELIO" in env, errors)

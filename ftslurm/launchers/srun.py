@@ -10,8 +10,7 @@ from ftslurm.launchers import placement
 from ftslurm.launchers.containers import CONTAINER_VARIABLES, Runtime, runtime_of, with_mount
 from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part
 from ftslurm.launchers.python import Python, in_bundle
-from ftslurm.launchers.same_share import REPLACED, same_share
-from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value, without
+from ftslurm.launchers.srun_options import REPLACED, Component, has_flag, join_components, option_value, same_share, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.layout import Layout, Share
 from ftslurm.model.nodes import fold

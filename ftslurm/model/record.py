@@ -324,7 +324,7 @@ class Drilled:
 @dataclass(frozen=True, slots=True)
 class OutputTo:
     """Where the output of this ftrun goes. files: those that it and the batch script print into. ranks: (how shared, pattern)
-    of those that srun makes (launchers/rank_files.py). label: lines begin with the rank. logs: files that the ranks
+    of those that srun makes (launchers/rank_logs.py). label: lines begin with the rank. logs: files that the ranks
     get of their own at each attempt (launchers/rank_logs.py), as JSON.
     """
 

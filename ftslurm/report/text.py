@@ -14,10 +14,9 @@ from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted
 from ftslurm.report.card import Card, lines
-from ftslurm.report.folding import Again, folded
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import in_a_line
-from ftslurm.report.view import AttemptView, RemedyView, Status, VerdictView
+from ftslurm.report.view import Again, AttemptView, RemedyView, Status, VerdictView, folded
 from ftslurm.report.words import span
 
 

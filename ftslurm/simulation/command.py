@@ -8,7 +8,7 @@ from typing import Any
 
 from ftslurm.catalogs.codebook import CodeBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
-from ftslurm.config.settings_files import Request
+from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.config.text_files import read_text
 from ftslurm.errors import PolicyError, UsageError
 from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
@@ -19,13 +19,61 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
-from ftslurm.simulation.alike import with_few_nodes
 from ftslurm.simulation.past import Past, pairs
 from ftslurm.simulation.play import Outcome, play
-from ftslurm.simulation.policies import IN_FORCE, policies, why_not
-from ftslurm.simulation.rates import random_trace, rate_of
-from ftslurm.simulation.reading import plan_with, read_trace
-from ftslurm.simulation.trace import Fault, Kind, Trace
+from ftslurm.simulation.rates import random_trace, rate_of, with_few_nodes
+from ftslurm.simulation.trace import Fault, Kind, Trace, plan_with, read_trace
+
+MOST = 12
+IN_FORCE = "in force"
+
+
+def named(text: str) -> tuple[str, dict[str, str]]:
+    """`NAME:key=value,...` -> name and settings. A value may have commas: `ladder=hang-restart,fail`. Raises: UsageError."""
+    name, _, rest = text.partition(":")
+    values: dict[str, str] = {}
+    last = ""
+    for piece in rest.split(",") if rest else ():
+        key, equals, value = piece.partition("=")
+        if equals:
+            last = key.strip()
+            values[last] = value
+        elif last:
+            values[last] += f",{piece}"
+        else:
+            break
+    if not name or not values:
+        raise UsageError(f"--with {text}: a name and settings are wanted", hint="such as --with spare:nodes.spares=1")
+    return name, values
+
+
+def policies(base: Request, others: Sequence[str], files: Sequence[str], env: Mapping[str, str]) -> dict[str, Settings]:
+    """By name, the one in force first. Raises: PolicyError, UsageError."""
+    found = {IN_FORCE: settings_in_force(base, env).settings}
+    for text in others:
+        name, values = named(text)
+        laid_over = {**(base.values or {}), **{key: (value, f"--with {name}:{key}") for key, value in values.items()}}
+        _add(found, name, settings_in_force(replace(base, values=laid_over), env).settings)
+    for path in files:
+        name = path.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
+        _add(found, name, settings_in_force(replace(base, policy=path), env).settings)
+    return found
+
+
+def _add(found: dict[str, Settings], name: str, settings: Settings) -> None:
+    if name in found:
+        raise UsageError(f"two policies are called {name}", hint="give one of them another name")
+    if len(found) >= MOST:
+        raise UsageError(f"more than {MOST} policies", hint="compare fewer at once")
+    found[name] = settings
+
+
+def why_not(name: str, settings: Settings) -> str:
+    """What of a policy cannot be simulated; empty if all can."""
+    return f"{name}: mode {settings.mode} cannot be simulated, only sync" if settings.mode != "sync" else ""
+
+
+# --- `ftslurm simulate`, from texts to texts: reads trace and policies, plays one against the other
 
 VENDORS = ("ascend", "nvidia", "amd")
 USUAL_DAYS = 30.0

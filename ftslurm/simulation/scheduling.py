@@ -25,10 +25,9 @@ from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.ladder.situation import ACTS
 from ftslurm.policies.weigh.spread import on_the_whole
-from ftslurm.simulation.clockwork import EPOCH, Agenda, Part
+from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, Training
 from ftslurm.simulation.cluster import Cluster
 from ftslurm.simulation.trace import Fault, JobPlan
-from ftslurm.simulation.training import Training
 
 SIGKILL, SIGTERM = 9, 15
 CAN = frozenset(

@@ -5,11 +5,15 @@ Times in seconds; `at` counts from the first start of the job. Nodes are counted
 
 from __future__ import annotations
 
-from dataclasses import field
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Fault as DeviceFault
+from ftslurm.model.settings.tree import choice, count, lasting, suggestion, switch, value_of
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 
@@ -133,3 +137,234 @@ class Trace:
     @property
     def until(self) -> float:
         return self.plan.until_s or max((fault.at for fault in self.faults), default=0.0) + 86400.0
+
+
+# --- reads a trace: YAML with `job:` and `faults:`, or JSON Lines, of which one is `{"job": {...}}` and each other one a fault
+# Every mistake is told with file and line.
+
+MOST_NODES, MOST_FAULTS, LONGEST_S = 100_000, 100_000, 10 * 365 * 86400.0
+MAX_DEPTH = 4
+# What a fault of each kind may say, besides `at`, `kind`, `node` and `rank`.
+_OF_DEVICE = ("code", "device", "vendor", "heals", "for")
+_OF_CRASH = ("status", "signal", "class", "retriable", "confidence", "signature", "blames", "program")
+SAYS: Mapping[Kind, tuple[str, ...]] = {
+    Kind.DEVICE: _OF_DEVICE,
+    Kind.CRASH: _OF_CRASH,
+    Kind.HANG: ("network",),
+    Kind.NODE_DEATH: ("for", "hangs_up"),
+    Kind.PREEMPTION: ("warning", "wait"),
+    Kind.REQUEUE: ("wait",),
+}
+# Names of a file that are others in the program.
+_FIELDS = {"class": "error_class", "for": "for_s", "warning": "warning_s", "wait": "wait_s"}
+
+
+def read_trace(text: str, place: str) -> Trace:
+    """place: the file, for messages. Raises: PolicyError."""
+    entries = list(_json_lines(text, place) if text.lstrip().startswith("{") else _yaml(text, place))
+    jobs = [entry for entry in entries if entry[1] == "job"]
+    if len(jobs) > 1:
+        raise _wrong(place, jobs[1][0], "the job is here twice", "keep one")
+    plan = plan_with(jobs[0][2], f"{place}, line {jobs[0][0]}") if jobs else JobPlan()
+    faults = [_fault(tree, f"{place}, line {line}", line) for line, what, tree in entries if what == "fault"]
+    if len(faults) > MOST_FAULTS:
+        raise PolicyError(f"{place}: {len(faults)} faults; at most {MOST_FAULTS} can be simulated", hint="take a shorter time")
+    return Trace(plan, tuple(sorted(faults, key=lambda fault: fault.at)), place)
+
+
+Entry = tuple[int, str, Mapping[str, Any]]
+
+
+def _json_lines(text: str, place: str) -> Iterator[Entry]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            tree = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _wrong(place, number, f"not JSON: {getattr(error, 'msg', 'nested too deep')}") from None
+        if not isinstance(tree, dict):
+            raise _wrong(place, number, "a line of a trace is an object")
+        if "job" in tree:
+            yield number, "job", _mapping(tree["job"], place, number, "job")
+        else:
+            yield number, "fault", tree
+
+
+def _yaml(text: str, place: str) -> Iterator[Entry]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _not_too_deep(text, place, loader)
+        root: Any = yaml.compose(text, Loader=loader)
+        if root is None:
+            return
+        for key, value in _pairs(root, place, "a trace has `job` and `faults`"):
+            line = key.start_mark.line + 1
+            if key.value == "job":
+                yield line, "job", _built(value, place)
+            elif key.value == "faults":
+                if value.id != "sequence":
+                    raise _wrong(place, line, "`faults` is a list")
+                for item in value.value:
+                    yield item.start_mark.line + 1, "fault", _built(item, place)
+            else:
+                near = suggestion(str(key.value), ("job", "faults"))
+                raise _wrong(place, line, f"`{key.value}` is not a part of a trace{near}", "a trace has `job` and `faults`")
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise _wrong(place, mark.line + 1 if mark else 1, f"not YAML: {getattr(error, 'problem', None) or error}") from None
+
+
+def _not_too_deep(text: str, place: str, loader: Any) -> None:
+    """The events come without recursion, and show what would make a tree of any size out of a few lines."""
+    import yaml
+
+    depth = 0
+    event: Any
+    for event in yaml.parse(text, Loader=loader):
+        kind = type(event).__name__
+        depth += kind in ("MappingStartEvent", "SequenceStartEvent")
+        depth -= kind in ("MappingEndEvent", "SequenceEndEvent")
+        if depth > MAX_DEPTH:
+            raise _wrong(place, event.start_mark.line + 1, f"nested more than {MAX_DEPTH} deep", "is it a trace?")
+        if kind == "AliasEvent":
+            raise _wrong(place, event.start_mark.line + 1, "aliases (`*name`) are not supported", "write it out")
+
+
+def _pairs(node: Any, place: str, what: str) -> Iterator[tuple[Any, Any]]:
+    if node.id != "mapping":
+        raise _wrong(place, node.start_mark.line + 1, what)
+    seen = set()
+    for key, value in node.value:
+        if key.value in seen:
+            raise _wrong(place, key.start_mark.line + 1, f"`{key.value}` is here twice", "keep one")
+        seen.add(key.value)
+        yield key, value
+
+
+def _built(node: Any, place: str) -> dict[str, Any]:
+    """Every value is read as it is written: what it means is said by its name."""
+    found = {}
+    for key, value in _pairs(node, place, "names and values are wanted here"):
+        if value.id != "scalar":
+            raise _wrong(place, value.start_mark.line + 1, f"`{key.value}` is one value")
+        found[str(key.value)] = str(value.value)
+    return found
+
+
+def _mapping(value: Any, place: str, line: int, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(place, line, f"`{what}` is an object")
+    return value
+
+
+def _wrong(place: str, line: int, what: str, hint: str = "correct it") -> PolicyError:
+    return PolicyError(f"{place}, line {line}: {what}", hint=hint)
+
+
+# --- values
+
+
+def seconds(value: Any) -> float:
+    """A duration with its unit, or a number of seconds as JSON writes it."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    found = float(value) if number else lasting(value)
+    if not 0 <= found <= LONGEST_S:
+        raise ValueError(f"`{value}` is out of range for a time: 0 s to 10 years")
+    return found
+
+
+def _words(value: Any) -> str:
+    text = str(value).strip()
+    if not 0 < len(text) <= 128 or not text.isprintable():
+        raise ValueError("a name of 1 to 128 printable characters is wanted")
+    return text
+
+
+def _one_of(members: type[Enum]) -> Callable[[Any], Enum]:
+    """yes and no are true and false to YAML."""
+    word = choice(*(str(member.value) for member in members))
+
+    def parse(value: Any) -> Enum:
+        said = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value).lower()
+        return members(word(said))
+
+    return parse
+
+
+def _kind_of(default: Any) -> Callable[[Any], Any]:
+    if isinstance(default, bool) or default is None:
+        return switch
+    if isinstance(default, Enum):
+        return _one_of(type(default))
+    if isinstance(default, float):
+        return seconds
+    return _words if isinstance(default, str) else _NUMBER
+
+
+_NUMBER = count(0, MOST_NODES * 64)
+_RANGES = {"nodes": count(1, MOST_NODES), "tasks_per_node": count(1, 64), "other_nodes": count(0, MOST_NODES)}
+_PLAN = {one.name.removesuffix("_s"): one for one in fields(JobPlan)}
+_PLAN_KINDS = {name: _RANGES.get(name) or _kind_of(one.default) for name, one in _PLAN.items()}
+_KIND = _one_of(Kind)
+_FAULT_KINDS = {one.name: _kind_of(one.default) for one in fields(Fault) if one.default is not MISSING}
+_ABOVE_NOTHING = ("step", "checkpoint", "device_look", "repair", "person")
+
+
+def plan_words() -> list[tuple[str, str, str]]:
+    """(name, default, what) of all that a job may say, for the reference."""
+    return [(name, _shown(one.default), _what(one.metadata)) for name, one in _PLAN.items()]
+
+
+def _what(metadata: Mapping[str, str]) -> str:
+    return metadata["what"] + (f" (measured: {metadata['source']})" if metadata["source"] else "")
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    return f"{default:g}s" if isinstance(default, float) else str(default)
+
+
+def plan_with(tree: Mapping[str, Any], place: str, plan: JobPlan | None = None) -> JobPlan:
+    """plan: what holds where `tree` says nothing. Raises: PolicyError."""
+    found = {}
+    for name, raw in tree.items():
+        one = _PLAN.get(name)
+        if one is None:
+            raise PolicyError(f"{place}: the job has no `{name}`{suggestion(str(name), _PLAN)}", hint="correct the name")
+        found[one.name] = _value(name, raw, _PLAN_KINDS[name], place)
+        if name in _ABOVE_NOTHING and not found[one.name]:
+            raise PolicyError(f"{place}: {name}: it takes some time", hint="write a duration such as 10s")
+    return replace(plan or JobPlan(), **found)
+
+
+def _fault(tree: Mapping[str, Any], place: str, line: int) -> Fault:
+    for name in ("at", "kind"):
+        if name not in tree:
+            raise PolicyError(f"{place}: a fault needs `{name}`", hint="such as at: 2h, kind: crash")
+    kind: Kind = _value("kind", tree["kind"], _KIND, place)
+    found: dict[str, Any] = {"kind": kind, "at": _value("at", tree["at"], seconds, place), "line": line}
+    for name, raw in tree.items():
+        if name in ("at", "kind"):
+            continue
+        if name not in SAYS[kind] and name not in ("node", "rank"):
+            known = ("at", "kind", "node", "rank", *SAYS[kind])
+            raise PolicyError(f"{place}: a fault of kind {kind.value} has no `{name}`{suggestion(str(name), known)}",
+                              hint=f"it has {', '.join(known)}")  # fmt: skip
+        field = _FIELDS.get(name, name)
+        found[field] = _value(name, raw, _FAULT_KINDS[field], place)
+    if kind is Kind.DEVICE and not found.get("code"):
+        raise PolicyError(f"{place}: a device fault needs its `code`", hint="such as code: 80E01801, or code: Xid 79")
+    if kind in (Kind.DEVICE, Kind.NODE_DEATH) and not found.get("node") and "rank" not in found:
+        raise PolicyError(f"{place}: it does not say where", hint="node: 3 is a node of the cluster, rank: 5 where that runs")
+    return Fault(**found)
+
+
+def _value(name: str, raw: Any, kind: Callable[[Any], Any], place: str) -> Any:
+    return value_of(kind, raw, f"{place}: {name}", hint="correct it")
+
+
+__all__ = ["SAYS", "plan_with", "plan_words", "read_trace", "seconds"]

@@ -16,7 +16,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.advice import advice, codes_of
 from ftslurm.policies.node.health import PREFIX
-from ftslurm.report.nodes import LeftBy, NodeReport
+from ftslurm.report.site import LeftBy, NodeReport
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import NodeView, SlurmClient
 from ftslurm.slurm.parse import seconds

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.system import shared_memory
-from ftslurm.system.shared_memory import files_of, remove_files, remove_segments, segments_of
+from ftslurm.system import remains
+from ftslurm.system.remains import files_of, remove_files, remove_segments, segments_of
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as
 
 # POSIX and System V, each user's own; closed to herself, and deep.
@@ -58,7 +58,7 @@ def test_a_folder_that_she_closed_to_herself_goes() -> None:
 
 
 def test_as_many_files_as_she_likes_are_found_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "MAX_FILES", 1000)
+    monkeypatch.setattr(remains, "MAX_FILES", 1000)
     run_as(OWNER, MANY)
     rounds = 0
     while found := [file for file in files_of(OWNER) if file.name.startswith("ftslurm-many")]:

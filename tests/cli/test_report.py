@@ -106,7 +106,7 @@ def test_a_page_without_its_extra_says_what_to_install(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delattr("ftslurm.report.page.html", raising=False)
     monkeypatch.delattr("ftslurm.report.page.plots", raising=False)
-    monkeypatch.delattr("ftslurm.report.page.svg", raising=False)
+    monkeypatch.delattr("ftslurm.report.page.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, _, err = tell(capsys, "7", "--format", "html")
     assert status == 72 and "pip install 'ftslurm[report]'" in err

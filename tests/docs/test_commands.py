@@ -27,7 +27,7 @@ from ftslurm.launchers.srun_options import split_command_line
 from ftslurm.ledger.journal import from_line
 from ftslurm.model.settings.tree import resolve
 from ftslurm.notify.deliver import read_destinations
-from ftslurm.simulation.reading import read_trace
+from ftslurm.simulation.trace import read_trace
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_code, in_the_text
 
 BIN = Path(sys.executable).parent

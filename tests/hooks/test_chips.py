@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import SlurmUnavailable
-from ftslurm.hooks import chips, epilog
+from ftslurm.hooks import epilog
 from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.job import JobId
@@ -55,13 +55,13 @@ class Admin:
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
     probe = Probe()
-    monkeypatch.setattr(chips, "choose_probes", lambda *_: (probe,))
+    monkeypatch.setattr(epilog, "choose_probes", lambda *_: (probe,))
     return probe
 
 
 def reset(state: Path, admin: Admin, left_s: float = 800.0) -> list[str]:
     settings = HookSettings(state=str(state), reset_wait_s=180.0)
-    return chips.reset_idle_chips(settings, FACTS, admin, time.monotonic() + left_s)  # type: ignore[arg-type]
+    return epilog.reset_idle_chips(settings, FACTS, admin, time.monotonic() + left_s)  # type: ignore[arg-type]
 
 
 def test_the_codes_are_on_record_before_the_reset_takes_them_away(probe: Probe, tmp_path: Path) -> None:

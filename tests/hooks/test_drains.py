@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ftslurm.hooks.drains import known_now
+from ftslurm.hooks.hook_inputs import known_now
 from ftslurm.hooks.state_file import Remembered
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system.commands import CommandResult

@@ -13,7 +13,7 @@ from ftslurm.model.exits import Process
 from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.leftovers import Whose
-from ftslurm.system.shared_memory import File
+from ftslurm.system.remains import File
 
 ME = 1000
 FACTS = JobFacts(JobId(5), ME, "c", "n1")
@@ -60,12 +60,12 @@ class Node:
         monkeypatch.setattr(leftovers, "_end_at_one_stroke", self._end)
         monkeypatch.setattr(leftovers, "stuck_among", lambda left: tuple(one for one in left if one.pid in self.stuck))
         monkeypatch.setattr(leftovers, "all_processes", self._look)
-        monkeypatch.setattr(leftovers.waits, "abort_fuse", lambda *_: 0)
-        monkeypatch.setattr(leftovers.waits, "are_users_doing", lambda _: self.of_a_user)
+        monkeypatch.setattr(leftovers.remains, "abort_fuse", lambda *_: 0)
+        monkeypatch.setattr(leftovers.remains, "are_users_doing", lambda _: self.of_a_user)
         monkeypatch.setattr(leftovers, "end_processes", lambda doomed, *_: self.ended.append([one.pid for one in doomed]))
-        monkeypatch.setattr(leftovers.shared_memory, "files_of", lambda user_id: self.files)
-        monkeypatch.setattr(leftovers.shared_memory, "segments_of", lambda user_id: ())
-        monkeypatch.setattr(leftovers.shared_memory, "remove_files", self._remove)
+        monkeypatch.setattr(leftovers.remains, "files_of", lambda user_id: self.files)
+        monkeypatch.setattr(leftovers.remains, "segments_of", lambda user_id: ())
+        monkeypatch.setattr(leftovers.remains, "remove_files", self._remove)
 
     def _look(self) -> Mapping[int, Process]:
         pids = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
@@ -135,9 +135,9 @@ def test_nor_is_its_shared_memory(node: Node) -> None:
 def test_more_files_than_one_look_shows_all_go_before_they_are_said_to_be_gone(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers.shared_memory, "MAX_FILES", 2)
+    monkeypatch.setattr(leftovers.remains, "MAX_FILES", 2)
     rest = [tuple(File(name, 1) for name in names) for names in ("ab", "cd", "e", "")]
-    monkeypatch.setattr(leftovers.shared_memory, "files_of", lambda user_id: rest.pop(0))
+    monkeypatch.setattr(leftovers.remains, "files_of", lambda user_id: rest.pop(0))
     said = node.clear(Admin([SELF]))
     assert "2 or more files" in said and said.endswith("are gone") and [file.name for file in node.removed] == list("abcde")
 

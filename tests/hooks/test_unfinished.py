@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import SlurmUnavailable
-from ftslurm.hooks import leftovers, prolog, unfinished
+from ftslurm.hooks import leftovers, prolog
 from ftslurm.hooks.node_look import Looked
 from ftslurm.hooks.state_file import Memory, Remembered, Unfinished
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import Finding, NodeHealth
-from ftslurm.system.shared_memory import File
+from ftslurm.system.remains import File
 from tests.hooks.test_leftovers import ME, OTHER, SELF, Admin, Node
 
 OWED = Unfinished(ME, "5")
@@ -46,7 +46,7 @@ def owed(node: Node) -> tuple[Unfinished, ...]:
 def begin_job(monkeypatch: pytest.MonkeyPatch, node: Node, admin: Admin, limit_s: float = 20.0) -> tuple[bool, str]:
     """The Prolog of job 7, on a node of which nothing else speaks."""
     monkeypatch.setattr(prolog, "look", lambda settings, name, known: Looked((Finding("command", NodeHealth.GOOD),), known))
-    for module in (prolog, unfinished):
+    for module in (prolog, leftovers):
         monkeypatch.setattr(module, "SlurmAdmin", lambda timeout_s: admin)
     env = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1001"}
     return prolog.check(HookSettings(state=node.settings.state, limit_s=limit_s, kill_wait_s=0.0, kill_grace_s=0.0), env)
@@ -135,5 +135,5 @@ def test_a_site_that_wants_nothing_cleared_away_has_it_so(monkeypatch: pytest.Mo
     node.looks = [[20]]
     node.clear(Silent())
     settings = HookSettings(state=node.settings.state, leftovers=False)
-    assert unfinished.try_again(settings, "n1", memory(node), owed(node), time.monotonic() + 60.0).findings == ()
+    assert leftovers.try_again(settings, "n1", memory(node), owed(node), time.monotonic() + 60.0).findings == ()
     assert not node.ended

@@ -18,18 +18,22 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.file_patterns import Kind, Target, expand_pattern, read_target
-from ftslurm.launchers.local_ends import Ended, describe_exits, step_status
-from ftslurm.launchers.local_environ import (
+from ftslurm.launchers.local_layout import (
+    Layout,
+    Place,
     Simulated,
+    distribute,
     exported,
     in_slot_order,
+    lay_out,
+    nodes_asked,
     options_from,
     step_environ,
     task_environ,
 )
-from ftslurm.launchers.local_layout import Layout, Place, distribute, lay_out, nodes_asked
 from ftslurm.launchers.local_stdio import Labeller
+from ftslurm.launchers.local_step import Ended, describe_exits, step_status
+from ftslurm.launchers.rank_logs import Kind, Target, expand_pattern, read_target
 from ftslurm.model.exits import ExitStatus, from_shell
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.launchers.rank_files import NODE, ONE, TASK, RankFiles, rank_files
+from ftslurm.launchers.rank_logs import NODE, ONE, TASK, RankFiles, rank_files
 
 W = "/work"
 

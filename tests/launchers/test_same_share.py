@@ -8,9 +8,8 @@ import pytest
 
 from ftslurm.launchers.placement import parts
 from ftslurm.launchers.python import Python
-from ftslurm.launchers.same_share import megabytes, same_share
 from ftslurm.launchers.srun import SrunLauncher
-from ftslurm.launchers.srun_options import Component
+from ftslurm.launchers.srun_options import Component, megabytes, same_share
 from ftslurm.model.layout import Layout, Share
 
 FOUR = (Share(4, 2), Share(4, 2))

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from ftslurm.cli.site.metrics import metrics as door
+from ftslurm.cli.site import metrics as door
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store

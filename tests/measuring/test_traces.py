@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from ftslurm.cli.site.metrics import metrics as door
+from ftslurm.cli.site import metrics as door
 from ftslurm.errors import StateError, UsageError
 from ftslurm.model import record as rec
 from ftslurm.report.spans import MAX_EVENTS, spans

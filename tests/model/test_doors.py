@@ -52,7 +52,7 @@ _SHOWS = {
 }  # fmt: skip
 _OURS = {
     ("cli/ftrun.py", "print(help_text())"), ("cli/ftrun.py", "print(f'ftslurm {ftslurm.__version__}')"),
-    ("hooks/guarded.py", "syslog.syslog(sentence)"), ("hooks/guarded.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
+    ("hooks/hook_inputs.py", "syslog.syslog(sentence)"), ("hooks/hook_inputs.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
     # For programs: JSON, or lines that a shell evaluates.
     ("wrapper/node_check.py", "print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))"),
     ("wrapper/script_look.py", "print(answer_text(*look(int(sys.argv[1]), os.environ), {}))"),
@@ -62,13 +62,13 @@ _OURS = {
     ("cli/jobs/logs.py", "sys.stdout.buffer.write(piece)"),  # not to a terminal, or asked for
     ("launchers/local_step.py", "os.write(2, f'{visible(text)}\\n'.encode())"),
     ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),
-    ("cli/jobs/analyze.py", "sys.exit(STATUS[found.verdict.retriable])"),
-    ("cli/jobs/analyze.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
+    ("cli/jobs/explain.py", "sys.exit(STATUS[found.verdict.retriable])"),
+    ("cli/jobs/explain.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
     ("wrapper/controller/people.py", "print('\\n'.join((f'{SPEAKER}{visible(text)}' for text in texts)), file=self._err, flush=True)"),
     ("cli/ft_launcher/command.py", "print(_about())"),
     ("cli/completion.py", "click.echo(made(command, {}, name, f'_{name.upper()}_COMPLETE').source())"),
     ("cli/ftslurm.py", "print(f'ftslurm: the output cannot be written: {error.strerror}', file=sys.stderr)"),
-    ("cli/site/nodes.py", "click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))"),
+    ("cli/site.py", "click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))"),
 }  # fmt: skip
 
 

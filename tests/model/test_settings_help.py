@@ -12,7 +12,7 @@ from rich.console import Console
 from ftslurm.model.settings import hook_settings
 from ftslurm.model.settings import tree as settings
 from ftslurm.policies.ladder.ladder import rung_words
-from ftslurm.report.explain.ladder import as_json, print_ladder
+from ftslurm.report.explain.terms import ladder_as_json, print_ladder
 
 ALL = [*settings.LEAVES.values(), *hook_settings.LEAVES.values()]
 # Words of the glossary's right-hand column, and inversions.
@@ -42,6 +42,6 @@ def test_explain_shows_value_place_default_and_effect() -> None:
     out = io.StringIO()
     print_ladder(Console(file=out, width=200), resolved, rung_words())
     assert re.search(r"stop\.grace +1m +\[policy\.yaml, line 3; default 20s\] +time from SIGTERM to SIGKILL", out.getvalue())
-    shown = as_json(resolved)["settings"]["stop.grace"]
+    shown = ladder_as_json(resolved)["settings"]["stop.grace"]
     assert (shown["value"], shown["default"], shown["variable"]) == (60.0, 20.0, "FTRUN_STOP_GRACE")
     assert shown["takes"] == "a duration, such as 20s, 5m, 24h or 2d"

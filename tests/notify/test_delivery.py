@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ftslurm.cli.site.notify import notify as door
+from ftslurm.cli.site import notify as door
 from ftslurm.errors import StateError
 from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Settings

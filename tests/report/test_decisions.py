@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ftslurm.model import record as rec
 from ftslurm.report import view
-from ftslurm.report.explain import ladder, shown
+from ftslurm.report.explain import decisions, terms
 from ftslurm.report.explain.decisions import Evidence, Explanations, explained, numbered
 from tests.report.ledgers import SCRIPT, big_job
 
@@ -55,9 +55,9 @@ def told(records: list[rec.Record], number: int = 0, width: int = 0) -> str:
     if number:
         one = numbered(found.decisions, number)
         assert one is not None
-        shown.print_decision(console, job, one)
+        decisions.print_decision(console, job, one)
     else:
-        shown.print_decisions(console, job, found)
+        decisions.print_decisions(console, job, found)
     return out.getvalue()
 
 
@@ -141,18 +141,18 @@ def test_for_programs() -> None:
     records = [run(), PLACES, begun(1, 0), *failed()]
     job, found = view.status(records), explained(records)
     assert job is not None
-    whole, one = shown.as_json(job, found), shown.as_json(job, found, found.decisions[0])
+    whole, one = decisions.as_json(job, found), decisions.as_json(job, found, found.decisions[0])
     assert whole["decisions"] == one["decisions"] and whole["since"] == [] and "since" not in one
     assert whole["decisions"][0]["settings"][0]["place"] == "--ft-set"
     assert isinstance(found, Explanations)
 
 
 def test_the_ladder_of_a_job_is_that_of_its_ledger() -> None:
-    known = ladder.of_job([run(), PLACES])
+    known = terms.of_job([run(), PLACES])
     assert known is not None and known[1] == ()
     assert known[0].settings.in_place is False and known[0].places["max_restarts"] == "p.yaml, line 2"
     told = {"max_restarts": "4", "mode": "async", "no.such": "1"}
-    old = ladder.of_job([rec.RunBegan(T, "r", "7", "c", 0, "k", "x", "n1", settings=told)])
+    old = terms.of_job([rec.RunBegan(T, "r", "7", "c", 0, "k", "x", "n1", settings=told)])
     assert old is not None and old[1] == ("no.such",)
     assert (old[0].settings.max_restarts, old[0].places["mode"]) == (4, "the job; where is not recorded")
-    assert ladder.of_job([rec.RunBegan(T, "r", "7", "c", 0, "k", "x", "n1")]) is None
+    assert terms.of_job([rec.RunBegan(T, "r", "7", "c", 0, "k", "x", "n1")]) is None

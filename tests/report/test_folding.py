@@ -6,9 +6,8 @@ import io
 
 from rich.console import Console
 
-from ftslurm.report.folding import Again, folded
 from ftslurm.report.text import print_history
-from ftslurm.report.view import AttemptView, attempts, status
+from ftslurm.report.view import Again, AttemptView, attempts, folded, status
 from tests.stories.replay import Job, requeueing
 
 

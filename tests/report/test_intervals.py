@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.report.account.intervals import mtbf
+from ftslurm.report.account.jobs import mtbf
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
 from ftslurm.report.account.job import JobAccount, account, since, with_story
 from ftslurm.report.account.jobs import jobs_account
-from ftslurm.report.page import as_json, html, markdown
+from ftslurm.report.page import html, plain
 from ftslurm.report.page import job as job_page
 from ftslurm.report.page import jobs as jobs_page
 from ftslurm.report.page.document import Document, duration, hours, percent
@@ -107,7 +107,7 @@ def test_the_policy_forbids_all_but_the_page_s_own_style(pages: dict[str, Path],
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_no_control_character_reaches_a_page_or_a_terminal(pages: dict[str, Path], name: str) -> None:
     document, _ = DOCUMENTS[name]
-    for text in (pages[name].read_text(encoding="utf-8"), markdown.render(document)):
+    for text in (pages[name].read_text(encoding="utf-8"), plain.render(document)):
         assert not [char for char in text if not char.isprintable() and char != "\n"]
 
 
@@ -121,7 +121,7 @@ def test_what_is_huge_is_cut(pages: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_nothing_in_a_ledger_becomes_markdown(name: str) -> None:
-    text = markdown.render(DOCUMENTS[name][0])
+    text = plain.render(DOCUMENTS[name][0])
     lines = [line for line in text.splitlines() if not line.startswith("    ")]
     assert not [line for line in lines if re.search(r"(?<!\\)<|\]\(|(?<!\\)`", line)]
     ours = {section.title for section in DOCUMENTS[name][0].sections}
@@ -132,7 +132,7 @@ def test_nothing_in_a_ledger_becomes_markdown(name: str) -> None:
 
 
 def test_a_report_reads_well_in_a_terminal() -> None:
-    text = markdown.render(DOCUMENTS["job"][0])
+    text = plain.render(DOCUMENTS["job"][0])
     assert "n[2-11,13-25,27-64,81-83] (512 ranks, 512 GPUs)" in text
     assert re.search(r"\|   3 \| \S+ \S+ \| hang +\| node-replacement +\| 10 min 12 s \| 34 s \|  4.0 s \|", text)
     assert "dataset.py:88" in text and "Why node-replacement, and not a rung before it" in text
@@ -177,7 +177,7 @@ def test_only_what_came_after_the_given_moment_counts() -> None:
     assert since(BIG, T - 5) is BIG
 
 
-@pytest.mark.parametrize("found", [as_json.of_job(BIG), as_json.of_job(EVIL), as_json.of_jobs(JOBS)])
+@pytest.mark.parametrize("found", [plain.of_job(BIG), plain.of_job(EVIL), plain.of_jobs(JOBS)])
 def test_json_is_json_and_adds_up(found: dict[str, object]) -> None:
     again = json.loads(json.dumps(found, allow_nan=False))
     assert again["version"] == 1

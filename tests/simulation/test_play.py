@@ -14,7 +14,7 @@ from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
-from ftslurm.simulation import alike
+from ftslurm.simulation import rates
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.command import Asked, simulate
 from ftslurm.simulation.play import Outcome, play
@@ -204,8 +204,8 @@ def test_nodes_to_which_nothing_happens_change_nothing(faults: list[Fault], poli
     plan = JobPlan(nodes=40, other_nodes=40, until_s=24 * HOUR_S)
     whole = Trace(plan, tuple(sorted(faults, key=lambda fault: fault.at)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alike, "LEAST", 2)
-        few = alike.with_few_nodes(whole, policy)
+        patch.setattr(rates, "LEAST", 2)
+        few = rates.with_few_nodes(whole, policy)
     assert few.alike >= 40 - 2 - len(faults) - 1 and few.plan.nodes + few.alike == 40
     one, other = (play(trace, policy, grade, BOOK, "tested") for trace in (whole, few))
     for name in (
@@ -229,6 +229,6 @@ def test_nodes_to_which_nothing_happens_change_nothing(faults: list[Fault], poli
 
 def test_where_a_policy_counts_nodes_all_are_played() -> None:
     whole = Trace(JobPlan(nodes=400, until_s=HOUR_S))
-    assert alike.with_few_nodes(whole, Settings()).alike > 300
+    assert rates.with_few_nodes(whole, Settings()).alike > 300
     for policy in (Settings(min_nodes=399), Settings(min_healthy=3), Settings(failure_rate=0.5)):
-        assert alike.with_few_nodes(whole, policy) is whole
+        assert rates.with_few_nodes(whole, policy) is whole

@@ -11,10 +11,9 @@ from click.testing import CliRunner
 
 from ftslurm.cli.ftslurm import group, main
 from ftslurm.errors import PolicyError, UsageError
-from ftslurm.simulation.policies import named
+from ftslurm.simulation.command import named
 from ftslurm.simulation.rates import rate_of
-from ftslurm.simulation.reading import read_trace
-from ftslurm.simulation.trace import JobPlan, Kind
+from ftslurm.simulation.trace import JobPlan, Kind, read_trace
 
 ROOT = Path(__file__).parents[2]
 YAML = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.system.cgroups import job_groups, kill_all, members, standing_still
+from ftslurm.system.remains import job_groups, kill_all, members, standing_still
 
 V1, V2 = "5:freezer:{}\n3:cpu,cpuacct:/\n0::/\n", "0::{}\n"
 

@@ -13,7 +13,7 @@ import pytest
 
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.owner import Owner
-from ftslurm.system.shared_memory import files_of, remove_files, remove_segments
+from ftslurm.system.remains import files_of, remove_files, remove_segments
 
 ME = os.getuid()
 DEPTH = 3000

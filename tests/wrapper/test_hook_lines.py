@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import PolicyError, StateError
-from ftslurm.hooks.guarded import BAD_NODE_STATUS
+from ftslurm.hooks.hook_inputs import BAD_NODE_STATUS
 from ftslurm.hooks.install import install as hook_install
 from ftslurm.hooks.install import scripts as hook_scripts
 from ftslurm.hooks.install.lines import conf_lines, head_lines, sudo_lines

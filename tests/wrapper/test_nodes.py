@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from ftslurm.catalogs.code_queries import Asked
-from ftslurm.cli.site.nodes import nodes as door
+from ftslurm.cli.site import nodes as door
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.folds.node_memory import NodeLeft
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.node.advice import codes_of
-from ftslurm.report.nodes import print_nodes
+from ftslurm.report.site import print_nodes
 from ftslurm.slurm.parse import parse_nodes
 from ftslurm.system.owner import Owner
 from ftslurm.wrapper import as_user

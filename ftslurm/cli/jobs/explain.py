@@ -1,11 +1,12 @@
-"""The door of `ftslurm explain`: why decisions of a job were taken, what a code means, which ladder is in force."""
+"""The doors of `ftslurm explain` and `ftslurm analyze`: decisions, codes, the ladder, and a log that anybody wrote."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -15,9 +16,11 @@ from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.journal import Contents
 from ftslurm.model.settings.tree import Resolved, suggestion
 from ftslurm.model.text import visible
+from ftslurm.model.verdict import Retriable
 
 if TYPE_CHECKING:
     from ftslurm.report.explain.terms import Term
+
 
 # As Slurm and ftslurm number jobs; a number may be an exit status or a fault code, too.
 _JOB = re.compile(r"\d{1,10}(_\d+)?(\.\d+)?|local\.\d+")
@@ -100,22 +103,22 @@ def _decisions(job: str, contents: Contents, number: str, as_json: bool) -> None
     """Raises: UsageError for a decision that there is not."""
     from ftslurm.cli.jobs.status import require_begun
     from ftslurm.report import view
-    from ftslurm.report.explain import shown
+    from ftslurm.report.explain import decisions
     from ftslurm.report.explain.decisions import explained, numbered
     from ftslurm.report.text import console
 
     state = require_begun(job, view.status(contents.records, contents.damaged, with_card=False))
     found = explained(contents.records)
     if not number:
-        return print_json(shown.as_json(state, found)) if as_json else shown.print_decisions(console(), state, found)
+        return print_json(decisions.as_json(state, found)) if as_json else decisions.print_decisions(console(), state, found)
     one = numbered(found.decisions, _number(number))
     if one is None:
         count = len(found.decisions)
         there = f"there {'is' if count == 1 else 'are'} {count}" if count else "there is none"
         raise UsageError(f"job {state.job} has no decision {number}: {there}", hint=f"`ftslurm explain {job}` lists them")
     if as_json:
-        return print_json(shown.as_json(state, found, one))
-    shown.print_decision(console(), state, one)
+        return print_json(decisions.as_json(state, found, one))
+    decisions.print_decision(console(), state, one)
 
 
 def _number(text: str) -> int:
@@ -131,7 +134,7 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     """asked: a policy or the like was named: that one is shown, and not the job's."""
     from ftslurm.model.folds.history import fold
     from ftslurm.policies.ladder.ladder import rung_words
-    from ftslurm.report.explain import ladder as show
+    from ftslurm.report.explain.terms import ladder_as_json, of_job, print_ladder
     from ftslurm.report.requests import in_force
     from ftslurm.report.text import console
 
@@ -139,7 +142,7 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     if job:
         records = find_ledger(job)[1].records
         held = in_force(fold(records).control)
-        known = None if asked else show.of_job(records)
+        known = None if asked else of_job(records)
         if known is not None:
             resolved, unknown = known
             if unknown:
@@ -147,19 +150,18 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
         elif not asked:
             click.echo("the ledger does not record the job's settings: this is what is in force here", err=True)
     if as_json:
-        return print_json(show.as_json(resolved, held))
-    show.print_ladder(console(), resolved, rung_words(), held)
+        return print_json(ladder_as_json(resolved, held))
+    print_ladder(console(), resolved, rung_words(), held)
 
 
 def _term(words: tuple[str, ...], resolved: Resolved, as_json: bool) -> bool:
     """False where it is no word of ftslurm."""
-    from ftslurm.report.explain.terms import as_json as values
-    from ftslurm.report.explain.terms import print_term
+    from ftslurm.report.explain.terms import print_term, term_as_json
     from ftslurm.report.text import console
 
     if len(words) != 1 or (term := _terms(resolved).get(words[0])) is None:
         return False
-    print_json(values(term)) if as_json else print_term(console(), term)
+    print_json(term_as_json(term)) if as_json else print_term(console(), term)
     return True
 
 
@@ -194,3 +196,41 @@ def _code(code: tuple[str, ...], resolved: Resolved, as_json: bool, missing: Unk
     if as_json:
         return print_json(show.as_json(found))
     show.print_explained(console(), found)
+
+
+# --- the door of `ftslurm analyze`: the diagnosis on a log that anybody wrote
+
+# What a script asks for: is another try worth it? Kept clear of what ftslurm ends with when it cannot read (64 to 66), and of
+# what a shell makes of a signal.
+WORTH_IT, NOT_WORTH_IT, NOT_KNOWN = 0, 1, 3
+STATUS = {Retriable.YES: WORTH_IT, Retriable.ONCE: WORTH_IT, Retriable.NO: NOT_WORTH_IT, Retriable.UNKNOWN: NOT_KNOWN}
+
+
+@click.command(short_help="Tell why a job failed, from its log.")
+@click.argument("log", nargs=-1, required=True)
+@click.option("--status", type=click.IntRange(0, 255), default=None, help="The job's exit status, if it is known.")
+@click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
+@click.option("--profile", metavar="NAME", default="", help="As ftrun --ft-profile.")
+@click.option("--annotations", metavar="FILE", default="", help="As ftrun --ft-annotations.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str, annotations: str, as_json: bool) -> NoReturn:
+    """Tell why the job that wrote LOG failed, by the rules of ftrun, whatever launched it.
+
+    LOG is a job's output (slurm-7.out, with labels or without), the files of its ranks, a folder (torchrun's --log-dir), or - for
+    stdin. Of huge logs the head and the tail are read.
+
+    Exit status: 0 if another try is worth it, 1 if it is not, 3 if the log does not tell, 64 for wrong usage, 66 for a log
+    that cannot be read.
+    """
+    from ftslurm.config.settings_files import Request, settings_in_force
+    from ftslurm.report.analysis import as_json as for_programs
+    from ftslurm.report.text import console, print_card
+    from ftslurm.wrapper.analyze import analyze as judge
+
+    settings = settings_in_force(Request(policy, profile, annotations), os.environ).settings
+    found = judge(log, settings, status)
+    if as_json:
+        click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))
+    else:
+        print_card(console(), found.card)
+    sys.exit(STATUS[found.verdict.retriable])

@@ -74,21 +74,21 @@ def _format(form: str | None, place: str) -> str:
 
 
 def _one(name: str, form: str, now: float) -> str:
-    from ftslurm.report.page import as_json
     from ftslurm.report.page import job as page
+    from ftslurm.report.page import plain
     from ftslurm.wrapper.reports import one_job
 
     found, evidence = one_job(store(), name, os.environ, now)
     if form == "json":
-        return _json(as_json.of_job(found))
+        return _json(plain.of_job(found))
     return _text(page.document(found, now, evidence), form, found)
 
 
 def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: float) -> str:
     from ftslurm.ledger.store import state_folder
     from ftslurm.report.account.jobs import jobs_account
-    from ftslurm.report.page import as_json
     from ftslurm.report.page import jobs as page
+    from ftslurm.report.page import plain
     from ftslurm.wrapper import reports
 
     passed: list[str] = []
@@ -109,7 +109,7 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
         raise UsageError(f"no job has run under ftrun since {day(began)}", hint="--since 365d looks further back")
     account = jobs_account(found, began, now, passed)
     if form == "json":
-        return _json(as_json.of_jobs(account))
+        return _json(plain.of_jobs(account))
     title = "Training jobs of all users" if all_users else "Training jobs"
     return _text(page.document(account, now, title), form, account)
 
@@ -128,7 +128,7 @@ def _of_all_users(began: float, now: float, passed_over: Callable[[StateError], 
 def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> str:
     """Raises: CommandMissing where what makes pages is not installed."""
     if form == "md":
-        from ftslurm.report.page.markdown import render
+        from ftslurm.report.page.plain import render
 
         return render(document)
     try:

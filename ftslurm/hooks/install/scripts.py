@@ -15,7 +15,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.values import dataclass
 from ftslurm.policies.environment import counters_env, restart_env
 
-BAD_NODE_STATUS = 10  # of a module, see hooks/guarded.py
+BAD_NODE_STATUS = 10  # of a module, see hooks/hook_inputs.py
 
 # Seconds. Slurm kills a health check after 60 s (slurm.conf(5)); a Prolog should end within MessageTimeout, 10 s by default, and
 # takes well under one when all is well. An Epilog may have a chip to reset and a clean-up to wait for.

@@ -6,6 +6,8 @@ from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.tree import port_range
 from ftslurm.model.site import Change, Level, Said, Site, Whose
 from ftslurm.policies.site.reading import (
+    NotSaid,
+    Rule,
     has,
     is_ours,
     job_line,
@@ -18,7 +20,6 @@ from ftslurm.policies.site.reading import (
     words,
 )  # fmt: skip
 from ftslurm.policies.site.requeue_rules import FACTS, HOOKS
-from ftslurm.policies.site.rules import NotSaid, Rule
 
 ADMINS = "docs/administrators.md"
 SCRIPTS = "/usr/local/lib/ftslurm"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ftslurm.model.site import Finding, Level, Said, Site
 from ftslurm.policies.site import cluster_rules, machine_rules, requeue_rules
-from ftslurm.policies.site.rules import NotSaid, Rule
+from ftslurm.policies.site.reading import NotSaid, Rule
 
 # Rules about this machine: they are checked even if Slurm does not answer.
 OF_THE_MACHINE: Sequence[Rule] = machine_rules.RULES

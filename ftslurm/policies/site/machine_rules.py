@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ftslurm.model.rungs import Rung
 from ftslurm.model.site import Change, Folder, Level, Said, Site, Whose
-from ftslurm.policies.site.reading import is_ours, policy_line, shell_line
+from ftslurm.policies.site.reading import NotSaid, Rule, is_ours, policy_line, shell_line
 from ftslurm.policies.site.requeue_rules import HOOKS, REQUEUES
-from ftslurm.policies.site.rules import NotSaid, Rule
 
 OLDEST_PYTHON = (3, 10)
 # File systems that several machines share, and those that a machine keeps in its memory.

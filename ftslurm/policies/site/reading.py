@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from ftslurm.model.site import Change, Whose
-from ftslurm.policies.site.rules import NotSaid
+from ftslurm.model.site import Change, Said, Site, Whose
+from ftslurm.model.values import dataclass
+
+
+class NotSaid(Exception):
+    """A rule lacks a value: Slurm does not show it, or it cannot be read. The text says which, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """keys: of `scontrol show config`; if one is not shown, the finding is unknown. judge: raises NotSaid; gives None if the
+    check does not apply to this site."""
+
+    check: str
+    keys: tuple[str, ...]
+    source: str
+    judge: Callable[[Site], Said | None]
+
+
+# --- reads values of `scontrol show config`, and makes lines for slurm.conf from them. Source: slurm.conf(5)
 
 Config = Mapping[str, str]
 Release = tuple[int, int, int]

@@ -8,6 +8,8 @@ from ftslurm.model.rungs import Rung
 from ftslurm.model.site import Change, Level, Said, Site, Whose
 from ftslurm.policies.site.reading import (
     Config,
+    NotSaid,
+    Rule,
     has,
     is_ours,
     job_line,
@@ -22,7 +24,6 @@ from ftslurm.policies.site.reading import (
     without_word,
     words,
 )  # fmt: skip
-from ftslurm.policies.site.rules import NotSaid, Rule
 
 REQUEUES = (Rung.ISOLATED_REQUEUE, Rung.UNCONDITIONAL_REQUEUE)
 FACTS = "docs/slurm-facts.md"

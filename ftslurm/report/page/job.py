@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import counted
-from ftslurm.report.account.job import FAILURES_SHOWN, Failure, JobAccount
+from ftslurm.report.account.job import ASSUMPTION, FAILURES_SHOWN, Failure, JobAccount, Saved
 from ftslurm.report.account.parts import LOST, UNSURE, Part
-from ftslurm.report.account.saved import ASSUMPTION, Saved
 from ftslurm.report.page.document import (
     Block,
     Cards,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ftslurm.model.text import counted
-from ftslurm.report.account.intervals import METHOD, Mtbf
-from ftslurm.report.account.jobs import JobsAccount
-from ftslurm.report.account.saved import ASSUMPTION
+from ftslurm.report.account.job import ASSUMPTION
+from ftslurm.report.account.jobs import METHOD, JobsAccount, Mtbf
 from ftslurm.report.page.document import (
     Document,
     Figures,

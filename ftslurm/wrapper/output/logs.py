@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.file_patterns import expand_pattern
-from ftslurm.launchers.rank_files import TASK
-from ftslurm.launchers.rank_logs import cycle_file, from_text
+from ftslurm.launchers.rank_logs import TASK, cycle_file, expand_pattern, from_text
 from ftslurm.ledger.output import Kept, kept_copies, open_plain, still_there
 from ftslurm.model.folds.counters import schedule_count
 from ftslurm.model.values import dataclass

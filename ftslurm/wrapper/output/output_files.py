@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.launchers.rank_files import RankFiles, rank_files
+from ftslurm.launchers.rank_logs import RankFiles, rank_files
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.record import OutputTo
 from ftslurm.model.text import whole

@@ -6,8 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from ftslurm.launchers.file_patterns import expand_pattern
-from ftslurm.launchers.rank_files import RankFiles
+from ftslurm.launchers.rank_logs import RankFiles, expand_pattern
 
 
 def output_place(ranks: RankFiles, job: int, own: str) -> tuple[str, bool]:

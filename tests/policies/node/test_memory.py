@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftslurm.model.decisions import TellOthers
-from ftslurm.model.folds.node_memory import NodeCleared, NodeFailed, NodeLeft, NodeReinstated, remembered
+from ftslurm.model.folds.node_memory import (
+    NodeCleared,
+    NodeFailed,
+    NodeLeft,
+    NodeReinstated,
+    remembered,
+    suspect_nodes,
+    to_remember,
+)
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.node.memory import suspect_nodes, to_remember
 
 LEFT = NodeLeft(100.0, "c", "n1", "7", "Xid 79")
 TWO = replace(Settings(), memory_s=1000.0, memory_jobs=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.launchers.rank_files import RankFiles, rank_files
+from ftslurm.launchers.rank_logs import RankFiles, rank_files
 from ftslurm.wrapper.output.rank_output import output_place
 
 

@@ -14,8 +14,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.parts.spares import Loans, Spares
-from ftslurm.policies.node.device_counts import short_of, wanted
-from ftslurm.policies.node.health import NodeHealth
+from ftslurm.policies.node.health import NodeHealth, short_of, wanted
 
 
 @dataclass(frozen=True, slots=True)

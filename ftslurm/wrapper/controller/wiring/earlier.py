@@ -13,12 +13,12 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.shared_file import CleanUps, NodeMemory, known_clean_ups
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.folds.history import CleanUpTook, History, clean_up_of
+from ftslurm.model.folds.node_memory import suspect_nodes, to_remember
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.phases import EarlierRuns, RunFacts
 from ftslurm.policies.lease.predecessors import is_gone, predecessors
 from ftslurm.policies.lease.take_over import cut_short
-from ftslurm.policies.node.memory import suspect_nodes, to_remember
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.client import NodeState, SlurmClient
 from ftslurm.system.clock import Clock

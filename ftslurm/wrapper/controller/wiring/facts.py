@@ -10,9 +10,9 @@ from pathlib import Path
 
 import ftslurm
 from ftslurm.launchers.placement import step_width, why_no_swap, why_not_over_two_jobs
-from ftslurm.launchers.same_share import by_cpu
 from ftslurm.launchers.script_place import Place, read_calls
 from ftslurm.launchers.srun import wait_s
+from ftslurm.launchers.srun_options import by_cpu
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Allocation, Call
 from ftslurm.model.rungs import Capability

@@ -1,1 +1,0 @@
-"""Commands that look ahead: what settings would do, without a job."""

@@ -1,0 +1,123 @@
+"""What `ftslurm doctor` and `ftslurm nodes` have found, for people and for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from ftslurm.model.site import Change, Finding, Level, Whose
+from ftslurm.model.values import dataclass
+from ftslurm.report.name_values import print_facts, printable
+from ftslurm.report.text import moment
+
+_ROLE = {Whose.ADMIN: "admin", Whose.USER: "you"}
+
+
+def print_findings(console: Console, findings: Sequence[Finding], head: str, whole: bool = False) -> None:
+    """head: what was asked, in one line. whole: also where to read up what is well."""
+    console.print(printable(head, style="bold"))
+    print_facts(console, [fact for finding in findings for fact in _finding_facts(finding, whole)], 2)
+    counts = Counter(finding.said.level for finding in findings)
+    console.print(printable(", ".join(f"{counts[level]} {level.value}" for level in Level), style="bold"))
+
+
+def _finding_facts(finding: Finding, whole: bool) -> Iterable[tuple[str, str]]:
+    said = finding.said
+    yield said.level.value, f"{finding.check}: {said.reason}"
+    if said.rungs:
+        yield "  rungs", ", ".join(said.rungs)
+    yield "  lost", said.lost
+    for change in said.changes:
+        if said.level is not Level.OK or whole:
+            yield "  change", _change(change)
+    if said.level is not Level.OK or whole:
+        yield "  source", finding.source
+
+
+def _change(change: Change) -> str:
+    return f"{change.line}  ({change.file}, {_ROLE[change.whose]})"
+
+
+def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    counts = Counter(finding.said.level for finding in findings)
+    return {
+        "counts": {level.value: counts[level] for level in Level},
+        "findings": [
+            {
+                "check": finding.check,
+                "level": finding.said.level.value,
+                "reason": finding.said.reason,
+                "lost": finding.said.lost,
+                "rungs": [rung.value for rung in finding.said.rungs],
+                "changes": [{"whose": each.whose.value, "file": each.file, "line": each.line} for each in finding.said.changes],
+                "source": finding.source,
+            }
+            for finding in findings
+        ],
+    }
+
+
+# --- nodes that jobs left for a fault, or that ftslurm has drained, for people
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBy:
+    """By jobs of `user`, the latest last. at, expires: Unix seconds, of the latest; why: its fact."""
+
+    user: str
+    jobs: tuple[str, ...]
+    at: float
+    why: str
+    expires: float
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """state: Slurm's own words, empty if not told. reason, reason_by, reason_at (Unix seconds): of one that Slurm gives no jobs.
+    comes_back: when it gets jobs again, of such a one. advice: what a person can do.
+    """
+
+    node: str
+    cluster: str
+    state: str
+    reason: str
+    reason_by: str
+    reason_at: int
+    left: tuple[LeftBy, ...]
+    comes_back: str
+    advice: str
+
+
+def print_nodes(nodes: Sequence[NodeReport], with_users: bool = False) -> None:
+    """with_users: say whose jobs they were."""
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    for node in nodes:
+        console.print(printable(f"{node.node} on {node.cluster}: {_word(node)}", style="bold"))
+        print_facts(console, _node_facts(node, with_users), 2)
+
+
+def _word(node: NodeReport) -> str:
+    words = [node.state.lower()] if node.reason else []
+    if any(by.suspect for by in node.left):
+        words.append("suspect")
+    elif node.left:
+        words.append("excluded once" if sum(len(by.jobs) for by in node.left) == 1 else "excluded")
+    return ", ".join(words)
+
+
+def _node_facts(node: NodeReport, with_users: bool) -> list[tuple[str, str]]:
+    facts = []
+    if node.reason:
+        since = f", {moment(node.reason_at)}" if node.reason_at else ""
+        given = f" ({node.reason_by}{since})" if node.reason_by else ""
+        facts += [("reason", f"{node.reason}{given}"), ("comes back", node.comes_back)]
+    for by in node.left:
+        whose = f"{by.user}: " if with_users else ""
+        facts += [("excluded by", f"{whose}{', '.join(by.jobs)}"), ("last", moment(by.at)), ("why", by.why)]
+        facts.append(("forgotten", moment(by.expires)))
+    return [*facts, ("advice", node.advice)]
