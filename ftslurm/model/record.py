@@ -436,6 +436,7 @@ class Finished:
     status: int
     what: str
     unproven: tuple[str, ...] = ()
+    outcome: str = ""  # outcome.Outcome; empty in ledgers of before
 
 
 @dataclass(frozen=True, slots=True)

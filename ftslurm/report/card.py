@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
-from ftslurm.model.folds.summary import AFTER_LIMIT, ENDING_STATES
+from ftslurm.model.folds.summary import AFTER_LIMIT
 from ftslurm.model.nodes import fold
+from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
@@ -226,7 +227,7 @@ class _Walk:
                 return
             case rec.CarriedOut():
                 self._carried_out(record)
-            case rec.Finished(what=what) if what == ENDING_STATES["TIMEOUT"]:
+            case rec.Finished() if outcome_of(record) is Outcome.TIMEOUT:
                 self.found.append((self.attempt.attempt if self.attempt else 0, "", self._of_limit(record)))
             case _:
                 pass

@@ -12,6 +12,7 @@ from hashlib import blake2s
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import schedule_count
+from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import cut, visible
 from ftslurm.model.values import dataclass
@@ -98,7 +99,7 @@ class _Walk:
                 self._decided(record)
             case rec.Finished():
                 self._event(record.at, "finished", {"ftslurm.status": record.status, "ftslurm.what": record.what})
-                if self.job is not None and record.what != "requeued":
+                if self.job is not None and outcome_of(record) is not Outcome.REQUEUED:
                     self.job.failed = record.what if record.status else ""
 
     def close(self, end: float) -> list[Span]:

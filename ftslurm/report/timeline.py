@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import fold
+from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
@@ -79,7 +80,7 @@ def _told(record: rec.Record) -> Iterator[tuple[str, str]]:
         case rec.AttemptEnded():
             exits = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(record.exits.items()))
             yield f"attempt {record.attempt} ended{f': {exits}' if exits else ''}", ""
-        case rec.Finished() if record.what != "requeued":
+        case rec.Finished() if outcome_of(record) is not Outcome.REQUEUED:
             yield f"ended with status {record.status}: {record.what}", "bad" if record.status else "done"
         case _:
             pass

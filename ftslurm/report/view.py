@@ -11,6 +11,7 @@ from ftslurm.model.folds.control import in_words
 from ftslurm.model.folds.counters import counters, counters_of_attempt
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import Stuck, last_wait, stuck
+from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
@@ -207,9 +208,11 @@ def _state(records: Sequence[rec.Record]) -> str:
     """In words, from the last thing that was written."""
     for record in reversed(records):
         if isinstance(record, rec.Finished):
-            return f"ended with status {record.status}: {record.what}" if record.what != "requeued" else "requeued"
+            ours = outcome_of(record) is Outcome.REQUEUED
+            return "requeued" if ours else f"ended with status {record.status}: {record.what}"
         if isinstance(record, rec.CarriedOut):
-            return "requeued" if record.ok and record.what.startswith("requeued") else "recovering"
+            decided = next((each for each in records if isinstance(each, rec.Decided) and each.id == record.id), None)
+            return "requeued" if record.ok and decided is not None and decided.rung in REQUEUES else "recovering"
         if isinstance(record, rec.Decided):
             return "being requeued" if record.rung in REQUEUES else "recovering"
         if isinstance(record, rec.TroubleSeen):
@@ -318,7 +321,7 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.remedies.append(remedies[record.id])
         case rec.CarriedOut() if record.id in remedies:
             remedies[record.id].ok, remedies[record.id].done = record.ok, record.what
-        case rec.Finished() if record.what != "requeued":
+        case rec.Finished() if outcome_of(record) is not Outcome.REQUEUED:
             view.notes.append(f"ended with status {record.status}: {record.what}")
         case _:
             pass

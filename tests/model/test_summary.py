@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ftslurm.model import record as rec
@@ -106,5 +108,5 @@ def test_while_the_requeue_is_under_way_the_job_runs_and_does_not_start() -> Non
 def test_a_requeue_tells_what_the_job_waits_for() -> None:
     job = requeued()
     done = next(number for number, record in enumerate(job.ledger) if isinstance(record, rec.CarriedOut))
-    job.ledger[done] = rec.CarriedOut(2e9, "r-1", True, "requeued without n4; it can start when Slurm marks n4 down")
+    job.ledger[done] = replace(job.ledger[done], what="requeued without n4; it can start when Slurm marks n4 down")
     assert summary(job).what == "without n4; it can start when Slurm marks n4 down"

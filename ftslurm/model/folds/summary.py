@@ -14,27 +14,12 @@ from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import schedule_count
 from ftslurm.model.nodes import expand, fold
+from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass
 
-# Slurm's states of a job that is ending by somebody's will but ours, and how ftrun puts it in its last record.
-ENDING_STATES = {
-    "CANCELLED": "the job was cancelled",
-    "TIMEOUT": "the time limit was reached",
-    "PREEMPTED": "the job was preempted",
-    "PENDING": "somebody else requeued the job",
-    "NODE_FAIL": "Slurm ended the job because a node failed",
-    "FAILED": "Slurm ended the job",
-    "COMPLETED": "Slurm ended the job",
-    "COMPLETING": "Slurm is ending the job",
-}
-# Last words of an ftrun after which the job itself may go on.
-MAY_GO_ON = frozenset({"requeued", *(ENDING_STATES[word] for word in ("PREEMPTED", "PENDING", "NODE_FAIL", "COMPLETING"))})
 # What helps a job that its time limit has ended.
 AFTER_LIMIT = "to go on by itself: ftrun --ft-resume-at-limit"
-_ENDS = {ENDING_STATES["CANCELLED"]: "cancelled", ENDING_STATES["TIMEOUT"]: "timeout"}
-# How they begin where the owner of the job has asked for that (`ftslurm control JOB stop`).
-STOPPED = "stopped on request"
 # States of jobs that are over.
 OVER = frozenset({"completed", "failed", "cancelled", "timeout", "stopped", "gone"})
 
@@ -162,11 +147,11 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
         return "waiting", wait.what, False, wait.until
     for record in reversed(records):
         match record:
-            case rec.Finished(what="requeued"):
+            case rec.Finished() if outcome_of(record) is Outcome.REQUEUED:
                 pass  # how, stands before it
             case rec.Finished():
                 return *_ended(record), 0.0
-            case rec.CarriedOut() if record.ok and record.what.startswith("requeued"):
+            case rec.CarriedOut() if record.ok and decided is not None and _requeued(record, decided):
                 return "requeued", _how(record.what, why), False, 0.0
             case rec.CarriedOut():
                 return "recovering", why, False, 0.0
@@ -211,13 +196,18 @@ def _how(what: str, why: str) -> str:
     return what.removeprefix("requeued").strip(" ;") or why
 
 
+def _requeued(record: rec.CarriedOut, decided: rec.Decided) -> bool:
+    return record.id == decided.id and decided.rung in REQUEUES
+
+
 def _ended(record: rec.Finished) -> tuple[str, str, bool]:
-    if record.what in MAY_GO_ON:
+    outcome = outcome_of(record)
+    if outcome.goes_on:
         return "requeued", record.what, False
-    if record.what.startswith(STOPPED):
+    if outcome is Outcome.STOPPED:
         return "stopped", record.what.removeprefix("stopped "), True
-    if record.what in _ENDS:
-        return _ENDS[record.what], AFTER_LIMIT if record.what == ENDING_STATES["TIMEOUT"] else "", True
+    if outcome in (Outcome.CANCELLED, Outcome.TIMEOUT):
+        return outcome.value, AFTER_LIMIT if outcome is Outcome.TIMEOUT else "", True
     return ("completed", "", True) if record.status == 0 else ("failed", f"status {record.status}: {record.what}", True)
 
 

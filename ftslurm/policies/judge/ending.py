@@ -25,8 +25,8 @@ from ftslurm.model.decisions import (
 )
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.folds.summary import ENDING_STATES, MAY_GO_ON
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.outcome import Outcome, outcome_in
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
@@ -211,9 +211,11 @@ class Ending:
         self.run.enter(Phase.FINISHED)
         self.run.end.finish(status)
         self.run.timers.stop_all()
-        finished = rec.Finished(now.unix, self.run.facts.run, status, what, self._unproven_nodes(now))
-        kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # our own requeue has kept it already
-        card = [ShowCard()] if what == ENDING_STATES["TIMEOUT"] else []
+        outcome = outcome_in(what)
+        finished = rec.Finished(now.unix, self.run.facts.run, status, what, self._unproven_nodes(now), outcome.value)
+        # Our own requeue has kept it already.
+        kept = [KeepOutput()] if outcome.goes_on and outcome is not Outcome.REQUEUED else []
+        card = [ShowCard()] if outcome is Outcome.TIMEOUT else []
         return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.folds.history import CleanUpTook
-from ftslurm.model.folds.summary import ENDING_STATES
 from ftslurm.model.job import Call
+from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.rungs import Capability
 from ftslurm.model.values import dataclass

@@ -13,9 +13,9 @@ from dataclasses import replace
 from enum import Enum
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.summary import ENDING_STATES, MAY_GO_ON
 from ftslurm.model.layout import unfold_counts
 from ftslurm.model.nodes import count
+from ftslurm.model.outcome import outcome_of
 from ftslurm.model.rungs import Rung
 from ftslurm.model.values import dataclass
 
@@ -427,9 +427,10 @@ class _Walk:
         self._turn(at, Part.STOPPING if decided.rung == Rung.FAIL else Part.WAITING)
 
     def _finished(self, finished: rec.Finished, at: float) -> None:
-        if self._answering and finished.what in ENDING_STATES.values() and finished.what != ENDING_STATES["NODE_FAIL"]:
+        outcome = outcome_of(finished)
+        if self._answering and outcome.by_others:
             self._change(by_others=True)
-        goes_on = finished.what in MAY_GO_ON
+        goes_on = outcome.goes_on
         if goes_on and self.part in _RAN:
             self._begin_outage(Outage(at, self.attempt.attempt if self.attempt else 0, "outside", finished.what, by_others=True))
         self.finished = True

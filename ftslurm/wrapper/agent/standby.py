@@ -26,6 +26,7 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.node_memory import NodeLeft
 from ftslurm.model.messages.handover import HandoverPlan
+from ftslurm.model.outcome import outcome_in
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible
 from ftslurm.policies.ladder.ladder import choose
@@ -304,7 +305,7 @@ class StandbyController:
         """Write the last record in place of the dead controller: its leases have run out, and nobody needs to wait for them
         again.
         """
-        self._journal.append([rec.Finished(time.time(), self._plan.run, status, what)])
+        self._journal.append([rec.Finished(time.time(), self._plan.run, status, what, outcome=outcome_in(what).value)])
 
     def _tell_others(self, decided: rec.Decided) -> None:
         if not self._plan.settings.memory_s or not decided.isolate:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from ftslurm.model import decisions as do
-from ftslurm.model.folds.summary import MAY_GO_ON
+from ftslurm.model.outcome import outcome_of
 from ftslurm.model.record import Finished, Record
 from ftslurm.model.text import visible
 from ftslurm.wrapper.telling.silent import Silent
@@ -76,7 +76,7 @@ class People:
         if self.cycles is not None:
             self.cycles.record(decision.record, self.records)
         if isinstance(decision.record, Finished):
-            self._goes_on = decision.record.what in MAY_GO_ON
+            self._goes_on = outcome_of(decision.record).goes_on
 
     def end(self) -> None:
         """A job that goes on is not held up: what has not gone out by then its next ftrun sends."""

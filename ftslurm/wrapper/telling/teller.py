@@ -18,8 +18,9 @@ from ftslurm.errors import FtslurmError, StateError
 from ftslurm.launchers.python import own_python
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import schedule_count
-from ftslurm.model.folds.summary import AFTER_LIMIT, ENDING_STATES, MAY_GO_ON
+from ftslurm.model.folds.summary import AFTER_LIMIT
 from ftslurm.model.job import Reading
+from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings.tree import Settings, suggestion
 from ftslurm.model.text import cut
@@ -81,10 +82,11 @@ def _unseen(began: rec.RunBegan, past: Sequence[rec.Record]) -> bool:
 
 def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: str) -> Notice | None:
     """The notice of the end, None if people know it: a failure or a requeue that the ladder decided has been told already."""
-    if record.what == "requeued":
+    outcome = outcome_of(record)
+    if outcome is Outcome.REQUEUED:
         return None
     id = f"{job}.{record.at:.6f}.end"
-    if record.what in MAY_GO_ON:
+    if outcome.goes_on:
         return Notice(id, record.at, job, "requeue", f"job {job}: {record.what}", about)
     decided = next((each for each in reversed(past) if isinstance(each, (rec.Decided, rec.AttemptBegan))), None)
     if isinstance(decided, rec.Decided) and decided.rung == Rung.FAIL:
@@ -94,11 +96,10 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
         return None  # the script wanted to know, and the job goes on
     if record.status == 0:
         return Notice(id, record.at, job, "end", f"job {job} has completed", about)
-    if record.what == ENDING_STATES["TIMEOUT"]:
+    if outcome is Outcome.TIMEOUT:
         about = f"{AFTER_LIMIT}\n{about}"
-    by_people = record.what.startswith(("the job was cancelled", "interrupted", "the time limit"))
     title = f"job {job} has ended with status {record.status}: {record.what}"
-    return Notice(id, record.at, job, "end" if by_people else "failure", title, about)
+    return Notice(id, record.at, job, "end" if outcome.by_people else "failure", title, about)
 
 
 # --- who is told

@@ -17,8 +17,8 @@ from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
-from ftslurm.model.folds.summary import STOPPED
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.outcome import STOPPED
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
