@@ -20,6 +20,7 @@ from ftslurm.policies.judge.earlier_steps import EarlierSteps, beside
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
 from ftslurm.policies.judge.parts.progress import read_at_begin
+from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
 from ftslurm.policies.judge.starting import Starting
@@ -317,7 +318,7 @@ class Launching:
 
     def on_launch_overdue(self, now: Now) -> list[Decision]:
         """A warning came, and the ranks that should hear it did not start in time."""
-        self.run.signal.means("warning")
+        self.run.signal.means(Meaning.WARNING)
         what = f"the step did not come up after {signal_name(self.run.signal.number)}"
         trouble = Trouble(Cause.WARNING, what, 128 + self.run.signal.number)
         return self.ending.kill_step(Afterwards(ThenAfterWarning(trouble)), now)

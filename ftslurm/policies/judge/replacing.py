@@ -23,6 +23,7 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.parts.places import FirstChoice
 from ftslurm.policies.judge.parts.search import Around, ReplacementSearch
+from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Above, Run
@@ -255,7 +256,7 @@ class Replacing:
         self.run.signal.take_kept()
         self.run.enter(Phase.SETTLING)
         if Capability.ASK not in self.run.facts.can:
-            self.run.signal.means("terminated")
+            self.run.signal.means(Meaning.TERMINATED)
             return [*loans, done, *self.above.settle(now)]
         return [*loans, done, self.run.ask_slurm(now)]
 

@@ -17,11 +17,11 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
-from ftslurm.policies.judge.parts.signal import Announced
+from ftslurm.policies.judge.parts.signal import Announced, Meaning
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.starting import Starting
-from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, TOLD_TO_END, Above, Run
+from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Above, Run
 from ftslurm.policies.judge.then import (
     Afterwards,
     ThenFinish,
@@ -206,7 +206,7 @@ class Rungs:
         """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it, or
         Slurm would do it too, and the signal really was a warning.
         """
-        asked = self.run.signal.goes_on(self.run.slurm.requeues_preempted) and self.run.signal.meaning in ("warning", "")
+        asked = self.run.signal.goes_on(self.run.slurm.requeues_preempted) and self.run.signal.meaning in (Meaning.WARNING, None)
         if asked and (held := self.run.history.control.why_held(Rung.ON_WARNING) or self._resumed_enough()):
             return [Say(f"the job is not requeued: {held}"), *self.ending.give_up(trouble.what, self._status_after(trouble), now)]
         if not (asked and Capability.REQUEUE in self.run.facts.can and self.run.slurm.answer and self.run.slurm.answer.batch):
@@ -233,7 +233,7 @@ class Rungs:
 
     def _status_after(self, trouble: Trouble) -> int:
         """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""
-        if self.run.signal.meaning not in ("warning", TOLD_TO_END) or trouble.cause is not Cause.WARNING:
+        if self.run.signal.meaning not in (Meaning.WARNING, Meaning.TOLD_TO_END) or trouble.cause is not Cause.WARNING:
             return trouble.status
         return max(self.run.warning_trouble().status, 0 if self.run.attempt.all_ended else 128 + SIGTERM)
 

@@ -20,6 +20,7 @@ from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import TELL_S, Causes
 from ftslurm.policies.judge.ending import CANCELLED, Ending, is_cancelled
+from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
@@ -164,7 +165,7 @@ class Settling:
             return [*ended, *self.ending.give_up(ENDING_STATES[self.run.slurm.answer.state], trouble.status, now)]
         if status := self.run.attempt.step_end.cancelled:
             return [*ended, *self.ending.give_up(CANCELLED, status, now)]
-        if trouble.cause is Cause.WARNING or self.run.signal.open or self.run.signal.meaning == "interrupted":
+        if trouble.cause is Cause.WARNING or self.run.signal.open or self.run.signal.meaning is Meaning.INTERRUPTED:
             waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
             return [*ended, *(waiting or self.rungs.after_warning(trouble, now))]
         if willed:
@@ -173,7 +174,7 @@ class Settling:
             return [*ended, *self.rungs.return_answer(self.run.situation(trouble, now), now)]
         if asked := self.causes.ask_what_is_behind(trouble, now):
             return [*ended, *asked]
-        if not self.run.signal.meaning and self._needs_slurm(trouble, now):
+        if self.run.signal.meaning is None and self._needs_slurm(trouble, now):
             # What was found while stopping has ruled out the rung that needed nothing from Slurm.
             return [*ended, self.run.ask_slurm(now)]
         if waiting := self._patience_with_slurm(self.run.launch.failed or self._answer_would_help(trouble, now), now):
@@ -193,7 +194,7 @@ class Settling:
     def _warning_needs_slurm(self) -> bool:
         return (
             self.run.signal.goes_on(self.run.slurm.requeues_preempted)
-            and self.run.signal.meaning in ("warning", "")
+            and self.run.signal.meaning in (Meaning.WARNING, None)
             and Capability.REQUEUE in self.run.facts.can
         )
 

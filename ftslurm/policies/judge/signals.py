@@ -13,11 +13,11 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.devices import Devices
 from ftslurm.policies.judge.ending import Ending
-from ftslurm.policies.judge.parts.signal import Announced
+from ftslurm.policies.judge.parts.signal import Announced, Meaning
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.slurm_away import TimeLimit, time_to_save_s
-from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, TOLD_TO_END, Run
+from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, Run
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -45,7 +45,7 @@ class Signals:
             if not known or self.run.signal.number:
                 return passed_on
             self.run.signal.take(event.number, now.mono)
-            return [*passed_on, *self._act_on_meaning("warning", now)]
+            return [*passed_on, *self._act_on_meaning("", now)]
         if event.rank is not None:
             self.run.signal.got_by_ranks(event.number)
         else:
@@ -68,7 +68,7 @@ class Signals:
         """Send the signal to each rank once. A rank that still runs after that time is killed, and so are all at a second signal
         to ftrun.
         """
-        again = self.run.signal.meaning == TOLD_TO_END
+        again = self.run.signal.meaning is Meaning.TOLD_TO_END
         if event.rank is not None:
             self.run.signal.told([event.rank])
         if again and event.rank is None:
@@ -77,8 +77,8 @@ class Signals:
         if again:
             return []
         self.run.signal.take(event.number, now.mono)
-        self.run.signal.means(TOLD_TO_END)
-        note = self.run.note(rec.Signalled(now.unix, signal_name(event.number), TOLD_TO_END))
+        self.run.signal.means(Meaning.TOLD_TO_END)
+        note = self.run.note(rec.Signalled(now.unix, signal_name(event.number), Meaning.TOLD_TO_END.value))
         if self.run.attempt.all_ended:
             return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
         self.run.timers.set(Timer.WARNING, now.mono + within_s)
@@ -121,7 +121,7 @@ class Signals:
         """Pass ftrun's own signal on to the ranks, unless they got it themselves, as when Slurm signals the whole job."""
         self.run.timers.stop(Timer.PASS_ON)
         number = self.run.signal.take_to_pass_on()
-        if number and self.run.signal.meaning == TOLD_TO_END:
+        if number and self.run.signal.meaning is Meaning.TOLD_TO_END:
             return self._pass_to_the_rest()
         if not number or number in self.run.signal.by_ranks:
             return []
@@ -130,8 +130,8 @@ class Signals:
 
     def _interrupt(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
-        again = self.run.signal.meaning == "interrupted"
-        self.run.signal.means("interrupted")
+        again = self.run.signal.meaning is Meaning.INTERRUPTED
+        self.run.signal.means(Meaning.INTERRUPTED)
         if self.run.phase is Phase.RUNNING:
             return self.settling.begin_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
         if self.run.phase is Phase.HEALING:
@@ -152,7 +152,7 @@ class Signals:
             return []
         self.run.signal.take(event.number, now.mono)
         if event.rank is None and Capability.ASK not in self.run.facts.can:
-            self.run.signal.means("terminated")
+            self.run.signal.means(Meaning.TERMINATED)
         return [self.run.ask_slurm(now)] if Capability.ASK in self.run.facts.can and Timer.ASK not in self.run.timers else []
 
     def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
@@ -161,18 +161,18 @@ class Signals:
         if loan_over := self._end_loans(now):
             return loan_over
         if self.run.signal.open:
-            return self._act_on_meaning("warning" if event.error else ENDING_STATES.get(event.state, "warning"), now)
+            return self._act_on_meaning("" if event.error else ENDING_STATES.get(event.state, ""), now)
         return [*self.limit.on_slurm_answered(event, now), *self.devices.act_on_faults(now)]
 
-    def _act_on_meaning(self, meaning: str, now: Now) -> list[Decision]:
-        """The meaning of the signal is known. After a warning the ranks end by themselves; otherwise they are stopped."""
-        self.run.signal.means(meaning)
-        if meaning == "warning" and self.run.slurm.preempted:
+    def _act_on_meaning(self, why_it_ends: str, now: Now) -> list[Decision]:
+        """The meaning is known. After a warning the ranks end by themselves; in a job that ends they are stopped."""
+        self.run.signal.means(Meaning.END if why_it_ends else Meaning.WARNING)
+        if not why_it_ends and self.run.slurm.preempted:
             self.run.signal.warn(Announced.PREEMPTION)
-        words = self.run.signal.announced.value if meaning == "warning" else meaning
+        words = why_it_ends or self.run.signal.announced.value
         note = self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), words))
-        if meaning != "warning":
-            return [note, *self.settling.begin_trouble(Trouble(Cause.WARNING, meaning, 128 + self.run.signal.number), now)]
+        if why_it_ends:
+            return [note, *self.settling.begin_trouble(Trouble(Cause.WARNING, why_it_ends, 128 + self.run.signal.number), now)]
         if self.run.attempt.all_ended:
             return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
         note_and_signal: list[Decision] = [note, *self.pass_on(now)]
@@ -182,7 +182,7 @@ class Signals:
 
     def on_rank_ended(self, now: Now) -> list[Decision]:
         """A rank ended after the signal: the first starts the grace of the others, the last ends the attempt."""
-        if self.run.attempt.all_ended and self.run.signal.meaning:
+        if self.run.attempt.all_ended and self.run.signal.meaning is not None:
             return self.settling.begin_trouble(self.run.warning_trouble(), now)
         self.run.timers.set_first(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return []
@@ -197,5 +197,5 @@ class Signals:
 
     def on_warning_overdue(self, now: Now) -> list[Decision]:
         all_their_time = self.run.signal.announced is not Announced.SOMETHING
-        self.run.signal.lose_patience(all_their_time or self.run.signal.meaning == TOLD_TO_END)
+        self.run.signal.lose_patience(all_their_time or self.run.signal.meaning is Meaning.TOLD_TO_END)
         return self.settling.begin_trouble(self.run.warning_trouble(), now)

@@ -17,6 +17,7 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import most_crash_restarts
 from ftslurm.model.timers import Timer
 from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env, whole_env
+from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
 from ftslurm.policies.judge.state import IDLE_LOOK, Above, Run
@@ -106,7 +107,7 @@ class Starting:
             return kept.number, now.mono
         return (
             (self.run.signal.number, self.run.signal.at)
-            if self.run.signal.meaning == "warning" and self.run.signal_explains(now)
+            if self.run.signal.meaning is Meaning.WARNING and self.run.signal_explains(now)
             else None
         )
 

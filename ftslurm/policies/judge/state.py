@@ -41,7 +41,7 @@ from ftslurm.policies.judge.parts.launch import StepLaunch
 from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
 from ftslurm.policies.judge.parts.requests import RequestBook
-from ftslurm.policies.judge.parts.signal import Announced, SignalWatch
+from ftslurm.policies.judge.parts.signal import Announced, Meaning, SignalWatch
 from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.parts.spares import Loans, Spares
 from ftslurm.policies.judge.phases import Phase, RunFacts
@@ -52,8 +52,6 @@ from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
 
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM = 1, 2, 3, 9, 15
-# Meanings of a signal that ends ftrun, and its ranks with it within a time limit.
-TOLD_TO_END = "the ranks are to end"
 # Longer than the limits that shims and agents keep themselves, so that a live one always answers first.
 MARGIN_S = 15.0
 # A rank that ends within this time after a warning, or before the end of the allocation, is taken to end because of it.
@@ -263,11 +261,11 @@ class Run:
 
     def under_signal(self, now: Now) -> bool:
         """Can a signal explain what ranks do? One of long ago, which they outlived, no longer can."""
-        return bool(self.signal.number) and (not self.signal.meaning or self.signal_explains(now))
+        return bool(self.signal.number) and (self.signal.meaning is None or self.signal_explains(now))
 
     def signal_explains(self, now: Now) -> bool:
         """Can the signal still explain that a rank ends? Some programs treat a SIGTERM as a request, and run on for hours."""
-        if self.signal.meaning == TOLD_TO_END:
+        if self.signal.meaning is Meaning.TOLD_TO_END:
             return True
         holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
         end = self.slurm.end_time

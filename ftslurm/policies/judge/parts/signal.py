@@ -21,16 +21,25 @@ class Announced(Enum):
     PREEMPTION = "the job is being preempted"
 
 
+class Meaning(Enum):
+    """What a signal from outside comes to."""
+
+    WARNING = "warning"  # the job may go on
+    TOLD_TO_END = "the ranks are to end"  # and ftrun with them, within a time limit
+    TERMINATED = "terminated"  # while no ranks ran, where nobody can be asked
+    INTERRUPTED = "interrupted"  # Ctrl-C
+    STOPPED = "stopped"  # on request of the job's owner
+    END = "end"  # the job ends, by Slurm's word
+
+
 class SignalWatch:
-    """number: the first signal in this attempt, 0: none; at: when, monotonic seconds. meaning: `warning`, or why the job ends;
-    empty until it is known.
-    """
+    """number: the first signal in this attempt, 0: none; at: when, monotonic seconds. meaning: None until it is known."""
 
     def __init__(self, settings: Settings, can: Collection[Capability]) -> None:
         self._settings, self._can = settings, can
         self.number = 0
         self.at = 0.0
-        self.meaning = ""
+        self.meaning: Meaning | None = None
         self.announced = Announced.SOMETHING  # where it is a warning
         self.out_of_patience = False  # a second signal came after ranks were told to end
         self.kept: ev.SignalSeen | None = None  # a signal that came while no ranks ran, for the next ones
@@ -53,13 +62,13 @@ class SignalWatch:
     @property
     def open(self) -> bool:
         """Has a signal come whose meaning is not known yet?"""
-        return bool(self.number) and not self.meaning
+        return bool(self.number) and self.meaning is None
 
-    def means(self, meaning: str) -> None:
+    def means(self, meaning: Meaning) -> None:
         self.meaning = meaning
 
     def warn(self, announced: Announced) -> None:
-        self.meaning, self.announced = "warning", announced
+        self.meaning, self.announced = Meaning.WARNING, announced
 
     def goes_on(self, slurm_requeues: bool) -> bool:
         """Does the warning that came end in a requeue, once the ranks have ended? slurm_requeues: would Slurm do it, too?"""
@@ -78,7 +87,7 @@ class SignalWatch:
 
     def begin_attempt(self) -> None:
         """The new ranks have received no signal."""
-        self.number, self.meaning, self._to_pass_on = 0, "", 0
+        self.number, self.meaning, self._to_pass_on = 0, None, 0
         self.announced = Announced.SOMETHING
         self.by_ranks, self._told = set(), set()
 

@@ -10,6 +10,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.rungs import SWAPS
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.rungs import Rungs
@@ -37,11 +38,11 @@ class Interrupting:
         return self.ending.kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS)), now)
 
     def _stop_running(self, what: str, now: Now) -> list[Decision]:
-        self.run.signal.means("stopped")
+        self.run.signal.means(Meaning.STOPPED)
         return self.settling.begin_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS), now)
 
     def _stop_settling(self, what: str, now: Now) -> list[Decision]:
-        self.run.signal.means("stopped")
+        self.run.signal.means(Meaning.STOPPED)
         self.run.set_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS))
         self.run.timers.keep(Timer.STOP)  # other answers no longer matter
         return self.settling.settle(now)

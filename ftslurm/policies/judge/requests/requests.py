@@ -23,6 +23,7 @@ from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.launching import Launching
+from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.parts.standing_requests import reply_to
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.requests.answers import Answers, asked_by
@@ -235,7 +236,7 @@ class Requests:
     # --- the ranks have been stopped: carry out the request
 
     def carry_out(self, trouble: Trouble, now: Now) -> list[Decision]:
-        if self.run.signal.meaning == "stopped":
+        if self.run.signal.meaning is Meaning.STOPPED:
             return self.ending.give_up(trouble.what, self._stopped_status(), now)
         number = self.run.requests.take_in_hand()
         s = self.run.situation(trouble, now)
