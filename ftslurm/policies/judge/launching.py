@@ -18,7 +18,7 @@ from ftslurm.model.settings.tree import Settings, most_crash_restarts
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.earlier_steps import EarlierSteps, beside
 from ftslurm.policies.judge.ending import Ending
-from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
+from ftslurm.policies.judge.parts.launch import AGENT_COMES_S
 from ftslurm.policies.judge.parts.progress import read_at_begin
 from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.replacing import Replacing

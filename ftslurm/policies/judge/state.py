@@ -32,18 +32,15 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.judge.parts.agents import AgentRoster
-from ftslurm.policies.judge.parts.announced_wait import WaitTold
-from ftslurm.policies.judge.parts.devices import DeviceView
-from ftslurm.policies.judge.parts.ending import RunEnd
+from ftslurm.policies.judge.parts.ending import RunEnd, SlurmContact
 from ftslurm.policies.judge.parts.hang_signs import HangSigns, intervals
-from ftslurm.policies.judge.parts.launch import StepLaunch
+from ftslurm.policies.judge.parts.inquiry import DeviceView
+from ftslurm.policies.judge.parts.launch import AgentRoster, StepLaunch
 from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
-from ftslurm.policies.judge.parts.requests import RequestBook
+from ftslurm.policies.judge.parts.requests import RequestBook, WaitTold
+from ftslurm.policies.judge.parts.search import Loans, Spares
 from ftslurm.policies.judge.parts.signal import Announced, Meaning, SignalWatch
-from ftslurm.policies.judge.parts.slurm import SlurmContact
-from ftslurm.policies.judge.parts.spares import Loans, Spares
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.then import Then
 from ftslurm.policies.ladder.answers import with_call

@@ -1,9 +1,10 @@
-"""A starting step: which steps exist, for whom it waits, and how many launches failed."""
+"""A starting step: which steps exist, for whom it waits, how many launches failed; and the agents of its nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from ftslurm.model.decisions import DrillDevice
 from ftslurm.model.events import Now
 
 
@@ -95,3 +96,118 @@ class StepLaunch:
     def own_step(self, lent: Collection[str]) -> str:
         """The part of the step that runs in our own job; if all nodes are lent, the part of rank 0."""
         return next((step for node, step in self.steps.items() if node not in lent), self.step)
+
+
+# --- the agents: which nodes have one, which are expected, and how many were lost. Times are monotonic seconds
+
+# An agent that has not called after this time never will (srun and the start of Python take a second or two), times the longest.
+AGENT_COMES_S, AGENT_MAX_S = 60.0, 640.0
+# A lost agent is started again after this time, doubled with each loss.
+AGENT_AGAIN_S = 10.0
+
+
+class AgentRoster:
+    """kinds: node -> kinds of devices there, None until its agent has arrived. guards: nodes without ranks that have an agent all
+    the same, in case the batch node dies. changes: counts those of `kinds`.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, tuple[str, ...] | None] = {}
+        self.changes = 0
+        self.guards: frozenset[str] = frozenset()
+        self._due: dict[str, float] = {}  # monotonic seconds by which an agent should call; none once it has
+        self._came: dict[str, float] = {}
+        self._lost: dict[str, int] = {}  # number of agents lost on a node
+        self._may = ""  # a node that could still report its devices, when that was asked last
+        self._orders: dict[str, list[DrillDevice]] = {}  # what an agent is told when it has arrived
+
+    def here(self, node: str) -> bool:
+        return self.kinds.get(node) is not None
+
+    @property
+    def arrived(self) -> frozenset[str]:
+        """Nodes whose agent has called, or is no longer waited for."""
+        return frozenset(self.kinds.keys() - self._due.keys())
+
+    def may_tell(self, gone: Collection[str], looked: Collection[str]) -> bool:
+        """Is there a node whose devices could still be reported? An agent that has not arrived may do it. gone: dead nodes.
+        looked: nodes whose devices were checked.
+        """
+
+        def may(node: str) -> bool:
+            kinds = self.kinds.get(node, ())
+            return node not in gone and (kinds is None or (bool(kinds) and node not in looked))
+
+        # It is asked after each of a thousand reports. The node that was found the last time usually still may; and a search from
+        # the end finds one that will for long, since agents report in about the order in which they came.
+        if not may(self._may):
+            self._may = next((node for node in reversed(self.kinds) if may(node)), "")
+        return bool(self._may)
+
+    def expect(self, nodes: Iterable[str], guards: Iterable[str], relieved: Iterable[str], now: float) -> None:
+        """Expect agents, which are being started on `nodes` and on `guards`. relieved: nodes that are guards no longer."""
+        self.guards = (self.guards | {*guards}) - {*relieved}
+        self.changes += 1
+        for node in nodes:
+            self.kinds[node] = None
+            self._due[node] = now + self._doubled(AGENT_COMES_S, node)
+
+    def arrive(self, node: str, kinds: tuple[str, ...] | None, now: float) -> bool:
+        """An agent has arrived. False if nobody waits for it: its node was excluded meanwhile."""
+        if node in self.guards:
+            self._came[node] = now
+            return True
+        if node not in self.kinds:
+            return False
+        self.kinds[node] = kinds
+        self.changes += 1
+        self._due.pop(node, None)
+        self._came[node] = now
+        return True
+
+    def lose(self, node: str, now: float) -> float:
+        """An agent was lost. Gives when to start another one."""
+        self.kinds.pop(node, None)
+        self.changes += 1
+        self.guards -= {node}
+        self._due.pop(node, None)
+        if now - self._came.pop(node, now) > AGENT_MAX_S:
+            self._lost.pop(node, None)  # the last agent ran long: earlier losses no longer count
+        again = now + self._doubled(AGENT_AGAIN_S, node)
+        self._lost[node] = self._lost.get(node, 0) + 1
+        return again
+
+    def give_up_late(self, nodes: Collection[str], now: float) -> None:
+        """Give up agents of `nodes` that should have called by now: they died before they could."""
+        for node in [node for node, due in self._due.items() if due <= now and node in nodes]:
+            del self._due[node]
+            self.kinds.pop(node, None)
+            self.changes += 1
+            self._lost[node] = self._lost.get(node, 0) + 1
+
+    def next_due(self, nodes: Collection[str]) -> float | None:
+        return min((due for node, due in self._due.items() if node in nodes), default=None)
+
+    def forget(self, nodes: Collection[str]) -> None:
+        self.kinds = {node: kinds for node, kinds in self.kinds.items() if node not in nodes}
+        self.changes += 1
+        self._due = {node: due for node, due in self._due.items() if node not in nodes}
+        self.guards -= {*nodes}
+
+    def wait_no_more(self) -> None:
+        """No longer wait to learn what devices the nodes have."""
+        self.kinds = {node: kinds or () for node, kinds in self.kinds.items()}
+        self.changes += 1
+
+    def order_later(self, order: DrillDevice) -> None:
+        """Keep the order until the agent has arrived."""
+        self._orders.setdefault(order.node, []).append(order)
+
+    def take_orders(self, node: str) -> list[DrillDevice]:
+        return self._orders.pop(node, [])
+
+    def _doubled(self, first_s: float, node: str) -> float:
+        """The delay in seconds, doubled with each agent that was lost there: slurmctld may be away for long, and a node that
+        loses every agent must not be kept busy.
+        """
+        return min(AGENT_MAX_S, first_s * 2.0 ** min(self._lost.get(node, 0), 16))

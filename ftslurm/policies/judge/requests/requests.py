@@ -23,8 +23,8 @@ from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.launching import Launching
+from ftslurm.policies.judge.parts.requests import reply_to
 from ftslurm.policies.judge.parts.signal import Meaning
-from ftslurm.policies.judge.parts.standing_requests import reply_to
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.requests.answers import Answers, asked_by
 from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS, Interrupting
