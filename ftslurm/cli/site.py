@@ -179,7 +179,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
         raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
     from ftslurm.cli.output import site_settings
     from ftslurm.model.settings.tree import duration
-    from ftslurm.wrapper.all_measures import jobs_of_all, jobs_of_me
+    from ftslurm.wrapper.all_ledgers import jobs_of_all, jobs_of_me
 
     try:
         oldest = time.time() - duration(since)
@@ -200,7 +200,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
 
 def _replace(path: Path, text: str) -> None:
     """Raises: StateError."""
-    from ftslurm.wrapper.measuring.textfile import write
+    from ftslurm.wrapper.measuring.live import write
 
     try:
         write(path, text)

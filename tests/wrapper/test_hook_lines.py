@@ -16,8 +16,7 @@ from ftslurm.errors import PolicyError, StateError
 from ftslurm.hooks.hook_inputs import BAD_NODE_STATUS
 from ftslurm.hooks.install import install as hook_install
 from ftslurm.hooks.install import scripts as hook_scripts
-from ftslurm.hooks.install.lines import conf_lines, head_lines, sudo_lines
-from ftslurm.hooks.install.rights import check_only_roots, check_tree, import_path
+from ftslurm.hooks.install.install import check_only_roots, check_tree, conf_lines, head_lines, import_path, sudo_lines
 from ftslurm.model.folds.counters import counters_of_node
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.hook_settings import LEAVES, HookSettings, hook_settings

@@ -2,17 +2,218 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import stat
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
-from ftslurm.hooks.install.lines import conf_lines, head_lines, sudo_lines
-from ftslurm.hooks.install.rights import check_only_roots, check_tree, import_path
-from ftslurm.hooks.install.scripts import SETTINGS, scripts
+from ftslurm.hooks.install.scripts import KEYS, LIMITS_S, SETTINGS, scripts
 from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.system.commands import run
 from ftslurm.system.files import make_folder
+
+_REPEATABLE_FROM = (24, 5)
+_RECONFIGURE_IS_RESTART = (23, 11)
+_REPEATABLE = frozenset({"Prolog", "Epilog", "EpilogSlurmctld"})
+_GLOB = frozenset({"Prolog", "Epilog"})
+_NO_HOLD = "nohold_on_prolog_fail"
+_SHORT_S = 30
+
+
+def head_lines(folder: str, config: str, known: Mapping[str, str] | None) -> list[str]:
+    """What comes before the lines may be used, and what makes Slurm use them. known: of `scontrol show config`, None without
+    an answer. Seen: slurmd drains a node on which the file that Prolog names is not there.
+    """
+    return [
+        f"# scripts in {folder}, settings in {config}; first run this on every node and on slurmctld's host, or install into a",
+        "# folder that all of them see: a node on which slurm.conf names a Prolog that is not there is drained by Slurm.",
+        f"# {config} is read on each node by itself; a node without it runs on the defaults.",
+        *_activation(known or {}),
+    ]
+
+
+def _activation(config: Mapping[str, str]) -> list[str]:
+    """Until 23.11, where a reconfigure starts the daemon anew, slurmctld looks once, as it starts, whether there is an
+    EpilogSlurmctld. Seen: 22.05.8 runs it only after a restart, 24.11.5 and 26.05 after a reconfigure; docs/slurm-facts.md,
+    "Prolog, Epilog and TaskProlog".
+    """
+    named = any(re.fullmatch(r"EpilogSlurmctld(\[\d+\])?", name) and value for name, value in config.items())
+    if named or _version(config) >= _RECONFIGURE_IS_RESTART:
+        return ["# For slurm.conf, then `scontrol reconfigure`:"]
+    before = "" if config.get("SLURM_VERSION") else "before Slurm 23.11 also "
+    return [
+        f"# For slurm.conf, then `scontrol reconfigure`, and {before}`systemctl restart slurmctld` (jobs go on): without",
+        "# the restart this slurmctld never runs EpilogSlurmctld.",
+    ]
+
+
+def conf_lines(folder: str, config: Mapping[str, str] | None) -> list[str]:
+    """config: of `scontrol show config`, None if Slurm did not answer. Comments say what to do where a line will not do."""
+    lines = [] if config is not None else ["# Slurm did not answer, so what slurm.conf holds already is unknown"]
+    known = config or {}
+    for name, key in KEYS.items():
+        if key:
+            lines += _line(key, f"{folder}/{name}", known)
+    return [*lines, *_around(known)]
+
+
+def _line(key: str, ours: str, config: Mapping[str, str]) -> list[str]:
+    there = [value for name, value in config.items() if re.fullmatch(rf"{key}(\[\d+\])?", name) and value]
+    if ours in there:
+        return [f"# already there: {key}={ours}"]
+    if not there:
+        return [f"{key}={ours}"]
+    if key in _REPEATABLE and _version(config) >= _REPEATABLE_FROM:
+        return [f"# beside {key}={', '.join(there)}, which stays: all run, in reverse alphabetical order", f"{key}={ours}"]
+    if key in _GLOB:
+        return [
+            f"# {key}={there[0]} is there, and this Slurm takes one line: put links to both into a folder and name",
+            f"#   {key}=/etc/slurm/{key.lower()}.d/*   (one that fails stops the rest)",
+        ]
+    return [f"# {key}={there[0]} is there, and Slurm takes one: call {ours} from it, and mind its exit status"]
+
+
+def _around(config: Mapping[str, str]) -> list[str]:
+    """What the scripts need around them."""
+    lines = []
+    if config.get("HealthCheckInterval", "0").split(" ")[0] == "0":
+        lines += ["HealthCheckInterval=300", "HealthCheckNodeState=ANY"]
+    parameters = config.get("SchedulerParameters", "")
+    if _NO_HOLD not in parameters:
+        lines += [
+            "# without it a job that met a bad node waits held until somebody releases it",
+            f"SchedulerParameters={parameters + ',' if parameters else ''}{_NO_HOLD}",
+        ]
+    if not re.search(r"\b(Alloc|Contain)\b", config.get("PrologFlags", ""), re.IGNORECASE):
+        flags = config.get("PrologFlags", "")
+        lines += ["# checks all nodes of a job before it begins, spares too", f"PrologFlags={f'{flags},' if flags else ''}Alloc"]
+    for key, value in config.items():
+        found = re.match(r"\d+", value)
+        if key in ("PrologEpilogTimeout", "PrologTimeout") and found and 0 < int(found[0]) <= LIMITS_S["prolog"] < 65534:
+            lines.append(f"# {key}={found[0]} is not above the Prolog's own limit of {_SHORT_S} s: Slurm would drain the node")
+        if key in ("PrologEpilogTimeout", "EpilogTimeout") and found and 0 < int(found[0]) <= LIMITS_S["epilog"]:
+            lines.append(f"# {key}={found[0]}: `cleanup` and `reset_wait` of the hooks' settings have to end within it")
+    return lines
+
+
+def sudo_lines(folder: str, slurm_user: str) -> list[str]:
+    """For an EpilogSlurmctld that is not root's; it reads each ledger as the owner of the job."""
+    if slurm_user in ("", "root"):
+        return []
+    return [
+        f"# SlurmUser={slurm_user} becomes a job's owner by sudo; in /etc/sudoers.d/ftslurm on the controller's node:",
+        f"#   {slurm_user} ALL=(ALL,!root) NOPASSWD: {folder}/as_owner",
+    ]
+
+
+def _version(config: Mapping[str, str]) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+# --- may anybody but root change what root is going to run? Looked at place by place, as the kernel walks a path
+
+# As the kernel's own limit, path_resolution(7).
+LINKS_MAX = 40
+PYTHON_TIMEOUT_S = 30.0
+
+
+def check_only_roots(path: Path) -> None:
+    """Raises: StateError if anybody but root could exchange `path`: it, a folder above, a link on the way, or where it leads.
+
+    Of a path that is not there, whoever could make it.
+    """
+    passed = list(_places(path))
+    for number, (place, info) in enumerate(passed, 1):
+        if info.st_uid != 0 or _writable(info, passed_on=number < len(passed)):
+            raise _others(place)
+
+
+def check_tree(top: Path) -> None:
+    """The same for everything below, and for where links in it lead. Raises: StateError."""
+    tops, seen = [top], set()
+    while tops:
+        check_only_roots(tops[-1])
+        real = os.path.realpath(tops.pop())
+        if real in seen:
+            continue
+        seen.add(real)
+        for folder, folders, files in os.walk(real):
+            for name in (*folders, *files):
+                place = Path(folder, name)
+                if place.is_symlink():
+                    tops.append(place)
+                elif _is_others(place):
+                    raise _others(place)
+
+
+def _is_others(place: Path) -> bool:
+    try:
+        info = place.lstat()
+    except FileNotFoundError:  # a file that Python itself was writing
+        return False
+    return info.st_uid != 0 or _writable(info, passed_on=False)
+
+
+def import_path(python: str) -> tuple[Path, ...]:
+    """Where the hooks' interpreter looks for modules: it is asked as they start it. Raises: StateError."""
+    done = run([python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"], PYTHON_TIMEOUT_S)
+    try:
+        found = json.loads(done.stdout) if done.status == 0 else None
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise StateError(f"{python} did not tell where it looks for modules: {done.stderr.strip()[-200:]}")
+    return tuple(Path(entry) for entry in found if Path(str(entry)).is_absolute())  # the rest are names of import hooks
+
+
+def _writable(info: os.stat_result, passed_on: bool) -> bool:
+    """passed_on: the path leads on from here. In a folder like /tmp nobody can exchange what is there and not theirs, yet add."""
+    if stat.S_ISLNK(info.st_mode):
+        return False
+    kept = passed_on and stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX
+    return bool(info.st_mode & 0o022) and not kept
+
+
+def _places(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """All that the kernel passes on its way to `path`, from / on, as far as it is there. Raises: StateError."""
+    at, todo, links = Path("/"), list(reversed(path.parts[1:])), 0
+    yield at, at.lstat()
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        place = at / name
+        try:
+            info = place.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        yield place, info
+        if not stat.S_ISLNK(info.st_mode):
+            at = place
+            continue
+        links += 1
+        if links > LINKS_MAX:
+            raise StateError(f"{path} leads through too many links")
+        target = place.readlink()
+        at = Path("/") if target.is_absolute() else at
+        todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
+def _others(place: Path) -> StateError:
+    return StateError(
+        f"{place} can be changed by users other than root, and root would run what is in it",
+        hint="install ftslurm in a folder that only root can write, and run its `ftslurm install-hooks`",
+    )
+
+
+# --- writes the scripts for slurm.conf. Root runs them, so nobody else may be able to change them or what they start
 
 SLURM_TIMEOUT_S = 5.0
 

@@ -17,7 +17,7 @@ from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.callers import Callers, Limits
 from ftslurm.wrapper.controller.reports import Meaning, Reports
 from ftslurm.wrapper.controller.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
-from ftslurm.wrapper.output.srun_words import SrunWords
+from ftslurm.wrapper.output.output_files import SrunWords
 from ftslurm.wrapper.shim.signals import waking
 from ftslurm.wrapper.wire.caller import Caller
 from ftslurm.wrapper.wire.channel import Message, Peer, Server

@@ -37,8 +37,7 @@ from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.controller.wiring.earlier import tell_others
 from ftslurm.wrapper.controller.wiring.ranks import check_room, cycle_info_dir, keys_without_effect, rank_logs_of, rank_setup
 from ftslurm.wrapper.controller.wiring.survey import Order, say
-from ftslurm.wrapper.output.output_files import output_to, own_files, ranks_files
-from ftslurm.wrapper.output.rank_output import output_place, own_stderr
+from ftslurm.wrapper.output.output_files import output_place, output_to, own_files, own_stderr, ranks_files
 from ftslurm.wrapper.telling.notices import notices_for
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node
 from ftslurm.wrapper.wire.secret_word import ENVIRONMENT, FILE, SecretFile, secret_word
