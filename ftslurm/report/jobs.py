@@ -16,6 +16,7 @@ from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.tree import duration
 from ftslurm.model.values import dataclass
+from ftslurm.report.words import age, clock
 
 STATES = (
     "starting", "running", "recovering", "hanging", "waiting", "requeued", "pending", "held", "suspended",
@@ -81,7 +82,7 @@ def _nodes_of(job: JobSummary) -> frozenset[str]:
     return frozenset(found)
 
 
-def moment(text: str, now: float) -> float:
+def parse_moment(text: str, now: float) -> float:
     """`7d` (ago), `2026-11-20`, `2026-11-20T12:30`, `12:30` (today) -> Unix seconds; local time. Raises: UsageError."""
     try:
         return now - duration(text)
@@ -107,18 +108,6 @@ def chosen(jobs: Iterable[JobSummary], wanted: Wanted) -> tuple[list[JobSummary]
     fit = [job for job in jobs if wanted.fits(job)]
     young = [job for job in fit if not job.over or job.at >= wanted.since]
     return sorted(young, key=SORTS[wanted.sort], reverse=wanted.backwards), len(fit) - len(young)
-
-
-def age(seconds: float) -> str:
-    """`12 s`, `3 min`, `5 h`, `2 d`: to one digit of its unit, in six letters."""
-    for limit, unit_s, unit in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
-        if seconds < limit:
-            return f"{max(seconds, 0) / unit_s:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"
-
-
-def clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 # Of a few long names the other lines make no more of. A column each, but for the last.

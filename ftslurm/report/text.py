@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -17,21 +16,12 @@ from ftslurm.report.card import Card, lines
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import in_a_line
 from ftslurm.report.view import Again, AttemptView, RemedyView, Status, VerdictView, folded
-from ftslurm.report.words import span
+from ftslurm.report.words import clock, moment, span
 
 
 def console() -> Console:
     """A pipe has no width: lines stay whole there, for grep and for logs."""
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
-def moment(at: float) -> str:
-    """Local time, to the second: what people compare with their own logs and Slurm's."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
-
-
-def clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at)) if at else "?"
 
 
 def print_status(console: Console, view: Status) -> None:

@@ -10,9 +10,8 @@ from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
-from ftslurm.report.jobs import clock
 from ftslurm.report.view import culprit, slots
-from ftslurm.report.words import experiment
+from ftslurm.report.words import clock, experiment
 
 
 @dataclass(frozen=True, slots=True)

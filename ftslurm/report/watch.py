@@ -15,10 +15,9 @@ from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, Ta
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.text import counted, cut, visible
 from ftslurm.model.values import dataclass
-from ftslurm.report.jobs import clock
 from ftslurm.report.timeline import Happened, happened
 from ftslurm.report.view import Status
-from ftslurm.report.words import span
+from ftslurm.report.words import clock, span
 
 # A node that was not heard of for so long is not well: its shims and its agent beat three times in silence_s (15 s).
 UNHEARD_S = 10.0

@@ -1,7 +1,8 @@
-"""Words that all reports share."""
+"""Words that all reports share: durations, moments, whose a fault is."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from ftslurm.model import record as rec
@@ -28,6 +29,37 @@ def span(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def duration(seconds: float) -> str:
+    """As `span`, in days where there are many; negative ones with their sign."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds >= 48 * 3600:
+        days, rest = divmod(seconds, 86400)
+        return f"{days:.0f} d {rest // 3600:.0f} h"
+    return span(seconds) if seconds else "0 s"
+
+
+def age(seconds: float) -> str:
+    """`12 s`, `3 min`, `5 h`, `2 d`: to one digit of its unit, in six letters."""
+    for limit, unit_s, unit in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{max(seconds, 0) / unit_s:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def moment(at: float) -> str:
+    """Local time, to the second: what people compare with their own logs and Slurm's."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
+
+
+def clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at)) if at else "?"
+
+
+def day(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(at)) if at else "-"
 
 
 def experiment(ended: rec.ExperimentEnded) -> str:

@@ -6,7 +6,8 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.model.folds.summary import JobSummary
-from ftslurm.report.jobs import STATES, Wanted, age, chosen, lines, moment, states_named
+from ftslurm.report.jobs import STATES, Wanted, chosen, lines, parse_moment, states_named
+from ftslurm.report.words import age
 
 DAY_S = 86400.0
 NOW = 100 * DAY_S
@@ -91,10 +92,10 @@ def test_names_of_jobs_are_a_column_where_they_are_asked_for() -> None:
 
 
 def test_a_moment_is_a_span_or_a_date() -> None:
-    assert moment("7d", NOW) == NOW - 7 * DAY_S
-    noon = moment("2026-11-20T12:00", NOW)
-    assert noon - moment("2026-11-20", NOW) == DAY_S / 2
-    assert 0 <= moment("00:00", NOW) - (NOW - DAY_S) <= DAY_S
+    assert parse_moment("7d", NOW) == NOW - 7 * DAY_S
+    noon = parse_moment("2026-11-20T12:00", NOW)
+    assert noon - parse_moment("2026-11-20", NOW) == DAY_S / 2
+    assert 0 <= parse_moment("00:00", NOW) - (NOW - DAY_S) <= DAY_S
     for wrong in ("soon", "7", "2026-13-01", "25:00", ""):
         with pytest.raises(UsageError, match="not a time"):
-            moment(wrong, NOW)
+            parse_moment(wrong, NOW)

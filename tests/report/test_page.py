@@ -22,7 +22,8 @@ from ftslurm.report.account.jobs import jobs_account
 from ftslurm.report.page import html, plain
 from ftslurm.report.page import job as job_page
 from ftslurm.report.page import jobs as jobs_page
-from ftslurm.report.page.document import Document, duration, hours, percent
+from ftslurm.report.page.document import Document, hours, percent
+from ftslurm.report.words import duration
 from tests.report import browser
 from tests.report.ledgers import HOSTILE, NOW, H, T, big_job, hostile
 

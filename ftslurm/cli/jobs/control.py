@@ -252,7 +252,7 @@ def undo(number: int | None) -> dict[str, Any]:
 def list_requests(context: click.Context, as_json: bool) -> None:
     """List all requests: who asked for what and when, and the outcome."""
     from ftslurm.report.requests import requests, table
-    from ftslurm.report.text import moment as local
+    from ftslurm.report.words import moment as local
 
     found = requests(store().find(context.obj)[1].records, local)
     if as_json:

@@ -16,7 +16,8 @@ from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
-from ftslurm.report.page.document import Document, day
+from ftslurm.report.page.document import Document
+from ftslurm.report.words import day
 
 FORMATS = ("html", "md", "json")
 # Without a job and without --since.

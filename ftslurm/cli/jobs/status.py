@@ -19,7 +19,7 @@ from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted, visible
-from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, moment, states_named
+from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, parse_moment, states_named
 from ftslurm.report.view import Status
 
 T = TypeVar("T")
@@ -61,10 +61,11 @@ def status(
     from ftslurm.wrapper.jobs import all_jobs
 
     now, folder = time.time(), state_folder(os.environ)
-    oldest = moment(since, now)
+    oldest = parse_moment(since, now)
     wanted = Wanted(
-        states_named(states), 0.0 if every or tasks else oldest, "job" if tasks else sort, moment(until, now) if until else 0.0,
-        tuple(filter(None, names.split(","))), frozenset(expand(nodes)), backwards, frozenset(tasks),
+        states_named(states), 0.0 if every or tasks else oldest, "job" if tasks else sort,
+        parse_moment(until, now) if until else 0.0, tuple(filter(None, names.split(","))),
+        frozenset(expand(nodes)), backwards, frozenset(tasks),
     )  # fmt: skip
     jobs, silent = all_jobs(folder, os.environ, passed_over=passed_over)
     shown, older = chosen(jobs, wanted)
@@ -156,7 +157,7 @@ def _latest(since: str) -> list[str]:
 
     folder = state_folder(os.environ)
     known = {Path(name).stem: job for name, job in Index(folder).named(passed_over).items()}
-    oldest = moment(since or "00:00", time.time())
+    oldest = parse_moment(since or "00:00", time.time())
     if not known:
         click.echo(f"no ledger in {visible(folder)}: no job has run under ftrun yet", err=True)
     chosen = [name for name, job in known.items() if job.at >= oldest or not job.over]

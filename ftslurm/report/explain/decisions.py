@@ -19,9 +19,8 @@ from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.name_values import print_facts, printable
-from ftslurm.report.text import clock, moment
 from ftslurm.report.view import Status, culprit
-from ftslurm.report.words import experiment, span
+from ftslurm.report.words import clock, experiment, moment, span
 
 DEFAULT = "default"
 

@@ -18,7 +18,7 @@ from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, in
 from ftslurm.model.values import dataclass
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import InForce
-from ftslurm.report.text import moment
+from ftslurm.report.words import moment
 
 STATES: Mapping[str, str] = {
     "starting": "the ranks are being started",

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from ftslurm.model.text import cut, visible
 from ftslurm.model.values import dataclass
 from ftslurm.report.account.parts import Ratio
-from ftslurm.report.words import span
 
 CELL_MOST = 240
 ROWS_MOST = 200
@@ -111,14 +110,6 @@ def long_text(text: str) -> str:
     return shown if len(shown) <= TEXT_MOST else f"{shown[:TEXT_MOST]}\n[{len(shown) - TEXT_MOST} characters more]"
 
 
-def moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
-
-
-def day(at: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(at)) if at else "-"
-
-
 def zone() -> str:
     return time.strftime("%Z (UTC%z)")
 
@@ -137,16 +128,6 @@ def ratio(value: Ratio | None) -> str:
         return "-"
     low, high = percent(value.low), percent(value.high)
     return low if low == high else f"{low.removesuffix(' %')} to {high}"
-
-
-def duration(seconds: float) -> str:
-    """As words.span, in days where there are many; negative ones with their sign."""
-    if seconds < 0:
-        return f"-{duration(-seconds)}"
-    if seconds >= 48 * 3600:
-        days, rest = divmod(seconds, 86400)
-        return f"{days:.0f} d {rest // 3600:.0f} h"
-    return span(seconds) if seconds else "0 s"
 
 
 def hours(unit_s: float) -> str:

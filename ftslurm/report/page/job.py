@@ -18,17 +18,16 @@ from ftslurm.report.page.document import (
     Section,
     Text,
     cell,
-    duration,
     facts,
     hours,
     long_text,
-    moment,
     percent,
     ratio,
     table,
     zone,
 )
 from ftslurm.report.view import AttemptView
+from ftslurm.report.words import duration, moment
 
 # In the order of an outage; of each what it means, for the reader of the table.
 MEANINGS: Mapping[Part, str] = {

@@ -5,24 +5,9 @@ from __future__ import annotations
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION
 from ftslurm.report.account.jobs import METHOD, JobsAccount, Mtbf
-from ftslurm.report.page.document import (
-    Document,
-    Figures,
-    Plot,
-    Section,
-    Text,
-    cell,
-    day,
-    duration,
-    facts,
-    hours,
-    moment,
-    percent,
-    ratio,
-    table,
-    zone,
-)
+from ftslurm.report.page.document import Document, Figures, Plot, Section, Text, cell, facts, hours, percent, ratio, table, zone
 from ftslurm.report.page.job import MEANINGS
+from ftslurm.report.words import day, duration, moment
 
 JOBS_MOST = 500
 

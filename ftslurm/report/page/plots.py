@@ -27,8 +27,9 @@ from ftslurm.model.values import dataclass
 from ftslurm.report.account.job import JobAccount, nodes_of
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
-from ftslurm.report.page.document import day, duration, hours, percent
+from ftslurm.report.page.document import hours, percent
 from ftslurm.report.page.job import MEANINGS, SHORT
+from ftslurm.report.words import day, duration
 
 # Colours that stand for the page's own; nothing else is drawn in them.
 INK, SOFT, PAPER = "#010203", "#040506", "#fafbfc"
