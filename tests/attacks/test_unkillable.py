@@ -68,7 +68,7 @@ def test_who_waits_in_a_file_system_of_her_own_ends(shared: Path, asks: str) -> 
 
 def test_where_nothing_can_be_aborted_the_node_is_not_at_fault(shared: Path) -> None:
     program = AWAY + FUSE.format(device=str(shared / "fuse"), place=str(shared / "mount"), asks="(os.stat,)")
-    no_control = "from ftslurm.system import waits; real, waits.abort_fuse = waits.abort_fuse, lambda *_: 0"
+    no_control = "from ftslurm.system import remains; real, remains.abort_fuse = remains.abort_fuse, lambda *_: 0"
     said = tell(
         f"{no_control}\nher({program!r})\nawait_hers(2)\nepilog()\nprint(real({HER}, (one.pid for one in all_of_hers()), False), 'aborted')\n"
         "time.sleep(0.5)\nprint(len(all_of_hers()), 'alive')"
