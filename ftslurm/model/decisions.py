@@ -350,9 +350,9 @@ class KeepOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowWait:
-    """Let the job's own comment tell what it waits for, where Slurm shows jobs. what: empty for nothing, the attempt runs. until:
-    Unix seconds, at the latest; 0: nobody knows.
+class ShowPhase:
+    """Let the job's own comment tell where it stands, where Slurm shows jobs. what: `waiting for ...`, empty: the attempt runs.
+    attempt: 0 for nothing any more. until: Unix seconds, at the latest; 0: nobody knows.
     """
 
     attempt: int
@@ -439,7 +439,7 @@ Decision = (
     | Say
     | ShowCard
     | KeepOutput
-    | ShowWait
+    | ShowPhase
     | ShowStuck
     | Diagnose
     | Advise

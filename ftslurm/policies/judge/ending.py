@@ -20,7 +20,6 @@ from ftslurm.model.decisions import (
     Requeue,
     Say,
     ShowCard,
-    ShowWait,
     Start,
 )
 from ftslurm.model.events import Now
@@ -211,7 +210,8 @@ class Ending:
         finished = rec.Finished(now.unix, self.run.facts.run, status, what, self._unproven_nodes(now))
         kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # our own requeue has kept it already
         card = [ShowCard()] if what == ENDING_STATES["TIMEOUT"] else []
-        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, Finish(status)]
+        shown = self.run.show(0) if self.run.told.shown is not None and what not in MAY_GO_ON else []
+        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, *shown, Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
         """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the
@@ -246,7 +246,7 @@ class Ending:
         timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
         down = f"Slurm marks {fold_nodes(dead)} down{timeout}"
         what = f"its nodes to be clean, which they are at the latest when {down}" if dead else "its nodes to be clean"
-        if Capability.ASK not in self.run.facts.can or not self.run.told.tell(what, shown=False):
+        if Capability.ASK not in self.run.facts.can or not self.run.told.tell(what):
             return []
         if dead:
             when = f"as soon as its nodes are clean, at the latest when {down}"
@@ -257,7 +257,8 @@ class Ending:
             when = f"when it is released, as somebody has held it: scontrol release {self.run.facts.number}"
         number = self.run.attempt.number or self.run.history.attempts
         waits = self.run.note(rec.Waiting(now.unix, number, what))
-        return [waits, Say(f"requeueing the job: it starts again {when}"), ShowWait(number, f"{what}, requeued")]
+        shown = self.run.show(number, f"waiting for {what}, requeued")
+        return [waits, Say(f"requeueing the job: it starts again {when}"), *shown]
 
     def _clean_up(self) -> CleanUp | None:
         """The clean-up that the job configured: once, on our nodes where ranks ran and a step can start."""

@@ -89,7 +89,10 @@ class Stalls:
         if not (seen.limit_s and seen.ranks):
             return self.run.end_wait(number)
         what = stuck_words(seen.ranks, seen.nodes, seen.cause)
-        return [ShowStuck(number, what, seen.since + seen.limit_s)] if self.run.told.tell(what) else []
+        if not self.run.told.tell(what):
+            return []
+        self.run.told.shown = number, what
+        return [ShowStuck(number, what, seen.since + seen.limit_s)]
 
     def _report(self, o: Opinion, stalled_s: float, now: Now) -> list[Decision]:
         evidence = o.finding.evidence if o.finding else ()

@@ -18,7 +18,7 @@ from ftslurm.model.decisions import (
     Remember,
     Say,
     SetIntervals,
-    ShowWait,
+    ShowPhase,
     WatchNodes,
     WatchRanks,
 )
@@ -104,7 +104,8 @@ class Run:
         self.devices = DeviceView()
         self.trouble: Trouble | None = None
         self.slurm = SlurmContact()
-        self.told = WaitTold()
+        again = history.last_run is not None and (facts.schedule > history.last_run.schedule or facts.earlier.cut_short)
+        self.told = WaitTold((0, "") if again else None)  # its comment may tell a phase of an earlier ftrun
         self.signal = SignalWatch(settings, facts.can)
         self.alone = RanksAlone()
         self.hangs = HangSigns(settings)
@@ -303,11 +304,20 @@ class Run:
         until = now.unix + for_s if for_s else 0.0
         number = self.attempt.number or self.history.attempts
         said = said or f"waiting for {what}{f', at most {for_s:.0f} s' if for_s else ''}"
-        return [self.note(rec.Waiting(now.unix, number, what, until)), Say(said), ShowWait(number, what, until)]
+        told = self.note(rec.Waiting(now.unix, number, what, until))
+        return [told, Say(said), *self.show(number, f"waiting for {what}", until)]
 
     def end_wait(self, number: int) -> list[Decision]:
         """The attempt runs: end the wait. Waits before it need no further record."""
-        return [ShowWait(number, "")] if self.told.over() else []
+        self.told.forget()
+        return self.show(number) if self.told.shown is not None else []
+
+    def show(self, number: int, what: str = "", until: float = 0.0) -> list[Decision]:
+        """Let the job's comment tell the phase, once. A job that has had nothing to show costs slurmctld no request."""
+        if self.told.shown == (number, what):
+            return []
+        self.told.shown = number, what
+        return [ShowPhase(number, what, until)]
 
     # --- asking others
 

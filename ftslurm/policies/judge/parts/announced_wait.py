@@ -1,27 +1,22 @@
-"""What people were told that ftrun waits for."""
+"""What people were told that ftrun waits for, and where Slurm shows the job."""
 
 from __future__ import annotations
 
 
 class WaitTold:
-    """what: the last message; empty: none."""
+    """what: the last message; empty: none. shown: attempt and phase that the job's comment tells; None: nothing of this job."""
 
-    def __init__(self) -> None:
+    def __init__(self, shown: tuple[int, str] | None) -> None:
         self.what = ""
-        self._shown = False  # was it shown where Slurm shows the job?
+        self.shown = shown
 
-    def tell(self, what: str, shown: bool = True) -> bool:
-        """Tell people; False if they were told already. shown: also where Slurm shows the job."""
+    def tell(self, what: str) -> bool:
+        """Tell people; False if they were told already."""
         if self.what == what:
             return False
-        self.what, self._shown = what, self._shown or shown
+        self.what = what
         return True
 
     def forget(self) -> None:
         """The next wait is told again."""
         self.what = ""
-
-    def over(self) -> bool:
-        """Nothing is waited for. Gives whether it was shown where Slurm shows the job."""
-        shown, self._shown, self.what = self._shown, False, ""
-        return shown
