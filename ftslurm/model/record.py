@@ -439,6 +439,16 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnded:
+    """How Slurm says that the job ended, which its ftrun could not record. A reader has asked before Slurm forgot. at: of the
+    record before it. state, what: as in JobSummary."""
+
+    at: float
+    state: str
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Requested:
     """The owner of the job has asked for something (`ftslurm control`)."""
 
@@ -539,6 +549,7 @@ Record = (
     | CarriedOut
     | AttemptEnded
     | Finished
+    | JobEnded
     | Requested
     | RequestAnswered
     | RequestDone
@@ -577,6 +588,7 @@ KINDS: Mapping[str, type] = {
         CarriedOut,
         AttemptEnded,
         Finished,
+        JobEnded,
         Requested,
         RequestAnswered,
         RequestDone,

@@ -207,6 +207,8 @@ def _state(records: Sequence[rec.Record]) -> str:
     for record in reversed(records):
         if isinstance(record, rec.Finished):
             return f"ended with status {record.status}: {record.what}" if record.what != "requeued" else "requeued"
+        if isinstance(record, rec.JobEnded):
+            return in_a_word(record.state, record.what)
         if isinstance(record, rec.CarriedOut):
             return "requeued" if record.ok and record.what.startswith("requeued") else "recovering"
         if isinstance(record, rec.Decided):
@@ -220,6 +222,10 @@ def _state(records: Sequence[rec.Record]) -> str:
         if isinstance(record, rec.RunBegan):
             return "starting"
     return "unknown"
+
+
+def in_a_word(state: str, what: str) -> str:
+    return f"{state}: {what}" if what else state
 
 
 def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:

@@ -12,7 +12,7 @@ import click
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import NoLedgerHere, find_ledger, latest_job, print_json
 from ftslurm.errors import UnknownJob, UsageError
-from ftslurm.ledger.journal import Contents
+from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.settings.tree import Resolved, suggestion
 from ftslurm.model.text import visible
 
@@ -68,7 +68,7 @@ def explain(
         if len(what) != 1:
             raise UsageError("--decision takes one JOB", hint="such as: ftslurm explain 4711 --decision 2")
         try:
-            contents = find_ledger(what[0])[1]
+            journal, contents = find_ledger(what[0])
         except UnknownJob as error:
             missing = error
             if number or last or _is_file(what[0]):
@@ -76,7 +76,7 @@ def explain(
         else:
             if _STATUS.fullmatch(what[0]) and not number:
                 click.echo(visible(f"of job {what[0]}; for the exit status: ftslurm explain exit {what[0]}"), err=True)
-            return _decisions(what[0], contents, number, as_json)
+            return _decisions(what[0], journal, contents, number, as_json)
     resolved = _in_force(policy, profile, annotations)
     if what and _term(what, resolved, as_json):
         return
@@ -96,15 +96,15 @@ def _in_force(policy: str, profile: str, annotations: str) -> Resolved:
     return settings_in_force(Request(policy, profile, annotations), os.environ)
 
 
-def _decisions(job: str, contents: Contents, number: str, as_json: bool) -> None:
+def _decisions(job: str, journal: Journal, contents: Contents, number: str, as_json: bool) -> None:
     """Raises: UsageError for a decision that there is not."""
     from ftslurm.cli.jobs.status import require_begun
-    from ftslurm.report import view
     from ftslurm.report.explain import shown
     from ftslurm.report.explain.decisions import explained, numbered
     from ftslurm.report.text import console
+    from ftslurm.wrapper.jobs import status_of
 
-    state = require_begun(job, view.status(contents.records, contents.damaged, with_card=False))
+    state = require_begun(job, status_of(journal, contents, os.environ, with_card=False))
     found = explained(contents.records)
     if not number:
         return print_json(shown.as_json(state, found)) if as_json else shown.print_decisions(console(), state, found)

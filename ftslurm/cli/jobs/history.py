@@ -62,8 +62,9 @@ def _latest(since: str) -> list[str]:
 def _as_json(journal: Journal, contents: Contents) -> dict[str, Any]:
     from ftslurm.ledger.evidence import kept_evidence
     from ftslurm.report import view
+    from ftslurm.wrapper.jobs import status_of
 
-    found = require_begun(journal.path.stem, view.status(contents.records, contents.damaged))
+    found = require_begun(journal.path.stem, status_of(journal, contents, os.environ))
     attempts = [asdict(attempt) for attempt in view.attempts(contents.records)]
     return {"job": asdict(found), "attempts": attempts, "evidence": [str(path) for path in kept_evidence(journal.path)]}
 
@@ -71,7 +72,8 @@ def _as_json(journal: Journal, contents: Contents) -> dict[str, Any]:
 def _print(journal: Journal, contents: Contents, verbose: bool) -> None:
     from ftslurm.ledger.evidence import kept_evidence
     from ftslurm.report import text, view
+    from ftslurm.wrapper.jobs import status_of
 
-    found = require_begun(journal.path.stem, view.status(contents.records, contents.damaged))
+    found = require_begun(journal.path.stem, status_of(journal, contents, os.environ))
     text.print_history(text.console(), found, view.attempts(contents.records), verbose)
     text.print_files(text.console(), "what hung ranks were doing", [str(path) for path in kept_evidence(journal.path)])

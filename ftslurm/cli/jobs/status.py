@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TypeVar
 
 import click
@@ -14,12 +14,10 @@ import click
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import find_ledger, print_json, tasks_of, this_job
 from ftslurm.errors import StateError, UsageError
-from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted, visible
 from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, moment, states_named
-from ftslurm.report.view import Status
 
 T = TypeVar("T")
 
@@ -87,28 +85,14 @@ def passed_over(error: StateError) -> None:
 
 
 def _one(job: str, as_json: bool) -> None:
-    from ftslurm.report import text, view
+    from ftslurm.report import text
+    from ftslurm.wrapper.jobs import status_of
 
     journal, contents = find_ledger(job)
-    found = require_begun(job, view.status(contents.records, contents.damaged))
-    found = _by_slurms_word(found, contents, journal.path.stat().st_uid)
+    found = require_begun(job, status_of(journal, contents, os.environ))
     if as_json:
         return print_json(asdict(found))
     text.print_status(text.console(), found)
-
-
-def _by_slurms_word(found: Status, contents: Contents, user_id: int) -> Status:
-    """What the ledger cannot know: a requeued job that was cancelled while it waited, an ftrun that was killed."""
-    from ftslurm.model.folds.summary import summarise
-    from ftslurm.wrapper.jobs import with_slurms_word
-
-    known = summarise(contents.records)
-    if known is None:
-        return found
-    (now,), _ = with_slurms_word([known], user_id, os.environ)
-    if now == known:
-        return found
-    return replace(found, state=f"{now.state}: {now.what}" if now.what else now.state, waits_until=0.0)
 
 
 def require_begun(job: str, found: T | None) -> T:

@@ -166,6 +166,8 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
                 pass  # how, stands before it
             case rec.Finished():
                 return *_ended(record), 0.0
+            case rec.JobEnded():
+                return record.state, record.what, True, 0.0
             case rec.CarriedOut() if record.ok and record.what.startswith("requeued"):
                 return "requeued", _how(record.what, why), False, 0.0
             case rec.CarriedOut():
@@ -185,7 +187,7 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
 
 _TELLS = (
     rec.Finished, rec.CarriedOut, rec.Decided, rec.TroubleSeen, rec.HangSeen, rec.HangEnded, rec.AttemptBegan, rec.RunBegan,
-    rec.SlotsChanged,
+    rec.SlotsChanged, rec.JobEnded,
 )  # fmt: skip
 
 
