@@ -350,23 +350,14 @@ class KeepOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowWait:
-    """Let the job's own comment tell what it waits for, where Slurm shows jobs. what: empty for nothing, the attempt runs. until:
-    Unix seconds, at the latest; 0: nobody knows.
+class ShowPhase:
+    """Set the job's comment in Slurm to the phase of the job. what: `waiting for ...`; empty: the attempt runs. attempt: 0: the
+    job has ended, empty the comment. until: Unix seconds, at the latest; 0: unknown.
     """
 
     attempt: int
     what: str
     until: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ShowStuck:
-    """The same of a standstill that is no hang yet: who, and from when on it is one, Unix seconds."""
-
-    attempt: int
-    what: str
-    limit_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,8 +430,7 @@ Decision = (
     | Say
     | ShowCard
     | KeepOutput
-    | ShowWait
-    | ShowStuck
+    | ShowPhase
     | Diagnose
     | Advise
     | Finish

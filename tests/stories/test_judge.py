@@ -42,7 +42,7 @@ def users(code: str = "80C98002", node: str = "n2") -> Fault:
 
 
 def kinds(decisions: list[do.Decision]) -> list[str]:
-    shown = (do.Remember, do.Say, do.ShowCard, do.ShowWait, do.WatchRanks)
+    shown = (do.Remember, do.Say, do.ShowCard, do.ShowPhase, do.WatchRanks)
     return [type(decision).__name__ for decision in decisions if not isinstance(decision, shown)]
 
 

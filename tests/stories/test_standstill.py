@@ -666,8 +666,8 @@ def test_the_first_minutes_say_who_is_stuck_and_for_how_long() -> None:
     job.wait(5)
     (seen,) = job.recorded(rec.CulpritSeen)
     assert seen.limit_s == 180 and seen.since <= job.now.unix - 10
-    (shown,) = job.did(do.ShowStuck)
-    assert shown.what == f"stuck? rank 2 on n2 ({seen.cause})" and shown.limit_at == seen.since + 180
+    (shown,) = job.did(do.ShowPhase)
+    assert shown.what == f"stuck? rank 2 on n2 ({seen.cause}), a hang if it lasts" and shown.until == seen.since + 180
     now = stuck(job.ledger)
     assert now is not None and now.so_far(seen.since + 40) == "40 s of 180 s" and now.ranks == (2,)
 
@@ -676,7 +676,7 @@ def test_the_end_of_it_is_shown_too_however_short_it_was() -> None:
     job = standing(SOMEBODY_LATE)
     job.wait(5)
     goes_on(job, 16.0)
-    assert stuck(job.ledger) is None and job.did(do.ShowWait)[-1] == do.ShowWait(1, "")
+    assert stuck(job.ledger) is None and job.did(do.ShowPhase)[-1] == do.ShowPhase(1, "")
 
 
 def test_work_is_nobodys_standstill() -> None:
@@ -686,7 +686,7 @@ def test_work_is_nobodys_standstill() -> None:
     assert stuck(job.ledger) is not None
     job.views = tuple(replace(view, cpu_percent=90.0, idle_s=0.0) if view.rank == 2 else view for view in SOMEBODY_LATE)
     job.wait(25)
-    assert stuck(job.ledger) is None and job.did(do.ShowWait)[-1] == do.ShowWait(1, "")
+    assert stuck(job.ledger) is None and job.did(do.ShowPhase)[-1] == do.ShowPhase(1, "")
 
 
 def test_a_rank_that_waits_for_a_server_is_reported_and_a_look_without_that_must_hold() -> None:

@@ -24,7 +24,7 @@ def waits(job: Job) -> list[str]:
 def told(job: Job, what: str, for_s: float) -> None:
     """Once on each of the three ways, and until the same moment."""
     (record,) = (wait for wait in job.recorded(rec.Waiting) if wait.what == what)
-    (shown,) = (show for show in job.did(do.ShowWait) if show.what == what)
+    (shown,) = (show for show in job.did(do.ShowPhase) if show.what == f"waiting for {what}")
     assert record.until - record.at == for_s and (shown.until, shown.attempt) == (record.until, record.attempt)
     assert job.said.count(what.partition(",")[0].partition(" (")[0]) <= 1
     assert f"{for_s:.0f} s" in job.said
@@ -44,11 +44,24 @@ def test_devices_that_heal_and_the_end_of_the_wait() -> None:
 def test_after_the_wait_the_comment_says_that_the_attempt_runs() -> None:
     job = Job().begin()
     job.shows(fault())
-    assert [(show.attempt, show.what) for show in job.did(do.ShowWait)][1:] == [(2, "")]
+    assert [(show.attempt, show.what) for show in job.did(do.ShowPhase)][1:] == [(2, "")]
     assert last_wait(job.ledger) is None
+    job.all_exit(0)
+    assert job.did(do.ShowPhase)[-1].attempt == 0, "it claims nothing of a job that has ended"
     quick = Job().begin()
     quick.all_exit(0)
-    assert not quick.did(do.ShowWait), "a job that runs well has nothing to show"
+    assert not quick.did(do.ShowPhase), "a job that runs well has nothing to show"
+
+
+def test_the_next_ftrun_sets_the_comment_first() -> None:
+    job = Job().begin()
+    job.exits(0, 1)
+    again = job.again().begin()
+    assert [(show.attempt, show.what) for show in again.did(do.ShowPhase)] == [(2, "starting"), (2, "")]
+    hangs = Job().begin()
+    hangs.tell(*(ev.QuietSeen(node, 1800.0, "no IO for 1800 s") for node in hangs.nodes))
+    seen = hangs.recorded(rec.HangSeen)[0].what
+    assert hangs.did(do.ShowPhase)[-1].what == f"seems to hang: {seen}"
 
 
 def test_a_silent_node_is_told_of_once_and_so_is_that_it_is_back() -> None:
@@ -61,7 +74,7 @@ def test_a_silent_node_is_told_of_once_and_so_is_that_it_is_back() -> None:
     job.tell(ev.NodeHeard("n2"))
     assert last_wait(job.ledger) is not None
     job.tell(ev.NodeHeard("n3"))
-    assert last_wait(job.ledger) is None and "n3 answers again" in job.said and job.did(do.ShowWait)[-1].what == ""
+    assert last_wait(job.ledger) is None and "n3 answers again" in job.said and job.did(do.ShowPhase)[-1].what == ""
     summary = summarise(job.ledger)
     assert summary is not None and summary.state == "running"
 
@@ -103,7 +116,7 @@ def test_a_donor_that_is_waited_for_longer_than_the_leases_is_told_of_again() ->
     assert waits(job)[-1] == "a node of donor job 4712"
     job.tell(ev.NodeBorrowed(1, "n5", 4712))
     kinds = [type(decision) for decision in job.decisions]
-    assert kinds.index(do.ReleaseNodes) > max(n for n, kind in enumerate(kinds) if kind is do.ShowWait), (
+    assert kinds.index(do.ReleaseNodes) > max(n for n, kind in enumerate(kinds) if kind is do.ShowPhase), (
         "then Slurm takes no more"
     )
 
@@ -143,8 +156,8 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     job.wait(15.0)
     job.tell(ev.NodeSilent("n2", 15.0))
     job.wait(100.0)
-    assert job.did(do.ShowWait)[-1].what == (
-        "its nodes to be clean, which they are at the latest when Slurm marks n2 down (SlurmdTimeout 300 s, up to twice that), "
+    assert job.did(do.ShowPhase)[-1].what == (
+        "waiting for its nodes to be clean, which they are at the latest when Slurm marks n2 down (SlurmdTimeout 300 s, up to twice that), "
         "requeued"
     )
     assert (
@@ -152,7 +165,7 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     )
     plain = Job().begin()
     plain.exits(0, 1)
-    assert plain.did(do.ShowWait)[-1].what == "its nodes to be clean, requeued"
+    assert plain.did(do.ShowPhase)[-1].what == "waiting for its nodes to be clean, requeued"
 
 
 # --- output

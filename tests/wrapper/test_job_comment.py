@@ -10,17 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from ftslurm.model.decisions import KeepOutput, ShowWait
+from ftslurm.model.decisions import KeepOutput, ShowPhase
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller import effects as module
-from ftslurm.wrapper.controller.job_comment import Display, wait_text
+from ftslurm.wrapper.controller.job_comment import Display, phase_text
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 
 
 def test_the_words() -> None:
-    assert wait_text(ShowWait(3, "")) == "attempt 3 runs"
-    assert wait_text(ShowWait(3, "n7's lease")) == "attempt 3, waiting for n7's lease"
-    assert wait_text(ShowWait(3, "n7's lease", 1e9)).startswith("attempt 3, waiting for n7's lease until ")
+    assert phase_text(ShowPhase(3, "")) == "attempt 3 runs"
+    assert phase_text(ShowPhase(0, "")) == ""
+    assert phase_text(ShowPhase(3, "waiting for n7's lease")) == "attempt 3, waiting for n7's lease"
+    assert phase_text(ShowPhase(3, "waiting for n7's lease", 1e9)).startswith("attempt 3, waiting for n7's lease until ")
 
 
 def test_of_what_comes_while_slurm_takes_its_time_the_latest_is_shown() -> None:

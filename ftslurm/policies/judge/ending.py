@@ -20,7 +20,6 @@ from ftslurm.model.decisions import (
     Requeue,
     Say,
     ShowCard,
-    ShowWait,
     Start,
 )
 from ftslurm.model.events import Now
@@ -216,7 +215,8 @@ class Ending:
         # Our own requeue has kept it already.
         kept = [KeepOutput()] if outcome.goes_on and outcome is not Outcome.REQUEUED else []
         card = [ShowCard()] if outcome is Outcome.TIMEOUT else []
-        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, Finish(status)]
+        shown = [] if outcome.goes_on else self.run.told.show_nothing()
+        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, *shown, Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
         """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the
@@ -251,7 +251,7 @@ class Ending:
         timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
         down = f"Slurm marks {fold_nodes(dead)} down{timeout}"
         what = f"its nodes to be clean, which they are at the latest when {down}" if dead else "its nodes to be clean"
-        if Capability.ASK not in self.run.facts.can or not self.run.told.tell(what, shown=False):
+        if Capability.ASK not in self.run.facts.can or not self.run.told.tell(what):
             return []
         if dead:
             when = f"as soon as its nodes are clean, at the latest when {down}"
@@ -262,7 +262,8 @@ class Ending:
             when = f"when it is released, as somebody has held it: scontrol release {self.run.facts.number}"
         number = self.run.attempt.number or self.run.history.attempts
         waits = self.run.note(rec.Waiting(now.unix, number, what))
-        return [waits, Say(f"requeueing the job: it starts again {when}"), ShowWait(number, f"{what}, requeued")]
+        shown = self.run.told.show(number, f"waiting for {what}, requeued")
+        return [waits, Say(f"requeueing the job: it starts again {when}"), *shown]
 
     def _clean_up(self) -> CleanUp | None:
         """The clean-up that the job configured: once, on our nodes where ranks ran and a step can start."""

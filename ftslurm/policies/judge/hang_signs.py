@@ -186,6 +186,7 @@ class Hangs:
         return [
             self.run.note(rec.HangEnded(now.unix, self.run.attempt.number, standing, what)),
             Say(f"the job makes progress again: {what}"),
+            *self.run.told.show_running(self.run.attempt.number),
         ]
 
     def on_ranks_alive(self, event: ev.RanksAlive, now: Now) -> list[Decision]:
@@ -229,7 +230,7 @@ class Hangs:
         self.run.attempt.hang.proven = not doubt and _has_progressed(self.run)
         if left:
             self.run.attempt.hang.standing = kind
-            return [seen, *self._advise_on_hang(now)]
+            return [seen, *self.run.told.show(self.run.attempt.number, f"seems to hang: {what}"), *self._advise_on_hang(now)]
         self.run.attempt.hang.blamed, cleared = self.held_against(found, now)
         seen_of = self.causes.reinstate(HANG, cleared, now) if cleared is not None else []
         trouble = Trouble(Cause.HANG, f"hang: {what}", 1, since)

@@ -67,6 +67,7 @@ class Launching:
             *([self.run.note(rec.SettingsFrom(now.unix, f.run, f.places))] if f.places else []),
             *([self.run.note(rec.CallRead(now.unix, f.run, me.call.reading.value, me.call.words))] if me.call.why else []),
             *output,
+            *self.run.told.show_start(self.starting.next_number()),
             *warned,
             *read_at_begin(self.run.settings, self.run.history, self.run.facts),
         ]

@@ -55,7 +55,7 @@ class Nodes:
         if not self.run.told.what or self.run.silent_nodes() or self.run.phase is not Phase.RUNNING:
             return []
         over = self.run.note(rec.Waiting(now.unix, self.run.attempt.number, ""))
-        return [over, Say(f"{node} answers again"), *self.run.end_wait(self.run.attempt.number)]
+        return [over, Say(f"{node} answers again"), *self.run.told.show_running(self.run.attempt.number)]
 
     def on_node_late(self, event: ev.NodeLate, now: Now) -> list[Decision]:
         return self.run.look_ahead(now) if event.node in self.run.step_nodes() else []

@@ -185,7 +185,7 @@ class Replacing:
         back = [before.lent[node] for node in search.out.values() if node in before.lent]
         return [
             *done, self.run.note(changed, vital=True), Say(f"replaced {words}"), *self._forget(search.out.values()),
-            *self.run.loans.end(back), *self.starting.launch_step(now), *self.run.end_wait(self.starting.next_number()),
+            *self.run.loans.end(back), *self.starting.launch_step(now), *self.run.told.show_running(self.starting.next_number()),
             *self.release(search.dead),
         ]  # fmt: skip
 
@@ -278,7 +278,7 @@ class Replacing:
         done = self.run.note(rec.CarriedOut(now.unix, self.run.decided.id, True, f"went on with {fold_nodes(layout.nodes)}"))
         return [
             done, self.run.note(changed, vital=True), *self._forget(bad), *self.run.loans.end(back),
-            *self.starting.launch_step(now), *self.run.end_wait(self.starting.next_number()), *self.release(bad),
+            *self.starting.launch_step(now), *self.run.told.show_running(self.starting.next_number()), *self.release(bad),
         ]  # fmt: skip
 
     # --- nodes that no longer belong to us

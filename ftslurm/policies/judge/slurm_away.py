@@ -96,7 +96,7 @@ class TimeLimit:
         if left_s > TELL_S:
             self.run.timers.set(Timer.LIMIT, now.mono + left_s - TELL_S)
             return []
-        says = self.run.told.tell("the time limit", shown=False)
+        says = self.run.told.tell("the time limit")
         return [Say(f"the time limit ends the job in {in_time(left_s)}; {AFTER_LIMIT}")] if says else []
 
     def _lead_s(self) -> float:

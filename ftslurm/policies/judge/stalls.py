@@ -9,7 +9,7 @@ from dataclasses import replace
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
-from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, ShowStuck, TakeEvidence
+from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.folds.streaks import with_pause
 from ftslurm.model.folds.summary import stuck_words
@@ -31,7 +31,7 @@ class Stalls:
         if pause is None:
             return self.look_closer(now)
         told = rec.Paused(now.unix, self.run.attempt.number, pause.seconds, pause.busy)
-        shown = self.run.end_wait(self.run.attempt.number) if pause.told else []
+        shown = self.run.told.show_running(self.run.attempt.number) if pause.told else []
         over = self.hangs.end_hang("its ranks make progress in their collectives again", now, "stall")
         self.run.timers.stop(Timer.EXAMINE)
         known = self.run.history.hangs.busy_pauses if pause.busy else self.run.history.hangs.quiet_pauses
@@ -87,9 +87,11 @@ class Stalls:
     def _show_stuck(self, seen: rec.CulpritSeen) -> list[Decision]:
         number = self.run.attempt.number
         if not (seen.limit_s and seen.ranks):
-            return self.run.end_wait(number)
+            return self.run.told.show_running(number)
         what = stuck_words(seen.ranks, seen.nodes, seen.cause)
-        return [ShowStuck(number, what, seen.since + seen.limit_s)] if self.run.told.tell(what) else []
+        if not self.run.told.tell(what):
+            return []
+        return self.run.told.show(number, f"{what}, a hang if it lasts", seen.since + seen.limit_s)
 
     def _report(self, o: Opinion, stalled_s: float, now: Now) -> list[Decision]:
         evidence = o.finding.evidence if o.finding else ()

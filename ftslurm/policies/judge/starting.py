@@ -80,7 +80,7 @@ class Starting:
         noted = self.run.note(begun)
         started: list[Decision] = [noted, *said, self._start_ranks(self._env(now)), *self.run.watch_all_ranks()]
         started += self._ask_after_silent(now)
-        started += self.run.end_wait(number)
+        started += self.run.told.show_running(number)
         if told:
             number, since = told
             started += self.above.pass_on_signal(ev.SignalSeen(number), now)

@@ -18,7 +18,6 @@ from ftslurm.model.decisions import (
     Remember,
     Say,
     SetIntervals,
-    ShowWait,
     WatchNodes,
     WatchRanks,
 )
@@ -99,7 +98,8 @@ class Run:
         self.devices = DeviceView()
         self.trouble: Trouble | None = None
         self.slurm = SlurmContact()
-        self.told = WaitTold()
+        last = history.last_run
+        self.told = WaitTold(last is not None and (facts.schedule > last.schedule or bool(facts.earlier.cut_short)))
         self.signal = SignalWatch(settings, facts.can)
         self.alone = RanksAlone()
         self.hangs = HangSigns(settings)
@@ -298,11 +298,8 @@ class Run:
         until = now.unix + for_s if for_s else 0.0
         number = self.attempt.number or self.history.attempts
         said = said or f"waiting for {what}{f', at most {for_s:.0f} s' if for_s else ''}"
-        return [self.note(rec.Waiting(now.unix, number, what, until)), Say(said), ShowWait(number, what, until)]
-
-    def end_wait(self, number: int) -> list[Decision]:
-        """The attempt runs: end the wait. Waits before it need no further record."""
-        return [ShowWait(number, "")] if self.told.over() else []
+        told = self.note(rec.Waiting(now.unix, number, what, until))
+        return [told, Say(said), *self.told.show(number, f"waiting for {what}", until)]
 
     # --- asking others
 

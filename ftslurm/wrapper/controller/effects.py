@@ -18,7 +18,7 @@ from ftslurm.model.events import (
 from ftslurm.model.ports import Launcher, Scheduler, StepHandle
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
-from ftslurm.wrapper.controller.job_comment import Display, stuck_text, wait_text
+from ftslurm.wrapper.controller.job_comment import Display, phase_text
 from ftslurm.wrapper.controller.orders import Orders, RankSetup
 from ftslurm.wrapper.controller.people import People
 from ftslurm.wrapper.controller.signals import Signals
@@ -200,11 +200,8 @@ class Effects:
         work.start()
         work.join(KEEP_OUTPUT_S)
 
-    def _show_wait(self, d: do.ShowWait) -> None:
-        self._display.show(wait_text(d))
-
-    def _show_stuck(self, d: do.ShowStuck) -> None:
-        self._display.show(stuck_text(d))
+    def _show_phase(self, d: do.ShowPhase) -> None:
+        self._display.show(phase_text(d))
 
     def _nothing(self, _: do.Decision) -> None:
         """Finish is the loop's."""
@@ -218,6 +215,7 @@ class Effects:
         self._agents = []
 
     def close(self) -> None:
+        self._display.settle(SHOW_WAIT_S)
         self._sources.callers.dismiss_agents()
         self._sources.server.close()
         self.end_agents()
@@ -262,7 +260,6 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.Diagnose: Effects._diagnose,
     do.Advise: Effects._advise,
     do.Say: lambda effects, told: effects.people.tell(told),
-    do.ShowWait: Effects._show_wait,
-    do.ShowStuck: Effects._show_stuck,
+    do.ShowPhase: Effects._show_phase,
     do.KeepOutput: Effects._save_output,
 }

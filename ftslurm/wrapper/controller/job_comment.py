@@ -6,20 +6,17 @@ import threading
 import time
 from collections.abc import Callable
 
-from ftslurm.model.decisions import ShowStuck, ShowWait
+from ftslurm.model.decisions import ShowPhase
 
 
-def wait_text(d: ShowWait) -> str:
+def phase_text(d: ShowPhase) -> str:
     """`attempt 3, waiting for n7's lease until 12:03:41`: a moment and not a span, as nobody sets it anew each second."""
+    if not d.attempt:
+        return ""
     if not d.what:
         return f"attempt {d.attempt} runs"
     until = f" until {time.strftime('%H:%M:%S', time.localtime(d.until))}" if d.until else ""
-    return f"attempt {d.attempt}, waiting for {d.what}{until}"
-
-
-def stuck_text(d: ShowStuck) -> str:
-    """`attempt 1, stuck? rank 1 on n1 (stopped by a signal), a hang from 12:03:41 on`."""
-    return f"attempt {d.attempt}, {d.what}, a hang from {time.strftime('%H:%M:%S', time.localtime(d.limit_at))} on"
+    return f"attempt {d.attempt}, {d.what}{until}"
 
 
 class Display:

@@ -183,7 +183,7 @@ class SlurmScheduler:
         with suppress(FtslurmError):
             job = parse_job(read_answer(self.run(show_job_argv(self.job), SHOW_S, env={**self.env, **ANSWER_ENV})), self.job)
             if not job.comment or job.comment.startswith(COMMENT_PREFIX):
-                self.run(comment_argv(address(job), f"{COMMENT_PREFIX}{text}"), SHOW_S, env=dict(self.env))
+                self.run(comment_argv(address(job), f"{COMMENT_PREFIX}{text}" if text else ""), SHOW_S, env=dict(self.env))
 
     def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
         """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""

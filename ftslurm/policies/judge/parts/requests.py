@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from ftslurm.model.decisions import Decision, ShowPhase
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
 from ftslurm.model.folds.history import History
@@ -123,24 +124,39 @@ _REPLIES: Mapping[str, Callable[[Request, History, Collection[str]], Reply]] = {
 
 
 class WaitTold:
-    """what: the last message; empty: none."""
+    """what: the last message; empty: none. again: an earlier ftrun of the job may have left a phase in the job's comment."""
 
-    def __init__(self) -> None:
+    def __init__(self, again: bool) -> None:
         self.what = ""
-        self._shown = False  # was it shown where Slurm shows the job?
+        self._shown = (0, "?") if again else None  # attempt and phase in the job's comment; None: nothing of this job
 
-    def tell(self, what: str, shown: bool = True) -> bool:
-        """Tell people; False if they were told already. shown: also where Slurm shows the job."""
+    def tell(self, what: str) -> bool:
+        """Tell people; False if they were told already."""
         if self.what == what:
             return False
-        self.what, self._shown = what, self._shown or shown
+        self.what = what
         return True
 
     def forget(self) -> None:
         """The next wait is told again."""
         self.what = ""
 
-    def over(self) -> bool:
-        """Nothing is waited for. Gives whether it was shown where Slurm shows the job."""
-        shown, self._shown, self.what = self._shown, False, ""
-        return shown
+    def show(self, attempt: int, what: str = "", until: float = 0.0) -> list[Decision]:
+        """Let the job's comment tell the phase, once."""
+        if self._shown == (attempt, what):
+            return []
+        self._shown = attempt, what
+        return [ShowPhase(attempt, what, until)]
+
+    def show_start(self, attempt: int) -> list[Decision]:
+        """The comment tells of an earlier ftrun no more. A job that has had nothing to show costs slurmctld no request."""
+        return self.show(attempt, "starting") if self._shown is not None else []
+
+    def show_running(self, attempt: int) -> list[Decision]:
+        """The attempt runs: no wait needs a further record."""
+        self.what = ""
+        return self.show(attempt) if self._shown is not None else []
+
+    def show_nothing(self) -> list[Decision]:
+        """The job has ended."""
+        return self.show(0) if self._shown is not None else []
