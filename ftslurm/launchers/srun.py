@@ -158,9 +158,8 @@ class SrunLauncher:
             unsaid = NOT_WHEN_PLACED if layout is not None else REPLACED if overlap else ()
             env = {name: value for name, value in env.items() if name not in unsaid}
             env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
-            # SIGALRM ends an srun that waits for its step, and does nothing to one whose step runs: that one brings the ranks'
-            # last words (with --wait=0, seen on 22.05, 24.11 and 26.05).
-            parts.append((ProcessStep(argv, env, orphaned=signal.SIGALRM), _ranks(part.place)))
+            # As if srun itself had been killed: its child has the step killed, and what comes next in the script need not wait.
+            parts.append((ProcessStep(argv, env, orphaned=signal.SIGKILL), _ranks(part.place)))
         self.launched.append(len(parts))
         return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]
 

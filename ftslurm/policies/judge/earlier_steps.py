@@ -16,7 +16,7 @@ from ftslurm.policies.judge.state import Run
 from ftslurm.policies.lease.quorum import longest_s
 
 # Seconds between two looks at Slurm's list of steps, while steps of a killed ftrun end.
-LOOK_AGAIN_S = 3.0
+LOOK_AGAIN_S = 1.0
 
 
 def beside(steps: Collection[str]) -> Say:
@@ -33,8 +33,12 @@ class EarlierSteps:
         ended, or the ftrun before this one was killed. With --overlap or --exact, srun would start beside them.
         """
         self.run.enter(Phase.LAUNCHING)
+        self.run.timers.only({Timer.OTHERS: now.mono + longest_s(self.run.settings)})
+        # The step of a killed ftrun ends with it, so Slurm's first answer is most often the last.
+        return self._look(now) if self._slurm_knows_of_others else self._tell(now)
+
+    def _tell(self, now: Now) -> list[Decision]:
         wait_s = longest_s(self.run.settings)
-        self.run.timers.only({Timer.OTHERS: now.mono + wait_s})
         nodes_of: dict[str, set[str]] = {}
         for node, why in self.run.facts.earlier.unproven.items():
             nodes_of.setdefault(why, set()).add(node)
@@ -42,7 +46,7 @@ class EarlierSteps:
         sooner = ", or for Slurm to list no step of theirs" if self._slurm_knows_of_others else ""
         said = f"waiting up to {wait_s:g} s for the leases of an earlier ftrun's ranks to expire{sooner} ({where})"
         nodes = fold_nodes(self.run.facts.earlier.unproven)
-        return [*self.run.wait_for(f"the leases of ranks on {nodes}", wait_s, now, said), *self.look_for_others(now)]
+        return self.run.wait_for(f"the leases of ranks on {nodes}", wait_s, now, said)
 
     @property
     def _slurm_knows_of_others(self) -> bool:
@@ -59,8 +63,10 @@ class EarlierSteps:
         )
 
     def look_for_others(self, now: Now) -> list[Decision]:
-        if Timer.OTHERS not in self.run.timers or not self._slurm_knows_of_others:
-            return []
+        """Look once more, and say why."""
+        return [*self._tell(now), *self._look(now)] if Timer.OTHERS in self.run.timers else []
+
+    def _look(self, now: Now) -> list[Decision]:
         self.run.timers.set(Timer.LOOK_FOR_OTHERS, now.mono + LOOK_AGAIN_S)
         return [ListSteps()]
 
