@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pwd
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("spank_box.c")
@@ -37,6 +41,38 @@ def whole_image(folder: Path, environment: str = "") -> Path:
     folder.mkdir(parents=True)
     (folder / "usr").symlink_to("/usr")
     return _with_etc(folder, environment)
+
+
+def oci_bundle(folder: Path, user: str, mounts: Sequence[Path]) -> Path:
+    """For `--container`: the machine's /usr, no /etc at all, and `mounts`; user 0 inside is `user`. Gives the oci.conf.
+
+    Each word of it is one that 22.05 knows: runc's commands find the container by the same folder, which is the user's.
+    """
+    (folder / "rootfs").mkdir(parents=True)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (folder / "rootfs" / name).symlink_to(f"usr/{name}")
+    known = folder.with_name("runc")
+    known.mkdir()
+    owner = pwd.getpwnam(user)
+    for path in (known, folder / "rootfs"):
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+    shown = [{"destination": str(path), "type": "none", "source": str(path), "options": ["rbind", "rw"]} for path in mounts]
+    (folder / "config.json").write_text(json.dumps({
+        "ociVersion": "1.0.0",
+        "process": {"user": {"uid": 0, "gid": 0}, "args": ["true"], "env": [], "cwd": "/"},
+        "root": {"path": str(folder / "rootfs")},
+        "mounts": [{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}, *shown],
+        "linux": {
+            "uidMappings": [{"containerID": 0, "hostID": owner.pw_uid, "size": 1}],
+            "gidMappings": [{"containerID": 0, "hostID": owner.pw_gid, "size": 1}],
+            "namespaces": [{"type": "user"}, {"type": "mount"}],
+        },
+    }))  # fmt: skip
+    conf = folder.with_name("oci.conf")
+    run = f"runc --rootless=true --root={known}"
+    commands = {"Query": "state {}", "Run": "run {} -b %b", "Kill": "kill -a {}", "Delete": "delete --force {}"}
+    conf.write_text("".join(f'RunTime{name}="{run} {words.format("%n.%u.%j.%s.%t")}"\n' for name, words in commands.items()))
+    return conf
 
 
 def _with_etc(folder: Path, environment: str) -> Path:

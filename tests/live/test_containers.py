@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.images import bare_image, build_plugin, whole_image
-from tests.live.conftest import booted, new_stage
+from tests.containers.images import bare_image, build_plugin, oci_bundle, whole_image
+from tests.live.conftest import booted, job_user, new_stage
+from tests.live.releases import slurm_version
 from tests.live.sites import REPLACE, shared_folder
 from tests.live.stories import Plan, Stage, Story, story
 
@@ -32,7 +33,8 @@ def stage(job_path: tuple[Path, ...]) -> Iterator[Stage]:
     with shared_folder() as boxes:
         conf = f"PlugStackConfig={build_plugin(boxes)}"
         bare_image(boxes / "bare"), bare_image(boxes / "torch", TORCH), whole_image(boxes / "whole")
-        with booted(4, [conf], ["--cpus=2", "--gpus=0"]) as own, new_stage(own, job_path) as stage:
+        oci = oci_bundle(boxes / "oci", job_user(), [Path(each) for each in ("/proc", "/usr", "/var/tmp")])
+        with booted(4, [conf], ["--cpus=2", "--gpus=0", f"--file={oci}"]) as own, new_stage(own, job_path) as stage:
             yield Boxes(stage, boxes)
 
 
@@ -171,6 +173,24 @@ def test_what_a_hook_sets_for_one_srun_is_right_for_a_step_of_two(told: Story) -
     told.ended("COMPLETED")
     second = sorted(words.split() for _, attempt, _, words in told.said() if attempt == 2)
     assert [words[:2] for words in second] == [["0", "2"], ["1", "2"]] and second[0][2:] == second[1][2:], told.describe()
+
+
+# --- Slurm's own containers, by runc
+
+OCI = "--container=$BOXES/oci --ft-set python=bundle"
+
+
+@story(ft=f"{OCI} --ft-set rungs.in-place-restart.crash_restarts=2", rank="say $(ls /); [ $FTSLURM_ATTEMPT = 2 ] || exit 3")
+def test_a_bundle_without_names_of_hosts(told: Story) -> None:
+    told.ended("COMPLETED")
+    assert [words for _, _, _, words in told.said()] == ["bin dev lib lib64 proc sbin usr var"] * 2, told.describe()
+
+
+@pytest.mark.skipif(slurm_version() > (22, 5), reason="later releases number the tasks")
+@story(nodes=2, ft=OCI)
+def test_two_tasks_of_one_rank(told: Story) -> None:
+    told.ended("FAILED")
+    assert re.search(r"^ftrun: job \d+ failed: two tasks say that they are rank 0", told.output(), re.M), told.describe()
 
 
 # --- a container that does not start

@@ -433,6 +433,7 @@ def test_two_tasks_of_one_rank_are_told_at_once() -> None:
     job = launching()
     job.tell(ev.RankClaimedTwice(0))
     assert "two tasks say that they are rank 0" in job.said and not job.did(do.StartRanks)
+    assert job.did(do.ShowCard) == [do.ShowCard()] and job.did(do.KillStep), "srun says nothing, and would wait"
 
 
 @pytest.mark.parametrize("alive", [True, None])

@@ -92,8 +92,9 @@ class Launching:
         return self.starting.start(now)
 
     def on_rank_claimed_twice(self, event: ev.RankClaimedTwice, now: Now) -> list[Decision]:
-        """The step would be waited for without end. Seen on 22.05 with `--container` on two nodes."""
-        return self._give_up_places(f"two tasks say that they are rank {event.rank}, as Slurm has told them", now)
+        """The step would be waited for without end. Seen on 22.05, where runc gets the batch script's environment."""
+        what = f"two tasks say that they are rank {event.rank}, as Slurm has told them (22.05 does, with --container)"
+        return self._give_up_places(what, now)
 
     def _in_its_slot(self, task: Task) -> Task:
         """The task with its slot: srun numbers the nodes of a step in the cluster's order, whatever their slots."""

@@ -193,8 +193,12 @@ class Rungs:
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         status = status_of_failure(s)
         decided = self.record_decision(choice, replace(s, status=status), now)
-        quiet = s.cause is Cause.LAUNCH and not self.run.launch.ended  # srun has printed the reason
-        return [decided, ShowCard(quiet), *self.ending.end_step(status, Afterwards(ThenFinish(s.what, status)), now)]
+        after, launch = Afterwards(ThenFinish(s.what, status)), self.run.launch
+        quiet = s.cause is Cause.LAUNCH and launch.failed and not launch.ended  # srun has printed the reason
+        # Without ranks nobody could be asked to leave, and srun would wait.
+        unasked = s.cause is Cause.LAUNCH and not self.run.attempt.step_end.gone
+        end = self.ending.kill_step(after, now) if unasked else self.ending.end_step(status, after, now)
+        return [decided, ShowCard(quiet), *end]
 
     def return_answer(self, s: Situation, now: Now) -> list[Decision]:
         """The script wants to know the status, so nothing is done but to return it; said once, however often it asks."""

@@ -658,7 +658,7 @@ def _unconditional(s: Situation) -> Answer:
     if s.cause is Cause.HANG:
         return _not_meant("a hang is answered in place, or ends the job")
     if s.cause is Cause.LAUNCH and not _came_up_before(s.history):
-        return _no("the step never came up, and Slurm has said why")
+        return _no("the step never came up")
     if s.blamed:
         return _not_meant("a node is to blame, and would be used again")
     if s.willed:
