@@ -358,8 +358,7 @@ def copied_commands(tools: Path, *, core_only: bool = False) -> Path:
     import ftslurm
 
     venv = tools / "venv"
-    # --system-site-packages: pyslurm may be there
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", venv], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
     installed = Path(click.__file__).parents[1]
     for name in sorted(core_packages()) if core_only else [path.name for path in installed.iterdir()]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
-
-import pytest
 
 
 def slurm_version() -> tuple[int, int]:
@@ -19,10 +16,3 @@ def slurm_version() -> tuple[int, int]:
     answer = subprocess.run([slurmctld, "-V"], stdout=subprocess.PIPE, text=True, timeout=30, check=True).stdout
     major, minor = re.findall(r"\d+", answer)[:2]
     return int(major), int(minor)
-
-
-# Required where tools/test-slurm runs us on 26.05: there a pyslurm that is missing fails the tests.
-needs_pyslurm = pytest.mark.skipif(
-    importlib.util.find_spec("pyslurm") is None and os.environ.get("FTSLURM_REQUIRE_PYSLURM") != "1",
-    reason="pyslurm is not installed; test_other_slurms.py runs this on Slurm 26.05",
-)

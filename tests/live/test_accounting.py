@@ -258,7 +258,7 @@ def test_a_job_leaves_its_dead_node_to_slurm_and_comes_back_whole_with_its_gpus(
                 Plan(
                     nodes=2,
                     rank=f'{rank}>"$STORY/runs.$SLURM_PROCID"; exec sleep 300',
-                    ft=f"{QUICK_LEASE} --ft-set requeue.start_in=12s --ft-set slurm.client=cli",
+                    ft=f"{QUICK_LEASE} --ft-set requeue.start_in=12s",
                     sbatch=("--no-kill", *options),
                     script=f"{first}%RUN%",
                     files={"scontrol": NO_GPUS},

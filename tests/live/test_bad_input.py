@@ -86,9 +86,7 @@ CASES: dict[str, Case] = {
     ),
     "state-of-another": Case("--ft-state-dir /usr", StateError.exit_status, ("/usr", "FTSLURM_STATE_DIR")),
     "no-srun": Case("", CommandMissing.exit_status, ("`srun`", "PATH"), before=ONLY.replace("%s", "scontrol")),
-    "no-scontrol": Case(
-        "--ft-set slurm.client=cli", CommandMissing.exit_status, ("scontrol", "PATH"), before=ONLY.replace("%s", "srun")
-    ),
+    "no-scontrol": Case("", CommandMissing.exit_status, ("scontrol", "PATH"), before=ONLY.replace("%s", "srun")),
     "multi-prog-missing": Case("--multi-prog no-such-file", UsageError.exit_status, ("no-such-file", "--multi-prog")),
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.releases import needs_pyslurm, slurm_version
+from tests.live.releases import slurm_version
 from tests.live.stories import Story, nodes_in, story
 
 if slurm_version() < (25, 11):
@@ -39,12 +39,6 @@ def ran_again_at_once_without_the_sick_node(told: Story) -> None:
 
 @story(nodes=2, sbatch=EXPEDITE, ft=LATE, rank=SICK)
 def test_an_isolated_requeue_waits_for_nothing_but_the_clean_up(told: Story) -> None:
-    ran_again_at_once_without_the_sick_node(told)
-
-
-@needs_pyslurm
-@story(nodes=2, sbatch=EXPEDITE, ft=LATE, env={"FTRUN_SLURM_CLIENT": "pyslurm"}, rank=SICK)
-def test_nor_does_it_over_pyslurm(told: Story) -> None:
     ran_again_at_once_without_the_sick_node(told)
 
 

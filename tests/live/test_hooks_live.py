@@ -19,7 +19,7 @@ from slurm_cluster.users import site_user
 from tests.live.conftest import as_user, job_user
 from tests.live.hooked import Hooked, hooked_cluster
 from tests.live.stories import Plan, Story
-from tests.live.test_requeue import BY_SCONTROL, DEADLY_SCONTROL
+from tests.live.test_requeue import DEADLY_SCONTROL
 from tests.machine import slowness
 
 pytestmark = [
@@ -403,7 +403,6 @@ def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_ba
 
 WHOLE = replace(
     HALF,
-    env=BY_SCONTROL,
     script=f"""
 echo batch $({PRINT}) >>"$STORY/counters"
 srun -N1 -n1 sh -c 'echo srun $({PRINT}) >>"$STORY/counters"'

@@ -158,9 +158,6 @@ def test_a_job_submitted_with_no_requeue_is_requeued_where_the_policy_says_so(to
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
-# Over pyslurm nobody would call it.
-BY_SCONTROL = {"FTRUN_SLURM_CLIENT": "cli"}
-
 # Stands before the true scontrol: the first that would exclude or release ends its keeper and ftrun with SIGKILL, as the
 # death of both nodes would.
 DEADLY_SCONTROL = """#!/bin/sh
@@ -173,7 +170,6 @@ exec /usr/bin/scontrol "$@"
 
 @story(
     nodes=2,
-    env=BY_SCONTROL,
     files={"bin-scontrol": DEADLY_SCONTROL},
     script="""
 mkdir -p "$STORY/bin" && cp "$STORY/bin-scontrol" "$STORY/bin/scontrol" && chmod +x "$STORY/bin/scontrol"
@@ -222,7 +218,6 @@ exec /usr/bin/scontrol "$@"
 
 
 @story(
-    env=BY_SCONTROL,
     files={"bin-scontrol": DEADLY_FOR_THE_KEEPER},
     script="""
 mkdir -p "$STORY/bin" && cp "$STORY/bin-scontrol" "$STORY/bin/scontrol" && chmod +x "$STORY/bin/scontrol"

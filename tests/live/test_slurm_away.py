@@ -133,7 +133,7 @@ def test_slurmctld_that_goes_away_between_decision_and_requeue_is_waited_for(own
     """The ledger has the decision, which is paid for once."""
     plan = Plan(
         nodes=2,
-        ft=f"{QUICKLY} --ft-set slurm.client=cli",
+        ft=QUICKLY,
         script="""
 mkdir -p "$STORY/bin"; cp "$STORY/scontrol" "$STORY/bin/scontrol"; chmod +x "$STORY/bin/scontrol"
 PATH=$STORY/bin:$PATH %RUN%

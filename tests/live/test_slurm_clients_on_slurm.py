@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import pwd
@@ -18,18 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftslurm.errors import CommandMissing
 from ftslurm.slurm import slurmd
-from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import SlurmClient
 from ftslurm.slurm.commands import steps_argv
 from ftslurm.slurm.parse import parse_steps
-from ftslurm.slurm.pyslurm_child import ChildSlurmClient
 
 pytest.register_assert_rewrite("tests.contract.slurm_client_contract")
 from tests.contract.slurm_client_contract import SlurmClientContract, until_running, wait  # noqa: E402
-from tests.live.releases import needs_pyslurm  # noqa: E402
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -197,30 +192,18 @@ class TestCommandLine(SlurmClientContract):
             yield world
 
 
-@needs_root
-@needs_pyslurm
-class TestPyslurm(SlurmClientContract):
-    """In a process of its own, as ftrun uses it."""
-
-    @pytest.fixture
-    def world(self, cluster: Cluster) -> Iterator[RealWorld]:
-        with world_with(cluster, ChildSlurmClient) as world:
-            yield world
-
-
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[RealWorld]:
     with world_with(cluster, lambda timeout_s: CliSlurmClient(timeout_s=timeout_s)) as world:
         yield world
 
 
-@pytest.mark.parametrize("kind", ["cli", pytest.param("pyslurm", marks=needs_pyslurm)])
-def test_waits_for_a_controller_that_comes_back(world: RealWorld, kind: str) -> None:
+def test_waits_for_a_controller_that_comes_back(world: RealWorld) -> None:
     number = world.submit(hold=True)
     world.cluster.tool("ctld-stop")
     start = (sys.executable, str(REPO / "tools" / "slurm-cluster"), "ctld-start", "--dir", str(world.cluster.folder))
     with subprocess.Popen(["sh", "-c", 'sleep 1.5; exec "$@"', "sh", *start]):
-        client = AsJobUser(world.cluster, partial(choose_client, kind, 40.0))
+        client = AsJobUser(world.cluster, partial(CliSlurmClient, timeout_s=40.0))
         assert client.job(number).held
 
 
@@ -232,11 +215,11 @@ sys.path[:] = {path!r}
 signal.signal(signal.SIGTERM, lambda *_: None)
 if os.environ.get("SLURM_RESTART_COUNT"):
     os.execvp("sleep", ["sleep", "600"])
-from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.env import read_allocation
 here = read_allocation(os.environ)
 assert here.batch, here
-client = choose_client({kind!r})
+client = CliSlurmClient()
 client.job(here.job.number)
 client.requeue_held(here.job.number)
 client.exclude(here.job.number, here.nodes)
@@ -247,13 +230,12 @@ END
 """
 
 
-@pytest.mark.parametrize("kind", ["cli", pytest.param("pyslurm", marks=needs_pyslurm)])
 @pytest.mark.parametrize("number_of_tries", range(3))
-def test_a_job_requeues_itself_onto_other_nodes(world: RealWorld, kind: str, number_of_tries: int) -> None:
+def test_a_job_requeues_itself_onto_other_nodes(world: RealWorld, number_of_tries: int) -> None:
     """The SIGTERM that comes with the requeue ends the first scontrol in the middle of its work."""
     path = [str(REPO), *(entry for entry in sys.path if entry)]
-    script = FROM_INSIDE.format(python=sys.executable, path=path, kind=kind)
-    output = world.cluster.home / f"inside-{kind}-{number_of_tries}.txt"
+    script = FROM_INSIDE.format(python=sys.executable, path=path)
+    output = world.cluster.home / f"inside-{number_of_tries}.txt"
     began = time.monotonic()
     options = ("--nodes=2", "--exclusive", "--open-mode=append", f"--output={output}")
     number = world.note(world.cluster.submit(script, *options))
@@ -268,10 +250,9 @@ def test_a_job_requeues_itself_onto_other_nodes(world: RealWorld, kind: str, num
     assert time.monotonic() - began < 60.0  # Slurm's own delay is 121 s
 
 
-@pytest.mark.parametrize("kind", ["cli", pytest.param("pyslurm", marks=needs_pyslurm)])
-def test_every_node_is_found_where_its_slurmd_listens(world: RealWorld, kind: str) -> None:
+def test_every_node_is_found_where_its_slurmd_listens(world: RealWorld) -> None:
     """The port is the cluster's own, which no node names. At a wrong one nobody answers, as on a dead node."""
-    client = AsJobUser(world.cluster, partial(choose_client, kind, 40.0))
+    client = AsJobUser(world.cluster, partial(CliSlurmClient, timeout_s=40.0))
     port = slurmd.port_of(client)  # type: ignore[arg-type] -- it asks like one
     assert port != slurmd.DEFAULT_PORT
     found = {view.name: slurmd.answers(view.address, view.port or port, 10.0)[0] for view in client.nodes()}
@@ -289,11 +270,3 @@ def test_the_steps_of_a_job_are_listed_those_of_tasks_only(world: RealWorld) -> 
     number = world.note(world.cluster.submit(WITH_STEPS, "--nodes=1", "--output=/dev/null"))
     steps = wait(lambda: parse_steps(world.cluster.answer(steps_argv(number))), lambda seen: len(seen) == 2, "both steps")
     assert set(steps) == {"0", "1"} and set(steps.values()) == {"train", "ftslurm-agent"}
-
-
-def test_chooses_the_command_line_where_there_is_no_pyslurm() -> None:
-    if importlib.util.find_spec("pyslurm") is not None:
-        pytest.skip("pyslurm is installed")
-    assert isinstance(choose_client("auto"), CliSlurmClient)
-    with pytest.raises(CommandMissing):
-        choose_client("pyslurm")

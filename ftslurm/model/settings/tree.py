@@ -830,13 +830,6 @@ class Settings:
         " ends. Empty: no traces",
     )  # fmt: skip
 
-    slurm_client: str = leaf(
-        "slurm.client",
-        choice("auto", "cli", "pyslurm"),
-        "auto",
-        "how Slurm is asked. cli: by its commands; pyslurm: by the library; auto: pyslurm where it is installed and fits,"
-        " else cli",
-    )
     slurm_bin: str = leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...). Empty: searched on PATH")
     slurm_comment: bool = leaf(
         "slurm.comment",

@@ -52,7 +52,7 @@ from ftslurm.policies.lease.take_over import (
     succeed,
 )
 from ftslurm.slurm import slurmd
-from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.controller.scheduler import answer, with_fit
@@ -328,5 +328,5 @@ def say(text: str) -> None:
 
 def take_over_from(plan: HandoverPlan, node: str, heard_at: float, ending: bool = False) -> str:
     """Stand by and take over if needed; see StandbyController. Raises: FtslurmError if Slurm cannot be asked at all."""
-    st = plan.settings
-    return StandbyController(plan, node, heard_at, choose_client(st.slurm_client, st.slurm_timeout_s), ending=ending).run()
+    client = CliSlurmClient(timeout_s=plan.settings.slurm_timeout_s)
+    return StandbyController(plan, node, heard_at, client, ending=ending).run()

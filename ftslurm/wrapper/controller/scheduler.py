@@ -72,8 +72,7 @@ class SlurmScheduler:
     env: Mapping[str, str]
     python: Python
     run: Runner
-    kind: str  # kind, timeout_s: of the client
-    timeout_s: float
+    timeout_s: float  # of the client
     lenders: Lenders
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -234,7 +233,7 @@ class SlurmScheduler:
         if view.state is JobState.RUNNING and not self._outlives_the_script():
             self.client.requeue(self.job)
             return f"{AS_IT_IS}: no step of ours came up{f' ({why})' if why else ''}"
-        return keep(self.job, self.ledger, start, allow_first, self.kind, self.timeout_s)
+        return keep(self.job, self.ledger, start, allow_first, self.timeout_s)
 
     def _outlives_the_script(self) -> bool:
         """The requeue's SIGTERM ends the script. Slurm then ends all that the script has started, where it tracks it by cgroups;
@@ -244,7 +243,7 @@ class SlurmScheduler:
 
     def keeper_argv(self, node: str, start: Start, allow_first: bool) -> tuple[str, ...]:
         """The step that carries the requeue out; nothing secret in it."""
-        words = (str(self.job), str(self.ledger), *start_words(start), str(int(allow_first)), self.kind, f"{self.timeout_s:g}")
+        words = (str(self.job), str(self.ledger), *start_words(start), str(int(allow_first)), f"{self.timeout_s:g}")
         return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.requeue.keeper", *words))
 
     def _keepers_places(self, exclude: Sequence[str]) -> list[str]:

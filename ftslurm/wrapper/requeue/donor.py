@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from ftslurm.errors import FtslurmError, UnknownJob
-from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, SlurmClient
 
 POLL_S = 10.0  # seconds; one request to slurmctld each; a node is idle for at most this long
@@ -43,4 +43,4 @@ def main() -> None:
     """Runs a donor job. Arguments: the job's number, its requeues so far, seconds to wait for an answer of Slurm."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the steps
     number, restarts, timeout_s = sys.argv[1:]
-    lend(choose_client("cli", float(timeout_s)), int(number), int(restarts))
+    lend(CliSlurmClient(timeout_s=float(timeout_s)), int(number), int(restarts))

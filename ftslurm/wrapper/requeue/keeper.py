@@ -16,13 +16,13 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import fold
 from ftslurm.model.text import visible
-from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
 
 
-def keep(number: int, ledger: Path, start: Start, allow_first: bool, client: str, timeout_s: float, in_step: bool = False) -> str:
+def keep(number: int, ledger: Path, start: Start, allow_first: bool, timeout_s: float, in_step: bool = False) -> str:
     """Carry out the open requeue of `ledger`, and record its end. in_step: see Plan. Raises: FtslurmError."""
-    slurm, journal = choose_client(client, timeout_s), Journal(ledger)
+    slurm, journal = CliSlurmClient(timeout_s=timeout_s), Journal(ledger)
     return finish_open_requeue(slurm, number, journal, fold(journal.read().records), start, allow_first, in_step=in_step)
 
 
@@ -32,13 +32,13 @@ def start_words(start: Start) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Runs in the step. Arguments: job number, ledger, `start_words`, allow_first (0 or 1), kind of client, timeout_s."""
+    """Runs in the step. Arguments: job number, ledger, `start_words`, allow_first (0 or 1), timeout_s."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # before anything else: every scontrol inherits it
-    job, ledger, in_s, watch_s, epilog, allow_first, client, timeout_s = sys.argv[1:]
+    job, ledger, in_s, watch_s, epilog, allow_first, timeout_s = sys.argv[1:]
     start = Start(float(in_s), float(watch_s), epilog == "1")
     try:
-        print(visible(keep(int(job), Path(ledger), start, allow_first == "1", client, float(timeout_s), in_step=True)))
+        print(visible(keep(int(job), Path(ledger), start, allow_first == "1", float(timeout_s), in_step=True)))
     except FtslurmError as error:
         print(visible(error), file=sys.stderr)
         sys.exit(error.exit_status)

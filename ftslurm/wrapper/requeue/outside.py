@@ -10,7 +10,7 @@ from ftslurm.ledger.shared_file import known_clean_ups
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds.history import fold
 from ftslurm.policies.ladder.start_time import plan_start
-from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.programs import with_folder
 from ftslurm.wrapper.requeue.finish import finish_open_requeue, is_up_to_date
 
@@ -25,7 +25,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     if run.launcher == "local":
         raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
     settings = settings_in_force(Request(), env).settings
-    client = choose_client(settings.slurm_client, settings.slurm_timeout_s, with_folder(env, settings.slurm_bin))
+    client = CliSlurmClient(timeout_s=settings.slurm_timeout_s, env=with_folder(env, settings.slurm_bin))
     restarts = client.job(run.number).restarts
     if not is_up_to_date(restarts, run.schedule):
         raise SlurmRefused(

@@ -50,7 +50,7 @@ def probe(slurm: Slurm, node: str, monkeypatch: pytest.MonkeyPatch, alive: froze
     monkeypatch.setattr("ftslurm.slurm.slurmd.answers", answers)
     anything = cast(Any, None)
     scheduler = SlurmScheduler(
-        cast(Any, slurm), 1, ("n1", "n2", "n3"), Path(), {"SLURMD_NODENAME": "n1"}, anything, anything, "cli", 1.0, anything,
+        cast(Any, slurm), 1, ("n1", "n2", "n3"), Path(), {"SLURMD_NODENAME": "n1"}, anything, anything, 1.0, anything,
     )  # fmt: skip
     found = scheduler.probe(node, LIMIT_S)
     assert len(asked) <= 4, "no storm of connections"
@@ -115,7 +115,6 @@ class Requeue:
             {"SLURMD_NODENAME": "n1", **env},
             python,
             self.run,
-            "cli",
             1.0,
             cast(Any, None),
             sleep=self.slept.append,
@@ -128,7 +127,7 @@ class Requeue:
         return CommandResult(tuple(argv), 1, "", self.refused)
 
     def give_back(self, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr("ftslurm.wrapper.requeue.keeper.choose_client", lambda kind, timeout_s: self.slurm)
+        monkeypatch.setattr("ftslurm.wrapper.requeue.keeper.CliSlurmClient", lambda timeout_s: self.slurm)
         ended = self.scheduler.requeue("r1-2", ["n2"], Start(4.0), False)
         assert ended.ok
         return ended.why

@@ -48,8 +48,7 @@ def run_on_slurm(order: Order, site: Site) -> int:
     lenders = Lenders(client, number, allocation.restarts, order.env, site.python, run_command, settings)
     scheduler = SlurmScheduler(
         client, number, allocation.nodes, journal.path, order.env, site.python, run_command,
-        settings.slurm_client, settings.slurm_timeout_s, lenders,
-        schedule=allocation.restarts, comments=settings.slurm_comment,
+        settings.slurm_timeout_s, lenders, schedule=allocation.restarts, comments=settings.slurm_comment,
     )  # fmt: skip
     config = _config(site, client)
     can = frozenset(Capability) - (frozenset() if opened.lasts else {Capability.REQUEUE})

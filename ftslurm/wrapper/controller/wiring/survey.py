@@ -21,7 +21,7 @@ from ftslurm.model.settings.annotations import unread
 from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobView, SlurmClient
 from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.retries import Retries
@@ -114,7 +114,7 @@ def _survey(order: Order) -> Site:
     site = Site(resolved, env, Place.ALLOCATION, read_allocation(env))
     if site.allocation is None:
         return _survey_outside(site)
-    client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s, env)
+    client = CliSlurmClient(timeout_s=settings.slurm_timeout_s, env=env)
     number = site.allocation.job.number
     config = Meanwhile(client.config)
     patience = Retries(resolved.settings.slurm_patience_s)
