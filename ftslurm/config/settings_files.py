@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config.text_files import MAX_BYTES, read_text
+from ftslurm.config.text_files import read_text, read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings import aimaster
 from ftslurm.model.settings import annotations as ma
@@ -25,9 +25,6 @@ from ftslurm.model.settings.tree import (
 from ftslurm.model.values import dataclass
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
-MAX_DEPTH = 20
-# Of one value. Numbers that long are no settings, and YAML's reader takes a time that grows with their square.
-MAX_CHARACTERS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,81 +112,7 @@ def _line(lines: Mapping[str, int], name: str) -> int:
 
 def _parse(text: str, place: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The tree, and the line of each dotted name."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        _check_size(yaml.parse(text, Loader=loader), place)
-        node = yaml.compose(text, Loader=loader)
-        if node is None:
-            return {}, {}
-        lines = dict(_lines(node, "", place))
-        tree = yaml.load(text, Loader=loader)  # noqa: S506 -- a safe loader
-    except (yaml.YAMLError, RecursionError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        # What is none of its own comes from values like `!!int ""`, `!!bool maybe` and `1:1:...:1.5`.
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise PolicyError(f"{place}{where}: not YAML: {getattr(error, 'problem', None) or error}", hint="correct it") from None
-    if not isinstance(tree, dict):
+    tree, lines = read_yaml(text, place)
+    if not isinstance(tree, dict | None):
         raise PolicyError(f"{place}: a policy is a mapping of settings", hint="`ftslurm explain` lists the settings")
-    return tree, lines
-
-
-@dataclass(slots=True)
-class _Open:
-    """A list or mapping that has not ended. begun: what stood before it, in characters. levels: below it."""
-
-    anchor: str | None
-    begun: int
-    levels: int = 1
-
-
-def _check_size(events: Iterator[Any], place: str) -> None:
-    """The events come without recursion; what builds the tree recurses in C and ends the process when it is too deep.
-
-    An alias counts as all that it stands for: with a few lines of them the tree can be larger than the memory.
-    """
-    aliases: dict[str | None, tuple[int, int]] = {}  # characters, levels
-    way: list[_Open] = []
-    size = 0
-    for event in events:
-        kind, anchor, levels = type(event).__name__, getattr(event, "anchor", None), 0
-        if kind.endswith("StartEvent"):  # stream and document count too, once each
-            way.append(_Open(anchor, size))
-            aliases[anchor] = MAX_BYTES + 1, 0  # within itself it has no end
-        elif kind.endswith("EndEvent"):
-            ended = way.pop()
-            levels = ended.levels
-            aliases[ended.anchor] = size - ended.begun, levels
-        elif kind == "AliasEvent":
-            more, levels = aliases.get(anchor, (1, 0))
-            size += 1 + more
-        else:
-            size += 1 + len(event.value)
-            aliases[anchor] = 1 + len(event.value), 0
-        if way:
-            way[-1].levels = max(way[-1].levels, levels + 1)
-        what = _too_large(event, len(way) + levels, size)
-        if what:
-            raise PolicyError(f"{place}, line {event.start_mark.line + 1}: {what}", hint="is it a policy?")
-
-
-def _too_large(event: Any, depth: int, size: int) -> str:
-    if depth > MAX_DEPTH:
-        return f"nested more than {MAX_DEPTH} deep"
-    if len(getattr(event, "value", "")) > MAX_CHARACTERS:
-        return f"a value of more than {MAX_CHARACTERS} characters"
-    return f"more than {MAX_BYTES} characters with its aliases written out" if size > MAX_BYTES else ""
-
-
-def _lines(node: Any, prefix: str, place: str) -> Iterator[tuple[str, int]]:
-    """Dotted name -> line, from 1. Raises: PolicyError for a name that stands twice: YAML would keep the last, silently."""
-    seen: set[str] = set()
-    for key, value in node.value if node.id == "mapping" else ():
-        name = f"{prefix}{key.value}"
-        if name in seen:
-            raise PolicyError(f"{place}, line {key.start_mark.line + 1}: `{name}` is here twice", hint="keep one")
-        seen.add(name)
-        yield name, key.start_mark.line + 1
-        if value.id == "mapping":
-            yield from _lines(value, f"{name}.", place)
+    return tree or {}, lines

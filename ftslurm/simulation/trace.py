@@ -11,6 +11,7 @@ from dataclasses import MISSING, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from ftslurm.config.text_files import read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.settings.tree import choice, count, lasting, suggestion, switch, value_of
@@ -143,7 +144,6 @@ class Trace:
 # Every mistake is told with file and line.
 
 MOST_NODES, MOST_FAULTS, LONGEST_S = 100_000, 100_000, 10 * 365 * 86400.0
-MAX_DEPTH = 4
 # What a fault of each kind may say, besides `at`, `kind`, `node` and `rank`.
 _OF_DEVICE = ("code", "device", "vendor", "heals", "for")
 _OF_CRASH = ("status", "signal", "class", "retriable", "confidence", "signature", "blames", "program")
@@ -186,77 +186,40 @@ def _json_lines(text: str, place: str) -> Iterator[Entry]:
         if not isinstance(tree, dict):
             raise _wrong(place, number, "a line of a trace is an object")
         if "job" in tree:
-            yield number, "job", _mapping(tree["job"], place, number, "job")
+            yield number, "job", _mapping(tree["job"], place, number, "`job` is an object")
         else:
             yield number, "fault", tree
 
 
 def _yaml(text: str, place: str) -> Iterator[Entry]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        _not_too_deep(text, place, loader)
-        root: Any = yaml.compose(text, Loader=loader)
-        if root is None:
-            return
-        for key, value in _pairs(root, place, "a trace has `job` and `faults`"):
-            line = key.start_mark.line + 1
-            if key.value == "job":
-                yield line, "job", _built(value, place)
-            elif key.value == "faults":
-                if value.id != "sequence":
-                    raise _wrong(place, line, "`faults` is a list")
-                for item in value.value:
-                    yield item.start_mark.line + 1, "fault", _built(item, place)
-            else:
-                near = suggestion(str(key.value), ("job", "faults"))
-                raise _wrong(place, line, f"`{key.value}` is not a part of a trace{near}", "a trace has `job` and `faults`")
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise _wrong(place, mark.line + 1 if mark else 1, f"not YAML: {getattr(error, 'problem', None) or error}") from None
+    tree, lines = read_yaml(text, place, as_written=True)
+    for name, value in _mapping(tree or {}, place, 1, "a trace has `job` and `faults`").items():
+        line = lines[str(name)]
+        if name == "job":
+            yield line, "job", _plain(value, place, line)
+        elif name == "faults":
+            if not isinstance(value, list):
+                raise _wrong(place, line, "`faults` is a list")
+            for number, item in enumerate(value):
+                line = lines[f"faults.{number}"]
+                yield line, "fault", _plain(item, place, line)
+        else:
+            near = suggestion(str(name), ("job", "faults"))
+            raise _wrong(place, line, f"`{name}` is not a part of a trace{near}", "a trace has `job` and `faults`")
 
 
-def _not_too_deep(text: str, place: str, loader: Any) -> None:
-    """The events come without recursion, and show what would make a tree of any size out of a few lines."""
-    import yaml
-
-    depth = 0
-    event: Any
-    for event in yaml.parse(text, Loader=loader):
-        kind = type(event).__name__
-        depth += kind in ("MappingStartEvent", "SequenceStartEvent")
-        depth -= kind in ("MappingEndEvent", "SequenceEndEvent")
-        if depth > MAX_DEPTH:
-            raise _wrong(place, event.start_mark.line + 1, f"nested more than {MAX_DEPTH} deep", "is it a trace?")
-        if kind == "AliasEvent":
-            raise _wrong(place, event.start_mark.line + 1, "aliases (`*name`) are not supported", "write it out")
-
-
-def _pairs(node: Any, place: str, what: str) -> Iterator[tuple[Any, Any]]:
-    if node.id != "mapping":
-        raise _wrong(place, node.start_mark.line + 1, what)
-    seen = set()
-    for key, value in node.value:
-        if key.value in seen:
-            raise _wrong(place, key.start_mark.line + 1, f"`{key.value}` is here twice", "keep one")
-        seen.add(key.value)
-        yield key, value
-
-
-def _built(node: Any, place: str) -> dict[str, Any]:
+def _plain(tree: Any, place: str, line: int) -> Mapping[str, Any]:
     """Every value is read as it is written: what it means is said by its name."""
-    found = {}
-    for key, value in _pairs(node, place, "names and values are wanted here"):
-        if value.id != "scalar":
-            raise _wrong(place, value.start_mark.line + 1, f"`{key.value}` is one value")
-        found[str(key.value)] = str(value.value)
+    found = _mapping(tree, place, line, "names and values are wanted here")
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise _wrong(place, line, f"`{name}` is one value")
     return found
 
 
-def _mapping(value: Any, place: str, line: int, what: str) -> Mapping[str, Any]:
+def _mapping(value: Any, place: str, line: int, wanted: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _wrong(place, line, f"`{what}` is an object")
+        raise _wrong(place, line, wanted)
     return value
 
 

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ftslurm.config.settings_files import MAX_CHARACTERS, policy_layers
+from ftslurm.config.settings_files import policy_layers
+from ftslurm.config.text_files import MAX_PLAIN_CHARS
 from ftslurm.errors import PolicyError, SlurmUnavailable, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.ledger.journal import from_line
@@ -172,7 +173,7 @@ def test_aliases_are_read_where_they_stand_for_little(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("text", ["1" + ":1" * 400_000, "x" * (MAX_CHARACTERS + 1), "0x" + "f" * 5000])
+@pytest.mark.parametrize("text", ["1" + ":1" * 400_000, "x" * (MAX_PLAIN_CHARS + 1), "0x" + "f" * 5000])
 def test_a_value_of_no_end_is_refused_unread(tmp_path: Path, text: str) -> None:
     """YAML takes the first for a number to the base of 60, and needs minutes to count it together."""
     assert ", line 2: a value of more than" in complaint(tmp_path, f"launcher: auto\nmax_restarts: {text}\n")
