@@ -28,6 +28,7 @@ CONF = [
     "PartitionName=cancelled Nodes=ALL PriorityTier=1 PreemptMode=CANCEL OverSubscribe=FORCE:1",
     "PartitionName=suspended Nodes=ALL PriorityTier=1 PreemptMode=SUSPEND OverSubscribe=FORCE:1",
     "PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF OverSubscribe=FORCE:1",
+    "PartitionName=gang Nodes=ALL PriorityTier=1 PreemptMode=SUSPEND OverSubscribe=FORCE:2", "SchedulerTimeSlice=8",
 ]  # fmt: skip
 LEASE_S = 12.0
 SHORT_LEASE = (
@@ -232,6 +233,33 @@ def test_a_suspension_is_nobody_s_silence(tell: Callable[..., Story]) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]
     costs_nothing(told)
+
+
+def test_gang_scheduling_stops_a_job_in_turn_and_that_is_no_silence(own_stage: Stage) -> None:
+    """Two jobs share two nodes in slices that are longer than the limit between their beats."""
+    cpus = own_stage.cluster.node("n1")["CPUTot"]
+    plan = Plan(
+        nodes=2, rank='say ready\nexec /usr/bin/python3 "$STORY/beats.py"', files={"beats.py": BEATS},
+        ft="--ft-initial-rank-heartbeat-timeout=60 --ft-param-rank_heartbeat_timeout=4",
+        sbatch=("--partition=gang", "--nodelist=n1,n2", f"--cpus-per-task={cpus}", "--mem=400M", "--time=10"),
+    )  # fmt: skip
+    both = [own_stage.tell(plan, f"gang-{name}") for name in ("a", "b")]
+    stops = dict.fromkeys((told.id for told in both), 0)
+    before = ""
+    deadline = time.monotonic() + 4 * AGAIN_TIMEOUT_S
+    while min(stops.values()) < 3 or not all(len(list(told.folder.glob("beating.*"))) == 2 for told in both):
+        assert time.monotonic() < deadline, stops
+        turn = " ".join(told.job()["JobState"] for told in both)
+        for told, state in zip(both, turn.split(), strict=True):
+            stops[told.id] += state == "SUSPENDED" and turn != before
+        before = turn
+        time.sleep(0.3)
+    for told in both:
+        told.allow("end")
+    for told in both:
+        assert told.ended("COMPLETED")["Restarts"] == "0"
+        assert told.counters() == [(1, 1, 1)]
+        costs_nothing(told)
 
 
 def test_an_ftrun_outside_the_job_waits_for_its_suspended_ranks(own_stage: Stage) -> None:
