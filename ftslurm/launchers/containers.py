@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
+from ftslurm.launchers.srun_options import Component, option_value, without
 
-_PYXIS = ("container-image", "container-name")
+_PYXIS, _OCI = ("container-image", "container-name"), "container"
 _MOUNTS = "container-mounts"
 # Pyxis reads the first for want of an option. Slurm hands the job's own options on in the others: salloc in the one, sbatch in
 # the other (seen on 22.05).
 _BY_PYXIS, _BY_JOB = "PYXIS_", ("_SLURM_SPANK_OPTION_pyxis_", "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_")
+_BY_SLURM = "SLURM_CONTAINER"
 # What makes a step of ours, which shall see the node, start in a container.
-CONTAINER_VARIABLES = (f"{_BY_PYXIS}CONTAINER", *_BY_JOB, "SLURM_CONTAINER")
+CONTAINER_VARIABLES = (f"{_BY_PYXIS}CONTAINER", *_BY_JOB, _BY_SLURM)
 
 
 class Runtime(Enum):
@@ -34,7 +35,13 @@ class Runtime(Enum):
 def runtime_of(options: Sequence[str], env: Mapping[str, str]) -> Runtime:
     if any(_value(name, options, env) for name in _PYXIS):
         return Runtime.PYXIS
-    return Runtime.OCI if has_flag(options, "container") or env.get("SLURM_CONTAINER") else Runtime.NONE
+    return Runtime.OCI if _value(_OCI, options, env) else Runtime.NONE
+
+
+def origin_of(options: Sequence[str], env: Mapping[str, str]) -> str:
+    """What names the container of these options, for people, as `container-image x (PYXIS_CONTAINER_IMAGE)`; empty for none."""
+    said = [f"{name} {value} ({place})" for name in (*_PYXIS, _OCI) for place, value in _said(name, options, env)[:1]]
+    return ", ".join(said)
 
 
 def runtimes_of(components: Sequence[Component], env: Mapping[str, str]) -> frozenset[Runtime]:
@@ -53,7 +60,12 @@ def with_mount(options: Sequence[str], env: Mapping[str, str], folder: str) -> t
 
 
 def _value(name: str, options: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """The value that counts for pyxis of one of its options."""
+    return next((value for _, value in _said(name, options, env)), None)
+
+
+def _said(name: str, options: Sequence[str], env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(place, value): who sets an option of pyxis or Slurm's own; the first one counts."""
     variable = name.replace("-", "_")
-    job = (env.get(prefix + variable) for prefix in _BY_JOB)
-    return option_value(options, name) or next(filter(None, job), None) or env.get(_BY_PYXIS + variable.upper())
+    variables = [_BY_SLURM] if name == _OCI else [*(each + variable for each in _BY_JOB), _BY_PYXIS + variable.upper()]
+    places = {f"--{name}": option_value(options, name)} | {each: env.get(each) for each in variables}
+    return [(place, value) for place, value in places.items() if value]

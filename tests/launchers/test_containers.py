@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.containers import Runtime, runtime_of, with_mount
+from ftslurm.launchers.containers import Runtime, origin_of, runtime_of, with_mount
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher, own_step_env
 from ftslurm.launchers.srun_options import Component
@@ -16,19 +16,20 @@ from ftslurm.launchers.srun_options import Component
 JOB = "_SLURM_SPANK_OPTION_pyxis_container_"
 
 
-@pytest.mark.parametrize(("options", "env", "runtime"), [
-    ("-N1", {}, Runtime.NONE),
-    ("--container-image=x", {}, Runtime.PYXIS),
-    ("--container-name x", {}, Runtime.PYXIS),
-    ("", {"PYXIS_CONTAINER_IMAGE": "x"}, Runtime.PYXIS),
-    ("", {f"{JOB}image": "x"}, Runtime.PYXIS),
-    ("", {f"SLURM_SPANK_{JOB}image": "x"}, Runtime.PYXIS),
-    ("--container-mounts=/x", {"PYXIS_CONTAINER_MOUNTS": "/y"}, Runtime.NONE),  # without an image they do nothing
-    ("--container=/oci", {}, Runtime.OCI),
-    ("", {"SLURM_CONTAINER": "/oci"}, Runtime.OCI),
+@pytest.mark.parametrize(("options", "env", "runtime", "origin"), [
+    ("-N1", {}, Runtime.NONE, ""),
+    ("--container-image=x", {"PYXIS_CONTAINER_IMAGE": "y"}, Runtime.PYXIS, "container-image x (--container-image)"),
+    ("--container-name x", {}, Runtime.PYXIS, "container-name x (--container-name)"),
+    ("", {"PYXIS_CONTAINER_IMAGE": "x"}, Runtime.PYXIS, "container-image x (PYXIS_CONTAINER_IMAGE)"),
+    ("", {f"{JOB}image": "x"}, Runtime.PYXIS, f"container-image x ({JOB}image)"),
+    ("", {f"SLURM_SPANK_{JOB}image": "x"}, Runtime.PYXIS, f"container-image x (SLURM_SPANK_{JOB}image)"),
+    ("--container-mounts=/x", {"PYXIS_CONTAINER_MOUNTS": "/y"}, Runtime.NONE, ""),  # without an image they do nothing
+    ("--container=/oci", {}, Runtime.OCI, "container /oci (--container)"),
+    ("", {"SLURM_CONTAINER": "/oci"}, Runtime.OCI, "container /oci (SLURM_CONTAINER)"),
 ])  # fmt: skip
-def test_where_a_rank_starts(options: str, env: Mapping[str, str], runtime: Runtime) -> None:
+def test_where_a_rank_starts(options: str, env: Mapping[str, str], runtime: Runtime, origin: str) -> None:
     assert runtime_of(shlex.split(options), env) is runtime
+    assert origin_of(shlex.split(options), env) == origin
 
 
 @pytest.mark.parametrize(("options", "env", "mounts"), [

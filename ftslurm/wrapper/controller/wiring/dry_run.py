@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+from ftslurm.launchers.containers import origin_of
 from ftslurm.launchers.placement import step_width
 from ftslurm.launchers.srun_options import join_components
 from ftslurm.ledger.store import state_folder
@@ -40,6 +41,9 @@ def dry_run(order: Order) -> str:
     if site.settings.spares:
         nodes = nodes[: step_width(order.components, size, site.settings.spares)]
         layout = Layout(nodes)
+    for component in order.components:
+        if not site.local and (origin := origin_of(component.options, order.env)):
+            lines += [f"# container: {origin}; what ftrun starts for itself starts outside"]
     lines += ["# the step:", *(shlex.join(argv) for argv in launcher.step_argvs(layout))]
     lines += ["# the agents:", shlex.join(launcher.watch_argv(nodes))]
     lines += [f"# the ledger: below {state_folder(order.env)}"]
