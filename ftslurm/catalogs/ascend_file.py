@@ -12,9 +12,7 @@ from ftslurm.catalogs.codes import (
     AscendCatalog,
     CodeEntry,
     CodeLayout,
-    DurationRule,
     FrequencyRule,
-    RelationRule,
     is_code,
     normalise,
 )
@@ -51,40 +49,12 @@ class Condition(Strict):
     note: str = ""
 
 
-class Rule(Strict):
+class Frequency(Strict):
     becomes: str
     source: Sources
-
-
-class Frequency(Rule):
     times: Annotated[int, Field(ge=1)]
     window_s: Seconds
     codes: tuple[Code, ...]
-    release_after_s: float = 0.0
-
-
-class Duration(Rule):
-    codes: tuple[Code, ...]
-    lasts_s: Seconds
-    clear_s: Seconds
-
-
-class Relation(Rule):
-    trigger: Code
-    related: tuple[Code, ...]
-    window_s: Seconds
-
-
-class Guard(Strict):
-    window_s: Seconds
-    source: Sources
-
-
-class Grace(Strict):
-    processes_s: Seconds
-    reset_s: Seconds
-    self_heal_s: Seconds
-    source: Sources
 
 
 class Layout(Strict):
@@ -103,10 +73,6 @@ class AscendFile(Strict):
     by_severity: Mapping[Severity, Remedy]
     user_induced: tuple[Code, ...]
     frequency_rules: tuple[Frequency, ...] = ()
-    duration_rules: tuple[Duration, ...] = ()
-    relation_rules: tuple[Relation, ...] = ()
-    same_job_guard: Guard | None = None
-    grace: Grace | None = None
     layout: Layout
     codes: Mapping[Code, Entry]
     switch_codes: Mapping[Code, Entry] = {}
@@ -133,7 +99,7 @@ def build_catalog(data: object) -> AscendCatalog:
     file = checked(AscendFile, data, FILE)
     if missing := [severity.value for severity in _ORDER if severity not in file.by_severity]:
         raise wrong(FILE, "`by_severity`", f"lacks {', '.join(missing)}")
-    rules = [*file.frequency_rules, *file.duration_rules, *file.relation_rules]
+    rules = file.frequency_rules
     for number, rule in enumerate(rules, 1):
         _known_class(rule.becomes, file.classes, f"rule {number}:")
     known_sources(((f"rule {number}:", rule.source) for number, rule in enumerate(rules, 1)), file.sources, FILE)
@@ -144,11 +110,7 @@ def build_catalog(data: object) -> AscendCatalog:
         by_severity=dict(file.by_severity),
         user_induced=frozenset(file.user_induced),
         layout=CodeLayout(layout.sides, layout.black_box, layout.nodes, layout.sensors, layout.events),
-        frequencies=tuple(
-            FrequencyRule(r.times, r.window_s, r.becomes, frozenset(r.codes), r.release_after_s) for r in file.frequency_rules
-        ),
-        durations=tuple(DurationRule(r.lasts_s, r.clear_s, r.becomes, frozenset(r.codes)) for r in file.duration_rules),
-        relations=tuple(RelationRule(r.trigger, frozenset(r.related), r.window_s, r.becomes) for r in file.relation_rules),
+        frequencies=tuple(FrequencyRule(rule.times, rule.window_s, frozenset(rule.codes)) for rule in rules),
         sources=dict(file.sources),
     )
 

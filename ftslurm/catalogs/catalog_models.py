@@ -69,11 +69,6 @@ class ExitRuleEntry(ExitEntry):
     high: Annotated[int, Field(ge=0, le=255)] = Field(alias="to")
 
 
-class SilentRank(Strict):
-    when: Text
-    suspect: Text
-
-
 Status = Annotated[int, Field(ge=0, le=255)]
 
 
@@ -81,8 +76,6 @@ class PatternFile(Strict):
     """log-patterns.yaml"""
 
     schema_version: Version
-    reading_order: tuple[Text, ...] = ()
-    silent_ranks: tuple[SilentRank, ...] = ()
     sources: Mapping[str, Text]
     patterns: tuple[PatternEntry, ...]
 

@@ -46,33 +46,11 @@ class CodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class FrequencyRule:
-    """`times` within `window_s` on one chip make a code one of class `becomes`. release_after_s 0: until a person says so."""
+    """`times` within `window_s` on one chip is too often, by the vendor's own rule."""
 
     times: int
     window_s: float
-    becomes: str
     codes: frozenset[str]
-    release_after_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class DurationRule:
-    """A code that is on for `lasts_s` is one of class `becomes`, until it has been away for `clear_s`."""
-
-    lasts_s: float
-    clear_s: float
-    becomes: str
-    codes: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class RelationRule:
-    """`trigger` is one of class `becomes` when one of `related` was seen within `window_s` of it."""
-
-    trigger: str
-    related: frozenset[str]
-    window_s: float
-    becomes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +63,6 @@ class AscendCatalog:
     user_induced: frozenset[str]
     layout: CodeLayout
     frequencies: tuple[FrequencyRule, ...] = ()
-    durations: tuple[DurationRule, ...] = ()
-    relations: tuple[RelationRule, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def meaning(self, code: str, severity: Severity = Severity.UNKNOWN) -> CodeMeaning:

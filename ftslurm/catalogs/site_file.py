@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from ftslurm.catalogs import amd_codes, codes, xids
+from ftslurm.catalogs import codes, gpu_codes
 from ftslurm.catalogs.ascend_file import Code
 from ftslurm.catalogs.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
 from ftslurm.catalogs.codebook import CodeBook
@@ -54,14 +54,8 @@ def read_site(data: object, place: str) -> SiteFile:
 def codes_laid_over(book: CodeBook, site: SiteFile, place: str) -> CodeBook:
     """Raises: PolicyError for a class that does not exist."""
     ascend = {code: _ascend_entry(code, change, book, place) for code, change in site.ascend.items()}
-    nvidia = {
-        _xid(code, place): xids.XidEntry(change.name, change.remedy, program=change.program, note=change.note, sources=SITE)
-        for code, change in site.nvidia.items()
-    }
-    amd = {
-        code: amd_codes.AmdEntry(change.name, change.remedy, change.program, change.note, SITE)
-        for code, change in site.amd.items()
-    }
+    nvidia = {_xid(code, place): _gpu_entry(change) for code, change in site.nvidia.items()}
+    amd = {code: _gpu_entry(change) for code, change in site.amd.items()}
     return CodeBook(book.ascend.with_entries(ascend), book.nvidia.with_entries(nvidia), book.amd.with_entries(amd))
 
 
@@ -72,10 +66,14 @@ def _ascend_entry(code: str, change: AscendChange, book: CodeBook, place: str) -
     return codes.CodeEntry(change.name, change.handling, sources=SITE, note=change.note)
 
 
+def _gpu_entry(change: XidChange) -> gpu_codes.GpuEntry:
+    return gpu_codes.GpuEntry(change.name, change.remedy, program=change.program, note=change.note, sources=SITE)
+
+
 def _xid(code: int | str, place: str) -> str:
     """`79` and `Xid 79` are the same; conditions have names."""
     text = "" if isinstance(code, bool) else str(code)
-    name = xids.normalise(f"XID {text}" if whole(text) is not None else text)
+    name = gpu_codes.normalise(f"XID {text}" if whole(text) is not None else text)
     if not name:
         raise wrong(place, "`nvidia`:", "an entry has no code")
     return name

@@ -10,10 +10,10 @@ import yaml
 from ftslurm.catalogs.ascend_file import build_catalog
 from ftslurm.catalogs.codebook import CodeBook
 from ftslurm.catalogs.codes import AscendCatalog
+from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
 from ftslurm.catalogs.pattern_files import build_book
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.catalogs.site_file import SiteFile, codes_laid_over, patterns_laid_over, read_site
-from ftslurm.catalogs.xid_file import build_amd, build_nvidia
 from ftslurm.config.text_files import read_text, read_yaml
 
 

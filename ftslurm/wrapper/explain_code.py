@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ftslurm.catalogs import xids
+from ftslurm.catalogs import gpu_codes
 from ftslurm.catalogs.code_queries import Asked, asked, codes_in
 from ftslurm.catalogs.codebook import CodeBook
 from ftslurm.catalogs.codes import normalise
@@ -56,8 +56,7 @@ class Explainer:
         if word.lower() in self._ids:
             return [Asked("pattern", word.lower())]
         name = word.upper()
-        found = [Asked("nvidia", name)] if xids.normalise(name) in self._codes.nvidia.entries else []
-        found += [Asked("amd", name)] if name in self._codes.amd.entries else []
+        found = [Asked(kind, name) for kind, known in self._codes.gpus.items() if gpu_codes.normalise(name) in known.entries]
         return found + ([Asked("ascend", name)] if normalise(name) in self._codes.ascend.entries else [])
 
     def _one(self, each: Asked, line: str) -> list[Explained]:
@@ -94,13 +93,11 @@ class Explainer:
         if kind == "ascend":
             more, known = self._ascend(meaning.code)
         else:
-            catalog = self._codes.nvidia if kind == "nvidia" else self._codes.amd
+            catalog = self._codes.gpus[kind]
             entry = catalog.entries.get(meaning.code)
-            words = entry.sources if entry else ()
-            told = tuple(catalog.sources.get(word, word) for word in words)
-            vendor = {"nvidia": "NVIDIA", "amd": "AMD"}[kind]
-            part = getattr(entry, "part", "")
-            more, known = Background(f"{vendor} fault code", part, entry.note if entry else "", told), entry is not None
+            told = tuple(catalog.sources.get(word, word) for word in entry.sources) if entry else ()
+            part, note = (entry.part, entry.note) if entry else ("", "")
+            more, known = Background(f"{catalog.vendor} fault code", part, note, told), entry is not None
         return of_device(code, meaning, known, more, self._settings)
 
     def _ascend(self, code: str) -> tuple[Background, bool]:

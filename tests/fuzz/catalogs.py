@@ -10,15 +10,14 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.amd_codes import AmdCatalog
 from ftslurm.catalogs.ascend_file import build_catalog
 from ftslurm.catalogs.codebook import CodeBook
 from ftslurm.catalogs.codes import AscendCatalog
+from ftslurm.catalogs.gpu_codes import GpuCatalog
+from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
 from ftslurm.catalogs.pattern_files import build_book
 from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern, PatternBook
 from ftslurm.catalogs.site_file import SiteFile, codes_laid_over, patterns_laid_over
-from ftslurm.catalogs.xid_file import build_amd, build_nvidia
-from ftslurm.catalogs.xids import NvidiaCatalog
 from ftslurm.config import catalog_files
 from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.exits import ExitStatus
@@ -154,8 +153,8 @@ Scanned = tuple[list[Found], list[Found], Pattern | None]
 CATALOGS = [
     Parser("a site's catalogue", SITE_FILES, _site, Laid),
     Parser("ascend.yaml", mutated_trees([_sample("ascend.yaml")]), build_catalog, AscendCatalog),
-    Parser("nvidia.yaml", mutated_trees([_sample("nvidia.yaml")]), build_nvidia, NvidiaCatalog),
-    Parser("amd.yaml", mutated_trees([_sample("amd.yaml")]), build_amd, AmdCatalog),
+    Parser("nvidia.yaml", mutated_trees([_sample("nvidia.yaml")]), build_nvidia, GpuCatalog),
+    Parser("amd.yaml", mutated_trees([_sample("amd.yaml")]), build_amd, GpuCatalog),
     Parser(
         "log-patterns.yaml",
         mutated_trees([_sample("log-patterns.yaml")], json_values | st.sampled_from(REGULAR)),

@@ -1,4 +1,5 @@
-"""What NVIDIA's codes ask for: Xids, SXids, recovery actions and the states of a GPU, as the catalogue nvidia.yaml has them."""
+"""What the codes of NVIDIA's and AMD's GPUs ask for, as the catalogues nvidia.yaml and amd.yaml have them: Xids, SXids, recovery
+actions and the states of a GPU. AMD has no numbers: the names are those of the probe."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ _NUMBERED = re.compile(r"(XID|SXID|RECOVERY)[ :]*(\d{1,9})(?: +(\S+) +(0X[0-9A-F
 
 
 @dataclass(frozen=True, slots=True)
-class XidEntry:
-    """One code. part: gpu, memory, link, app, ... now, later: NVIDIA's buckets for the first time and for a repeat.
+class GpuEntry:
+    """One code. part: gpu, memory, link, app, ... bucket: NVIDIA's name for what to do, empty where it has none.
 
     program: mostly the program's doing. note: for people. sources: words that the catalogue's table of sources explains.
     """
@@ -24,38 +25,33 @@ class XidEntry:
     name: str
     remedy: Remedy
     part: str = ""
-    mnemonic: str = ""
-    now: str = ""
-    later: str = ""
+    bucket: str = ""
     program: bool = False
     note: str = ""
     sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class NvidiaCatalog:
-    """All that is known of NVIDIA's codes; made by `xid_file.build_nvidia`. entries: normalised code -> entry.
+class GpuCatalog:
+    """All that is known of one vendor's codes; made by `gpu_files`.
 
-    buckets: NVIDIA's names of actions -> what they are here. app_level: Xids that the Kubernetes device plug-in passes over.
-    sources: word -> what it is.
+    entries: normalised code -> entry. sources: word -> what it is.
     """
 
-    entries: Mapping[str, XidEntry]
-    buckets: Mapping[str, Remedy] = field(default_factory=dict)
-    app_level: frozenset[int] = frozenset()
+    vendor: str
+    entries: Mapping[str, GpuEntry]
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def meaning(self, code: str, severity: Severity = Severity.UNKNOWN) -> CodeMeaning:
-        """What `code` asks for; NVIDIA grades no codes, so `severity` says nothing."""
+        """What `code` asks for; neither vendor grades its codes, so `severity` says nothing."""
         name = normalise(code)
         entry = self.entries.get(name)
         if entry is None:
-            known = _NUMBERED.fullmatch(name) is not None
-            return CodeMeaning(name, "not in NVIDIA's catalogue" if known else "not a fault code", CLASS_OF[Remedy.UNKNOWN])
-        source = f"catalogue: {entry.now}" if entry.now else "catalogue"
+            return CodeMeaning(name, f"not in {self.vendor}'s catalogue", CLASS_OF[Remedy.UNKNOWN])
+        source = f"catalogue: {entry.bucket}" if entry.bucket else "catalogue"
         return CodeMeaning(name, entry.name, CLASS_OF[entry.remedy], entry.program, source, entry.remedy)
 
-    def with_entries(self, changes: Mapping[str, XidEntry]) -> NvidiaCatalog:
+    def with_entries(self, changes: Mapping[str, GpuEntry]) -> GpuCatalog:
         """A site's own word; without a name the old one."""
         entries = dict(self.entries)
         for code, change in changes.items():

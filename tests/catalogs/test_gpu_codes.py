@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.catalogs.gpu_codes import normalise
+from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
 from ftslurm.catalogs.remedies import CLASS_OF
-from ftslurm.catalogs.xid_file import build_amd, build_nvidia
-from ftslurm.catalogs.xids import normalise
 from ftslurm.config.catalog_files import _shipped, load_code_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Remedy, Severity
@@ -27,8 +27,6 @@ def test_the_shipped_catalogue_is_whole() -> None:
     assert sum(1 for words in numbered if words[0] == "SXID") == 93
     assert sum(1 for words in numbered if words[0] == "RECOVERY") == 8
     assert len(_shipped("nvidia.yaml")["nvlink5"]) == 94
-    assert NVIDIA.app_level == {13, 31, 43, 45, 68, 109}
-    assert NVIDIA.buckets["RESET_GPU"] is Remedy.RESET
 
 
 def test_every_entry_has_a_name_a_remedy_and_a_source_that_is_explained() -> None:

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ftslurm.catalogs.amd_codes import AmdCatalog, AmdEntry
 from ftslurm.catalogs.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
+from ftslurm.catalogs.gpu_codes import GpuCatalog, GpuEntry, normalise
 from ftslurm.catalogs.remedies import ORDER
-from ftslurm.catalogs.xids import NvidiaCatalog, XidEntry, normalise
 from ftslurm.model.devices import Remedy
 
 NVIDIA, AMD = "nvidia.yaml", "amd.yaml"
@@ -35,22 +34,6 @@ class Condition(Strict):
     program: bool = False
     note: str = ""
     source: Sources | None = None
-
-
-class Level(Strict):
-    sign: Text
-    remedy: Remedy
-    source: Sources
-
-
-class AppLevel(Strict):
-    codes: tuple[int, ...]
-    source: Sources
-
-
-class Escalation(Strict):
-    reboots_before_inspection: Number
-    source: Sources
 
 
 class Xid(Strict):
@@ -89,9 +72,6 @@ class NvidiaFile(Strict):
     buckets: Mapping[Text, Bucket]
     recovery_actions: Mapping[Number, Action]
     conditions: Mapping[Text, Condition]
-    memory_levels: Mapping[Text, Level]
-    app_level: AppLevel
-    escalation: Escalation
     xids: Mapping[Number, Xid]
     nvlink5: tuple[SubCode, ...]
     sxids: Mapping[Number, Sxid]
@@ -103,7 +83,7 @@ class AmdFile(Strict):
     codes: Mapping[Text, Condition]
 
 
-def build_nvidia(data: object) -> NvidiaCatalog:
+def build_nvidia(data: object) -> GpuCatalog:
     """Raises: PolicyError naming the entry that is wrong."""
     file = checked(NvidiaFile, data, NVIDIA)
     for section in ("xids", "nvlink5", "sxids", "recovery_actions", "conditions"):
@@ -111,31 +91,27 @@ def build_nvidia(data: object) -> NvidiaCatalog:
             raise wrong(NVIDIA, "`section_sources`", f"lacks the section `{section}`")
     entries = dict(_entries(file))
     known_sources(((f"`{code}`:", entry.sources) for code, entry in entries.items()), file.sources, NVIDIA)
-    others = [file.app_level.source, file.escalation.source, *(level.source for level in file.memory_levels.values())]
-    known_sources((("the file", words) for words in others), file.sources, NVIDIA)
     for code, entry in entries.items():
-        if entry.now and entry.now not in file.buckets:
-            raise wrong(NVIDIA, f"`{code}`:", f"the bucket `{entry.now}` is not in the table `buckets`")
-    buckets = {name: bucket.remedy for name, bucket in file.buckets.items()}
-    return NvidiaCatalog(entries, buckets, frozenset(file.app_level.codes), dict(file.sources))
+        if entry.bucket and entry.bucket not in file.buckets:
+            raise wrong(NVIDIA, f"`{code}`:", f"the bucket `{entry.bucket}` is not in the table `buckets`")
+    return GpuCatalog("NVIDIA", entries, dict(file.sources))
 
 
-def _entries(file: NvidiaFile) -> Iterable[tuple[str, XidEntry]]:
+def _entries(file: NvidiaFile) -> Iterable[tuple[str, GpuEntry]]:
     usual = file.section_sources
     for number, xid in file.xids.items():
         note = xid.note or _advice(xid.gpud) or (file.buckets[xid.now].note if xid.now in file.buckets else "")
-        made = XidEntry(xid.name, xid.remedy, xid.part, xid.mnemonic, xid.now, xid.then, xid.program, note, usual["xids"])
-        yield f"XID {number}", made
+        yield f"XID {number}", GpuEntry(xid.name, xid.remedy, xid.part, xid.now, xid.program, note, usual["xids"])
     yield from _sub_codes(file).items()
     for number, sxid in file.sxids.items():
         repeat = "when it comes back, another node is needed" if sxid.repeat is Remedy.REPLACE else ""
-        yield f"SXID {number}", XidEntry(sxid.name, sxid.remedy, "NVSwitch", note=repeat, sources=usual["sxids"])
+        yield f"SXID {number}", GpuEntry(sxid.name, sxid.remedy, "NVSwitch", note=repeat, sources=usual["sxids"])
     for number, action in file.recovery_actions.items():
         sources = usual["recovery_actions"]
-        yield f"RECOVERY {number}", XidEntry(action.name, action.remedy, "gpu", action.word, note=action.note, sources=sources)
+        yield f"RECOVERY {number}", GpuEntry(action.name, action.remedy, "gpu", note=action.note, sources=sources)
     for word, state in file.conditions.items():
         sources = state.source or usual["conditions"]
-        yield normalise(word), XidEntry(state.name, state.remedy, "gpu", program=state.program, note=state.note, sources=sources)
+        yield normalise(word), GpuEntry(state.name, state.remedy, "gpu", program=state.program, note=state.note, sources=sources)
 
 
 # What gpud's advice says to people.
@@ -152,9 +128,9 @@ def _advice(words: Sequence[str]) -> str:
     return "; ".join(_ADVICE[word] for word in words)
 
 
-def _sub_codes(file: NvidiaFile) -> dict[str, XidEntry]:
+def _sub_codes(file: NvidiaFile) -> dict[str, GpuEntry]:
     """A unit and status may stand for several causes that a log line does not tell apart: the hardest remedy counts."""
-    found: dict[str, XidEntry] = {}
+    found: dict[str, GpuEntry] = {}
     for number, sub in enumerate(file.nvlink5, 1):
         if sub.now not in file.buckets:
             raise wrong(NVIDIA, f"`nvlink5`, entry {number}:", f"the bucket `{sub.now}` is not in the table `buckets`")
@@ -163,7 +139,7 @@ def _sub_codes(file: NvidiaFile) -> dict[str, XidEntry]:
         if code not in found or ORDER.index(remedy) > ORDER.index(found[code].remedy):
             how = f"{sub.severity.replace('_', ' ')}, on the side of {_side(sub.side)}"
             name = f"NVLink 5, unit {sub.unit}, status {sub.status}: {how}"
-            found[code] = XidEntry(name, remedy, "link", "", sub.now, sub.then, False, "", file.section_sources["nvlink5"])
+            found[code] = GpuEntry(name, remedy, "link", sub.now, sources=file.section_sources["nvlink5"])
     return found
 
 
@@ -172,12 +148,12 @@ def _side(word: str) -> str:
     return " or ".join(names.get(part, part) for part in word.split("/"))
 
 
-def build_amd(data: object) -> AmdCatalog:
+def build_amd(data: object) -> GpuCatalog:
     """Raises: PolicyError naming the entry that is wrong."""
     file = checked(AmdFile, data, AMD)
     entries = {
-        normalise(code): AmdEntry(entry.name, entry.remedy, entry.program, entry.note, entry.source or ("ftslurm",))
-        for code, entry in file.codes.items()
+        normalise(code): GpuEntry(each.name, each.remedy, "", "", each.program, each.note, each.source or ("ftslurm",))
+        for code, each in file.codes.items()
     }
     known_sources(((f"`{code}`:", entry.sources) for code, entry in entries.items()), file.sources, AMD)
-    return AmdCatalog(entries, dict(file.sources))
+    return GpuCatalog("AMD", entries, dict(file.sources))
