@@ -577,6 +577,17 @@ def test_when_slurm_ends_the_job_a_controller_that_went_with_it_is_not_waited_fo
     shim.process.wait(REFUSED_S)
 
 
+def test_nor_is_it_where_slurm_asks_while_it_is_called_again(shims: Shims) -> None:
+    """The script ended while ftrun ran in the background."""
+    shim = shims("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done", env=SIGNALLED_ALONE)
+    shim.start()
+    assert shim.words() == ["ready"]
+    shim.hang_up()
+    time.sleep(0.5)  # into the first try
+    shim.process.send_signal(signal.SIGTERM)
+    shim.process.wait(REDIAL_S - 0.5)
+
+
 def test_a_rank_that_slurm_has_asked_to_end_is_not_asked_again(shims: Shims) -> None:
     script = "trap 'echo asked; n=0; while [ $n -lt 30 ]; do sleep 0.1; n=$((n+1)); done; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
     shim = shims(script, env=SIGNALLED_ALONE)

@@ -390,8 +390,9 @@ def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: boo
 def main() -> None:
     """Runs the agent. Argument: seconds between two device checks."""
     env = dict(os.environ)
-    # Signals to the job are for its ranks (`scancel --signal=USR1 JOB` reaches every step); the agent ends with its connection.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+    # Signals to the job are for its ranks (`scancel --signal=USR1 JOB` reaches every step); the agent ends with its connection,
+    # and before it has one by a SIGTERM: the job may end while it starts.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     node = env.get("SLURMD_NODENAME") or socket.gethostname()
     try:

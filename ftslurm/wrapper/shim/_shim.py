@@ -1521,16 +1521,17 @@ def pause_s(tries: int) -> float:
 
 
 def connect(
-    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S
+    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S, refused_s: float = 1e9
 ) -> tuple[socket.socket, SignedConnection]:
-    """A connection whose other side has proved to be our controller.
+    """A connection whose other side has proved to be our controller. refused_s: of the timeout, while every address refuses.
 
     Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out,
     Busy when it did not greet.
     """
     launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
     addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
-    deadline, last, unanswered = time.monotonic() + timeout_s, OSError("no address"), 0
+    began, last, unanswered = time.monotonic(), OSError("no address"), 0
+    deadline = began + timeout_s
     while time.monotonic() < deadline:
         refused = set()
         for address in addresses:
@@ -1544,7 +1545,7 @@ def connect(
                 kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
                 last = kind(f"{address} port {channel.port}: {error}")
         if refused == {True}:
-            last = NobodyListens(*last.args)
+            last, deadline = NobodyListens(*last.args), min(deadline, began + refused_s)
         # Nothing to await: the other side has to come up, or to have time.
         time.sleep(min(pause_s(unanswered) or 0.2, max(deadline - time.monotonic(), 0.0)))
     raise last
@@ -2081,7 +2082,9 @@ class Session:
         time.sleep(pause_s(self._unanswered))
         limit_s = min(REDIAL_S, self._patience_s(boot_s()))
         try:
-            self._found = connect(self._channel, self._env, limit_s, GREETING_S if limit_s == REDIAL_S else limit_s)
+            greeting_s = GREETING_S if limit_s == REDIAL_S else limit_s
+            # A refusal is told soon: Slurm may ask the step to end meanwhile.
+            self._found = connect(self._channel, self._env, limit_s, greeting_s, ENDING_REFUSED_S / 2)
         except OSError as error:
             self._found = error
         os.write(self._wake_write, b"!")

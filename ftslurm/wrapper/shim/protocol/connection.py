@@ -43,16 +43,17 @@ def pause_s(tries: int) -> float:
 
 
 def connect(
-    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S
+    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S, refused_s: float = 1e9
 ) -> tuple[socket.socket, SignedConnection]:
-    """A connection whose other side has proved to be our controller.
+    """A connection whose other side has proved to be our controller. refused_s: of the timeout, while every address refuses.
 
     Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out,
     Busy when it did not greet.
     """
     launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
     addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
-    deadline, last, unanswered = time.monotonic() + timeout_s, OSError("no address"), 0
+    began, last, unanswered = time.monotonic(), OSError("no address"), 0
+    deadline = began + timeout_s
     while time.monotonic() < deadline:
         refused = set()
         for address in addresses:
@@ -66,7 +67,7 @@ def connect(
                 kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
                 last = kind(f"{address} port {channel.port}: {error}")
         if refused == {True}:
-            last = NobodyListens(*last.args)
+            last, deadline = NobodyListens(*last.args), min(deadline, began + refused_s)
         # Nothing to await: the other side has to come up, or to have time.
         time.sleep(min(pause_s(unanswered) or 0.2, max(deadline - time.monotonic(), 0.0)))
     raise last

@@ -231,7 +231,9 @@ class Session:
         time.sleep(pause_s(self._unanswered))
         limit_s = min(REDIAL_S, self._patience_s(boot_s()))
         try:
-            self._found = connect(self._channel, self._env, limit_s, GREETING_S if limit_s == REDIAL_S else limit_s)
+            greeting_s = GREETING_S if limit_s == REDIAL_S else limit_s
+            # A refusal is told soon: Slurm may ask the step to end meanwhile.
+            self._found = connect(self._channel, self._env, limit_s, greeting_s, ENDING_REFUSED_S / 2)
         except OSError as error:
             self._found = error
         os.write(self._wake_write, b"!")
