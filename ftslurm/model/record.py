@@ -440,6 +440,17 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnded:
+    """How Slurm says that the job ended, where no ftrun lived to record it: kept by whoever asked before Slurm forgot. at: of
+    the record before it. state, what: as in JobSummary.
+    """
+
+    at: float
+    state: str
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Requested:
     """The owner of the job has asked for something (`ftslurm control`)."""
 
@@ -540,6 +551,7 @@ Record = (
     | CarriedOut
     | AttemptEnded
     | Finished
+    | JobEnded
     | Requested
     | RequestAnswered
     | RequestDone
@@ -578,6 +590,7 @@ KINDS: Mapping[str, type] = {
         CarriedOut,
         AttemptEnded,
         Finished,
+        JobEnded,
         Requested,
         RequestAnswered,
         RequestDone,

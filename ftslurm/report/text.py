@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -25,9 +24,13 @@ def console() -> Console:
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
-def print_status(console: Console, view: Status) -> None:
+def print_status(console: Console, view: Status, now: float) -> None:
+    """now: Unix seconds."""
     facts = [
-        ("state", f"{_state(view)}, until {clock(view.waits_until)} at the latest" if view.waits_until else _state(view)),
+        (
+            "state",
+            f"{_state(view, now)}, until {clock(view.waits_until)} at the latest" if view.waits_until else _state(view, now),
+        ),
         ("attempt", f"{view.attempt}  (MA_SCHEDULE_CNT {view.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
         ("nodes", view.nodes),
         ("last rung", "" if view.card and view.card.rung else _last_rung(view)),
@@ -69,12 +72,13 @@ def _asked(view: Status) -> Iterable[tuple[str, str]]:
         yield "asked for", f"{in_a_line(request)}, request {request.number} of {request.by}, {moment(request.at)}"
 
 
-def _state(view: Status) -> str:
+def _state(view: Status, now: float) -> str:
     """Where a card follows it says what the end was about."""
-    ended = view.card is not None and view.card.rung == Rung.FAIL and view.state.startswith("ended with status")
+    if view.card is not None and view.card.rung == Rung.FAIL and view.state == "failed":
+        return view.state
     if view.stuck is not None and view.state == "running":
-        return f"running; {view.stuck.what}, {view.stuck.so_far(time.time())}"
-    return view.state.partition(":")[0] if ended else view.state
+        return f"running; {view.stuck.what}, {view.stuck.so_far(now)}"
+    return view.state_words
 
 
 def _last_rung(view: Status) -> str:
@@ -88,8 +92,10 @@ def print_card(console: Console, card: Card, indent: int = 0) -> None:
         console.print(printable(f"{' ' * indent}{line}", style="" if number else "bold"), soft_wrap=True)
 
 
-def print_history(console: Console, view: Status, attempts: Sequence[AttemptView], whole: bool = False) -> None:
-    """whole: with all that was known and considered, and not the cards alone; nor is what repeats folded."""
+def print_history(
+    console: Console, view: Status, attempts: Sequence[AttemptView], now: float, whole: bool = False
+) -> None:  # fmt: skip
+    """now: Unix seconds. whole: with all that was known and considered, and not the cards alone; nor is what repeats folded."""
     console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
     ended, told = 0.0, False
     for attempt in attempts if whole else folded(attempts):
@@ -101,7 +107,7 @@ def print_history(console: Console, view: Status, attempts: Sequence[AttemptView
             console.print(printable(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
         ended, told = attempt.ended, bool(attempt.cards)
         _print_attempt(console, attempt, whole)
-    console.print(printable(f"now: {view.state if whole else _state(view)}", style="bold"))
+    console.print(printable(f"now: {view.state_words if whole else _state(view, now)}", style="bold"))
 
 
 def _again(a: Again) -> str:

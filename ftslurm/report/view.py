@@ -10,9 +10,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.control import in_words
 from ftslurm.model.folds.counters import counters, counters_of_attempt
 from ftslurm.model.folds.history import fold
-from ftslurm.model.folds.summary import Stuck, last_wait, stuck
+from ftslurm.model.folds.summary import JobSummary, Stuck, state_words, stuck, summarise
 from ftslurm.model.outcome import Outcome, outcome_of
-from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, last_card, numbered
@@ -27,7 +26,8 @@ class Status:
     job: str
     cluster: str
     command: str
-    state: str
+    state: str  # state, what: as in JobSummary
+    what: str
     attempt: int
     schedule_count: int
     start_count: int
@@ -48,6 +48,11 @@ class Status:
     in_force: InForce | None = None  # what such requests hold
     stuck: Stuck | None = None  # a standstill that is no hang yet
     blind: str = ""  # why nobody can see which rank hangs
+
+    @property
+    def state_words(self) -> str:
+        """State and what in one."""
+        return state_words(self.state, self.what)
 
 
 @dataclass(slots=True)
@@ -131,39 +136,40 @@ class RemedyView:
     done: str = ""  # what became of it, empty while open
 
 
-def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = True) -> Status | None:
-    """None for a ledger in which nothing has begun. with_card: of the last failure, which takes a look at every record."""
-    history = fold(records)
+def status(
+    records: Sequence[rec.Record], damaged: int = 0, with_card: bool = True, known: JobSummary | None = None
+) -> Status | None:
+    """None for a ledger in which nothing has begun. with_card: of the last failure, which takes a look at every record. known: of
+    this ledger, with Slurm's word; None: by the ledger alone.
+    """
+    history, known = fold(records), known or summarise(records)
     run = history.last_run
-    if run is None:
+    if run is None or known is None:
         return None
     decided = history.last_decision
-    card = last_card(records) if with_card else None
-    attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
-    wait = last_wait(records)
-    last = attempts[-1] if attempts else None
     counted = counters(history, run.schedule, run.step_key)
     return Status(
         run.job,
         run.cluster,
         run.command,
-        f"waiting for {wait.what}" if wait is not None else _state(records),
+        known.state,
+        known.what,
         history.attempts,
         counted.schedule,
         counted.starts,
-        decided.rung if decided else "",
-        decided.cause if decided else "",
+        known.rung,
+        known.cause,
         decided.why if decided else "",
-        last.nodes if last and last.schedule == run.schedule else run.nodes,
+        known.nodes,
         {node: why for node, (why, _) in history.exclusions.isolated.items()},
         {name: (limit - history.budgets.used(name), limit) for name, limit in run.budgets.items() if limit},
         history.requeues.unconditional_in_a_row,
-        records[-1].at,
+        known.at,
         history.requeues.open is not None,
         damaged,
-        card,
+        last_card(records) if with_card else None,
         _last_hang(records),
-        wait.until if wait is not None else 0.0,
+        known.until if known.state == "waiting" else 0.0,
         tuple(to_come(requests(records))),
         in_force(history.control),
         stuck(records),
@@ -202,28 +208,6 @@ def _noticed(h: rec.HangSeen) -> HangView:
 
 def _found(c: rec.CulpritSeen) -> HangView:
     return HangView(c.sign, culprit(c), c.evidence, c.at, c.ranks, c.nodes, c.sign, c.level, c.operation, c.cause, c.blamed)
-
-
-def _state(records: Sequence[rec.Record]) -> str:
-    """In words, from the last thing that was written."""
-    for record in reversed(records):
-        if isinstance(record, rec.Finished):
-            ours = outcome_of(record) is Outcome.REQUEUED
-            return "requeued" if ours else f"ended with status {record.status}: {record.what}"
-        if isinstance(record, rec.CarriedOut):
-            decided = next((each for each in records if isinstance(each, rec.Decided) and each.id == record.id), None)
-            return "requeued" if record.ok and decided is not None and decided.rung in REQUEUES else "recovering"
-        if isinstance(record, rec.Decided):
-            return "being requeued" if record.rung in REQUEUES else "recovering"
-        if isinstance(record, rec.TroubleSeen):
-            return "in trouble"
-        if isinstance(record, rec.HangSeen):
-            return f"seems to hang: {record.what}"
-        if isinstance(record, rec.AttemptBegan | rec.Paused | rec.HangEnded | rec.RankBegan):
-            return "running"
-        if isinstance(record, rec.RunBegan):
-            return "starting"
-    return "unknown"
 
 
 def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:

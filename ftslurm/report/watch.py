@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
-from ftslurm.model.folds.summary import JobSummary
+from ftslurm.model.folds.summary import JobSummary, state_words
 from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.text import counted, cut, visible
@@ -464,7 +464,7 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
     lines += happened(seen.records[0 if began_anew else before.records :])
     by_ledger = isinstance(seen.records[-1], rec.Finished) and job.over
     if job.state != before.state and not by_ledger and (job.state in _BY_SLURM or job.over):
-        lines.append(Happened(seen.now, visible(f"now {job.state}{f': {job.what}' if job.what else ''}")))
+        lines.append(Happened(seen.now, visible(f"now {state_words(job.state, job.what)}")))
     states = {task.rank: _state(task) for task in live.tasks} if live is not None else before.ranks
     health = {row.key: row.cells[3] for row in devices(seen).rows} if live is not None else before.devices
     unheard = frozenset(node.node for node in (live.nodes if live is not None else ()) if _unheard(node))

@@ -69,6 +69,14 @@ def jobs_argv(user_id: int) -> tuple[str, ...]:
     return ("squeue", "--noheader", "--all", "--states=all", f"--user={user_id}", "--format=%A|%T|%S|%Q|%r")
 
 
+def ended_argv(numbers: Iterable[int]) -> tuple[str, ...]:
+    """Jobs that slurmctld has forgotten, as slurmdbd knows them, one a line, as `parse_ended` reads it. A requeued job has one
+    line, its last. Source: sacct(1), --jobs, --duplicates.
+    """
+    jobs = ",".join(map(str, numbers))
+    return ("sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={jobs}", "--format=JobIDRaw,State")
+
+
 def steps_argv(number: int) -> tuple[str, ...]:
     """Id and name of every step, one a line, as `parse_steps` reads it."""
     return ("squeue", "--noheader", "--all", "--steps", f"--jobs={number}", "--format=%i %j")

@@ -349,6 +349,19 @@ def parse_jobs(text: str, now: float) -> dict[int, SlurmWord]:
     return found
 
 
+def parse_ended(text: str) -> dict[int, SlurmWord]:
+    """Number -> how the job ended, of `sacct --parsable2 --format=JobIDRaw,State` (`7|CANCELLED by 1000`). slurmdbd may never
+    have heard of the end; a job that slurmctld has forgotten does not run, and how it ended is then unknown.
+    """
+    found: dict[int, SlurmWord] = {}
+    for line in text.splitlines():
+        number, _, word = line.strip().partition("|")
+        state = states.job_state(word.partition(" ")[0])
+        if number.isdecimal() and state not in (JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN):
+            found[int(number)] = SlurmWord(state.value)
+    return found
+
+
 def parse_jobs_on(text: str) -> tuple[tuple[int, int, str], ...]:
     """(number, user id, state) of each line of `squeue --format=%A|%U|%T`. Raises: SlurmUnavailable."""
     found = []

@@ -16,7 +16,7 @@ from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.report.measures import JobOf, from_json, measure
 from ftslurm.system.owner import Owner
 from ftslurm.wrapper.as_user import LEDGERS, LEDGERS_BYTES, MEASURES, PassedOver, asked_of_all, measures_in
-from ftslurm.wrapper.jobs import with_slurms_word
+from ftslurm.wrapper.jobs import job_now
 from ftslurm.wrapper.measuring.live import user_name
 
 # Limits: for all that are read at the same time, and for making sense of one user's.
@@ -87,12 +87,9 @@ def jobs_of_me(job: str | None, oldest: float, limit: int, passed_over: PassedOv
     folder, user = state_folder(os.environ), user_name(os.getuid())
     if job is None:
         return [JobOf(user, each) for each in measures_in(folder, oldest, limit, passed_over)]
-    records = Store(folder).find(job)[1].records
-    known = summarise(records)
-    if known is None:
-        return []
-    (now,), _ = with_slurms_word([known], folder.stat().st_uid, os.environ)
-    return [JobOf(user, measure(records, now, time.time()))]
+    journal, contents = Store(folder).find(job)
+    known = job_now(journal, contents, os.environ)
+    return [] if known is None else [JobOf(user, measure(contents.records, known, time.time()))]
 
 
 def jobs_of_all(

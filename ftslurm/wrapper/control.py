@@ -20,13 +20,13 @@ from ftslurm.ledger.requests import NODES_MAX, answer_to, ask
 from ftslurm.ledger.store import VARIABLE, Store
 from ftslurm.model.folds.control import ROOT, UNDO, not_undoable
 from ftslurm.model.folds.history import History
-from ftslurm.model.folds.summary import JobSummary, summarise
+from ftslurm.model.folds.summary import JobSummary, state_words
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record, RequestAnswered, Requested, RunBegan
 from ftslurm.model.text import whole
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.owner import PATH, owner_of, run_as
-from ftslurm.wrapper.jobs import with_slurms_word
+from ftslurm.wrapper.jobs import job_now
 
 # Who asked, if root asks through a process of the owner. A user who sets it fakes only their own ledger.
 BY_VARIABLE = "FTSLURM_CONTROL_BY"
@@ -52,13 +52,12 @@ def order(store: Store, job: str, wanted: Requested, env: Mapping[str, str], wai
     Raises: RequestRefused, NotTaken, UnknownJob, UsageError, StateError.
     """
     journal, contents = store.find(job)
-    summary = summarise(contents.records)
-    if summary is None:
+    state = job_now(journal, contents, env)
+    if state is None:
         raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
-    state = with_slurms_word([summary], store.root.stat().st_uid, env)[0][0]
     if state.over:
-        raise RequestRefused(f"job {job} is over: {state.state}{f', {state.what}' if state.what else ''}")
-    _check_nodes(wanted, contents.records, summary, env)
+        raise RequestRefused(f"job {job} is over: {state_words(state.state, state.what)}")
+    _check_nodes(wanted, contents.records, state, env)
 
     def make(history: History) -> Requested:
         schedule = history.last_run.schedule if history.last_run else 0
@@ -80,7 +79,7 @@ def _of(answer: RequestAnswered) -> str:
 
 def _not_taken(asked: Requested, state: JobSummary, wait_s: float) -> str:
     if state.state in _NO_FTRUN:
-        why = f"no ftrun of the job runs now ({state.state}{f': {state.what}' if state.what else ''})"
+        why = f"no ftrun of the job runs now ({state_words(state.state, state.what)})"
         return f"request {asked.number} is recorded; {why}, and its next attempt answers it"
     return f"request {asked.number} is recorded, but ftrun has not answered within {wait_s:g} s"
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.index import Index
-from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm
+from ftslurm.ledger.journal import Contents, Journal
+from ftslurm.ledger.store import state_folder
+from ftslurm.model import record as rec
+from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm, summarise
 from ftslurm.model.text import whole
 from ftslurm.policies.lease.predecessors import is_gone
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import read_answer
-from ftslurm.slurm.commands import ANSWER_ENV, jobs_argv, show_config_argv, show_job_argv
-from ftslurm.slurm.parse import parse_config, parse_job, parse_jobs
+from ftslurm.slurm.commands import ANSWER_ENV, ended_argv, jobs_argv, show_config_argv, show_job_argv
+from ftslurm.slurm.parse import parse_config, parse_ended, parse_job, parse_jobs
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.processes import pid_space
 
 # A person waits for this, and a slurmctld that is away must not hide what the ledgers say.
 ASK_S = 5.0
+# For so long an ftrun whose job has ended may still write: Slurm kills it after KillWait, 30 s unless a site changed it.
+KEEP_AFTER_S = 60.0
+# Jobs that slurmdbd is asked about at once, the latest: their numbers are one word of a command line.
+MOST_ASKED = 2000
 
 
 def all_jobs(
@@ -31,10 +40,36 @@ def all_jobs(
 
     passed_over: is called with each unreadable ledger. Raises: StateError.
     """
-    jobs = Index(root).all(passed_over)
-    if not jobs:
+    named = Index(root).named(passed_over)
+    if not named:
         return [], ""
-    return with_slurms_word(jobs, root.stat().st_uid, env, run)
+    jobs, silent = with_slurms_word(list(named.values()), root.stat().st_uid, env, run)
+    for name, job in zip(named, jobs, strict=True):
+        if job != named[name]:
+            _keep(root / "jobs" / name, job)
+    return jobs, silent
+
+
+def job_now(journal: Journal, contents: Contents, env: Mapping[str, str], run: Runner = run) -> JobSummary | None:
+    """Where the job stands: by its ledger, and by Slurm, which knows of a requeued job that was cancelled while it waited and of
+    an ftrun that was killed. None for a ledger in which nothing has begun.
+    """
+    known = summarise(contents.records)
+    if known is None:
+        return None
+    (now,), _ = with_slurms_word([known], journal.path.stat().st_uid, env, run)
+    if now != known and journal.path.parent == state_folder(env) / "jobs":  # and no copy of a ledger
+        _keep(journal.path, now)
+    return now
+
+
+def _keep(path: Path, job: JobSummary) -> None:
+    """Slurm forgets a job after minutes (MinJobAge), so its word on the end goes into the ledger. Only the owner writes there."""
+    if not job.over or job.local or job.state == "gone" or time.time() - job.at < KEEP_AFTER_S:
+        return
+    with suppress(StateError, OSError):
+        if path.stat().st_uid == os.geteuid():
+            Journal(path).append([rec.JobEnded(job.at, job.state, job.what)])
 
 
 def with_slurms_word(
@@ -50,6 +85,9 @@ def with_slurms_word(
         said = parse_jobs(_ask(jobs_argv(user_id), env, run), time.time()) if cluster in open_ else {}
     except FtslurmError as error:
         return seen, str(error)
+    if forgotten := [job.number for job in seen if job.cluster == cluster and not (job.over or job.local or job.number in said)]:
+        with suppress(FtslurmError):  # no slurmdbd, or it does not answer
+            said |= parse_ended(_ask(ended_argv(sorted(forgotten)[-MOST_ASKED:]), env, run))
     return [by_slurm(job, said) if job.cluster == cluster and not job.local else job for job in seen], ""
 
 

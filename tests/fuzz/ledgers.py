@@ -61,8 +61,8 @@ def _printed(data: bytes) -> str:
     contents, _, status, attempts = _past(data)
     console = Console(file=io.StringIO(), width=100)
     if status is not None:
-        report.print_status(console, status)
-        report.print_history(console, status, attempts)
+        report.print_status(console, status, 0.0)
+        report.print_history(console, status, attempts, 0.0)
     return str(contents.damaged)
 
 

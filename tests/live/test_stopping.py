@@ -269,4 +269,5 @@ def test_without_a_warning_the_time_limit_ends_the_job(told: Story) -> None:
     told.wait_nothing_left()
     assert set(told.attempts()) == {1}
     assert "to go on by itself: ftrun --ft-resume-at-limit" in told.output()
-    assert told.json("status", str(told.id))["state"].startswith("timeout: to go on by itself")
+    for verb in ("status", "history", "explain"):
+        assert "timeout: to go on by itself" in told.ftslurm(verb, str(told.id)), verb

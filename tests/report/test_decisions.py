@@ -106,7 +106,7 @@ def test_nothing_decided_and_what_came_since() -> None:
     assert "no decision so far" in told([run(), PLACES, begun(1, 0)])
     hang = rec.HangSeen(T + 50, 1, "io", "no IO for 30 min", ("rank 0 waits",))
     text = told([run(), PLACES, begun(1, 0), hang])
-    assert "since then" in text and "hang detection: no IO for 30 min" in text and "now: seems to hang" in text
+    assert "since then" in text and "hang detection: no IO for 30 min" in text and "now: hanging: no IO for 30 min" in text
 
 
 def test_a_requeue_that_ftrun_has_not_decided_is_said_to_be_slurms() -> None:

@@ -94,16 +94,17 @@ def test_a_requeue_that_nobody_finished_is_shown_as_open() -> None:
     job.silent = {Requeue}
     job.exits(0, 1)
     seen = view(job)
-    assert seen.requeue_open and seen.state == "waiting for its nodes to be clean"
+    assert seen.requeue_open and seen.state_words == "waiting for its nodes to be clean"
     job.tell(ev.RequeueEnded(True, "requeued"))
     assert not view(job).requeue_open and view(job).state == "requeued"
 
 
 def test_the_end_is_told_with_status_and_reason() -> None:
-    assert "ended with status 0" in view(long_story()).state
+    assert view(long_story()).state_words == "completed"
     failed = Job(requeueing(unconditional_requeue=False)).begin()
     failed.exits(2, 9)
-    assert view(failed).state.startswith("ended with status 9: rank 2 on n2 exited with status 9")
+    assert view(failed).state_words.startswith("failed: status 9: rank 2 on n2 exited with status 9")
+    assert "state      failed\n" in shown(print_status, view(failed), 0.0), "the card says what the end was about"
 
 
 def test_a_second_ftrun_after_a_first_that_ended_runs() -> None:
@@ -188,7 +189,7 @@ def shown(print_it: object, *values: object, width: int = 80) -> str:
 
 def test_a_status_names_all_that_people_ask_for() -> None:
     job = long_story()
-    text = shown(print_status, view(job))
+    text = shown(print_status, view(job), 0.0)
     for word in (
         "MA_SCHEDULE_CNT 3",
         "MA_PROC_START_CNT 1",
@@ -203,7 +204,7 @@ def test_a_status_names_all_that_people_ask_for() -> None:
 
 def test_a_history_tells_the_whole_story_in_a_pipe() -> None:
     job = long_story()
-    text = shown(print_history, view(job), attempts(job.ledger))
+    text = shown(print_history, view(job), attempts(job.ledger), 0.0)
     for word in (
         "attempt 1",
         "attempt 4",
@@ -218,14 +219,14 @@ def test_a_history_tells_the_whole_story_in_a_pipe() -> None:
 def test_words_of_the_user_are_shown_as_they_are_and_not_as_markup() -> None:
     job = Job().begin()
     seen = replace(view(job), command="train [bold]x[/bold] [/] [1]", why="[red]", rung="[link=x]", state="[/]")
-    assert "train [bold]x[/bold] [/] [1]" in shown(print_status, seen)
+    assert "train [bold]x[/bold] [/] [1]" in shown(print_status, seen, 0.0)
 
 
 def test_a_command_line_in_no_encoding_can_be_shown() -> None:
     seen = replace(view(Job().begin()), command="train " + b"\xff".decode(errors="surrogateescape"), why="\ud800")
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    print_status(Console(file=out, width=80), seen)
-    print_history(Console(file=out, width=80), seen, [])
+    print_status(Console(file=out, width=80), seen, 0.0)
+    print_history(Console(file=out, width=80), seen, [], 0.0)
     out.flush()
 
 

@@ -13,7 +13,7 @@ import click
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import NoLedgerHere, find_ledger, latest_job, print_json
 from ftslurm.errors import UnknownJob, UsageError
-from ftslurm.ledger.journal import Contents
+from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.settings.tree import Resolved, suggestion
 from ftslurm.model.text import visible
 from ftslurm.model.verdict import Retriable
@@ -71,7 +71,7 @@ def explain(
         if len(what) != 1:
             raise UsageError("--decision takes one JOB", hint="such as: ftslurm explain 4711 --decision 2")
         try:
-            contents = find_ledger(what[0])[1]
+            journal, contents = find_ledger(what[0])
         except UnknownJob as error:
             missing = error
             if number or last or _is_file(what[0]):
@@ -79,7 +79,7 @@ def explain(
         else:
             if _STATUS.fullmatch(what[0]) and not number:
                 click.echo(visible(f"of job {what[0]}; for the exit status: ftslurm explain exit {what[0]}"), err=True)
-            return _decisions(what[0], contents, number, as_json)
+            return _decisions(what[0], journal, contents, number, as_json)
     resolved = _in_force(policy, profile, annotations)
     if what and _term(what, resolved, as_json):
         return
@@ -99,15 +99,14 @@ def _in_force(policy: str, profile: str, annotations: str) -> Resolved:
     return settings_in_force(Request(policy, profile, annotations), os.environ)
 
 
-def _decisions(job: str, contents: Contents, number: str, as_json: bool) -> None:
+def _decisions(job: str, journal: Journal, contents: Contents, number: str, as_json: bool) -> None:
     """Raises: UsageError for a decision that there is not."""
-    from ftslurm.cli.jobs.status import require_begun
-    from ftslurm.report import view
+    from ftslurm.cli.jobs.status import status_now
     from ftslurm.report.explain import decisions
     from ftslurm.report.explain.decisions import explained, numbered
     from ftslurm.report.text import console
 
-    state = require_begun(job, view.status(contents.records, contents.damaged, with_card=False))
+    state = status_now(journal, contents, with_card=False)
     found = explained(contents.records)
     if not number:
         return print_json(decisions.as_json(state, found)) if as_json else decisions.print_decisions(console(), state, found)

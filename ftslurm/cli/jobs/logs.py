@@ -65,14 +65,10 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool, raw: boo
 
 
 def _over(job: str) -> bool:
-    from ftslurm.model.folds.summary import summarise
-    from ftslurm.wrapper.jobs import with_slurms_word
+    from ftslurm.wrapper.jobs import job_now
 
-    journal, contents = find_ledger(job)
-    known = summarise(contents.records)
-    if known is None:
-        return False
-    return with_slurms_word([known], journal.path.stat().st_uid, os.environ)[0][0].over
+    known = job_now(*find_ledger(job), os.environ)
+    return known is not None and known.over
 
 
 def _print(pieces: Iterable[bytes], raw: bool) -> None:

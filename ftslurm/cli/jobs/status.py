@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,28 +89,22 @@ def passed_over(error: StateError) -> None:
 
 
 def _one(job: str, as_json: bool) -> None:
-    from ftslurm.report import text, view
+    from ftslurm.report import text
 
     journal, contents = find_ledger(job)
-    found = require_begun(job, view.status(contents.records, contents.damaged))
-    found = _by_slurms_word(found, contents, journal.path.stat().st_uid)
+    found = status_now(journal, contents)
     if as_json:
         return print_json(asdict(found))
-    text.print_status(text.console(), found)
+    text.print_status(text.console(), found, time.time())
 
 
-def _by_slurms_word(found: Status, contents: Contents, user_id: int) -> Status:
-    """What the ledger cannot know: a requeued job that was cancelled while it waited, an ftrun that was killed."""
-    from ftslurm.model.folds.summary import summarise
-    from ftslurm.wrapper.jobs import with_slurms_word
+def status_now(journal: Journal, contents: Contents, with_card: bool = True) -> Status:
+    """The one source of every view of one job: ledger and Slurm. Raises: UsageError."""
+    from ftslurm.report import view
+    from ftslurm.wrapper.jobs import job_now
 
-    known = summarise(contents.records)
-    if known is None:
-        return found
-    (now,), _ = with_slurms_word([known], user_id, os.environ)
-    if now == known:
-        return found
-    return replace(found, state=f"{now.state}: {now.what}" if now.what else now.state, waits_until=0.0)
+    known = job_now(journal, contents, os.environ)
+    return require_begun(journal.path.stem, view.status(contents.records, contents.damaged, with_card, known))
 
 
 def require_begun(job: str, found: T | None) -> T:
@@ -171,7 +165,7 @@ def _as_json(journal: Journal, contents: Contents) -> dict[str, Any]:
     from ftslurm.ledger.evidence import kept_evidence
     from ftslurm.report import view
 
-    found = require_begun(journal.path.stem, view.status(contents.records, contents.damaged))
+    found = status_now(journal, contents)
     attempts = [asdict(attempt) for attempt in view.attempts(contents.records)]
     return {"job": asdict(found), "attempts": attempts, "evidence": [str(path) for path in kept_evidence(journal.path)]}
 
@@ -180,6 +174,6 @@ def _print(journal: Journal, contents: Contents, verbose: bool) -> None:
     from ftslurm.ledger.evidence import kept_evidence
     from ftslurm.report import text, view
 
-    found = require_begun(journal.path.stem, view.status(contents.records, contents.damaged))
-    text.print_history(text.console(), found, view.attempts(contents.records), verbose)
+    found = status_now(journal, contents)
+    text.print_history(text.console(), found, view.attempts(contents.records), time.time(), verbose)
     text.print_files(text.console(), "what hung ranks were doing", [str(path) for path in kept_evidence(journal.path)])

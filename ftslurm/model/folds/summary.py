@@ -151,6 +151,8 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
                 pass  # how, stands before it
             case rec.Finished():
                 return *_ended(record), 0.0
+            case rec.JobEnded():
+                return record.state, record.what, True, 0.0
             case rec.CarriedOut() if record.ok and decided is not None and _requeued(record, decided):
                 return "requeued", _how(record.what, why), False, 0.0
             case rec.CarriedOut():
@@ -170,7 +172,7 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
 
 _TELLS = (
     rec.Finished, rec.CarriedOut, rec.Decided, rec.TroubleSeen, rec.HangSeen, rec.HangEnded, rec.AttemptBegan, rec.RunBegan,
-    rec.SlotsChanged,
+    rec.SlotsChanged, rec.JobEnded,
 )  # fmt: skip
 
 
@@ -189,6 +191,12 @@ def last_wait(records: Sequence[rec.Record]) -> rec.Waiting | None:
     """What is waited for now; None for nothing."""
     last = next((record for record in reversed(records) if isinstance(record, (rec.Waiting, *_TELLS))), None)
     return last if isinstance(last, rec.Waiting) and last.what else None
+
+
+def state_words(state: str, what: str) -> str:
+    """State and more of it, in one."""
+    joint = " for " if state == "waiting" else ": "
+    return f"{state}{joint}{what}" if what else state
 
 
 def _how(what: str, why: str) -> str:

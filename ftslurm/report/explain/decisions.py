@@ -256,9 +256,9 @@ NOT_RECORDED = "not recorded: an older ftslurm wrote this ledger"
 
 def as_json(job: Status, found: Explanations, only: Explanation | None = None) -> dict[str, Any]:
     decisions = [asdict(each) for each in ([only] if only else found.decisions)]
-    return {"job": job.job, "cluster": job.cluster, "command": job.command, "state": job.state, "decisions": decisions} | (
-        {} if only else {"since": [asdict(each) for each in found.since]}
-    )
+    since = {} if only else {"since": [asdict(each) for each in found.since]}
+    head = {"job": job.job, "cluster": job.cluster, "command": job.command, "state": job.state, "what": job.what}
+    return head | {"decisions": decisions} | since
 
 
 def print_decisions(console: Console, job: Status, found: Explanations) -> None:
@@ -271,7 +271,7 @@ def print_decisions(console: Console, job: Status, found: Explanations) -> None:
     if found.since:
         console.print(printable("since then", style="cyan"))
         print_facts(console, _known(found.since, 2 * MOST_EVIDENCE, ""), 3)
-    console.print(printable(f"now: {job.state}", style="bold"))
+    console.print(printable(f"now: {job.state_words}", style="bold"))
     if found.decisions:
         console.print(printable(f"one decision in full: ftslurm explain {job.job} --decision {found.decisions[-1].number}"))
 

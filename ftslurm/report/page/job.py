@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ftslurm.model.folds.summary import state_words
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION, FAILURES_SHOWN, Failure, JobAccount, Saved
@@ -83,7 +84,7 @@ def _against(known: Saved) -> str:
 
 
 def _summary(job: JobAccount) -> Section:
-    state = f"{job.state}: {job.what}" if job.what else job.state
+    state = state_words(job.state, job.what)
     size = counted(job.tasks, "rank") + (f", {counted(job.gpus, 'GPU')}" if job.gpus > 0 else "")
     rungs = ", ".join(f"{rung} {count}" for rung, count in sorted(job.rungs.items(), key=lambda item: -item[1]))
     return Section("summary", "Summary", (
