@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from ftslurm.devices.gpu.library_child import Json, LibraryChild, NoAnswer
 from ftslurm.devices.gpu.look_history import GpuMemory
 from ftslurm.devices.gpu.looks import Finding, GpuLook, Heard, Need, ResetAnswer
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
+from ftslurm.system.commands import Runner
 
 # The vendors' own watchers look once a second while they wait for a GPU.
 LOOK_AGAIN_S = 1.0
@@ -39,11 +41,12 @@ class Facts(Protocol):
         """The answer to `utilisation` for one GPU."""
 
 
-class Vendor(Protocol):
-    """What differs. library, python_module, extra: names for people, for the import and for pip.
+class GpuProbe(ABC):
+    """Reads the GPUs of one vendor and heals them. dev: where device nodes are; the rest as for AscendProbe.
 
-    child: module whose `main` asks the library. visible: the variables that pick GPUs for a job, the first one set
-    counts. shares_resets: a reset of one GPU may disturb the others, so all have to be idle.
+    library, python_module, extra: names for people, for the import and for pip. child: module whose `main` asks the library.
+    visible: the variables that pick GPUs for a job, the first one set counts. shares_resets: a reset of one GPU may disturb the
+    others, so all have to be idle.
     """
 
     kind: str
@@ -55,40 +58,34 @@ class Vendor(Protocol):
     visible: tuple[str, ...]
     shares_resets: bool
 
-    def here(self) -> bool:
-        """Is there any sign of such GPUs? Touches none."""
-
-    def certain(self) -> bool:
-        """Is it more than the library's file, which images carry to nodes without GPUs too?"""
-
-    def order_reset(self, look: GpuLook, child: LibraryChild, timeout_s: float) -> ResetAnswer:
-        """Reset this GPU. Whatever this process has open is to be closed first."""
-
-
-class GpuProbe:
-    """Reads the GPUs of one vendor and heals them. sleep, clock: as for AscendProbe; clock gives seconds, monotonic."""
-
     def __init__(
         self,
-        vendor: Vendor,
+        run: Runner,
         env: Mapping[str, str],
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        dev: Path = Path("/dev"),
     ) -> None:
-        self.kind = vendor.kind
-        self._vendor = vendor
-        self._sleep = sleep
-        self._clock = clock
-        self._child = LibraryChild(vendor.library, vendor.child, env)
-        self._memory = GpuMemory(vendor.kind, next((env[name] for name in vendor.visible if name in env), None))
+        self._run, self._env, self._sleep, self._clock, self._dev = run, env, sleep, clock, dev
+        self._child = LibraryChild(self.library, self.child, env)
+        self._memory = GpuMemory(self.kind, next((env[name] for name in self.visible if name in env), None))
         self._extra_asked_for = False
 
+    @abstractmethod
     def present(self) -> bool:
-        return self._vendor.here()
+        """Is there any sign of such GPUs? Touches none."""
+
+    @abstractmethod
+    def certain(self) -> bool:
+        """Is it more than the library's file, which images carry to nodes without GPUs too?"""
+
+    @abstractmethod
+    def order_reset(self, look: GpuLook, timeout_s: float) -> ResetAnswer:
+        """Reset this GPU. Whatever this process has open is to be closed first."""
 
     def missing_extra(self) -> str:
         """The extra of ftslurm without which nothing can be read here, empty if it is installed."""
-        return "" if _is_installed(self._vendor.python_module) else self._vendor.extra
+        return "" if _is_installed(self.python_module) else self.extra
 
     def close(self) -> None:
         """Let go of the devices."""
@@ -96,19 +93,19 @@ class GpuProbe:
 
     def read(self, timeout_s: float) -> ProbeAnswer:
         """All GPUs the job can see, in `timeout_s` and what it takes to end a library that hangs (about a second)."""
-        if not _is_installed(self._vendor.python_module):
+        if not _is_installed(self.python_module):
             return self._without_extra()
         try:
             self._look(timeout_s)
         except NoAnswer as silence:
-            if silence.absent and not self._memory.devices and not self._vendor.certain():
+            if silence.absent and not self._memory.devices and not self.certain():
                 return ProbeAnswer()
             heard_of = self._memory.reports_in_silence(self._clock(), str(silence))
             return ProbeAnswer(heard_of) if heard_of else ProbeAnswer(error=str(silence))
         return ProbeAnswer(self._memory.reports(self._clock()))
 
     def utilisation(self, timeout_s: float) -> tuple[Utilisation, ...]:
-        if not _is_installed(self._vendor.python_module):
+        if not _is_installed(self.python_module):
             return ()
         until = self._clock() + timeout_s
         try:
@@ -123,7 +120,7 @@ class GpuProbe:
         told = self._ask("utilisation", timeout_s)
         for look, gpu in zip(self._looks_of(told), told, strict=True):
             if look.identity in by_identity:
-                yield self._vendor.facts.utilisation(by_identity[look.identity], gpu)
+                yield self.facts.utilisation(by_identity[look.identity], gpu)
 
     def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
         """As the protocol says. Events do not clear: they are over when nobody is left on the GPU, it answers, and
@@ -152,31 +149,30 @@ class GpuProbe:
 
     def _looks_of(self, gpus: list[Json]) -> list[GpuLook]:
         try:
-            return [self._vendor.facts.look(gpu) for gpu in gpus]
+            return [self.facts.look(gpu) for gpu in gpus]
         except (KeyError, TypeError, ValueError) as error:
-            raise NoAnswer(f"{self._vendor.library} sent an unreadable answer: {error!r}") from None
+            raise NoAnswer(f"{self.library} sent an unreadable answer: {error!r}") from None
 
     def _ask(self, what: str, timeout_s: float, **more: object) -> list[Json]:
         if timeout_s <= 0:
-            raise NoAnswer(f"no time left to ask {self._vendor.library}")
+            raise NoAnswer(f"no time left to ask {self.library}")
         answer = self._child.ask({"ask": what, **more}, timeout_s, self._hear)
         gpus: Any = answer.get("gpus")
         if not isinstance(gpus, list):
-            raise NoAnswer(f"the process that asks {self._vendor.library} sent an unreadable answer")
+            raise NoAnswer(f"the process that asks {self.library} sent an unreadable answer")
         return gpus
 
     def _hear(self, event: Json) -> None:
-        self._memory.hear(self._vendor.facts.heard(event), self._clock())
+        self._memory.hear(self.facts.heard(event), self._clock())
 
     def _without_extra(self) -> ProbeAnswer:
         """Said once: the job runs, and hearing it every few seconds helps nobody."""
         if self._extra_asked_for:
             return ProbeAnswer()
         self._extra_asked_for = True
-        vendor = self._vendor
         return ProbeAnswer(
-            error=f"there are {vendor.kind} GPUs here, but Python has no `{vendor.python_module}` to look at them with: "
-            f"pip install 'ftslurm[{vendor.extra}]'"
+            error=f"there are {self.kind} GPUs here, but Python has no `{self.python_module}` to look at them with: "
+            f"pip install 'ftslurm[{self.extra}]'"
         )
 
     # ---- healing
@@ -200,7 +196,7 @@ class GpuProbe:
         looks = self._memory.looks()
         if device not in looks:
             # A wrong name must not cost a whole node its GPUs.
-            return Finding(Need.REPLACEMENT, f"{self._vendor.library} lists no GPU {device}", sure=False)
+            return Finding(Need.REPLACEMENT, f"{self.library} lists no GPU {device}", sure=False)
         if looks[device].lost:
             # The libraries list the GPUs when they start: only the next process can see it back.
             self._child.close()
@@ -213,14 +209,14 @@ class GpuProbe:
             return Finding(Need.TIME, f"GPU {device} is lost: {'; '.join(look.trouble) or 'it does not answer'}")
         if look.trouble:
             return Finding(Need.TIME, f"GPU {device}: {'; '.join(look.trouble)}", sure=False)
-        finding = self._vendor.facts.need(look, codes)
-        all_idle = finding.need is Need.RESET and self._vendor.shares_resets
+        finding = self.facts.need(look, codes)
+        all_idle = finding.need is Need.RESET and self.shares_resets
         return Finding(finding.need, finding.why, _users(looks if all_idle else {device: look}), True, finding.may_pass)
 
     def _reset(self, device: str, wait_s: float) -> HealResult:
         started, until = self._clock(), self._clock() + wait_s
         look = self._memory.looks()[device]
-        answer = self._vendor.order_reset(look, self._child, wait_s)
+        answer = self.order_reset(look, wait_s)
         self._child.close()
         if answer.done is not True:
             return HealResult(device, answer.done, answer.words)
@@ -249,7 +245,7 @@ class GpuProbe:
         for name in (device, *looks):
             if looks[name].lost or looks[name].trouble:
                 return self._judged(name, (), looks)
-        return self._vendor.facts.need(looks[device], ())
+        return self.facts.need(looks[device], ())
 
     def _look_limit_s(self, until: float) -> float:
         return min(LOOK_LIMIT_S, max(until - self._clock(), LEAST_LOOK_S))

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-
-from ftslurm.devices.gpu.library_child import LibraryChild
 from ftslurm.devices.gpu.looks import GpuLook, ResetAnswer
 from ftslurm.devices.gpu.probe import Facts, GpuProbe, is_library_here
 from ftslurm.devices.nvidia import nvml_facts
 from ftslurm.errors import FtslurmError
-from ftslurm.system.commands import Runner
 
 LIBRARY = "libnvidia-ml.so.1"
 TOOL = "nvidia-smi"
 
 
-class Nvidia:
-    """What is NVIDIA's own in a GpuProbe. dev: where device nodes are."""
+class NvidiaProbe(GpuProbe):
+    """Reads the NVIDIA GPUs of this node and heals them."""
 
     kind = nvml_facts.KIND
     facts: Facts = nvml_facts
@@ -26,42 +20,23 @@ class Nvidia:
     python_module = "pynvml"
     extra = "nvidia"
     child = "ftslurm.devices.nvidia.nvml_child"
-    visible: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
+    visible = ("CUDA_VISIBLE_DEVICES",)
     # The driver refuses to reset a GPU without the ones it is linked to.
     shares_resets = False
 
-    def __init__(self, run: Runner, env: Mapping[str, str], dev: Path = Path("/dev")) -> None:
-        self._run = run
-        self._env = env
-        self._dev = dev
-
-    def here(self) -> bool:
+    def present(self) -> bool:
         """NVML makes the device nodes itself where nobody has yet, so the library is a sign of its own."""
         return self.certain() or is_library_here(LIBRARY, self._env)
 
     def certain(self) -> bool:
         return any(self._dev.glob("nvidia[0-9]*"))
 
-    def order_reset(self, look: GpuLook, child: LibraryChild, timeout_s: float) -> ResetAnswer:
+    def order_reset(self, look: GpuLook, timeout_s: float) -> ResetAnswer:
         """By the PCI address, which nvidia-smi takes like a number: numbers shift when a GPU is missing."""
-        child.close()
+        self._child.close()
         argv = (TOOL, "--gpu-reset", "-i", look.bus or str(look.index))
         try:
             result = self._run(argv, timeout_s, env=dict(self._env))
         except (FtslurmError, OSError) as error:
             return ResetAnswer(False, f"not reset: {error}")
         return nvml_facts.parse_reset(result.status, result.stdout + "\n" + result.stderr)
-
-
-class NvidiaProbe(GpuProbe):
-    """Reads the NVIDIA GPUs of this node and heals them."""
-
-    def __init__(
-        self,
-        run: Runner,
-        env: Mapping[str, str],
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        dev: Path = Path("/dev"),
-    ) -> None:
-        super().__init__(Nvidia(run, env, dev), env, sleep, clock)
