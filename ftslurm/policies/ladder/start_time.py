@@ -18,8 +18,9 @@ NO_EPILOG_S, EPILOG_S = 6.0, 45.0
 # What Slurm adds to a start time that has passed when the clean-up ends: cred_expire (120 s) and 1, slurm.conf(5), AuthInfo.
 SLURMS_OWN_S = 121.0
 # slurmd looks every second whether the job's processes are gone, and every ten seconds after the first ten; whoever watches
-# until then keeps its own node from being clean soon after. Source: slurmd's _pause_for_job_completion(), 22.05.
+# until then keeps its own node from being clean soon after. Source: slurmd's _pause_for_job_completion(), 22.05 and 26.05.
 WATCH_S = 9.0
+EACH_SECOND_UNTIL_S = 10.67
 # What the own node needs when whoever watched has ended: its step, and slurmd's next look (up to 2.9 s on a busy machine, 22.05).
 OWN_S = 4.0
 # Slurm's times are whole seconds: a clean-up is known to have been up to this much shorter than measured, and a start is set
@@ -92,10 +93,13 @@ def _of_whole_seconds(spread_s: float) -> float:
 
 def after_watch(start: Start, watched_s: float, all_clean: bool) -> float:
     """Seconds from now, when the other nodes were watched for `watched_s` and are clean, or `all_clean` is False: for what the
-    own node still needs. An Epilog takes as long there as it took on the others, and has not begun there while we watch."""
+    own node still needs. An Epilog takes as long there as it took on the others, and has not begun there while we watch; nor
+    before slurmd's next look, where our own end may come too late for those of each second."""
     if not all_clean:
         return max(start.in_s + NEXT_LOOK_S + OWN_S if start.epilog else start.in_s, 2 * watched_s)
-    return OWN_S + (1.25 * watched_s if start.epilog else 0.0)
+    in_time = watched_s + OWN_S <= EACH_SECOND_UNTIL_S
+    own_s = OWN_S if in_time else EACH_SECOND_UNTIL_S + NEXT_LOOK_S + WHOLE_S - watched_s
+    return own_s + (1.25 * watched_s if start.epilog else 0.0)
 
 
 def for_slowness(requests_s: float) -> float:

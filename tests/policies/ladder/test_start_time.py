@@ -91,6 +91,8 @@ def test_nothing_is_known_at_first() -> None:
 def test_what_is_left_is_guessed_from_what_was_watched() -> None:
     assert after_watch(Start(6.0, 9.0), 3.0, True) == after_watch(Start(6.0, 9.0), 0.2, True)
     assert after_watch(Start(45.0, 9.0, epilog=True), 5.0, True) > 6.0
+    # An Epilog of 6 s: the own node's began at slurmd's look after 20.67 s, and the start had been set to 22 (seen on 26.05).
+    assert 8.0 + after_watch(Start(45.0, 9.0, epilog=True), 8.0, True) > 20.67 + 6.0
     assert after_watch(Start(45.0, 9.0, epilog=True), 9.0, False) >= 57.0, "its Epilog has not begun, and slurmd looks late"
     assert after_watch(Start(6.0, 9.0), 9.0, False) == 18.0
 

@@ -346,7 +346,7 @@ def watched(cluster: Cluster, job: int, watch_s: float = 9.0, epilog: bool = Fal
     return said, cluster.time.now - began
 
 
-@pytest.mark.parametrize(("others_s", "own_s"), [(0.3, 1.0), (2.7, 3.2), (7.0, 3.5)])
+@pytest.mark.parametrize(("others_s", "own_s"), [(0.3, 1.0), (2.7, 3.2), (6.2, 3.5)])
 def test_the_others_are_watched_and_the_start_is_moved_behind_the_own_node(others_s: float, own_s: float) -> None:
     cluster = Cluster()
     cluster.slurm.clean_up_s, cluster.slurm.slow = others_s, {"n1": others_s + own_s}
@@ -355,6 +355,14 @@ def test_the_others_are_watched_and_the_start_is_moved_behind_the_own_node(other
     assert said == "requeued" and others_s <= took_s < others_s + 0.6
     assert cluster.changes() == ["requeue_held", "start_at", "release", "start_at"]
     assert cluster.runs_within(job, 6) <= 5.5
+
+
+def test_slurmd_may_see_the_own_end_only_at_its_look_after_20_s() -> None:
+    cluster = Cluster()
+    cluster.slurm.clean_up_s, cluster.slurm.slow = 8.0, {"n1": 26.7}
+    job = cluster.slurm.submit(2)
+    watched(cluster, job, epilog=True)
+    assert cluster.runs_within(job, 26) <= 25
 
 
 def test_an_epilog_takes_as_long_on_the_own_node_as_on_the_others() -> None:
