@@ -219,7 +219,9 @@ class Launching:
 
     def _give_up_ended(self, now: Now) -> list[Decision]:
         """Where all nodes but those have come up. Where none has, srun ends."""
-        came, ended = {task.node for task in self.run.tasks.values()}, self.run.launch.ended
+        if not (ended := self.run.launch.ended):
+            return []
+        came = {task.node for task in self.run.tasks.values()}
         failed = {node: self._ended_early(node) for node in self.planned_nodes() if node not in came and node in ended}
         if not (came and failed) or not came | failed.keys() >= {*self.planned_nodes()}:
             return []
