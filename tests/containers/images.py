@@ -56,7 +56,7 @@ def oci_bundle(folder: Path, user: str, mounts: Sequence[Path]) -> Path:
     owner = pwd.getpwnam(user)
     for path in (known, folder / "rootfs"):
         os.chown(path, owner.pw_uid, owner.pw_gid)
-    shown = [{"destination": str(path), "type": "none", "source": str(path), "options": ["rbind", "rw"]} for path in mounts]
+    shown = [{"destination": str(path), "type": "none", "source": str(path), "options": ["rbind"]} for path in mounts]
     (folder / "config.json").write_text(json.dumps({
         "ociVersion": "1.0.0",
         "process": {"user": {"uid": 0, "gid": 0}, "args": ["true"], "env": [], "cwd": "/"},
