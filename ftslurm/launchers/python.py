@@ -15,8 +15,8 @@ _PRELOADED = ("LD_PRELOAD", "LD_AUDIT")
 # the image preloads is made for its own C library: set aside here, put back for the command (shim/main.py). $0: the bundle.
 STARTER = "; ".join((
     f'[ -x "$0/{INTERPRETER}" ] || {{ [ "${{SLURM_LOCALID:-0}}" != 0 ] || echo "ftslurm: ${{SLURMD_NODENAME:-this node}} has no'
-    " $0, the interpreter that ftrun mounts in containers, so no command was started: a container that runs already takes no"
-    ' mounts (--container-name), start it by ftrun; and a node has to see the state folder (FTSLURM_STATE_DIR)" >&2; exit 71; }',
+    " $0, which ftrun mounts in containers, so no command was started: a container that runs already takes no mounts"
+    ' (--container-name), start it by ftrun; or the node does not see the state folder (FTSLURM_STATE_DIR)" >&2; exit 71; }',
     *(f'if [ -n "${{{name}+x}}" ]; then export FTSLURM_{name}="${name}"; unset {name}; fi' for name in _PRELOADED),
     f'exec "$0/{LOADER}" --library-path "$0/{LIBRARIES}" "$0/{INTERPRETER}" "$@"',
 ))  # fmt: skip

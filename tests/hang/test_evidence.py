@@ -323,16 +323,24 @@ def test_groups_that_the_page_has_no_room_for_come_from_the_recorder(tmp_path: P
     ]
 
 
-@pytest.mark.parametrize(
-    ("flags", "path", "why"),
-    [(("-I",), INJECTED, "-I"), ((), "/opt/mine", "set PYTHONPATH anew"), ((), f"{INJECTED}:/opt/mine", ""), ((), INJECTED, "")],
-)
-def test_why_there_is_no_probe(tmp_path: Path, flags: tuple[str, ...], path: str, why: str) -> None:
+REAL = str(Path(probe.__file__).parent / "inject")
+
+
+@pytest.mark.parametrize(("start", "path", "why"), [
+    ("-I", REAL, "-I"),
+    ("", "/opt/mine", "set PYTHONPATH anew"),
+    ("", f"{REAL}:/opt/mine", ""),
+    ("", f"/opt{INJECTED}", "its container has no /opt/ftslurm: mount it there"),
+    ("env", REAL, "dropped ftrun's variables"),
+])  # fmt: skip
+def test_why_there_is_no_probe(tmp_path: Path, start: str, path: str, why: str) -> None:
     library = tmp_path / "libtorch_python.so"
     library.write_bytes(b"x" * 4096)
     program = f"import mmap, sys; file = open({str(library)!r}, 'r+b'); kept = mmap.mmap(file.fileno(), 0); print('up', flush=True); sys.stdin.read()"
     env = {"PYTHONPATH": path, "FTSLURM_WATCH": "L1", "FTSLURM_PAGE": str(tmp_path / "3.1")}
-    argv = [sys.executable, "-B", *flags, "-c", program]
+    if start == "env":
+        env = {}
+    argv = [sys.executable, "-B", *([start] if start == "-I" else []), "-c", program]
     with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline()
         node = NodeWatch("n7")

@@ -85,7 +85,9 @@ def own_stderr() -> str:
 # `srun: error: n[2-3]: tasks 2-5: Exited with exit code 1`; seen on 22.05.
 _ENDED = re.compile(r"^srun: error: ([^\s:]+): tasks? [\d,-]+: \S.*$", re.MULTILINE)
 # Slurm's helpers speak of themselves in the first two; what enroot said has a mark of its own.
-_WHY = re.compile(rf"^{STEPD_ERROR}(?!spank: |Failed to invoke)(?:(pyxis): +)?(.*)$", re.MULTILINE)
+# Then what starts our shim, the shim itself, and runc.
+_SPEAKERS = rf"{STEPD_ERROR}(?!spank: |Failed to invoke)(?:(pyxis): +)?|ftslurm: |time=\S+ level=error msg="
+_WHY = re.compile(rf"^(?:{_SPEAKERS})(.*)$", re.MULTILINE)
 _IDLE_WORDS = re.compile(r"child \d+ failed with|printing enroot log file|task_init\(\) failed")
 MOST_BYTES = 64 << 10
 WHY_MOST = 300

@@ -25,6 +25,8 @@ srun: error: n2: tasks 2-3: Exited with exit code 1
     (PYXIS, ("n2",), "pyxis: [ERROR] No such file or directory: /images/x.sqsh"),
     (PYXIS.replace("    [ERROR] ", "child 1 failed with error code: "), ("n2",), "pyxis: failed to create container filesystem for image: /images/x.sqsh"),
     ("slurmstepd: error: execve(): train: No such file or directory\nsrun: error: n[2-3]: tasks 0,2-3: Exited with exit code 2\n", ("n2", "n3"), "execve(): train: No such file or directory"),
+    ("pyxis: ignoring --container-mounts\nftslurm: n3 has no /b\nsrun: error: n3: task 0: Exited with exit code 71\n", ("n3",), "n3 has no /b"),
+    ('time="2026-11-28T09:09:09Z" level=error msg="runc run failed"\nsrun: error: n3: task 0: Exited with exit code 1\n', ("n3",), '"runc run failed"'),
     ("srun: error: n1: task 0: Killed\nsrun: error: Unable to create step: x\n", ("n1",), ""),
     ("srun: error: n[: task 0: Killed\n 1: srun: error: n1: task 0: Killed\nsrun: Job step created\n", (), ""),
 ])  # fmt: skip

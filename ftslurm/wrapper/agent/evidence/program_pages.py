@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import PageState, page_paths, parse_page, pid_namespace
@@ -68,19 +69,30 @@ def pid_here(page: PageState, command: int | None) -> int | None:
 
 
 def why_no_probe(pid: int) -> str:
-    """Why a Python process with torch has no probe: it was started without our folder on its path. Empty for any other process,
-    or if unknown.
+    """Why a Python process with torch has no probe: it was started without our folder on its path, or in a container that has
+    neither the folder nor our variables. Empty for any other process, or if unknown.
     """
     env = dict(word.partition("=")[::2] for word in read_text(f"/proc/{pid}/environ", MAPS_BYTES).split("\0"))
-    if env.get(layout.WATCH_VARIABLE) not in layout.LEVELS or not env.get(layout.PAGE_VARIABLE):
-        return ""
-    if "libtorch_python" not in read_text(f"/proc/{pid}/maps", MAPS_BYTES):
-        return ""
+    if not env.get(layout.PAGE_VARIABLE) or env.get(layout.WATCH_VARIABLE) in layout.LEVELS:
+        return _why_uninjected(pid, env) if "libtorch_python" in read_text(f"/proc/{pid}/maps", MAPS_BYTES) else ""
+    return ""
+
+
+def _why_uninjected(pid: int, env: Mapping[str, str]) -> str:
+    if not env.get(layout.PAGE_VARIABLE):
+        return "something has dropped ftrun's variables (--cleanenv of a container, env -i)"
     for word in read_text(f"/proc/{pid}/cmdline").split("\0")[1:]:
         if not re.fullmatch(r"-[bBdEiIOPqsSuvx]+", word):
             break
         if set(word) & set("EIS"):
             return f"its Python was started with {word}"
-    if not any(place.endswith(INJECTED) for place in env.get("PYTHONPATH", "").split(":")):
+    injected = [place for place in env.get("PYTHONPATH", "").split(":") if place.endswith(INJECTED)]
+    if not injected:
         return "something has set PYTHONPATH anew, where it should add to it"
+    try:
+        Path(f"/proc/{pid}/root{injected[0]}").stat()
+    except FileNotFoundError:
+        return f"its container has no {injected[0].removesuffix(INJECTED)}/ftslurm: mount it there"
+    except OSError:
+        pass  # the process has ended, or hides its files from us
     return ""
