@@ -317,11 +317,14 @@ class SlurmAnswered:
 
 @dataclass(frozen=True, slots=True)
 class RequeueEnded:
-    """What became of a requeue. why: if it is not ok, the reason. away: which the return of slurmctld may mend."""
+    """What became of a requeue. why: if it is not ok, the reason. away: which the return of slurmctld may mend. recorded: who
+    has requeued the job has written that into the ledger.
+    """
 
     ok: bool
     why: str = ""
     away: bool = False
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

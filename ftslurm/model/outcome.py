@@ -6,20 +6,8 @@ from enum import Enum
 
 from ftslurm.model.record import Finished
 
-# Slurm's states of a job that is ending by somebody's will but ours, and how ftrun puts it in its last record.
-ENDING_STATES = {
-    "CANCELLED": "the job was cancelled",
-    "TIMEOUT": "the time limit was reached",
-    "PREEMPTED": "the job was preempted",
-    "PENDING": "somebody else requeued the job",
-    "NODE_FAIL": "Slurm ended the job because a node failed",
-    "FAILED": "Slurm ended the job",
-    "COMPLETED": "Slurm ended the job",
-    "COMPLETING": "Slurm is ending the job",
-}
 # How the sentence begins where the owner of the job has asked for the end (`ftslurm control JOB stop`), or pressed Ctrl-C.
 STOPPED, INTERRUPTED = "stopped on request", "interrupted"
-REQUEUED = "requeued"
 
 
 class Outcome(str, Enum):
@@ -36,6 +24,11 @@ class Outcome(str, Enum):
     NODE_FAILED = "node failed"
     ENDED_BY_SLURM = "ended by Slurm"
     BEING_ENDED = "being ended"
+
+    @property
+    def words(self) -> str:
+        """How ftrun puts it in its last record, where nothing else is to be said."""
+        return _WORDS[self]
 
     @property
     def goes_on(self) -> bool:
@@ -58,23 +51,33 @@ _BY_OTHERS = frozenset(Outcome) - {
 _GO_ON = frozenset({
     Outcome.REQUEUED, Outcome.PREEMPTED, Outcome.REQUEUED_BY_OTHERS, Outcome.NODE_FAILED, Outcome.BEING_ENDED,
 })  # fmt: skip
-_OF_STATE = {
+# Slurm's states of a job that is ending by somebody's will but ours.
+ENDING_STATES = {
     "CANCELLED": Outcome.CANCELLED, "TIMEOUT": Outcome.TIMEOUT, "PREEMPTED": Outcome.PREEMPTED,
     "PENDING": Outcome.REQUEUED_BY_OTHERS, "NODE_FAIL": Outcome.NODE_FAILED, "FAILED": Outcome.ENDED_BY_SLURM,
     "COMPLETED": Outcome.ENDED_BY_SLURM, "COMPLETING": Outcome.BEING_ENDED,
 }  # fmt: skip
-_OF_WORDS = {REQUEUED: Outcome.REQUEUED, **{words: _OF_STATE[state] for state, words in ENDING_STATES.items()}}
+_WORDS = {
+    Outcome.REQUEUED: "requeued",
+    Outcome.CANCELLED: "the job was cancelled",
+    Outcome.TIMEOUT: "the time limit was reached",
+    Outcome.PREEMPTED: "the job was preempted",
+    Outcome.REQUEUED_BY_OTHERS: "somebody else requeued the job",
+    Outcome.NODE_FAILED: "Slurm ended the job because a node failed",
+    Outcome.ENDED_BY_SLURM: "Slurm ended the job",
+    Outcome.BEING_ENDED: "Slurm is ending the job",
+}
+_OF_WORDS = {words: outcome for outcome, words in _WORDS.items()}
 
 
 def outcome_of(finished: Finished) -> Outcome:
     try:
         return Outcome(finished.outcome)
     except ValueError:  # of an ftrun that did not write it, or of a later one
-        return outcome_in(finished.what)
+        return _outcome_in(finished.what)
 
 
-def outcome_in(what: str) -> Outcome:
-    """The outcome that a last sentence of ftrun's tells."""
+def _outcome_in(what: str) -> Outcome:
     if what.startswith(STOPPED):
         return Outcome.STOPPED
     return Outcome.INTERRUPTED if what.startswith(INTERRUPTED) else _OF_WORDS.get(what, Outcome.ENDED)

@@ -64,6 +64,8 @@ def test_a_crash_is_requeued_and_runs_again_soon_and_squeue_shows_it(told: Story
     (told.folder / "shown").touch()
     job = told.ended("COMPLETED")
     assert not job.get("Comment"), "the end empties it"
+    (ledger,) = (told.folder / "state/jobs").glob("*.jsonl")
+    assert ledger.read_text().count('"kind":"CarriedOut"') == 1, "recorded by the requeue's step alone"
     assert (job["Restarts"], job["ExcNodeList"], job["ExitCode"]) == ("1", "(null)", "0:0")
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
     assert {(start.rung, start.cause) for start in told.of_attempt(2).values()} == {("unconditional-requeue", "crash")}

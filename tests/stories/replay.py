@@ -23,6 +23,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import CleanUpTook, fold
 from ftslurm.model.job import Call, Task
 from ftslurm.model.layout import Layout, Share
+from ftslurm.model.outcome import outcome_of
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
@@ -208,6 +209,8 @@ class Truth:
                 self.decided.add(decided.id)
                 self.spent += decided.cost == "max_restarts"
                 assert self.spent <= self.max_restarts, f"{self.spent} requeues were spent of {self.max_restarts}"
+            case do.Remember(rec.Finished(what=what, outcome=outcome) as finished):
+                assert outcome_of(replace(finished, outcome="")).value == outcome, f"whoever ended it said no outcome: {what}"
             case do.Remember(rec.AttemptBegan(attempt=attempt) | rec.RankBegan(attempt=attempt)):
                 assert attempt not in self.attempts, f"attempt {attempt} was handed out twice"
                 self.attempts.add(attempt)

@@ -925,6 +925,15 @@ def test_a_requeue_that_slurm_s_absence_kept_from_being_done_is_tried_again_and_
     assert job.status == 75 and job.judge.history.budgets.spent == {"max_restarts": 1}
 
 
+def test_a_requeue_that_its_step_has_recorded_is_recorded_once() -> None:
+    job = Job().begin()
+    job.silent = {do.Requeue}
+    job.exits(0, 4)
+    job.tell(ev.RequeueEnded(True, "requeued", recorded=True))
+    assert job.recorded(rec.CarriedOut) == [] and job.judge.history.requeues.open is None
+    assert job.recorded(rec.Finished)[-1].outcome == "requeued" and job.status == 75
+
+
 def test_a_requeue_is_not_tried_for_ever() -> None:
     job = Job(requeueing(slurm_patience_s=60.0)).begin()
     job.silent = {do.Requeue}

@@ -25,7 +25,7 @@ from ftslurm.model.decisions import (
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.outcome import Outcome, outcome_in
+from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
@@ -65,9 +65,9 @@ class Ending:
     def __init__(self, run: Run, slurm_away: SlurmAway, above: Above) -> None:
         self.run, self.slurm_away, self.above = run, slurm_away, above
 
-    def give_up(self, what: str, status: int, now: Now) -> list[Decision]:
+    def give_up(self, what: str, status: int, now: Now, outcome: Outcome) -> list[Decision]:
         """End because a person or Slurm wants it: asks no rung, and prints nothing that Slurm does not print itself."""
-        return self.end_step(status, Afterwards(ThenFinish(what, status)), now)
+        return self.end_step(status, Afterwards(ThenFinish(what, status, outcome)), now)
 
     def end_step(self, status: int, after: Afterwards, now: Now) -> list[Decision]:
         if self.run.attempt.step_end.gone:
@@ -182,7 +182,7 @@ class Ending:
     def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A second Ctrl-C while the step ends: kill the step and start nothing again."""
         if event.rank is None and event.number == SIGINT and self.run.end.after.another_try:
-            self.run.end.follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number)))
+            self.run.end.follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number, Outcome.INTERRUPTED)))
             if Timer.LEASE in self.run.timers:
                 return self.go_on_when_fenced(now)
         if self.run.end.after.another_try and self.run.signal.announces(event.number):
@@ -206,11 +206,10 @@ class Ending:
 
     # --- ftrun ends: finished, job requeued, or without a ledger
 
-    def finish(self, what: str, status: int, now: Now) -> list[Decision]:
+    def finish(self, what: str, status: int, now: Now, outcome: Outcome) -> list[Decision]:
         self.run.enter(Phase.FINISHED)
         self.run.end.finish(status)
         self.run.timers.stop_all()
-        outcome = outcome_in(what)
         finished = rec.Finished(now.unix, self.run.facts.run, status, what, self._unproven_nodes(now), outcome.value)
         # Our own requeue has kept it already.
         kept = [KeepOutput()] if outcome.goes_on and outcome is not Outcome.REQUEUED else []
@@ -275,13 +274,22 @@ class Ending:
     def on_requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
         assert self.run.decided is not None
         if event.ok:
-            done = self.run.note(rec.CarriedOut(now.unix, self.run.decided.id, True, event.why))
-            return [done, *self.slurm_away.note_return(now), *self.finish("requeued", REQUEUED_STATUS, now)]
+            told = self._note_requeue(rec.CarriedOut(now.unix, self.run.decided.id, True, event.why), event.recorded)
+            requeued = self.finish(Outcome.REQUEUED.words, REQUEUED_STATUS, now, Outcome.REQUEUED)
+            return [*told, *self.slurm_away.note_return(now), *requeued]
         if event.away and (waiting := self.slurm_away.await_slurm(Timer.REQUEUE, "to requeue the job", event.why, now)):
             return waiting  # the decision stays open, and its budget is charged once
         done = self.run.note(rec.CarriedOut(now.unix, self.run.decided.id, False, event.why))
         what = f"{self.run.decided.why}; the requeue failed: {event.why}"
-        return [done, Say(f"the requeue failed: {event.why}"), *self.finish(what, self.run.decided.status or 1, now)]
+        ends = self.finish(what, self.run.decided.status or 1, now, Outcome.ENDED)
+        return [done, Say(f"the requeue failed: {event.why}"), *ends]
+
+    def _note_requeue(self, done: rec.CarriedOut, recorded: bool) -> list[Decision]:
+        """recorded: the step that has requeued the job has written it down."""
+        if not recorded:
+            return [self.run.note(done)]
+        self.run.take_in(done)
+        return []
 
     def on_ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
         """The ledger could not be written, and what is not recorded is not done: the job ends as if there were no ladder."""

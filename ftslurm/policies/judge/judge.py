@@ -215,8 +215,8 @@ class Judge:
                 return self.ending.hand_over(now)
             case ThenAfterWarning(trouble):
                 return self.rungs.after_warning(trouble, now)
-            case ThenFinish(what, status):
-                return self.ending.finish(what, status, now)
+            case ThenFinish(what, status, outcome):
+                return self.ending.finish(what, status, now, outcome)
             case ThenDecide():
                 return self.requests.decide_again(now)
             case ThenStepStays():

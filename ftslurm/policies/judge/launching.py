@@ -12,6 +12,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name, undelivered
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings, most_crash_restarts
@@ -306,7 +307,7 @@ class Launching:
             return self._keep_warning(event, own_term or self.run.signal.asks_for_requeue(event.number), now)
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
         if self.run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no launcher runs
-            return self.ending.finish(what, status, now)
+            return self.ending.finish(what, status, now, Outcome.ENDED)
         return self.ending.kill_step(Afterwards(ThenFinish(what, status)), now)
 
     def _keep_warning(self, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:

@@ -8,12 +8,9 @@ from enum import Enum
 
 from ftslurm.model.folds.history import CleanUpTook
 from ftslurm.model.job import Call
-from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.rungs import Capability
 from ftslurm.model.values import dataclass
-
-__all__ = ["ENDING_STATES", "Phase", "RunFacts"]
 
 
 class Phase(Enum):

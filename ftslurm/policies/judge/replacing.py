@@ -18,6 +18,7 @@ from ftslurm.model.decisions import (
 from ftslurm.model.events import Now
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
@@ -248,8 +249,10 @@ class Replacing:
         self.run.timers.stop_all()
         loans = search.drop() if search is not None else []
         if not decision or event.number == SIGINT:
-            what = "interrupted by Ctrl-C" if event.number == SIGINT else "ended by SIGTERM"
-            return [*loans, *self.ending.finish(f"{what} while waiting for another node", 128 + event.number, now)]
+            by_person = event.number == SIGINT
+            what = f"{'interrupted by Ctrl-C' if by_person else 'ended by SIGTERM'} while waiting for another node"
+            outcome = Outcome.INTERRUPTED if by_person else Outcome.ENDED
+            return [*loans, *self.ending.finish(what, 128 + event.number, now, outcome)]
         self.run.attempt.search.fail("a signal came meanwhile")
         done = self.run.note(rec.CarriedOut(now.unix, decision, False, "a signal came meanwhile"))
         self.run.signal.take(event.number, now.mono)

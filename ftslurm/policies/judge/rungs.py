@@ -14,11 +14,12 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.folds.streaks import AT_LIMIT
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.outcome import ENDING_STATES, Outcome
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
 from ftslurm.policies.judge.parts.signal import Announced, Meaning
-from ftslurm.policies.judge.phases import ENDING_STATES, Phase
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Above, Run
@@ -126,7 +127,8 @@ class Rungs:
         self.run.take_answer(event, now)
         if event.state not in ENDING_STATES or event.error:
             return []
-        return self.ending.give_up(ENDING_STATES[event.state], 128 + (self.run.signal.number or SIGTERM), now)
+        outcome = ENDING_STATES[event.state]
+        return self.ending.give_up(outcome.words, 128 + (self.run.signal.number or SIGTERM), now, outcome)
 
     def _not_by_shim(self) -> bool:
         """Has the ability to restart in place been lost while devices healed?"""
@@ -204,7 +206,7 @@ class Rungs:
         """The script wants to know the status, so nothing is done but to return it; said once, however often it asks."""
         first = self.run.history.slots.starts.get((self.run.facts.schedule, self.run.facts.step_key), 0) <= 1
         said = [Say(f"the status {s.status} is returned: {s.wish.call.words}")] if first else []
-        return [*said, *self.ending.give_up(s.what, s.status, now)]
+        return [*said, *self.ending.give_up(s.what, s.status, now, Outcome.ENDED)]
 
     def after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it, or
@@ -212,9 +214,9 @@ class Rungs:
         """
         asked = self.run.signal.goes_on(self.run.slurm.requeues_preempted) and self.run.signal.meaning in (Meaning.WARNING, None)
         if asked and (held := self.run.history.control.why_held(Rung.ON_WARNING) or self._resumed_enough()):
-            return [Say(f"the job is not requeued: {held}"), *self.ending.give_up(trouble.what, self._status_after(trouble), now)]
+            return [Say(f"the job is not requeued: {held}"), *self._end_after(trouble, now)]
         if not (asked and Capability.REQUEUE in self.run.facts.can and self.run.slurm.answer and self.run.slurm.answer.batch):
-            return self.ending.give_up(trouble.what, self._status_after(trouble), now)
+            return self._end_after(trouble, now)
         setting, value = self._asked_by()
         why = "Slurm would requeue it too" if setting == _PREEMPTION else f"asked for by {setting}"
         choice = Choice(Rung.ON_WARNING, f"{why}, costs nothing", "", (), ((Rung.ON_WARNING.value, setting, value),))
@@ -234,6 +236,9 @@ class Rungs:
         done, most = self.run.history.requeues.at_limit, self.run.settings.resumes_at_limit
         enough = self._asked_by()[0] == AT_LIMIT and done >= most
         return f"its time limit was met {done + 1} times (time_limit.resumes {most})" if enough else ""
+
+    def _end_after(self, trouble: Trouble, now: Now) -> list[Decision]:
+        return self.ending.give_up(trouble.what, self._status_after(trouble), now, trouble.outcome)
 
     def _status_after(self, trouble: Trouble) -> int:
         """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""

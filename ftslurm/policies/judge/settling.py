@@ -16,12 +16,13 @@ from ftslurm.model.decisions import (
 )
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.outcome import ENDING_STATES, Outcome
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import TELL_S, Causes
 from ftslurm.policies.judge.ending import CANCELLED, Ending, is_cancelled
 from ftslurm.policies.judge.parts.signal import Meaning
-from ftslurm.policies.judge.phases import ENDING_STATES, Phase
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Above, Run
@@ -162,9 +163,10 @@ class Settling:
         if self.run.slurm.answer and not self.run.slurm.answer.away:
             ended += self.slurm_away.note_return(now)
         if self.run.slurm.answer and self.run.slurm.answer.state in ENDING_STATES and not self.run.slurm.answer.error:
-            return [*ended, *self.ending.give_up(ENDING_STATES[self.run.slurm.answer.state], trouble.status, now)]
+            outcome = ENDING_STATES[self.run.slurm.answer.state]
+            return [*ended, *self.ending.give_up(outcome.words, trouble.status, now, outcome)]
         if status := self.run.attempt.step_end.cancelled:
-            return [*ended, *self.ending.give_up(CANCELLED, status, now)]
+            return [*ended, *self.ending.give_up(CANCELLED, status, now, Outcome.ENDED)]
         if trouble.cause is Cause.WARNING or self.run.signal.open or self.run.signal.meaning is Meaning.INTERRUPTED:
             waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
             return [*ended, *(waiting or self.rungs.after_warning(trouble, now))]

@@ -9,12 +9,13 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, SignalRanks
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
+from ftslurm.model.outcome import ENDING_STATES, Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.devices import Devices
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.parts.signal import Announced, Meaning
-from ftslurm.policies.judge.phases import ENDING_STATES, Phase
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.slurm_away import TimeLimit, time_to_save_s
 from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, Run
@@ -45,7 +46,7 @@ class Signals:
             if not known or self.run.signal.number:
                 return passed_on
             self.run.signal.take(event.number, now.mono)
-            return [*passed_on, *self._act_on_meaning("", now)]
+            return [*passed_on, *self._act_on_meaning(None, now)]
         if event.rank is not None:
             self.run.signal.got_by_ranks(event.number)
         else:
@@ -133,9 +134,10 @@ class Signals:
         again = self.run.signal.meaning is Meaning.INTERRUPTED
         self.run.signal.means(Meaning.INTERRUPTED)
         if self.run.phase is Phase.RUNNING:
-            return self.settling.begin_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
+            what, status = "interrupted by Ctrl-C", 128 + event.number
+            return self.settling.begin_trouble(Trouble(Cause.WARNING, what, status, outcome=Outcome.INTERRUPTED), now)
         if self.run.phase is Phase.HEALING:
-            return self.ending.give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now)
+            return self.ending.give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now, Outcome.INTERRUPTED)
         self.run.timers.keep(Timer.STOP)  # other answers no longer matter
         return [*([self.settling.stop_ranks(0.0)] if again else []), *self.settling.settle(now)]
 
@@ -161,18 +163,19 @@ class Signals:
         if loan_over := self._end_loans(now):
             return loan_over
         if self.run.signal.open:
-            return self._act_on_meaning("" if event.error else ENDING_STATES.get(event.state, ""), now)
+            return self._act_on_meaning(None if event.error else ENDING_STATES.get(event.state), now)
         return [*self.limit.on_slurm_answered(event, now), *self.devices.act_on_faults(now)]
 
-    def _act_on_meaning(self, why_it_ends: str, now: Now) -> list[Decision]:
+    def _act_on_meaning(self, end: Outcome | None, now: Now) -> list[Decision]:
         """The meaning is known. After a warning the ranks end by themselves; in a job that ends they are stopped."""
-        self.run.signal.means(Meaning.END if why_it_ends else Meaning.WARNING)
-        if not why_it_ends and self.run.slurm.preempted:
+        self.run.signal.means(Meaning.END if end else Meaning.WARNING)
+        if not end and self.run.slurm.preempted:
             self.run.signal.warn(Announced.PREEMPTION)
-        words = why_it_ends or self.run.signal.announced.value
+        words = end.words if end else self.run.signal.announced.value
         note = self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), words))
-        if why_it_ends:
-            return [note, *self.settling.begin_trouble(Trouble(Cause.WARNING, why_it_ends, 128 + self.run.signal.number), now)]
+        if end:
+            trouble = Trouble(Cause.WARNING, end.words, 128 + self.run.signal.number, outcome=end)
+            return [note, *self.settling.begin_trouble(trouble, now)]
         if self.run.attempt.all_ended:
             return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
         note_and_signal: list[Decision] = [note, *self.pass_on(now)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ftslurm.model.devices import Fault
+from ftslurm.model.outcome import Outcome
 from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -51,6 +52,7 @@ class ThenFinish:
 
     what: str
     status: int
+    outcome: Outcome = Outcome.ENDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
+from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
@@ -25,13 +26,15 @@ ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why the attempt cannot go on. status: what ftrun ends with if nothing helps. since: when it began, Unix seconds; 0: nobody
-    knows."""
+    """Why the attempt cannot go on. status, outcome: what ftrun ends with if nothing helps. since: when it began, Unix seconds;
+    0: nobody knows.
+    """
 
     cause: Cause
     what: str
     status: int
     since: float = 0.0
+    outcome: Outcome = Outcome.ENDED
 
 
 def situation_of(

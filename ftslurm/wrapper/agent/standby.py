@@ -26,7 +26,7 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.node_memory import NodeLeft
 from ftslurm.model.messages.handover import HandoverPlan
-from ftslurm.model.outcome import outcome_in
+from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible
 from ftslurm.policies.ladder.ladder import choose
@@ -277,7 +277,7 @@ class StandbyController:
         start = plan_start(st, True, known_clean_ups(self._journal.path.parent.parent, self._plan.cluster, history))
         self._keep_output(records)
         what = finish_open_requeue(self._client, self._plan.number, self._journal, history, start, st.even_if_no_requeue)
-        self._close(REQUEUED_STATUS, "requeued")
+        self._close(REQUEUED_STATUS, Outcome.REQUEUED.words, Outcome.REQUEUED)
         return what
 
     def _keep_output(self, records: Sequence[rec.Record]) -> None:
@@ -298,14 +298,14 @@ class StandbyController:
         what = f"{decided.why}. No rung of the ladder helps: {reasons}"
         self._client.cancel(self._plan.number)  # Slurm leaves us KillWait for the rest
         self._journal.append([rec.CarriedOut(time.time(), decided.id, True, "cancelled")])
-        self._close(decided.status, what)
+        self._close(decided.status, what, Outcome.ENDED)
         return what
 
-    def _close(self, status: int, what: str) -> None:
+    def _close(self, status: int, what: str, outcome: Outcome) -> None:
         """Write the last record in place of the dead controller: its leases have run out, and nobody needs to wait for them
         again.
         """
-        self._journal.append([rec.Finished(time.time(), self._plan.run, status, what, outcome=outcome_in(what).value)])
+        self._journal.append([rec.Finished(time.time(), self._plan.run, status, what, outcome=outcome.value)])
 
     def _tell_others(self, decided: rec.Decided) -> None:
         if not self._plan.settings.memory_s or not decided.isolate:

@@ -201,8 +201,8 @@ class SlurmScheduler:
                 argv = self.keeper_argv(node, start, allow_first)
                 result = self.run(argv, KEEPER_REQUESTS * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
                 if result.status == 0:
-                    return RequeueEnded(True, result.stdout.strip())
-            return RequeueEnded(True, self._requeue_without_keeper(start, allow_first, last_words(result)))
+                    return RequeueEnded(True, result.stdout.strip(), recorded=True)
+            return self._requeue_without_keeper(start, allow_first, last_words(result))
         except FtslurmError as error:
             return RequeueEnded(False, str(error), isinstance(error, NoAnswer))
 
@@ -226,14 +226,14 @@ class SlurmScheduler:
         begun = {record.step for record in Journal(self.ledger).read().records if isinstance(record, AttemptBegan)}
         return (listed & begun) - steps_here(self.job).running
 
-    def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> str:
+    def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> RequeueEnded:
         """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes
         back plainly only waits longer; where a node that it left comes back with it, it is left once more."""
         view = self.client.job(self.job)
         if view.state is JobState.RUNNING and not self._outlives_the_script():
             self.client.requeue(self.job)
-            return f"{AS_IT_IS}: no step of ours came up{f' ({why})' if why else ''}"
-        return keep(self.job, self.ledger, start, allow_first, self.timeout_s)
+            return RequeueEnded(True, f"{AS_IT_IS}: no step of ours came up{f' ({why})' if why else ''}")
+        return RequeueEnded(True, keep(self.job, self.ledger, start, allow_first, self.timeout_s), recorded=True)
 
     def _outlives_the_script(self) -> bool:
         """The requeue's SIGTERM ends the script. Slurm then ends all that the script has started, where it tracks it by cgroups;

@@ -102,6 +102,7 @@ class Requeue:
                 rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", exclude=("n2",)),
             ]
         )
+        self.journal = journal
         self.places: list[str] = []
         self.slept: list[float] = []
         self.refused = "srun: error: Unable to create step"
@@ -129,7 +130,8 @@ class Requeue:
     def give_back(self, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr("ftslurm.wrapper.requeue.keeper.CliSlurmClient", lambda timeout_s: self.slurm)
         ended = self.scheduler.requeue("r1-2", ["n2"], Start(4.0), False)
-        assert ended.ok
+        told = [record for record in self.journal.read().records if isinstance(record, rec.CarriedOut)]
+        assert ended.ok and len(told) == ended.recorded, "once: by who has done it, or else by the judge"
         return ended.why
 
 

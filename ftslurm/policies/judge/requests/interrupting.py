@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Now
+from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import SWAPS
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
@@ -34,33 +35,33 @@ class Interrupting:
 
     def _stop_launch(self, what: str, now: Now) -> list[Decision]:
         if self.run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no step runs
-            return self.ending.finish(what, STOPPED_STATUS, now)
-        return self.ending.kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS)), now)
+            return self.ending.finish(what, STOPPED_STATUS, now, Outcome.STOPPED)
+        return self.ending.kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)), now)
 
     def _stop_running(self, what: str, now: Now) -> list[Decision]:
         self.run.signal.means(Meaning.STOPPED)
-        return self.settling.begin_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS), now)
+        return self.settling.begin_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED), now)
 
     def _stop_settling(self, what: str, now: Now) -> list[Decision]:
         self.run.signal.means(Meaning.STOPPED)
-        self.run.set_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS))
+        self.run.set_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED))
         self.run.timers.keep(Timer.STOP)  # other answers no longer matter
         return self.settling.settle(now)
 
     def _stop_healing(self, what: str, now: Now) -> list[Decision]:
-        return self.ending.give_up(what, STOPPED_STATUS, now)
+        return self.ending.give_up(what, STOPPED_STATUS, now, Outcome.STOPPED)
 
     def _stop_replacing(self, what: str, now: Now) -> list[Decision]:
-        return [*self._drop_search(what, now), *self.ending.finish(what, STOPPED_STATUS, now)]
+        return [*self._drop_search(what, now), *self.ending.finish(what, STOPPED_STATUS, now, Outcome.STOPPED)]
 
     def _stop_ending(self, what: str, now: Now) -> list[Decision]:
         """End while the step ends, without what was to follow: nobody must find that open in the ledger and finish it."""
         dropped = self._drop_search(what, now) or self._drop_decision(what, now)
-        self.run.end.follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS)))
+        self.run.end.follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)))
         return [*dropped, *(self.ending.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else [])]
 
     def _stop_requeueing(self, what: str, now: Now) -> list[Decision]:
-        return [*self._drop_decision(what, now), *self.ending.finish(what, STOPPED_STATUS, now)]
+        return [*self._drop_decision(what, now), *self.ending.finish(what, STOPPED_STATUS, now, Outcome.STOPPED)]
 
     def _drop_search(self, why: str, now: Now) -> list[Decision]:
         """Drop the search for other nodes; the decision that asked for it is cancelled."""

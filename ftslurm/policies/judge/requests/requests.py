@@ -18,14 +18,14 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.outcome import STOPPED
+from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.parts.requests import reply_to
 from ftslurm.policies.judge.parts.signal import Meaning
-from ftslurm.policies.judge.phases import ENDING_STATES, Phase
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.requests.answers import Answers, asked_by
 from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS, Interrupting
 from ftslurm.policies.judge.rungs import Rungs
@@ -160,7 +160,7 @@ class Requests:
         if Capability.ASK in self.run.facts.can and not (s.slurm is not None and self.run.heard_lately(now)):
             return self._consider_later(request, now)
         if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
-            return self.answers.refuse(request, ENDING_STATES[s.slurm.state], now)
+            return self.answers.refuse(request, ENDING_STATES[s.slurm.state].words, now)
         if why := why_no_requeue(_without(s, asked.nodes)):
             return self.answers.refuse(request, f"the job cannot be requeued: {why}", now)
         taken = self.answers.agree(request, "the job is requeued", now, done=True)
@@ -237,7 +237,7 @@ class Requests:
 
     def carry_out(self, trouble: Trouble, now: Now) -> list[Decision]:
         if self.run.signal.meaning is Meaning.STOPPED:
-            return self.ending.give_up(trouble.what, self._stopped_status(), now)
+            return self.ending.give_up(trouble.what, self._stopped_status(), now, Outcome.STOPPED)
         number = self.run.requests.take_in_hand()
         s = self.run.situation(trouble, now)
         request = self.run.history.control.get(number)
