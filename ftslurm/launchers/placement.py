@@ -192,6 +192,8 @@ def why_not_over_two_jobs(options: Sequence[str], env: Mapping[str, str], mpi_de
     the environment says (MpiDefault in slurm.conf)."""
     if has_flag(options, "label") or "SLURM_LABELIO" in env:
         return "srun would label its lines from 0 again (--label)"
+    if has_flag(options, "bcast") or "SLURM_BCAST" in env:
+        return "the program is copied to the nodes of this job alone (--bcast)"
     for name, variable in (("output", "SLURM_STDOUTMODE"), ("error", "SLURM_STDERRMODE"), ("input", "SLURM_STDINMODE")):
         value = option_value(options, name) or env.get(variable, "")
         if any(mark in value for mark in _PER_TASK):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import chain
 
-from ftslurm.errors import REQUEUED_STATUS, FtslurmError
+from ftslurm.errors import REQUEUED_STATUS, FtslurmError, LaunchFailed
+from ftslurm.launchers.broadcast import BCAST_VARIABLES, Delivery, delivery
 from ftslurm.launchers.containers import Runtime, runtimes_of
 from ftslurm.launchers.placement import mpi_default, step_width
-from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.launchers.srun import SrunLauncher, beside_argv, own_step_env
 from ftslurm.ledger import output
 from ftslurm.ledger.elsewhere import open_ledger
 from ftslurm.ledger.shared_file import NodeMemory
@@ -31,6 +33,8 @@ from ftslurm.wrapper.requeue.lenders import Lenders
 from ftslurm.wrapper.wire.addresses import of_this_node
 from ftslurm.wrapper.wire.secret_word import munge_socket
 
+BCAST_LIMIT_S = 3600.0
+
 
 def run_on_slurm(order: Order, site: Site) -> int:
     """To the end of the job, or of its scheduling. Gives the exit status. Raises: FtslurmError before it has begun."""
@@ -43,6 +47,9 @@ def run_on_slurm(order: Order, site: Site) -> int:
     opened = open_ledger(order.env, me, say)
     journal, history, root = opened.journal, opened.history, opened.store.root
     output.settle(journal.path)
+    for each in _deliveries(order, allocation):
+        if each.argv:
+            _deliver(each.argv, order, allocation.nodes)
     launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history, allocation.restarts))
     number = allocation.job.number
     lenders = Lenders(client, number, allocation.restarts, order.env, site.python, run_command, settings)
@@ -71,9 +78,24 @@ def run_on_slurm(order: Order, site: Site) -> int:
 def srun_launcher(order: Order, site: Site, allocation: Allocation) -> SrunLauncher:
     """Raises: UsageError."""
     width = step_width(order.components, allocation.size, site.settings.spares)
-    return SrunLauncher(
-        order.components, order.env, site.python, site.settings.poll_s, allocation.size, width, bundle=site.bundle
-    )
+    components = tuple(each.component for each in _deliveries(order, allocation))
+    env = {name: value for name, value in order.env.items() if name not in BCAST_VARIABLES}
+    return SrunLauncher(components, env, site.python, site.settings.poll_s, allocation.size, width, bundle=site.bundle)
+
+
+def _deliveries(order: Order, allocation: Allocation) -> list[Delivery]:
+    return [delivery(each, order.env, allocation.job.number) for each in order.components]
+
+
+def _deliver(argv: tuple[str, ...], order: Order, nodes: Sequence[str]) -> None:
+    """Raises: LaunchFailed."""
+    done = run_command(argv, BCAST_LIMIT_S, env=order.env)
+    if done.status == errno.EEXIST:  # the libraries of an earlier scheduling, which sbcast does not replace
+        env = own_step_env(order.env)
+        run_command(beside_argv(nodes, "ftslurm-bcast", ("rm", "-rf", f"{argv[-1]}_libs")), BCAST_LIMIT_S, env=env)
+        done = run_command(argv, BCAST_LIMIT_S, env=order.env)
+    if done.status != 0:
+        raise LaunchFailed(f"the program cannot be copied to the nodes (--bcast): {done.stderr.strip()[-300:]}")
 
 
 def _addresses(order: Order) -> list[str]:
