@@ -29,33 +29,39 @@ AGAIN: Mapping[Retriable, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """name: of the log, for people. place: file and line of the decisive words. read: bytes; skipped: of them, not looked at.
+    """What is known of a job by its log alone."""
 
-    rank, node, status: who failed first, as far as the log tells. failed: does it tell of a failure at all?
-    """
-
-    name: str
+    name: str  # of the log, for people
     verdict: Verdict
-    failed: bool
-    place: str = ""
-    read: int = 0
-    skipped: int = 0
-    rank: int = -1
+    failed: bool  # does it tell of a failure at all?
+    place: str = ""  # file and line of the decisive words
+    read: int = 0  # bytes
+    skipped: int = 0  # of them, not looked at
+    rank: int = -1  # rank, node, status: who failed first, as far as the log tells
     node: str = ""
     status: ExitStatus | None = None
+    hang: tuple[rec.Advised, ...] = ()  # what may keep the job from going on, where nothing has failed
 
     @property
     def card(self) -> Card:
         if not self.failed:
             well = self.status is not None and self.status.ok
             what = "the job ended well (status 0)" if well else "nothing in it tells of a failure"
-            return Card(0.0, "", f"{self.name}: {what}", again="" if well else self._again(), log=self._log())
+            return Card(
+                0.0, "", f"{self.name}: {what}", why=self._hang(), again="" if well else self._again(),
+                hint="; ".join(hint.advice for hint in self.hang), log=self._log(),
+            )  # fmt: skip
         v = diagnosed(self.verdict)
         more = more_of(v, [v.said, *v.said.split("; ", 1)[1:], "exited with status", "was killed by"])
         return Card(
             0.0, "", f"{self.name}: {self._who()}", what_of(v), meaning_of(v), v.place, "; ".join([fault_of(v), *more]),
             again=self._again(), hint=v.advice, log=self._log(), next=self._next(v),
         )  # fmt: skip
+
+    def _hang(self) -> str:
+        """What may keep the job from going on; empty if the log does not tell."""
+        seen = [f"{hint.what} ({plain(', '.join(hint.evidence))})" if hint.evidence else hint.what for hint in self.hang]
+        return f"if the job hangs: {'; '.join(seen)}" if seen else ""
 
     def _who(self) -> str:
         where = f" on {self.node}" if self.node else ""
@@ -119,6 +125,7 @@ def as_json(analysis: Analysis) -> dict[str, Any]:
         "node": analysis.node,
         "suspects": dict(v.suspects),
         "evidence": list(v.evidence),
+        "hang": [{"name": hint.name, "what": hint.what, "advice": hint.advice} for hint in analysis.hang],
         "bytes": analysis.read,
         "skipped": analysis.skipped,
         "card": asdict(analysis.card),

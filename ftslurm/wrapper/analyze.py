@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
+from ftslurm.policies.hang.hints import dumped_stacks, hints
 from ftslurm.policies.weigh.spread import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
 from ftslurm.wrapper.output.large_files import LogFile, read_logs
@@ -38,7 +40,14 @@ def analyze(paths: Sequence[str], settings: Settings, status: int | None = None)
         _name(paths, files), verdict, failed=not nothing, place="" if nothing else _place(files, verdict),
         read=sum(file.size for file in files), skipped=sum(file.skipped for file in files), rank=rank,
         node=log.told.get(rank, ""), status=log.status if rank in (NO_RANK, log.first) else own,
+        hang=_reasons_to_hang(files, log) if nothing and status is None else (),
     )  # fmt: skip
+
+
+def _reasons_to_hang(files: Sequence[LogFile], log: JobLog) -> tuple[rec.Advised, ...]:
+    """A log that tells of no failure may be that of a job that hangs."""
+    stacks = {file.path: found for file in files if (found := "".join(dumped_stacks(part.text) for part in file.parts))}
+    return tuple(rec.Advised(0.0, 1, hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(log.ends, stacks))
 
 
 def _verdict(log: JobLog, book: JobLogBook) -> Verdict:

@@ -161,3 +161,54 @@ def test_what_a_progress_bar_overwrites_is_left_out(tmp_path: Path) -> None:
 def test_a_site_s_keywords_count(tmp_path: Path) -> None:
     path = write(tmp_path, log=KEY)
     assert analyze(path, Settings(keywords=("KeyError: 'lr'",))).verdict.retriable is Retriable.YES
+
+
+# --- the examples of ModelArts' page on hangs: a log without an error
+
+HOST = "modelarts-job-a7305e27-worker-"
+CHANNELS = (
+    f"{HOST}1:1136:1191 [2] NCCL INFO Channel 00 : 3[5f000] -> 10[5b000] [receive] via NET/IB/0/GDRDMA\n"
+    f"{HOST}1:1140:1196 [6] NCCL INFO Channel 00 : 14[e1000] -> 15[e9000] via P2P/IPC\n"
+    f"{HOST}2:1139:1198 [2] NCCL INFO Channel 00 : 18[5b000] -> 19[5f000] via P2P/IPC\n"
+)
+EPOCH = "[2022-04-26 13:57:20,757][INFO][train_epoch]:Rank:{} Epoch:[{}][20384/all] Data Time 0.000(0.000) Loss 0.3403(0.3792)\n"
+WORKERS = (
+    "/v/torch/utils/data/dataloader.py:557: UserWarning: This DataLoader will create 16 worker processes in total. Our suggested max "
+    "number of worker in current system is 2\n  warnings.warn(\nEpoch: [3][120/5004]\n"
+)
+LOADING = (
+    "Epoch: [3][120/5004]\nThread 0x00007fc81d5fa6c0 (most recent call first):\n"
+    '  File "/v/torch/utils/data/dataloader.py", line 1132 in _try_get_data\n  File "/job/train.py", line 11 in <module>\n'
+)
+
+
+@pytest.mark.parametrize(("text", "name", "advice"), [
+    (CHANNELS, "gdr-mixed", "NCCL_NET_GDR_LEVEL=0"),
+    (EPOCH.format(2, 48) + EPOCH.format(4, 49), "epochs", "split the data"),
+    ("writer = Sumarywriter('./path)/to/log')\n", "remote-writer", "local folder"),
+    ("mox.file.copy_parallel('obs://b/data', '/cache/data')\n", "copying", "set_auth(is_secure=False)"),
+    ("(bn1): SyncBatchNorm(64, eps=1e-05, momentum=0.1)\nEpoch: [3][120/5004]\n", "sync-batch-norm", "1.10"),
+    (WORKERS, "loader", "num_workers"),
+    (LOADING, "loader", "num_workers"),
+    ("0: loading tokenizer\n1: loading tokenizer\n", "before-first-collective", "master address"),
+])  # fmt: skip
+def test_a_log_without_an_error_tells_what_may_keep_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, name: str, advice: str
+) -> None:
+    (path,) = write(tmp_path, log=text)
+    status, out, _ = told([path], capsys)
+    assert status == 3 and "nothing in it tells of a failure" in out and "if the job hangs: " in out and advice in out
+    found = analyze([path], Settings())
+    assert [hint.name for hint in found.hang] == [name] and "-1 on ?" not in out
+    assert not analyze([path], Settings(), 0).hang, "it has ended well"
+
+
+def test_error_12_comes_with_all_three_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 32478, vendor err 129\n"
+    _, out, _ = told(write(tmp_path, log=line), capsys)
+    assert all(name in out for name in ("NCCL_IB_GID_INDEX=3", "NCCL_IB_TC=128", "NCCL_IB_TIMEOUT=22"))
+
+
+def test_a_log_that_tells_of_a_failure_has_no_hint_of_a_hang(tmp_path: Path) -> None:
+    assert not analyze(write(tmp_path, log=CHANNELS + KEY), Settings()).hang
+    assert not analyze(write(tmp_path, log="step 1\n"), Settings()).hang

@@ -14,6 +14,7 @@ import re2
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd
+from ftslurm.policies.diagnose.joblog import NO_NODE
 from ftslurm.policies.diagnose.text.traces import outline, plain
 
 LINE_CHARS = 200
@@ -39,8 +40,10 @@ def _compiled(pattern: str) -> re2._Regexp:
 
 
 # NCCL's own lines, with NCCL_DEBUG=INFO: which way each channel takes.
-_CHANNEL = _compiled(r"NCCL INFO Channel \S+ ?: .*\bvia ")
-_GDR = _compiled(r"via NET/[\w-]+/\d+/GDRDMA")
+# Each line begins with its host, so that the log of a whole job tells of its nodes, too.
+_CHANNEL = _compiled(
+    r"(?:([\w.-]{1,255}):\d{1,9}:\d{1,9} \[\d{1,4}\] )?NCCL INFO Channel \S+ ?: .*\bvia (NET/[\w-]+/\d+/GDRDMA)?"
+)
 _ERROR_12 = _compiled(r"Got completion (?:from peer .*)?with (?:status=|error )12\b")
 # HCCL's cluster heartbeat spreads what it finds, so the line of any rank names the place where it began.
 _HCCL_PLACE = _compiled(
@@ -56,6 +59,9 @@ _ERROR = _compiled(r"(?m)^(?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception)(?::
 # ModelArts writes it in two ways; in a trace it is a source line.
 _WRITER = _compiled(r"(?i)\bsum+ary_?writer\(|tensorboard(?:x)?/[\w/]*\.py|event_file_writer\.py")
 _COPY = _compiled(r"(?i)copy_parallel|\bmoxing\b|OBS-Python-SDK|Listing OBS|file_io\.")
+# PyTorch's own warning, "... might get DataLoader running slow or even freeze"; a model that is printed names its layers.
+_WORKERS = _compiled(r"This DataLoader will create \d{1,9} worker processes")
+_SYNC_LAYER = _compiled(r"\bSyncBatchNorm\(|\bconvert_sync_batchnorm\b")
 # The last characters of a stream that tell where a rank is.
 LAST_CHARS = 2000
 
@@ -70,7 +76,7 @@ _STACKS = (
         "sync-batch-norm",
         _compiled(r"SyncBatchNorm|sync_batch_norm|nn/modules/_functions\.py"),
         "ranks are in SyncBatchNorm, which synchronises all ranks in every layer",
-        "switch SyncBatchNorm off, or use a newer PyTorch",
+        "switch SyncBatchNorm off, or use a newer PyTorch (1.10 or later)",
     ),
     (
         "remote-writer",
@@ -82,7 +88,8 @@ _STACKS = (
         "copying",
         _compiled(r"copy_parallel|moxing|shutil\.py.*copy|copyfileobj|copytree|file_io"),
         "ranks are copying files",
-        "copy with fewer processes (mox.file.copy_parallel(threads=0, is_processing=False)), and large files one by one",
+        "copy with fewer processes: mox.file.set_auth(is_secure=False), copy_parallel(threads=0, is_processing=False); files"
+        " of 5 GB and more by file_io._LARGE_FILE_METHOD = 1 and _NUMBER_OF_PROCESSES = 1, or _LARGE_FILE_TASK_NUM = 1",
     ),
     (
         "rendezvous",
@@ -95,6 +102,7 @@ _ADVICE = {name: (what, advice) for name, _, what, advice in _STACKS}
 # Idle threads, which delay nobody: workers of a pool, readers of a queue, and the one that pins a data loader's memory.
 _IDLE = _compiled(r"\bget \(queue\.py|queue\.py\", line \d+ in get\b|_pin_memory_loop|utils/data/_utils/pin_memory\.py")
 _THREAD = _compiled(r"(?m)^(?:Current t|T)hread ")
+_DUMP = _compiled(r"(?m)^(?:Current t|T)hread .{1,200}\n(?:[ \t]+\S.{0,1000}\n)+")
 
 
 def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...]:
@@ -108,6 +116,10 @@ def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...
     found += [_error_of_some(ends, texts)] if not known & {"ib-retries", "hccl-place"} else []
     if not any(found):
         found = [_before_nccl(ends, texts)]
+    if not any(found) and not stacks:
+        found = [_printed("loader", _WORKERS, ends, False, "PyTorch warns of more DataLoader workers than the node can run")]
+        what = "the model has SyncBatchNorm, which synchronises all ranks in every layer"
+        found.append(_printed("sync-batch-norm", _SYNC_LAYER, ends, False, what))
     return tuple(hint for hint in found if hint is not None)
 
 
@@ -119,15 +131,17 @@ def _said(end: RankEnd) -> bytes:
     )
 
 
-def _printed(name: str, pattern: re2._Regexp, ends: Sequence[RankEnd], last: bool) -> Hint | None:
-    """A hint from what ranks printed, traces included. last: look at their last LAST_CHARS characters only."""
+def _printed(name: str, pattern: re2._Regexp, ends: Sequence[RankEnd], last: bool, what: str = "") -> Hint | None:
+    """A hint from what ranks printed, traces included. last: look at their last LAST_CHARS characters only. what: instead of what
+    the stacks of such ranks show."""
     lines = []
     for end in ends:
         text = plain("".join(piece.text for piece in end.output))
         text = text[-LAST_CHARS:] if last else text
         if hit := pattern.search(text):
             lines.append(f"rank {end.rank} on {end.node}: {_line(text, hit)}")
-    return Hint(name, *_ADVICE[name], tuple(lines[:4])) if lines else None
+    shown, advice = _ADVICE[name]
+    return Hint(name, what or shown, advice, tuple(lines[:4])) if lines else None
 
 
 def _error_of_some(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
@@ -144,8 +158,13 @@ def _error_of_some(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint 
 
 
 def _gdr(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
-    with_gdr = sorted({end.node for end in ends if _GDR.search(texts[end.rank])})
-    without = sorted({end.node for end in ends if _CHANNEL.search(texts[end.rank])} - {*with_gdr})
+    uses: dict[str, bool] = {}
+    for end in ends:
+        for hit in _CHANNEL.finditer(texts[end.rank]):
+            host = (hit.group(1) or b"").decode(errors="replace")
+            node = host if end.node == NO_NODE and host else end.node
+            uses[node] = bool(hit.group(2)) or uses.get(node, False)
+    with_gdr, without = ([node for node in sorted(uses) if uses[node] is wanted] for wanted in (True, False))
     if not with_gdr or not without:
         return None
     return Hint(
@@ -256,6 +275,11 @@ def _odd_wait(stacks: Mapping[str, str]) -> Hint | None:
 def _wait(hit: re2._Match) -> str:
     state, place, call = (group.decode(errors="replace") if group else "" for group in hit.groups())
     return visible(place if place != "-" else f"{state} (system call {call})" if call else state)
+
+
+def dumped_stacks(text: str) -> str:
+    """The stacks that somebody had dumped into a log (faulthandler, py-spy); empty if there are none."""
+    return "".join(hit.group(0).decode(errors="replace") for hit in _DUMP.finditer(text.encode(errors="replace")))
 
 
 def _hits(pattern: re2._Regexp, threads: Sequence[bytes]) -> Iterator[str]:
