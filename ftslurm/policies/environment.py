@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 
 from ftslurm.model.devices import NO_DEVICES
@@ -16,6 +17,8 @@ _OF_THE_JOB = (
     "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_JOB_RESERVATION", "SLURM_JOB_START_TIME", "SLURM_JOB_UID", "SLURM_JOB_USER",
     "SLURM_RESTART_COUNT", "SLURM_SUBMIT_", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_DISTRIBUTION",
 )  # fmt: skip
+# MASTER_ADDR, CHIEF_HOST, RDZV_ENDPOINT
+_MEET_AT = ("_ADDR", "_HOST", "_ENDPOINT")
 _WHOLE, _MADE_BY_HOOKS = "FTSLURM_WHOLE_", ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # By them Slurm tells a batch script, or a step, which devices it gives; then it does so for each program.
 _GIVEN_BY_SLURM = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE")
@@ -25,6 +28,19 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES
 def of_the_job(env: Mapping[str, str]) -> dict[str, str]:
     """The variables of a batch script's environment that hold wherever a rank of the job runs."""
     return {name: value for name, value in env.items() if name.startswith(_OF_THE_JOB)}
+
+
+def of_rendezvous(env: Mapping[str, str]) -> dict[str, str]:
+    """The user's variables by which ranks find each other; a script makes them of the node list before ftrun begins."""
+    return {name: env[name] for name in env if name.endswith(_MEET_AT) and not name.startswith("SLURM_")}
+
+
+def moved_in(text: str, moved: Mapping[str, str]) -> str:
+    """`text` with each name or address of a node that is out replaced by the one that has its place."""
+    if not moved:
+        return text
+    names = "|".join(sorted(map(re.escape, moved), key=len, reverse=True))
+    return re.sub(rf"(?<![\w.-])(?:{names})(?![\w-])", lambda found: moved[found[0]], text)
 
 
 def hiding_variable(env: Mapping[str, str]) -> str:

@@ -72,6 +72,34 @@ def test_a_spare_takes_the_slot_of_a_broken_node_and_the_ranks_keep_theirs() -> 
     assert fold(job.ledger).budgets.spent == {"node_replacements": 1} and fold(job.ledger).exclusions.isolated.keys() == {"n2"}
 
 
+def test_variables_of_the_rendezvous_follow_the_slot_of_the_node_that_they_name() -> None:
+    job = with_spares()
+    theirs = {
+        "MASTER_ADDR": "n1",
+        "RDZV_ENDPOINT": "n1.site:29500",
+        "LOG_HOST": "n11",
+        "PEER_HOST": "n2",
+        "CHIEF_ADDR": "10.0.0.1",
+    }
+    job.judge.run.facts = replace(
+        job.facts, command="torchrun --rdzv-endpoint=n1:29500 t.py", env=replace(job.facts.env, meet_at=theirs)
+    )
+    job.shows(replace(BROKEN, node="n1"))
+    assert layout(job).nodes == ("n4", "n2", "n3")
+    assert {name: value for name, value in job.env(5).items() if name in theirs} == {
+        "MASTER_ADDR": "n4", "RDZV_ENDPOINT": "n4.site:29500", "CHIEF_ADDR": "10.0.0.4"
+    }  # fmt: skip
+    assert "MASTER_ADDR is n4 for the ranks: n1 is out" in job.said and "the command names n1, which is out (n4 has" in job.said
+    assert "PEER_HOST" not in job.said
+
+
+def test_those_of_a_node_that_is_a_spare_from_the_start_as_well() -> None:
+    job = Job(POLICY, nodes=("n1", "n2", "n3", "n4", "n5"), can=CAN, width=3, remembered={"n1": "left twice"})
+    job.judge.run.facts = replace(job.facts, env=replace(job.facts.env, meet_at={"MASTER_ADDR": "n1"}))
+    job.begin()
+    assert layout(job).nodes == ("n2", "n3", "n4") and job.env(0)["MASTER_ADDR"] == "n2"
+
+
 def test_a_step_that_takes_another_s_place_is_to_have_what_the_first_one_had() -> None:
     job = with_spares(shares=(Share(8, 2),) * 3)
     had = (Share(8, 2),) * 3

@@ -68,6 +68,7 @@ class Environments:
     slurm: Mapping[str, str] = field(default_factory=dict)  # the batch script's variables about the job (SLURM_*)
     user: frozenset[str] = frozenset()  # names of the variables that the user has set
     sdk: Mapping[str, str] = field(default_factory=dict)  # what the program interface in the ranks needs
+    meet_at: Mapping[str, str] = field(default_factory=dict)  # of the user's, those that may name a node of the rendezvous
     hidden: str = ""  # ftrun's variable that hides devices from programs, where Slurm assigns none either
 
 

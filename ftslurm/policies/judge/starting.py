@@ -5,6 +5,7 @@ environment that tells it which start this is.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -16,7 +17,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import most_crash_restarts
 from ftslurm.model.timers import Timer
-from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env, whole_env
+from ftslurm.policies.environment import counters_env, moved_in, nvrx_env, placed_env, restart_env, torch_env, whole_env
 from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
@@ -52,7 +53,7 @@ class Starting:
         number = self.next_number()
         starts = counters(self.run.history, f.schedule, f.step_key).starts + 1
         self.run.enter(Phase.RUNNING)
-        self.run.places.start(self.run.tasks)
+        self.run.places.start(self.run.tasks, f.granted or f.nodes)
         self.run.new_attempt(number, started=True)
         if self.run.settings.rendezvous == "torch" and "MASTER_PORT" not in self.run.facts.env.user:
             self.run.attempt.port = self.run.tasks[0].free_port
@@ -76,7 +77,7 @@ class Starting:
             self.run.launch.step, *fold_shares(self.run.shares() or self._shares_told()), launched or now.unix,
         )  # fmt: skip
         banner = self._banner(number, fold_nodes(self.run.step_nodes()))
-        said = [Say(banner)] if banner else []
+        said = [Say(words) for words in (banner, *self._moved()) if words]
         noted = self.run.note(begun)
         started: list[Decision] = [noted, *said, self._start_ranks(self._env(now)), *self.run.watch_all_ranks()]
         started += self._ask_after_silent(now)
@@ -146,10 +147,23 @@ class Starting:
         why = f": {decided.why[:WHY_MOST]}" if decided is not None and decided.rung == rung else f" ({cause})"
         return f"attempt {number} on {nodes}, after {rung}{why}"
 
+    def _meet_at(self) -> dict[str, str]:
+        """Of the user's variables, those that name a node which is out: with the one in its place."""
+        moved, theirs = self.run.places.moved(self.run.tasks), self.run.facts.env.meet_at
+        return {name: new for name, value in theirs.items() if (new := moved_in(value, moved)) != value}
+
+    def _moved(self) -> Iterator[str]:
+        """What people should know of it: a command line is not ours to change."""
+        for name, new in self._meet_at().items():
+            yield f"{name} is {new} for the ranks: {self.run.facts.env.meet_at[name]} is out"
+        for old, new in self.run.places.moved(self.run.tasks).items():
+            if moved_in(self.run.facts.command, {old: new}) != self.run.facts.command:
+                yield f"the command names {old}, which is out ({new} has its place): let it use a variable, such as $MASTER_ADDR"
+
     def _env(self, now: Now) -> dict[int, dict[str, str]]:
         """rank -> its environment for the start that has just been recorded."""
         shared = restart_env(*self.run.last_remedy, fold_nodes(self.run.kept_out(now)))
-        shared |= self.run.facts.env.sdk
+        shared |= {**self.run.facts.env.sdk, **self._meet_at()}
         if self.run.hangs.calculated and _FT_CONFIG in shared:  # without a configuration each section is taken as it comes
             from ftslurm.model.settings.ft_config import with_calculated
 

@@ -19,13 +19,25 @@ class Places:
     def __init__(self) -> None:
         self.layout: Layout | None = None
         self.last: Layout | None = None
+        self._meant: tuple[tuple[str, str], ...] = ()  # by slot: name and address of the node that the script may have named
 
     def choose(self, layout: Layout | None) -> None:
         self.layout = layout
 
-    def start(self, tasks: Mapping[int, Task]) -> None:
-        """The ranks start where their tasks have connected."""
+    def start(self, tasks: Mapping[int, Task], granted: Sequence[str]) -> None:
+        """The ranks start where their tasks have connected. granted: the job's nodes as Slurm gave them."""
         self.last = self.layout or _as_placed(tasks)
+        if not self._meant:
+            meant = self.last.nodes if self.layout is None else granted[: len(self.last.nodes)]
+            there = {task.node: task.address for task in tasks.values()}
+            self._meant = tuple((node, there.get(node, "")) for node in meant)
+
+    def moved(self, tasks: Mapping[int, Task]) -> dict[str, str]:
+        """Name and address of a node that the step has no more -> those of the node that has its slot."""
+        here = {task.slot: (task.node, task.address) for task in tasks.values()}
+        present = {"", *(word for words in here.values() for word in words)}
+        pairs = (pair for slot, meant in enumerate(self._meant) for pair in zip(meant, here.get(slot, ()), strict=False))
+        return {old: new for old, new in pairs if new and old not in present}
 
     @property
     def known(self) -> Layout | None:

@@ -18,7 +18,7 @@ from ftslurm.model.job import Allocation, Call
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.told import places_told
 from ftslurm.model.settings.tree import Resolved
-from ftslurm.policies.environment import hiding_variable, of_the_job
+from ftslurm.policies.environment import hiding_variable, of_rendezvous, of_the_job
 from ftslurm.policies.judge.phases import Environments, OwnProcess, RunFacts, WhyNot
 from ftslurm.sdk.page import start_ticks
 from ftslurm.system.callers import callers
@@ -70,7 +70,9 @@ def facts_of(
             read,
             max(wait_s(component.options, order.env) for component in order.components),
         ),
-        env=Environments(of_the_job(order.env), frozenset(order.env), sdk_env(settings), hiding_variable(order.env)),
+        env=Environments(
+            of_the_job(order.env), frozenset(order.env), sdk_env(settings), of_rendezvous(order.env), hiding_variable(order.env)
+        ),
         places=places_told(resolved),
     )
 
