@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted
 from ftslurm.report.card import Card, lines
+from ftslurm.report.moments import exits
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import in_a_line
 from ftslurm.report.view import Again, AttemptView, RemedyView, Status, VerdictView, folded
@@ -120,10 +120,6 @@ def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
         console.print(printable(f"{what}: {path}"))
 
 
-# Notes that say what a card says.
-_OF_CARDS = re.compile(r"^ended with status|^\S+ is not to blame")
-
-
 def _print_attempt(console: Console, a: AttemptView, whole: bool) -> None:
     lasted = f" for {span(a.ended - a.began)}" if a.ended else ", end not recorded"
     console.print(
@@ -132,15 +128,14 @@ def _print_attempt(console: Console, a: AttemptView, whole: bool) -> None:
     facts = [("counters", f"MA_SCHEDULE_CNT {a.schedule_count}, MA_PROC_START_CNT {a.start_count}, step {a.step}")]
     if not whole:
         facts += [("cause", a.cause)] if a.cause and not a.cards else []
-        notes = [note for note in a.notes if not (a.cards and _OF_CARDS.search(note))]
+        notes = a.notes if a.cards else [*a.notes, *a.ends]
         print_facts(console, [*facts, *(("note", note) for note in notes)], 2)
         for card in a.cards:
             print_card(console, replace(card, next=""), 2)
         return
     facts += [("fault", fault) for fault in a.faults]
     facts += [("cause", a.cause)] if a.cause else []
-    ranks = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(a.exits.items()))
-    facts += [("ranks", ranks)] if ranks else []
+    facts += [("ranks", exits(a.exits))] if a.exits else []
     for hang in a.hangs:
         facts += [("hang", hang.what), *(("evidence", line) for line in hang.evidence)]
     for hint in a.hints:
@@ -149,7 +144,7 @@ def _print_attempt(console: Console, a: AttemptView, whole: bool) -> None:
         facts += _verdict_facts(verdict)
     for remedy in a.remedies:
         facts += _remedy_facts(remedy)
-    facts += [("note", note) for note in a.notes]
+    facts += [("note", note) for note in (*a.notes, *a.ends)]
     print_facts(console, facts, 2)
 
 

@@ -7,16 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.control import in_words
 from ftslurm.model.folds.counters import counters, counters_of_attempt
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import JobSummary, Stuck, state_words, stuck, summarise
-from ftslurm.model.outcome import Outcome, outcome_of
-from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, last_card, numbered
+from ftslurm.report.moments import Kind, culprit, fault, moments
 from ftslurm.report.requests import InForce, RequestView, in_force, requests, to_come
-from ftslurm.report.words import experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +72,7 @@ class AttemptView:
     hints: list[HintView] = field(default_factory=list)
     remedies: list[RemedyView] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)  # who is cleared, how ftrun ended: what a card says, where there is one
     cards: list[Card] = field(default_factory=list)
 
 
@@ -226,23 +224,10 @@ def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
     return found
 
 
-def culprit(c: rec.CulpritSeen) -> str:
-    ranks = ", ".join(map(str, c.ranks))
-    who = f"rank {ranks} on {', '.join(c.nodes)}" if ranks else "no rank in particular"
-    return f"{c.level} {c.sign}: {who}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
-
-
 def _verdict(d: rec.Diagnosed) -> VerdictView:
     return VerdictView(
         d.error_class, d.retriable, d.confidence, d.signature, d.what, d.program, d.drill, {**d.suspects, **d.blamed}, d.evidence
     )
-
-
-def slots(changed: rec.SlotsChanged) -> str:
-    if changed.filled:
-        new = ", ".join(f"{node} in slot {slot}" for slot, node in sorted(changed.filled.items()))
-        return f"from here on {new}: MA_SCHEDULE_CNT one more there, MA_PROC_START_CNT 1"
-    return f"from here on {counted(len(changed.nodes), 'node')}: {', '.join(changed.nodes)}"
 
 
 def _begun(record: rec.AttemptBegan) -> AttemptView:
@@ -250,52 +235,29 @@ def _begun(record: rec.AttemptBegan) -> AttemptView:
     return AttemptView(counted.attempt, counted.schedule, counted.starts, record.nodes, record.tasks, record.step, record.at)
 
 
+_NOTES = frozenset({Kind.CHANGED, Kind.ASKED, Kind.WAITED})
+_OF_CARDS = frozenset({Kind.CLEARED, Kind.ENDED})
+
+
 def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record) -> None:
+    for each in moments(record):
+        if each.kind in _NOTES:
+            view.notes.append(each.what)
+        elif each.kind in _OF_CARDS:
+            view.ends.append(each.what)
     match record:
         case rec.FaultSeen():
-            view.faults.append(f"{record.code} ({record.name}) on device {record.device} of {record.node}: {record.fault_class}")
-        case rec.RankBegan():
-            view.notes.append(f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})")
-        case rec.SlotsChanged():
-            view.notes.append(slots(record))
-        case rec.NodeLent():
-            view.notes.append(f"{record.node} is lent by job {record.job}")
-        case rec.NodeRefused():
-            view.notes.append(f"{record.node} was not taken: {record.why}")
+            view.faults.append(fault(record))
         case rec.HangSeen():
             view.hangs.append(_noticed(record))
-        case rec.HangEnded():
-            view.notes.append(f"it went on: {record.what}")
         case rec.CulpritSeen():
             view.hangs.append(_found(record))
         case rec.Advised():
             view.hints.append(HintView(record.name, record.what, record.advice, record.evidence))
-        case rec.Drilled():
-            view.notes.append(f"DRILL {record.fault} on {record.target}: {record.how}")
         case rec.Diagnosed():
             view.verdicts.append(_verdict(record))
-        case rec.Reinstated():
-            view.notes += [f"{node} is not to blame: {why}" for node, why in record.nodes.items()]
-        case rec.ExperimentEnded():
-            view.notes.append(experiment(record))
         case rec.TroubleSeen():
             view.cause = view.cause or record.what
-        case rec.Waiting() if record.what:
-            view.notes.append(f"waited for {record.what}")
-        case rec.Requested():
-            view.notes.append(f"request {record.number} of {record.by}: {in_words(record)}")
-        case rec.RequestAnswered():
-            view.notes.append(f"request {record.number} was {'taken' if record.ok else 'refused'}: {record.text}")
-        case rec.RequestDone() if not record.ok:
-            view.notes.append(f"request {record.number} could not be carried out: {record.text}")
-        case rec.CheckpointSeen():
-            more = f", {record.left} more are waited for" if record.left else ""
-            view.notes.append(f"request {record.request}: a checkpoint is complete ({record.where}){more}")
-        case rec.IterationSeen() if record.attempt:
-            vain = f", {counted(record.in_vain, 'attempt')} in a row without progress" if record.in_vain else ""
-            view.notes.append(f"checkpoint of iteration {record.iteration}{vain}")
-        case rec.Signalled():
-            view.notes.append(f"{record.signal}: {record.meaning}")
         case rec.AttemptEnded():
             view.ended, view.exits = record.at, record.exits
         case rec.Decided():
@@ -305,8 +267,6 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.remedies.append(remedies[record.id])
         case rec.CarriedOut() if record.id in remedies:
             remedies[record.id].ok, remedies[record.id].done = record.ok, record.what
-        case rec.Finished() if outcome_of(record) is not Outcome.REQUEUED:
-            view.notes.append(f"ended with status {record.status}: {record.what}")
         case _:
             pass
 
@@ -356,5 +316,6 @@ def _way(a: AttemptView) -> tuple[object, ...]:
         a.nodes, a.tasks, tuple(a.faults), tuple((v.signature, v.retriable, v.program, tuple(v.against)) for v in a.verdicts),
         "" if a.verdicts else _DIGITS.sub("0", a.cause), tuple(sorted(a.exits)),
         tuple((hang.sign, _DIGITS.sub("0", hang.what)) for hang in a.hangs), tuple(hint.name for hint in a.hints),
-        tuple((r.rung, r.cost, r.ok, tuple(r.isolated)) for r in a.remedies), tuple(_DIGITS.sub("0", note) for note in a.notes),
+        tuple((r.rung, r.cost, r.ok, tuple(r.isolated)) for r in a.remedies),
+        tuple(_DIGITS.sub("0", note) for note in (*a.notes, *a.ends)),
     )  # fmt: skip

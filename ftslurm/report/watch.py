@@ -15,7 +15,7 @@ from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, Ta
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.text import counted, cut, visible
 from ftslurm.model.values import dataclass
-from ftslurm.report.timeline import Happened, happened
+from ftslurm.report.moments import happened
 from ftslurm.report.view import Status
 from ftslurm.report.words import clock, span
 
@@ -410,7 +410,7 @@ def screen(seen: Seen, width: int, height: int) -> list[str]:
     room = max(3, (height - len(found) - 4) // 2)
     found += ["", *table(fitted(sheet, width), width, room)]
     last = happened(seen.records)[-max(3, height - len(found) - 2) :]
-    return [*found, "", *(happened_line(each, width) for each in last)]
+    return [*found, "", *(timed(each.at, each.what, width) for each in last)]
 
 
 def table(sheet: Sheet, width: int, most: int) -> list[str]:
@@ -428,9 +428,9 @@ def table(sheet: Sheet, width: int, most: int) -> list[str]:
     return [cut(line, width) for line in found] + ([f"and {left} more"] if left > 0 else [])
 
 
-def happened_line(each: Happened, width: int = 0) -> str:
+def timed(at: float, what: str, width: int = 0) -> str:
     """width 0: as long as it is."""
-    line = f"{clock(each.at)}  {each.what}"
+    line = f"{clock(at)}  {what}"
     return cut(line, width) if width else line
 
 
@@ -455,34 +455,34 @@ class Marks:
 def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
     """A line for each change, and what is told with them. before: None for the first time, which tells where it stands."""
     job, live = seen.summary, seen.fresh
-    lines: list[Happened] = []
+    lines: list[str] = []
     if before is None:
         told = [line.text for line in head(seen, 1000) if not line.text.startswith("ranks ")]
-        lines = [Happened(seen.now, " ".join(text.split())) for text in told]
+        lines = [timed(seen.now, " ".join(text.split())) for text in told]
         before = Marks(len(seen.records), job.state, progress_at=seen.now)
     began_anew = len(seen.records) < before.records
-    lines += happened(seen.records[0 if began_anew else before.records :])
+    lines += [timed(each.at, each.what) for each in happened(seen.records[0 if began_anew else before.records :])]
+    now: list[str] = []
     by_ledger = isinstance(seen.records[-1], rec.Finished) and job.over
     if job.state != before.state and not by_ledger and (job.state in _BY_SLURM or job.over):
-        lines.append(Happened(seen.now, visible(f"now {state_words(job.state, job.what)}")))
+        now.append(f"now {state_words(job.state, job.what)}")
     states = {task.rank: _state(task) for task in live.tasks} if live is not None else before.ranks
     health = {row.key: row.cells[3] for row in devices(seen).rows} if live is not None else before.devices
     unheard = frozenset(node.node for node in (live.nodes if live is not None else ()) if _unheard(node))
-    lines += [Happened(seen.now, visible(text)) for text in _changed_ranks(before.ranks, states)]
-    for key, now in (health or {}).items():
-        if now != (before.devices or {}).get(key, "good"):
-            lines.append(Happened(seen.now, visible(f"device {key} is {now}")))
-    lines += [Happened(seen.now, visible(f"{node} is silent")) for node in sorted(unheard - before.unheard)]
+    now += _changed_ranks(before.ranks, states)
+    now += [f"device {key} is {word}" for key, word in (health or {}).items() if word != (before.devices or {}).get(key, "good")]
+    now += [f"{node} is silent" for node in sorted(unheard - before.unheard)]
     if live is not None:
         back = before.unheard & {node.node for node in live.nodes if node.heard_s is not None} - unheard
-        lines += [Happened(seen.now, visible(f"{node} is heard again")) for node in sorted(back)]
+        now += [f"{node} is heard again" for node in sorted(back)]
     else:
         unheard = before.unheard
     progress_at = before.progress_at
     if live is not None and seen.now - progress_at >= PROGRESS_S:
         progress_at = seen.now
-        lines += [Happened(seen.now, visible(" ".join(text.split()))) for text, _ in _tally(seen)]
-    return [happened_line(each) for each in lines], Marks(len(seen.records), job.state, states, health, unheard, progress_at)
+        now += [" ".join(text.split()) for text, _ in _tally(seen)]
+    lines += [timed(seen.now, visible(text)) for text in now]
+    return lines, Marks(len(seen.records), job.state, states, health, unheard, progress_at)
 
 
 _BY_SLURM = frozenset({"pending", "held", "suspended"})
@@ -513,12 +513,12 @@ def job_changes(jobs: Iterable[JobSummary], now: float, before: Mapping[str, str
     """A line for each job that stands otherwise than before (None: the first time, one for each), and how all stand."""
     stand = {f"{job.cluster}.{job.job}": _stands(job) for job in jobs}
     lines = [
-        Happened(now, visible(f"job {job.job}: {stand[f'{job.cluster}.{job.job}']}"))
+        f"job {job.job}: {stand[f'{job.cluster}.{job.job}']}"
         for job in jobs
         if before is None or before.get(f"{job.cluster}.{job.job}") != stand[f"{job.cluster}.{job.job}"]
     ]
-    over = [Happened(now, visible(f"job {key.partition('.')[2]}: over")) for key in (before or {}) if key not in stand]
-    return [happened_line(each) for each in (*lines, *over)], stand
+    over = [f"job {key.partition('.')[2]}: over" for key in (before or {}) if key not in stand]
+    return [timed(now, visible(line)) for line in (*lines, *over)], stand
 
 
 def _stands(job: JobSummary) -> str:

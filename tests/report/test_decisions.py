@@ -65,7 +65,7 @@ def test_a_decision_is_told_with_evidence_settings_cost_and_outcome() -> None:
     records = [run(), PLACES, begun(1, 0), *failed(), rec.CarriedOut(T + 13, "d1", True, "requeued"), run(1), begun(2, 40)]
     (one,) = explained(records).decisions
     assert one.evidence == (
-        Evidence(T + 10, "devices of n2", "80E01801 (HBM) on device 3: self-healing"), Evidence(T + 10, "ftrun", "80E01801 on n2"),
+        Evidence(T + 10, "devices", "80E01801 (HBM) on device 3 of n2: self-healing"), Evidence(T + 10, "ftrun", "80E01801 on n2"),
     )  # fmt: skip
     assert (one.what, one.why, one.cost, one.ok) == ("80E01801 on n2", "without n2", {"max_restarts": (1, 3)}, True)
     assert one.passed == (("in-place-restart", "switched off"),)
@@ -75,7 +75,7 @@ def test_a_decision_is_told_with_evidence_settings_cost_and_outcome() -> None:
     assert (one.back_s, one.attempt_after) == (31.0, 2)
     text = told(records)
     for words in (
-        "isolated-requeue, after attempt 1 (device)", "devices of n2: 80E01801 (HBM) on device 3: self-healing",
+        "isolated-requeue, after attempt 1 (device)", "devices: 80E01801 (HBM) on device 3 of n2: self-healing",
         "in-place-restart: switched off", "max_restarts = 3  [p.yaml, line 2]", "and 1 default", "one of max_restarts, 1 of 3 used",
         "n2: 80E01801", "requeued; attempt 2 began 31 s after the trouble",
     ):  # fmt: skip

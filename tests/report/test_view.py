@@ -78,7 +78,7 @@ def test_nodes_that_are_reinstated_are_excluded_no_more_and_the_history_says_why
     past = Job().begin()
     past.ledger += [decided, rec.Reinstated(3.0, 1, "ecc", {"n2": "it is the program"})]
     assert not view(past).excluded
-    assert attempts(past.ledger)[-1].notes[-1] == "n2 is not to blame: it is the program"
+    assert attempts(past.ledger)[-1].ends[-1] == "n2 is not to blame: it is the program"
 
 
 def test_unconditional_requeues_in_a_row() -> None:

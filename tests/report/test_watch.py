@@ -11,7 +11,7 @@ from ftslurm.model.folds.summary import SlurmWord, by_slurm, summarise
 from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.settings.tree import Settings
 from ftslurm.report.jobs import lines
-from ftslurm.report.timeline import happened
+from ftslurm.report.moments import happened
 from ftslurm.report.view import status
 from ftslurm.report.watch import (
     Seen,

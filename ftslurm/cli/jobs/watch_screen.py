@@ -23,8 +23,8 @@ from ftslurm.model.record import Record
 from ftslurm.model.text import visible
 from ftslurm.report import card as cards
 from ftslurm.report.jobs import HEADING, SORTS, cells
-from ftslurm.report.timeline import happened
-from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, happened_line, head, nodes, ranks, weight_of, without
+from ftslurm.report.moments import happened
+from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, head, nodes, ranks, timed, weight_of, without
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
 
 LOOK_S = 1.0
@@ -244,7 +244,7 @@ class JobPage(LookingPage, AskingPage):
         # A third of what is left; the table has the rest.
         room = max(2, min(8, (height - len(top) - 3) // 3))
         last = happened(seen.records)[-room:]
-        self.query_one("#happened", Static).update(_text((happened_line(each, width), each.weight) for each in last))
+        self.query_one("#happened", Static).update(_text((timed(each.at, each.what, width), each.weight) for each in last))
 
     def _chosen(self, seen: Seen) -> Sheet:
         many = seen.fresh is not None and len(seen.fresh.tasks) > MANY_RANKS
@@ -299,7 +299,9 @@ class JobPage(LookingPage, AskingPage):
 
     def action_happened(self) -> None:
         found = happened(self._seen.records) if self._seen is not None else []
-        self.app.push_screen(TextPage("what happened", lambda _: iter([[happened_line(each) for each in found]]), at_end=True))
+        self.app.push_screen(
+            TextPage("what happened", lambda _: iter([[timed(each.at, each.what) for each in found]]), at_end=True)
+        )
 
     def action_stacks(self) -> None:
         """Of the ranks of the chosen node, now; below it what was kept of ranks that hung."""

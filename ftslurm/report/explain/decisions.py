@@ -12,15 +12,15 @@ from typing import Any
 from rich.console import Console
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.control import in_words
 from ftslurm.model.folds.history import History
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
+from ftslurm.report.moments import moments
 from ftslurm.report.name_values import print_facts, printable
-from ftslurm.report.view import Status, culprit
-from ftslurm.report.words import clock, experiment, moment, span
+from ftslurm.report.view import Status
+from ftslurm.report.words import clock, moment, span
 
 DEFAULT = "default"
 
@@ -110,7 +110,7 @@ class _Walk:
         self._open = False  # has no attempt begun since the last decision?
 
     def see(self, record: rec.Record) -> None:
-        told = [Evidence(record.at, source, what) for source, what in _evidence(record) if what]
+        told = [Evidence(each.at, each.source, each.what) for each in moments(record) if each.source and each.what]
         self.known += [each for each in told if each.what not in {before.what for before in self.known}]
         match record:
             case rec.RunBegan():
@@ -177,67 +177,6 @@ class _Walk:
         if of_all_restarts and limits.get(Budget.JOB_RESTARTS, 0):
             charged.append(Budget.JOB_RESTARTS.value)
         return {name: (self.past.budgets.used(name), limits.get(name, 0)) for name in charged}
-
-
-def _evidence(record: rec.Record) -> Iterator[tuple[str, str]]:
-    """(who told it, what) of a record that a decision may go by."""
-    match record:
-        case rec.FaultSeen():
-            yield f"devices of {record.node}", f"{record.code} ({record.name}) on device {record.device}: {record.fault_class}"
-        case rec.CallRead():
-            yield "the script", record.words
-        case rec.TroubleSeen():
-            yield "ftrun", record.what
-        case rec.HangSeen():
-            yield "hang detection", record.culprit or record.what
-            for line in record.evidence:
-                yield "hang detection", line
-        case rec.HangEnded():
-            yield "hang detection", f"it went on: {record.what}"
-        case rec.CulpritSeen():
-            yield "comparison of ranks", culprit(record)
-            for line in record.evidence:
-                yield "comparison of ranks", line
-        case rec.Diagnosed():
-            yield from _verdict(record)
-        case rec.Reinstated():
-            for node, why in record.nodes.items():
-                yield "verdict", f"{node} is not to blame: {why}"
-        case rec.ExperimentEnded():
-            yield "experiment", experiment(record)
-        case rec.NodeRefused():
-            yield "node check", f"{record.node} was not taken: {record.why}"
-        case rec.Signalled():
-            yield "signal", f"{record.signal}: {record.meaning}"
-        case rec.ProgramSaid():
-            yield f"program, rank {record.rank}", f"{record.what} {record.text}".strip()
-        case rec.Requested():
-            yield record.by, f"request {record.number}: {in_words(record)}"
-        case rec.IterationSeen() if record.in_vain:
-            yield "progress file", f"iteration {record.iteration}, {record.in_vain} in a row without progress"
-        case rec.Drilled():
-            yield "drill", f"{record.fault} on {record.target}: {record.how}"
-        case _:
-            pass
-
-
-def _verdict(d: rec.Diagnosed) -> Iterator[tuple[str, str]]:
-    if d.said:
-        place = f" ({d.place})" if d.place else ""
-        by_device = f"devices of {d.node}" if d.node and d.place else "verdict"
-        where = f"output of rank {d.rank} on {d.node}" if d.rank >= 0 else by_device
-        yield where, f"{d.said}{place}"
-    everywhere = ", the same everywhere" if d.program else ""
-    words = "; ".join(word for word in ((d.meaning, d.spread) if d.said else (d.what,)) if word)
-    sure = f"{d.signature}; worth another try: {d.retriable}; confidence: {d.confidence}{everywhere}"
-    yield "verdict", f"{d.error_class}: {words}; {sure}" if words else f"{d.error_class}: {sure}"
-    if d.because:
-        yield "verdict", f"by the rules: {', '.join(d.because)}"
-    for line in d.evidence:
-        if line not in d.what and line != d.said:
-            yield "verdict", line
-    for node, why in {**d.suspects, **d.blamed}.items():
-        yield "verdict", f"suspect: {why if node in why else f'{node}: {why}'}" if why not in d.evidence else ""
 
 
 def numbered(found: Sequence[Explanation], wanted: int) -> Explanation | None:

@@ -1,0 +1,177 @@
+"""What has happened to a job: each record of its ledger in words, told once for all views. Pure: records in, moments out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from functools import partial
+
+from ftslurm.model import record as rec
+from ftslurm.model.folds.control import in_words
+from ftslurm.model.outcome import Outcome, outcome_of
+from ftslurm.model.rungs import Rung
+from ftslurm.model.text import counted, visible
+from ftslurm.model.values import dataclass
+from ftslurm.report.words import clock, experiment
+
+
+class Kind(Enum):
+    BEGAN = "began"
+    FAILED = "failed"  # a fault, a trouble, a hang
+    FOUND = "found"  # by a look at what failed
+    DETAIL = "detail"  # of what was found or failed
+    DECIDED = "decided"
+    DONE = "done"  # what became of a decision
+    CHANGED = "changed"  # nodes, slots, single ranks, checkpoints
+    CLEARED = "cleared"  # a node is to blame no more, or is after all
+    ASKED = "asked"  # by a signal, by the job's owner, by a drill
+    SAID = "said"  # by the program
+    WAITED = "waited"
+    STOPPED = "stopped"  # the attempt
+    ENDED = "ended"  # ftrun
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """source: who told it, where a decision may go by it. head: what stands before it on a timeline. weight: `bad` (something
+    failed), `done` (a decision, and what became of it), empty for all else.
+    """
+
+    at: float  # Unix seconds
+    kind: Kind
+    what: str
+    source: str = ""
+    head: str = ""
+    weight: str = ""
+
+
+def happened(records: Iterable[rec.Record]) -> list[Moment]:
+    """In order, made safe for a terminal; a trouble that is the fault that was just told is told once."""
+    found: list[Moment] = []
+    for record in records:
+        for each in moments(record):
+            what = visible(f"{each.head}{each.what}")
+            again = isinstance(record, rec.TroubleSeen) and found and what in found[-1].what
+            if each.kind is not Kind.DETAIL and not again:
+                found.append(Moment(each.at, each.kind, what, weight=each.weight))
+    return found
+
+
+def moments(record: rec.Record) -> Iterator[Moment]:
+    """What one record tells; of most kinds of records one moment."""
+    tell = partial(Moment, record.at)
+    match record:
+        case rec.RunBegan() if record.schedule:
+            yield tell(Kind.BEGAN, f"ftrun came up, after {counted(record.schedule, 'requeue')}")
+        case rec.AttemptBegan():
+            yield tell(Kind.BEGAN, f"attempt {record.attempt} began on {record.nodes}, {counted(record.tasks, 'rank')}")
+        case rec.RankBegan():
+            yield tell(
+                Kind.CHANGED, f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})"
+            )
+        case rec.SlotsChanged():
+            yield tell(Kind.CHANGED, _slots(record))
+        case rec.NodeLent():
+            yield tell(Kind.CHANGED, f"{record.node} is lent by job {record.job}")
+        case rec.NodeRefused():
+            yield tell(Kind.CHANGED, f"{record.node} was not taken: {record.why}", "node check", weight="bad")
+        case rec.IterationSeen() if record.attempt:
+            vain = f", {counted(record.in_vain, 'attempt')} in a row without progress" if record.in_vain else ""
+            yield tell(Kind.CHANGED, f"checkpoint of iteration {record.iteration}{vain}", "progress file" if vain else "")
+        case rec.CheckpointSeen():
+            more = f", {record.left} more are waited for" if record.left else ""
+            yield tell(Kind.CHANGED, f"request {record.request}: a checkpoint is complete ({record.where}){more}")
+        case rec.FaultSeen():
+            yield tell(Kind.FAILED, fault(record), "devices", "fault ", weight="bad")
+        case rec.TroubleSeen():
+            yield tell(Kind.FAILED, record.what, "ftrun", weight="bad")
+        case rec.HangSeen():
+            yield tell(Kind.FAILED, record.culprit or record.what, "hang detection", "hangs: ", weight="bad")
+            yield from (tell(Kind.DETAIL, line, "hang detection") for line in record.evidence)
+        case rec.HangEnded():
+            yield tell(Kind.CHANGED, f"it went on: {record.what}", "hang detection")
+        case rec.CulpritSeen():
+            yield tell(Kind.FOUND, culprit(record), "comparison of ranks", weight="bad" if record.level == "Error" else "")
+            yield from (tell(Kind.DETAIL, line, "comparison of ranks") for line in record.evidence)
+        case rec.Diagnosed():
+            yield tell(Kind.FOUND, record.what, head="found: ", weight="bad")
+            yield from (tell(Kind.DETAIL, what, source) for source, what in _verdict(record) if what)
+        case rec.Advised():
+            yield tell(Kind.FOUND, f"{record.what}: {record.advice}")
+        case rec.Reinstated():
+            for node, why in record.nodes.items():
+                yield tell(Kind.CLEARED, f"{node} is not to blame: {why}", "verdict", weight="done")
+        case rec.ExperimentEnded():
+            yield tell(Kind.CLEARED, experiment(record), "experiment", weight="bad" if record.excluded else "done")
+        case rec.ProgramSaid():
+            rank = f"rank {record.rank}"
+            yield tell(Kind.SAID, f"{record.what} {record.text}".strip(), f"program, {rank}", f"{rank} says: ")
+        case rec.CallRead():
+            yield tell(Kind.DETAIL, record.words, "the script")
+        case rec.Drilled():
+            yield tell(Kind.ASKED, f"DRILL {record.fault} on {record.target}: {record.how}", "drill")
+        case rec.Signalled():
+            yield tell(Kind.ASKED, f"{record.signal}: {record.meaning}", "signal")
+        case rec.Requested():
+            yield tell(Kind.ASKED, f"request {record.number} of {record.by}: {in_words(record)}", "ftslurm control")
+        case rec.RequestAnswered():
+            yield tell(Kind.ASKED, f"request {record.number} was {'taken' if record.ok else 'refused'}: {record.text}")
+        case rec.RequestDone() if not record.ok:
+            yield tell(Kind.ASKED, f"request {record.number} could not be carried out: {record.text}")
+        case rec.Waiting() if record.what:
+            until = f", until {clock(record.until)} at the latest" if record.until else ""
+            yield tell(Kind.WAITED, f"wait for {record.what}{until}")
+        case rec.Decided():
+            cost = f" (costs one of {record.cost})" if record.cost else ""
+            yield tell(Kind.DECIDED, f"{record.rung}{cost}: {record.why}", weight="bad" if record.rung == Rung.FAIL else "done")
+        case rec.CarriedOut():
+            yield tell(Kind.DONE, record.what, head="done: " if record.ok else "FAILED: ", weight="done" if record.ok else "bad")
+        case rec.AttemptEnded():
+            yield tell(Kind.STOPPED, f"attempt {record.attempt} ended{f': {ranks}' if (ranks := exits(record.exits)) else ''}")
+        case rec.Finished() if outcome_of(record) is not Outcome.REQUEUED:
+            weight = "bad" if record.status else "done"
+            yield tell(Kind.ENDED, f"ended with status {record.status}: {record.what}", weight=weight)
+        case _:
+            pass
+
+
+def fault(f: rec.FaultSeen) -> str:
+    return f"{f.code} ({f.name}) on device {f.device} of {f.node}: {f.fault_class}"
+
+
+def exits(counts: Mapping[str, int]) -> str:
+    """How many ranks ended, and how."""
+    return ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(counts.items()))
+
+
+def culprit(c: rec.CulpritSeen) -> str:
+    ranks = ", ".join(map(str, c.ranks))
+    who = f"rank {ranks} on {', '.join(c.nodes)}" if ranks else "no rank in particular"
+    return f"{c.level} {c.sign}: {who}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
+
+
+def _slots(changed: rec.SlotsChanged) -> str:
+    if changed.filled:
+        new = ", ".join(f"{node} in slot {slot}" for slot, node in sorted(changed.filled.items()))
+        return f"from here on {new}: MA_SCHEDULE_CNT one more there, MA_PROC_START_CNT 1"
+    return f"from here on {counted(len(changed.nodes), 'node')}: {', '.join(changed.nodes)}"
+
+
+def _verdict(d: rec.Diagnosed) -> Iterator[tuple[str, str]]:
+    """(who told it, what)."""
+    if d.said:
+        place = f" ({d.place})" if d.place else ""
+        by_device = f"devices of {d.node}" if d.node and d.place else "verdict"
+        where = f"output of rank {d.rank} on {d.node}" if d.rank >= 0 else by_device
+        yield where, f"{d.said}{place}"
+    everywhere = ", the same everywhere" if d.program else ""
+    words = "; ".join(word for word in ((d.meaning, d.spread) if d.said else (d.what,)) if word)
+    sure = f"{d.signature}; worth another try: {d.retriable}; confidence: {d.confidence}{everywhere}"
+    yield "verdict", f"{d.error_class}: {words}; {sure}" if words else f"{d.error_class}: {sure}"
+    if d.because:
+        yield "verdict", f"by the rules: {', '.join(d.because)}"
+    for line in d.evidence:
+        if line not in d.what and line != d.said:
+            yield "verdict", line
+    for node, why in {**d.suspects, **d.blamed}.items():
+        yield "verdict", f"suspect: {why if node in why else f'{node}: {why}'}" if why not in d.evidence else ""
