@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.errors import WireError
-from ftslurm.model.messages.live import Live, from_record, to_record
+from ftslurm.model.messages.live import BOUNDS, Live
+from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.system.files import read_private
 
 REQUEST_BYTES = 4096
@@ -52,7 +53,7 @@ def ask(ledger: Path, request: dict[str, Any]) -> None:
 def read_live(ledger: Path) -> Live | None:
     """What ftrun wrote last; None if there is nothing, or it cannot be read."""
     try:
-        return from_record(json.loads(read_private(live_path(ledger), LIVE_BYTES)))
+        return from_plain(Live, json.loads(read_private(live_path(ledger), LIVE_BYTES)), BOUNDS)
     except (OSError, ValueError, RecursionError, WireError):
         return None
 
@@ -92,7 +93,7 @@ def write_live(ledger: Path, live: Live) -> None:
     """Raises: OSError."""
     path = live_path(ledger)
     new = path.with_suffix(f".{os.getpid()}.live-new")
-    data = json.dumps(to_record(live), separators=(",", ":")).encode()
+    data = json.dumps(to_plain(live), separators=(",", ":")).encode()
     with suppress(OSError):
         new.unlink()  # of one that was killed at it
     try:

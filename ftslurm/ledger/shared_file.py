@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ftslurm.errors import StateError
+from ftslurm.errors import StateError, WireError
 from ftslurm.model.folds.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, CleanUpTook, History
 from ftslurm.model.folds.node_memory import NodeCleared, NodeFailed, NodeLeft, NodeReinstated, Told
+from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.system.files import append, private_folder, read_private
 
 LOCK_TIMEOUT_S = 10.0
@@ -99,8 +100,6 @@ NODES_BYTES = 4 << 20
 # Lines of version 1 do not say whether a fact or only words were behind them, and count for nothing.
 VERSION = 2
 _KINDS: Mapping[str, type[Told]] = {"left": NodeLeft, "failed": NodeFailed, "reinstated": NodeReinstated, "cleared": NodeCleared}
-_BY_A_JOB = ("cluster", "node", "job", "why")
-_TEXTS = {"left": _BY_A_JOB, "failed": _BY_A_JOB, "reinstated": _BY_A_JOB, "cleared": ("cluster", "node")}
 
 
 class NodeMemory:
@@ -139,11 +138,10 @@ def _told_in(line: bytes) -> Told | None:
         body = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(body, dict) or body.get("v") != VERSION or str(body.get("kind")) not in _TEXTS:
+    if not isinstance(body, dict) or body.get("v") != VERSION or str(body.get("kind")) not in _KINDS:
         return None
-    at, texts = body.get("at"), [body.get(name, "") for name in _TEXTS[body["kind"]]]
-    if not (isinstance(at, (int, float)) and type(at) is not bool and 0 <= at < 1e12):
+    try:
+        told = from_plain(_KINDS[body["kind"]], body, Bounds(NODES_BYTES, real=1e12))
+    except WireError:
         return None
-    if any(type(text) is not str for text in texts) or not texts[1]:
-        return None
-    return _KINDS[body["kind"]](float(at), *texts)
+    return told if told.node else None

@@ -5,20 +5,19 @@ The four classes are those of C4D (Alibaba Cloud PAI, "Use C4D"): hung or slow, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from ftslurm.errors import WireError
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.messages.fields import real, text, whole
+from ftslurm.model.messages.fields import text
 from ftslurm.model.values import dataclass
 
 RANKS_MAX = 1 << 20
-GROUPS_MAX, SOCKETS_MAX, STAYS_MAX, RECENT_MAX, THREADS_MAX = 512, 256, 4096, 16, 16
-TEXT_MAX = 512
-COUNT_MAX = 1 << 62
+FOLDED_MAX = 1 << 16  # characters
+GROUPS_MAX, SOCKETS_MAX, THREADS_MAX = 512, 256, 16  # of one rank
 
 
 class ProcessState(str, Enum):
@@ -52,6 +51,42 @@ class Level(str, Enum):
     INFO = "Info"
 
 
+def fold(ranks: Iterable[int]) -> str:
+    """`0-3,8-14:2,20` for 0 1 2 3 8 10 12 14 20."""
+    left, parts = sorted(set(ranks)), []
+    while left:
+        step = left[1] - left[0] if len(left) > 1 else 1
+        end = 1
+        while end < len(left) and left[end] - left[end - 1] == step:
+            end += 1
+        if end < 3 and step > 1:
+            end = 1
+        parts.append(_run(left[0], left[end - 1], step))
+        left = left[end:]
+    return ",".join(parts)
+
+
+def _run(first: int, last: int, step: int) -> str:
+    return str(first) if first == last else f"{first}-{last}" + (f":{step}" if step > 1 else "")
+
+
+@lru_cache(maxsize=4096)  # the members of a group come from each of them; one tuple serves all
+def unfold(text: str) -> tuple[int, ...]:
+    """The inverse of `fold`. Raises: WireError."""
+    found: list[int] = []
+    try:
+        for part in text.split(",") if text else ():
+            run, _, step = part.partition(":")
+            first, _, last = run.partition("-")
+            span = range(int(first), int(last or first) + 1, int(step or 1))
+            if span.start < 0 or span.stop > RANKS_MAX + 1 or len(found) + len(span) > RANKS_MAX:
+                raise ValueError("too many ranks")
+            found.extend(span)
+    except ValueError as error:
+        raise WireError(f"`{text[:80]}` is not a list of ranks: {error}") from None
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupView:
     """A process group as one member sees it.
@@ -60,6 +95,9 @@ class GroupView:
     completed: of these, None if the rank cannot tell. started: begun on the device, None if there is none.
     operation: name and size of the earliest collective in flight. recent: of the last ones entered, the newest last.
     """
+
+    # As JSON knows them; the readers of other processes' messages take them from here (model/plain.py).
+    plain_forms: ClassVar[Any] = {"members": (fold, lambda folded: unfold(text(folded, FOLDED_MAX, "a list of ranks")))}
 
     key: str
     members: Collection[int]
@@ -198,212 +236,3 @@ class EntryTimes:
     key: str
     first: int
     times_ns: tuple[int, ...]
-
-
-# --- ranks as text
-
-
-def fold(ranks: Iterable[int]) -> str:
-    """`0-3,8-14:2,20` for 0 1 2 3 8 10 12 14 20."""
-    left, parts = sorted(set(ranks)), []
-    while left:
-        step = left[1] - left[0] if len(left) > 1 else 1
-        end = 1
-        while end < len(left) and left[end] - left[end - 1] == step:
-            end += 1
-        if end < 3 and step > 1:
-            end = 1
-        parts.append(_run(left[0], left[end - 1], step))
-        left = left[end:]
-    return ",".join(parts)
-
-
-def _run(first: int, last: int, step: int) -> str:
-    return str(first) if first == last else f"{first}-{last}" + (f":{step}" if step > 1 else "")
-
-
-@lru_cache(maxsize=4096)  # the members of a group come from each of them; one tuple serves all
-def unfold(text: str) -> tuple[int, ...]:
-    """The inverse of `fold`. Raises: WireError."""
-    found: list[int] = []
-    try:
-        for part in text.split(",") if text else ():
-            run, _, step = part.partition(":")
-            first, _, last = run.partition("-")
-            span = range(int(first), int(last or first) + 1, int(step or 1))
-            if span.start < 0 or span.stop > RANKS_MAX + 1 or len(found) + len(span) > RANKS_MAX:
-                raise ValueError("too many ranks")
-            found.extend(span)
-    except ValueError as error:
-        raise WireError(f"`{text[:80]}` is not a list of ranks: {error}") from None
-    return tuple(found)
-
-
-# --- over the wire: what an agent knows of its ranks, to the controller
-
-_OF_A_RANK = "a value of a rank's state"
-
-
-def view_record(view: RankView) -> dict[str, Any]:
-    """JSON-able, without what is at its default."""
-    status = view.exit_status
-    record = {
-        "rank": view.rank,
-        "node": view.node,
-        "process": view.process.value,
-        "wchan": view.wchan,
-        "beside": list(view.beside),
-        "exit": [status.code, status.signal] if status else None,
-        "ended": view.ended_at,
-        "main_fresh": view.main_fresh,
-        "gil_held": view.gil_held,
-        "cpu": view.cpu_percent,
-        "io": view.io_bytes_s,
-        "children": view.children,
-        "groups": [[g.key, fold(g.members), g.entered, g.completed, g.started, g.operation, list(g.recent)] for g in view.groups],
-        "inside": _stay_record(view.inside),
-        "exact": view.exact,
-        "stack_inside": view.stack_inside,
-        "sockets": [[s.local, s.remote, s.trouble, s.queued_bytes, s.retries] for s in view.sockets[:SOCKETS_MAX]],
-        "probed": view.probed,
-        "left": view.left or None,
-        "idle": view.idle_s,
-        "device": view.device_busy,
-        "hidden": view.hidden_groups or None,
-        "polls": view.polls_s,
-        "wakes": view.wakes_s,
-        "beside_wakes": view.beside_wakes_s,
-    }
-    # Not `in (..., False)`: rank 0 is equal to False.
-    return {name: value for name, value in record.items() if not (value is None or value == "" or value == [])}
-
-
-def _stay_record(stay: CurrentCall | None) -> list[Any] | None:
-    return [stay.operation, stay.group, stay.number, stay.for_s, stay.peer, stay.point_to_point] if stay else None
-
-
-def parse_view(record: Any) -> RankView:
-    """What `view_record` made. Raises: WireError."""
-    if not isinstance(record, Mapping):
-        raise WireError("a rank's state that is not an object")
-    try:
-        process = ProcessState(record.get("process"))
-    except ValueError as error:
-        raise WireError(f"a rank's state: {error}") from None
-    ended = _items(record.get("exit"), 2, 2)
-    return RankView(
-        rank=_whole(record.get("rank"), RANKS_MAX),
-        node=_words(record.get("node")),
-        process=process,
-        wchan=_words(record.get("wchan", "")),
-        beside=tuple(_words(each) for each in _items(record.get("beside"), 0, THREADS_MAX)),
-        exit_status=ExitStatus(_whole(ended[0], 255), _whole(ended[1], 127)) if ended else None,
-        ended_at=_amount(record.get("ended")),
-        main_fresh=_truth(record.get("main_fresh")),
-        gil_held=_truth(record.get("gil_held")),
-        cpu_percent=_amount(record.get("cpu")),
-        io_bytes_s=_amount(record.get("io")),
-        children=_whole(record.get("children", 0)),
-        groups=tuple(_parse_group(group) for group in _items(record.get("groups"), 0, GROUPS_MAX)),
-        inside=_parse_stay(record.get("inside")),
-        exact=record.get("exact") is True,
-        stack_inside=_truth(record.get("stack_inside")),
-        sockets=tuple(_parse_socket(socket) for socket in _items(record.get("sockets"), 0, SOCKETS_MAX)),
-        probed=record.get("probed") is True,
-        left=record.get("left") is True,
-        idle_s=_amount(record.get("idle")),
-        device_busy=_truth(record.get("device")),
-        hidden_groups=_whole(record.get("hidden", 0)),
-        polls_s=_amount(record.get("polls")),
-        wakes_s=_amount(record.get("wakes")),
-        beside_wakes_s=_amount(record.get("beside_wakes")),
-    )
-
-
-def _parse_group(record: Any) -> GroupView:
-    key, members, entered, completed, started, operation, recent = _items(record, 7, 7) or _nothing("a group")
-    return GroupView(
-        _words(key), unfold(_words(members, 1 << 16)), _whole(entered), _maybe(completed), _maybe(started), _words(operation),
-        tuple(_words(each) for each in _items(recent, 0, RECENT_MAX)),
-    )  # fmt: skip
-
-
-def _parse_stay(record: Any) -> CurrentCall | None:
-    if record is None:
-        return None
-    operation, group, number, for_s, peer, direct = _items(record, 6, 6) or _nothing("a stay")
-    return CurrentCall(
-        _words(operation), _words(group), _whole(number), _amount(for_s) or 0.0,
-        None if peer is None else _whole(peer, RANKS_MAX), direct is True,
-    )  # fmt: skip
-
-
-def _parse_socket(record: Any) -> Socket:
-    local, remote, trouble, queued, retries = _items(record, 5, 5) or _nothing("a socket")
-    return Socket(_words(local), _words(remote), _words(trouble), _whole(queued), _whole(retries))
-
-
-def waits_record(waits: WaitTimes) -> dict[str, Any]:
-    stays = [[stay.key, stay.first, list(stay.stays_us)] for stay in waits.stays]
-    return {
-        "rank": waits.rank, "node": waits.node, "count": waits.count, "outside": waits.outside_s, "inside": waits.inside_s,
-        "stays": stays, "sent": waits.sent_mb, "busy": waits.busy_ms,
-    }  # fmt: skip
-
-
-def parse_waits(record: Any) -> WaitTimes:
-    """What `waits_record` made. Raises: WireError."""
-    if not isinstance(record, Mapping):
-        raise WireError("a rank's waits that are not an object")
-    stays = []
-    for item in _items(record.get("stays"), 0, GROUPS_MAX):
-        key, first, times = _items(item, 3, 3) or _nothing("a group's stays")
-        stays.append(CallDurations(_words(key), _whole(first), tuple(_whole(time) for time in _items(times, 0, STAYS_MAX))))
-    return WaitTimes(
-        _whole(record.get("rank"), RANKS_MAX), _words(record.get("node")), _whole(record.get("count")),
-        _amount(record.get("outside")) or 0.0, _amount(record.get("inside")) or 0.0, tuple(stays),
-        _amount(record.get("sent")), _amount(record.get("busy")),
-    )  # fmt: skip
-
-
-def enters_record(enters: EntryTimes) -> list[Any]:
-    return [enters.rank, enters.node, enters.key, enters.first, list(enters.times_ns)]
-
-
-def parse_enters(record: Any) -> EntryTimes:
-    """What `enters_record` made. Raises: WireError."""
-    rank, node, key, first, times = _items(record, 5, 5) or _nothing("a rank's enter times")
-    numbers = tuple(_whole(time) for time in _items(times, 0, STAYS_MAX))
-    return EntryTimes(_whole(rank, RANKS_MAX), _words(node), _words(key), _whole(first), numbers)
-
-
-def _items(value: Any, low: int, high: int) -> Sequence[Any]:
-    if value is None:
-        return ()
-    if not isinstance(value, (list, tuple)) or not low <= len(value) <= high:
-        raise WireError("a list of the wrong length in a rank's state")
-    return value
-
-
-def _nothing(what: str) -> Sequence[Any]:
-    raise WireError(f"{what} that is none")
-
-
-def _words(value: Any, limit: int = TEXT_MAX) -> str:
-    return text(value, limit, _OF_A_RANK)
-
-
-def _whole(value: Any, high: int = COUNT_MAX) -> int:
-    return whole(value, 0, high, _OF_A_RANK)
-
-
-def _maybe(value: Any) -> int | None:
-    return None if value is None else _whole(value)
-
-
-def _amount(value: Any) -> float | None:
-    return None if value is None else real(value, 1e15, _OF_A_RANK)
-
-
-def _truth(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None

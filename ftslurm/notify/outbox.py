@@ -16,7 +16,8 @@ from contextlib import suppress
 from hashlib import blake2s
 from pathlib import Path
 
-from ftslurm.errors import StateError
+from ftslurm.errors import StateError, WireError
+from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.text import counted, cut, visible
 from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder, read_private
@@ -50,21 +51,16 @@ class Notice:
 
 
 def to_json(notice: Notice) -> str:
-    return json.dumps({name: getattr(notice, name) for name in Notice.__match_args__})
+    return json.dumps(to_plain(notice))
 
 
 def from_json(data: bytes) -> Notice | None:
     """None for what is none."""
     try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
+        notice = from_plain(Notice, json.loads(data), Bounds(MAX_BYTES))
+    except (ValueError, RecursionError, WireError):
         return None
-    if not isinstance(body, dict) or type(body.get("at")) not in (int, float) or body.get("kind") not in KINDS:
-        return None
-    texts = {name: body.get(name, "") for name in ("id", "job", "kind", "title", "text")}
-    if any(type(each) is not str for each in texts.values()):
-        return None
-    return Notice(at=float(body["at"]), **texts)
+    return notice if notice.kind in KINDS else None
 
 
 def shown(notice: Notice) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftslurm.errors import WireError
-from ftslurm.model.messages.fields import items, maybe, real, text, truth, whole
+from ftslurm.model.messages.fields import items, real, text, truth, whole
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,6 @@ from ftslurm.model.messages.fields import items, maybe, real, text, truth, whole
         (lambda value: real(value, 10.0), [0, 0.5, 9], [10, -0.1, math.nan, math.inf, "1", True, None]),
         (truth, [True, False], [0, 1, "true", None]),
         (lambda value: items(value, 2), [[], [1, "a"]], [[1, 2, 3], {"a": 1}, "ab", None]),
-        (maybe(truth), [True, None], [0]),
     ],
 )
 def test_a_value_is_taken_as_its_type_or_refused(check: Callable[[Any], Any], taken: list[Any], refused: list[Any]) -> None:

@@ -9,17 +9,16 @@ import pytest
 
 from ftslurm.errors import WireError
 from ftslurm.model.messages.live import (
+    BOUNDS,
     DeviceLive,
     Live,
+    LiveReported,
     NodeLive,
     RankLive,
     TaskLive,
-    from_record,
-    live_message,
-    live_reported,
-    to_record,
 )
-from ftslurm.model.messages.wire import agent_report
+from ftslurm.model.messages.wire import agent_report, live_message
+from ftslurm.model.plain import from_plain, to_plain
 
 RANK = RankLive(9, 1, 3, 0.5, 120, 2.25, 3.125, ("step",), 1.5, 2048.0, 400, "allreduce", 0.125)
 DEVICE = DeviceLive("0.1", "npu", "faulty", ("80E01801",), 97.0, 41.5, 310.0)
@@ -35,24 +34,24 @@ def over_the_wire(value: Any) -> Any:
 
 def test_what_an_agent_tells_arrives_whole() -> None:
     found = agent_report(over_the_wire(live_message([RANK, RankLive(2, 2)], [DEVICE])))
-    assert found == live_reported(live_message([RANK, RankLive(2, 2)], [DEVICE]))
-    assert getattr(found, "ranks")[0] == RANK and getattr(found, "devices") == (DEVICE,)
+    assert found == LiveReported((RANK, RankLive(2, 2)), (DEVICE,))
 
 
 def test_what_a_file_holds_is_read_back() -> None:
-    assert from_record(over_the_wire(to_record(LIVE))) == LIVE
+    assert from_plain(Live, over_the_wire(to_plain(LIVE)), BOUNDS) == LIVE
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"v": 2}, {"run": 3}, {"number": -1}, {"at": "now"}, {"at": float("nan")}, {"tasks": [[1, "n1"]]}, {"tasks": None},
-        {"tasks": [[1, "n1", "running", 1]]}, {"nodes": [["n1", 0.1, 0.1, [[1]], []]]}, {"nodes": {"n1": 1}}, {"stacks": ["a"]},
-        {"nodes": [["n1", None, None, [[1, 1, "x", *[None] * 4, [], None, None, None, "", None]], []]]},
+        {"run": 3}, {"number": -1}, {"at": "now"}, {"at": float("nan")}, {"tasks": [{"rank": 1, "node": "n1"}]}, {"tasks": None},
+        {"tasks": [{"rank": 1, "node": "n1", "state": "running", "connected": 1}]}, {"nodes": {"n1": 1}}, {"stacks": ["a"]},
+        {"nodes": [{"node": "n1", "heard_s": 0.1}]}, {"nodes": [{"node": "n1", "heard_s": None, "told_s": None, "ranks": [[1]]}]},
+        {"nodes": [{"node": "n1", "heard_s": None, "told_s": None, "ranks": [{"rank": 1, "task": 1, "beats": "x"}]}]},
     ],
 )  # fmt: skip
 def test_what_is_none_of_ours_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(WireError):
-        from_record({**over_the_wire(to_record(LIVE)), **change})
+        from_plain(Live, {**over_the_wire(to_plain(LIVE)), **change}, BOUNDS)
     with pytest.raises(WireError):
-        from_record([])
+        from_plain(Live, [], BOUNDS)

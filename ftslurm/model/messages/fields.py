@@ -5,7 +5,6 @@ name: what the value is called in the complaint. JSON's true and false are no nu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ftslurm.errors import WireError
@@ -45,11 +44,6 @@ def items(value: Any, most: int, name: str = A_VALUE) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
         raise WireError(f"{name} should be a list of up to {most} items")
     return value
-
-
-def maybe(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same where the value may be null."""
-    return lambda value: None if value is None else check(value)
 
 
 def _shown(value: Any) -> str:

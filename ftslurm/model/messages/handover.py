@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from typing import Any
 
+from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 
@@ -37,16 +37,9 @@ class HandoverPlan:
 
 
 def to_message(plan: HandoverPlan) -> dict[str, Any]:
-    return {"t": "will", **asdict(plan)}
+    return {"t": "will", **to_plain(plan)}
 
 
 def from_message(message: Mapping[str, Any]) -> HandoverPlan:
-    """Raises: KeyError, TypeError, ValueError when it is none of ours."""
-    plain = {field.name: message[field.name] for field in fields(HandoverPlan)}
-    settings = {name: _tuples(value) for name, value in plain["settings"].items()}
-    return HandoverPlan(**{**plain, "nodes": tuple(plain["nodes"]), "settings": Settings(**settings)})
-
-
-def _tuples(value: Any) -> Any:
-    """JSON knows lists only, the settings tuples."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+    """Raises: WireError when it is none of ours."""
+    return from_plain(HandoverPlan, dict(message), Bounds(1 << 16, signed=True))

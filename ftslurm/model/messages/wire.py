@@ -6,8 +6,8 @@ shim may be of another version, and a message that is nearly right is worse than
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 from ftslurm.errors import WireError
@@ -15,14 +15,8 @@ from ftslurm.model.collectives import (
     EntryTimes,
     RankView,
     WaitTimes,
-    enters_record,
-    parse_enters,
-    parse_view,
-    parse_waits,
-    view_record,
-    waits_record,
 )
-from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
+from ftslurm.model.devices import HealResult, ProbeAnswer
 from ftslurm.model.events import (
     BeatOverdue,
     DrillAsked,
@@ -44,7 +38,8 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Share
 from ftslurm.model.messages import fields
-from ftslurm.model.messages.live import LiveReported, StacksReported, live_reported
+from ftslurm.model.messages.live import BOUNDS, DeviceLive, LiveReported, RankLive, StacksReported
+from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece
@@ -196,74 +191,55 @@ def agent_report(message: Message) -> AgentReport:
 
     attempt: see the events; an agent that watches nobody yet says 0.
     """
-    match _text(message, "t", 20):
+    match what := _text(message, "t", 20):
         case "devices":
-            reports = tuple(_device(report) for report in _list(message, "reports"))
-            answer = ProbeAnswer(reports, _text(message, "error", 4096))
+            answer = from_plain(ProbeAnswer, dict(message), _BOUNDS)
             return DevicesReported(answer, bool(message.get("asked")), _counts(message, "there"))
-        case "healed":
-            return HealingReported(tuple(_heal_result(result) for result in _list(message, "results")))
-        case "quiet":
-            return QuietReported(_seconds(message, "quiet_s"), _text(message, "what", 4096), _number(message, "attempt"))
-        case "use":
-            unchanged = None if message.get("unchanged") is None else fields.truth(message["unchanged"], "`unchanged`")
-            return UseReported(unchanged, _text(message, "what", 4096), _number(message, "attempt"))
-        case "overdue":
-            return BeatOverdue(_number(message, "rank"), _text(message, "why", 1000), _number(message, "attempt"))
-        case "said":
-            words = tuple(_short(word, 4096) for word in _list(message, "words"))
-            place = _number(message, "place") if "place" in message else 0
-            return ProgramSaid(_number(message, "rank"), _text(message, "what", 32), words, _number(message, "attempt"), place)
         case "stall":
             return StallSeen(
                 "", _number(message, "probed"), _seconds(message, "stalled_s"), _seconds(message, "paused_s"),
                 message.get("begun") is True, _maybe_seconds(message, "usual_s"), _stage(message), message.get("reports") is True,
                 _number(message, "left"), _seconds(message, "meets_s"), _number(message, "attempt"),
             )  # fmt: skip
-        case "compared":
-            waits = tuple(parse_waits(item) for item in _list(message, "waits"))
-            enters = tuple(parse_enters(item) for item in _list(message, "enters"))
-            return RanksCompared("", waits, enters, _number(message, "attempt"))
         case "stage":
             return StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
-        case "progress":
-            beats, saved = (_number(message, name) if name in message else 0 for name in ("beats", "saved"))
-            saving_s = _seconds(message, "saving_s") if "saving_s" in message else 0.0
-            return Progressed("", _number(message, "step"), _number(message, "attempt"), beats, saved, saving_s)
         case "alive":
             return RanksAlive("", dict(_sign_of_life(item) for item in _list(message, "ranks")), _number(message, "attempt"))
         case "live":
-            return live_reported(message)
+            return from_plain(LiveReported, dict(message), BOUNDS)
         case "stacks":
             return StacksReported(_text(message, "asked", 64), _text(message, "text", EVIDENCE_MAX))
         case "evidence":
-            views = tuple(parse_view(view) for view in (_list(message, "views") if "views" in message else ()))
+            views = tuple(from_plain(RankView, view) for view in (_list(message, "views") if "views" in message else ()))
             return EvidenceReported(_text(message, "text", EVIDENCE_MAX), views, _number(message, "attempt"))
-        case other:
-            raise WireError(f"an agent sent an unknown message `{other}`")
+        case _ if kind := _BY_FIELDS.get(what):
+            if "attempt" in kind.__match_args__:
+                _number(message, "attempt")
+            report: AgentReport = from_plain(kind, {**message, "node": ""}, _BOUNDS)
+            return report
+        case _:
+            raise WireError(f"an agent sent an unknown message `{what}`")
+
+
+# Messages that say a value, field by field.
+_BY_FIELDS: Mapping[str, Any] = {
+    "healed": HealingReported, "quiet": QuietReported, "use": UseReported, "overdue": BeatOverdue, "said": ProgramSaid,
+    "compared": RanksCompared, "progress": Progressed,
+}  # fmt: skip
+_BOUNDS = Bounds(4096)
 
 
 def devices_message(answer: ProbeAnswer, asked: bool, there: Mapping[str, int] | None = None) -> dict[str, Any]:
-    reports = [
-        {
-            "device": report.device,
-            "kind": report.kind,
-            "health": report.health.value,
-            "severity": report.severity.value,
-            "codes": list(report.codes),
-            "detail": report.detail[:1000],
-        }
-        for report in answer.reports
-    ]
-    return {"t": "devices", "reports": reports, "error": answer.error[:1000], "asked": asked, "there": there or {}}
+    reports = tuple(replace(report, detail=report.detail[:1000]) for report in answer.reports)
+    return {"t": "devices", "reports": to_plain(reports), "error": answer.error[:1000], "asked": asked, "there": there or {}}
 
 
 def healed_message(results: tuple[HealResult, ...]) -> dict[str, Any]:
-    return {"t": "healed", "results": [{"device": r.device, "healed": r.healed, "how": r.how[:1000]} for r in results]}
+    return {"t": "healed", "results": to_plain(tuple(replace(result, how=result.how[:1000]) for result in results))}
 
 
 def evidence_message(text: str, views: Iterable[RankView] = ()) -> dict[str, Any]:
-    return {"t": "evidence", "text": text[:EVIDENCE_MAX], "views": [view_record(view) for view in views]}
+    return {"t": "evidence", "text": text[:EVIDENCE_MAX], "views": to_plain(tuple(views))}
 
 
 def alive_message(signs: Mapping[int, tuple[float, str]]) -> dict[str, Any]:
@@ -277,8 +253,11 @@ def stall_message(stall: StallSeen) -> dict[str, Any]:
 
 
 def compared_message(waits: Iterable[WaitTimes], enters: Iterable[EntryTimes]) -> dict[str, Any]:
-    told = [waits_record(each) for each in waits]
-    return {"t": "compared", "waits": told, "enters": [enters_record(each) for each in enters]}
+    return {"t": "compared", "waits": to_plain(tuple(waits)), "enters": to_plain(tuple(enters))}
+
+
+def live_message(ranks: Sequence[RankLive], devices: Sequence[DeviceLive]) -> dict[str, Any]:
+    return {"t": "live", **to_plain(LiveReported(tuple(ranks), tuple(devices)))}
 
 
 def start_message(
@@ -326,30 +305,11 @@ def _drill(message: Message) -> DrillAsked:
 # --- fields
 
 
-def _device(report: Any) -> DeviceReport:
-    if not isinstance(report, Mapping):
-        raise WireError("a device report that is not an object")
-    try:
-        health, severity = DeviceHealth(_text(report, "health", 32)), Severity(_text(report, "severity", 32))
-    except ValueError as error:
-        raise WireError(f"a device report: {error}") from None
-    codes = tuple(_short(code, 64) for code in _list(report, "codes"))
-    return DeviceReport(
-        _text(report, "device", 64), _text(report, "kind", 32), health, severity, codes, _text(report, "detail", 4096)
-    )
-
-
 def _piece(piece: Any) -> Piece:
     """`[at, stream, text]`."""
     if not isinstance(piece, list) or len(piece) != 3 or piece[1] not in ("out", "err"):
         raise WireError("a piece of output that is none")
     return Piece(_seconds({"at": piece[0]}, "at"), piece[1], _short(piece[2], _PIECE_MAX))
-
-
-def _heal_result(result: Any) -> HealResult:
-    if not isinstance(result, Mapping) or not any(result.get("healed") is known for known in (True, False, None)):
-        raise WireError("a heal result that is none")
-    return HealResult(_text(result, "device", 64), result.get("healed"), _text(result, "how", 4096))
 
 
 def _text(message: Message, name: str, limit: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.model.collectives import ProcessState, RankView, parse_view, view_record
+from ftslurm.model.collectives import ProcessState, RankView
+from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.policies.hang.proof import NOBODY, doubt, waits_beyond
 from ftslurm.policies.hang.whohangs import who_hangs
 from tests.policies.hang.test_whohangs import rank, waiting
@@ -81,4 +82,4 @@ def test_where_nobody_is_named_nothing_is_proven() -> None:
 
 def test_what_it_is_judged_by_comes_over_the_wire() -> None:
     view = rank(0, wchan="futex_do_wait", beside=("wait_woken",))
-    assert waits_beyond(parse_view(view_record(view)))
+    assert waits_beyond(from_plain(RankView, to_plain(view)))

@@ -17,11 +17,8 @@ from ftslurm.model.collectives import (
     Kind,
     Level,
     WaitTimes,
-    enters_record,
-    parse_enters,
-    parse_waits,
-    waits_record,
 )
+from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.policies.hang.slow import SlowMemory, Window, between_enters, see, see_enters, steady_means, window
 
 STEP_S = 0.020
@@ -199,8 +196,8 @@ def test_the_steady_means() -> None:
 
 def test_over_the_wire() -> None:
     waits = WaitTimes(3, "n1", 61, 0.5, 0.25, (CallDurations("world", 9, (1, 2, 3)),), 1.5, None)
-    assert parse_waits(json.loads(json.dumps(waits_record(waits)))) == waits
-    assert parse_enters(json.loads(json.dumps(enters_record(enters(1, 3.0))))) == enters(1, 3.0)
-    for hostile in (None, {}, {"rank": -1}, [1, "n", "k", 1, ["x"]], [1, 2], {**waits_record(waits), "stays": [["k", 1]]}):
+    assert from_plain(WaitTimes, json.loads(json.dumps(to_plain(waits)))) == waits
+    assert from_plain(EntryTimes, json.loads(json.dumps(to_plain(enters(1, 3.0))))) == enters(1, 3.0)
+    for hostile in (None, {}, [1, "n"], {**to_plain(waits), "rank": -1}, {**to_plain(waits), "stays": [["k", 1]]}):
         with pytest.raises(WireError):
-            parse_waits(hostile) if not isinstance(hostile, list) else parse_enters(hostile)
+            from_plain(WaitTimes, hostile)

@@ -21,11 +21,10 @@ from ftslurm.model.collectives import (
     RankView,
     Socket,
     fold,
-    parse_view,
     unfold,
-    view_record,
 )
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from tests.hang.simulated import missing_ranks, trial
 
@@ -465,28 +464,28 @@ def test_simulated_jobs(shape: tuple[int, int, int], count: int, capsys: pytest.
 
 def test_over_the_wire_nothing_is_lost() -> None:
     case = trial(random.Random(3), (2, 2, 2))
-    back = [parse_view(json.loads(json.dumps(view_record(view)))) for view in case.views]
+    back = [from_plain(RankView, json.loads(json.dumps(to_plain(view)))) for view in case.views]
     assert who_hangs(back) == who_hangs(case.views)
     full = replace(
         ended(2, signal=9), sockets=sockets(("1.2.3.4:5", "6.7.8.9:10", "unread")), inside=CurrentCall("send", "g", 3, 1.5, 4, True),
         stack_inside=True, exact=True, ended_at=5.5, children=3, polls_s=20.0,
     )  # fmt: skip
-    assert parse_view(json.loads(json.dumps(view_record(full)))) == full
+    assert from_plain(RankView, json.loads(json.dumps(to_plain(full)))) == full
 
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["running", "0-3", "n0"]),
     lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.sampled_from(
-        ["rank", "node", "process", "groups", "inside", "sockets", "exit", "cpu", "children", "wchan"]), inner, max_size=6),
+        ["rank", "node", "process", "groups", "inside", "sockets", "exit_status", "key", "members", "entered", "operation", "group", "number"]), inner, max_size=6),
     max_leaves=12,
 )  # fmt: skip
 
 
-@given(anything, st.sampled_from(["groups", "inside", "sockets", "exit", "cpu", "children", "wchan", "ended"]))
+@given(anything, st.sampled_from(["groups", "inside", "sockets", "exit_status", "cpu_percent", "children", "wchan", "ended_at"]))
 def test_whatever_comes_over_the_wire_is_checked(value: object, member: str) -> None:
     for record in (value, {"rank": 1, "node": "n0", "process": "running", member: value}):
         try:
-            parse_view(record)
+            from_plain(RankView, record)
         except WireError:
             pass
 

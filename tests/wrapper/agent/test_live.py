@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ftslurm.model.collectives import CurrentCall, GroupView, RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Utilisation
-from ftslurm.model.messages.live import LiveReported, live_reported
+from ftslurm.model.messages.live import LiveReported
+from ftslurm.model.messages.wire import agent_report
 from ftslurm.sdk.page import Page, claim
 from ftslurm.wrapper.agent.live import Glance
 from tests.wrapper.test_agent import folder as folder
@@ -47,7 +48,7 @@ def test_steps_beats_and_work_of_each_rank(folder: Path) -> None:
         now = glance.wakes_at
         assert now is not None
         (message,) = glance.turn(now, (VIEW,), ())
-        return live_reported(message)
+        return agent_report(message)
 
     VIEW = RankView(
         3,
@@ -81,7 +82,7 @@ def test_ranks_below_one_task_are_rows_of_their_own(folder: Path) -> None:
     now = time.monotonic()
     glance.want(30.0, 2.0, now)
     (message,) = glance.turn(now, (), ())
-    assert [(one.rank, one.task, one.step, one.cores) for one in live_reported(message).ranks] == [
+    assert [(one.rank, one.task, one.step, one.cores) for one in agent_report(message).ranks] == [
         (0, 0, 5, None),
         (1, 0, 6, None),
     ]
@@ -97,7 +98,7 @@ def test_devices_are_asked_seldom_and_only_while_it_is_wanted() -> None:
     glance = Glance(use, Below())
     reports = (DeviceReport("0", "gpu", DeviceHealth.GOOD), DeviceReport("1", "gpu", DeviceHealth.FAULTY, codes=("79",)))
     glance.want(5.0, 1.0, 100.0)
-    devices = [live_reported(glance.turn(100.0 + second, (), reports)[0]).devices for second in range(5)][-1]
+    devices = [agent_report(glance.turn(100.0 + second, (), reports)[0]).devices for second in range(5)][-1]
     assert [(one.device, one.health, one.percent) for one in devices] == [("0", "good", 97.0), ("1", "faulty", None)]
     assert len(asked) == 2
     assert glance.turn(105.0, (), reports) == [] and glance.wakes_at is None

@@ -1,0 +1,152 @@
+"""Values as JSON knows them, and back, by the types of their fields.
+
+What is read was written by another process: maybe of another version, maybe hostile. What does not fit its type is refused; a
+field that is not there is at its default, and one that is not known is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ftslurm.errors import WireError
+from ftslurm.model.values import dataclass
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """text: characters. whole, real: numbers are below; signed: may they be negative?"""
+
+    text: int
+    whole: int = 1 << 62
+    real: float = 1e15
+    signed: bool = False
+
+
+OF_A_RANK = Bounds(512)
+
+
+def to_plain(value: Any) -> Any:
+    """For `from_plain`: objects without the fields that are at their defaults."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        own = getattr(type(value), "plain_forms", {})
+        given = ((field, getattr(value, field.name)) for field in fields(value))
+        return {
+            field.name: own[field.name][0](item) if field.name in own else to_plain(item)
+            for field, item in given
+            if field.default is MISSING or item != field.default
+        }
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def from_plain(kind: type[T], plain: Any, bounds: Bounds = OF_A_RANK) -> T:
+    """What `to_plain` made of a value of this kind. Raises: WireError."""
+    read: Reader = _reader(kind, bounds)  # type: ignore[arg-type]  # types are hashable
+    made: T = read(plain)
+    return made
+
+
+@cache
+def _reader(hint: Any, bounds: Bounds) -> Reader:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (inner,) = (_reader(each, bounds) for each in args if each is not NoneType)
+        return lambda plain: None if plain is None else inner(plain)
+    if origin is tuple:
+        if args[-1] is Ellipsis:
+            return partial(_listed, _reader(args[0], bounds))
+        return partial(_row, [_reader(each, bounds) for each in args])
+    if origin is not None and issubclass(origin, Mapping):
+        return partial(_table, _reader(args[0], bounds), _reader(args[1], bounds))
+    if isinstance(hint, type) and is_dataclass(hint):
+        return partial(_built, hint, bounds)
+    return partial(_member, hint) if issubclass(hint, Enum) else partial(_SIMPLE[hint], bounds)
+
+
+def _built(kind: type, bounds: Bounds, plain: Any) -> Any:
+    if not isinstance(plain, dict):
+        raise _refused(kind.__name__, plain)
+    given = {name: read(plain[name]) for name, read in _fields(kind, bounds).items() if name in plain}
+    try:
+        return kind(**given)
+    except TypeError as error:  # a field without default is missing
+        raise WireError(f"{kind.__name__}: {error}") from None
+
+
+@cache
+def _fields(kind: type, bounds: Bounds) -> Mapping[str, Reader]:
+    """To find the types out takes longer than to read a value."""
+    hints, own = get_type_hints(kind), getattr(kind, "plain_forms", {})
+    names = [field.name for field in fields(kind)]
+    return {name: own[name][1] if name in own else _reader(hints[name], bounds) for name in names}
+
+
+def _listed(each: Reader, plain: Any) -> tuple[Any, ...]:
+    if not isinstance(plain, list):
+        raise _refused("a list", plain)
+    return tuple(each(item) for item in plain)
+
+
+def _row(readers: list[Reader], plain: Any) -> tuple[Any, ...]:
+    if not isinstance(plain, list) or len(plain) != len(readers):
+        raise _refused(f"a list of {len(readers)}", plain)
+    return tuple(read(item) for read, item in zip(readers, plain, strict=True))
+
+
+def _table(name: Reader, item: Reader, plain: Any) -> dict[Any, Any]:
+    if not isinstance(plain, dict):
+        raise _refused("a table", plain)
+    return {name(key): item(value) for key, value in plain.items()}
+
+
+def _member(kind: type[Enum], plain: Any) -> Enum:
+    try:
+        return kind(plain)
+    except ValueError:
+        raise _refused(f"one of {kind.__name__}", plain) from None
+
+
+def _text(bounds: Bounds, plain: Any) -> str:
+    if not isinstance(plain, str) or len(plain) > bounds.text:
+        raise _refused(f"a text of up to {bounds.text} characters", plain)
+    return plain
+
+
+def _whole(bounds: Bounds, plain: Any) -> int:
+    """JSON's true and false are no numbers, though Python's are."""
+    if type(plain) is not int or not (-bounds.whole if bounds.signed else -1) < plain < bounds.whole:
+        raise _refused("a whole number", plain)
+    return plain
+
+
+def _real(bounds: Bounds, plain: Any) -> float:
+    """None of JSON's NaN and Infinity."""
+    if type(plain) not in (int, float) or not (-bounds.real if bounds.signed else 0) <= plain <= bounds.real:
+        raise _refused("a number", plain)
+    return float(plain)
+
+
+def _truth(bounds: Bounds, plain: Any) -> bool:
+    if not isinstance(plain, bool):
+        raise _refused("true or false", plain)
+    return plain
+
+
+_SIMPLE: Mapping[type, Callable[[Bounds, Any], Any]] = {str: _text, int: _whole, float: _real, bool: _truth}
+
+
+def _refused(wanted: str, plain: Any) -> WireError:
+    """Of what is nested only its kind is said: printing it could end in a RecursionError."""
+    shown = repr(plain)[:40] if plain is None or isinstance(plain, (str, float, bool)) else type(plain).__name__
+    return WireError(f"{wanted} was expected, not {shown}")
