@@ -12,7 +12,6 @@ from ftslurm.policies.diagnose.text.errors import complaint, error_before, last_
 from ftslurm.policies.diagnose.text.launchers import (
     LAST_CHARS,
     child_line,
-    signal_by_name,
     signal_line,
     tells_reason,
 )
@@ -47,7 +46,7 @@ def last_words(end: RankEnd) -> str:
     number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
     for said in _said(end):
         shown = signal_line(said, number)
-        found = shown or (child_line(said) or signal_by_name(said, number) if number else "")
+        found = shown or (child_line(said) if number else "")
         if found := found or told_error(said, reports=False) or told_error(said, reports=False, mild=True):
             return visible(f"; it printed: {found}")
     if last := next((line for text in _said(end) if (line := last_line(text))), ""):

@@ -18,10 +18,9 @@ from ftslurm.catalogs.scanner import asks
 from ftslurm.catalogs.vocabulary import SYSTEM, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.policies.diagnose.text.errors import told_error
 from ftslurm.policies.diagnose.text.launchers import only_reports, root_cause
 from ftslurm.policies.diagnose.text.lines import is_dealt_with, is_evidence, is_mild
-from ftslurm.policies.diagnose.text.traces import LOOKED_BYTES, Raised, outline, unstamped
+from ftslurm.policies.diagnose.text.traces import Raised, outline
 from ftslurm.policies.diagnose.text.values import MEANS
 from ftslurm.policies.diagnose.text.wording import is_refused, kind_of_error, kind_of_words, of_an_adapter
 
@@ -221,7 +220,7 @@ def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
     line = _with_message(hit.line, text, hit.offset)
     # A pattern that knows what stands below, or elsewhere, knows more than the type.
     announces = raised is not None and ((not raised.message and line is not hit.line) or _is_header(raised))
-    if raised and (announces or _goes_on(hit.line, text, hit.offset)):
+    if announces:
         pattern = replace(pattern, defers=True)
     if raised and pattern.id == "user-config" and _READS_DATA.search(raised.place):
         pattern = pattern.by("reads-data", error_class=ErrorClass.DATA, name="what should be a sample of the data cannot be read")
@@ -254,8 +253,6 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
     end = len(text) if end < 0 else end
     blank = text.find(b"\n\n", end, end + DETAIL_BYTES)
     until = blank if blank >= 0 else end + DETAIL_BYTES
-    if another := _BEGINS_ANOTHER.search(text, end, until):
-        until = another.start()
     for hit in hits[first:]:
         if hit.offset >= until:
             return False
@@ -266,10 +263,6 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
         if hit.offset < end or hit.pattern.role is Role.ROOT:
             return True
     return False
-
-
-# Another error is told from here, and not the message of the one above.
-_BEGINS_ANOTHER = re.compile(rb"\n(?:Traceback \(most recent|Exception ignored in|During handling of|The above exception)")
 
 
 def _says_why(raised: Raised) -> bool:
@@ -310,8 +303,6 @@ _PASSES_ON = re.compile(
 )
 # An exception whose words announce another's: `Process 0 terminated with the following error:`.
 _ANNOUNCES = re.compile(rb"(?i)\bfollowing (?:error|exception|traceback)s?\b\W*$")
-# A call that failed, by the number of its error only: the lines below may say what that means.
-_BY_CODE = re.compile(rb"\berror code is -?\d+\W*$")
 # How types are named that tell that another process is gone, of whatever library.
 _GONE = (
     r"(?:Worker|Actor|Node|Process|Executor|Engine|Server|Peer)(?:Died|Dead|Lost|Crashed|Killed|Gone)(?:Error|Exception)?"
@@ -341,19 +332,9 @@ def _unknown(raised: Raised, text: bytes) -> Finding:
     if line.startswith(b"terminate called") and raised.message and not line.endswith(raised.message.encode()):
         line += b" what(): " + raised.message.encode()
     pattern = unlisted(raised)
-    if _ANNOUNCES.search(line) or _goes_on(line, text, begin):
+    if _ANNOUNCES.search(line):
         pattern = replace(pattern, defers=True)
     return Finding(raised.offset, line, pattern, raised.place, is_mild(raised.logged), led_to=raised.led_to)
-
-
-def _goes_on(line: bytes, text: bytes, offset: int) -> bool:
-    """Does it tell its error by a number, and do the lines right below say in words what has failed?"""
-    end = text.find(b"\n", offset)
-    if end < 0 or _BY_CODE.search(line[-LOOKED_BYTES:]) is None:
-        return False
-    below = text[end : end + DETAIL_BYTES].strip().split(b"\n", DETAIL_LINES)[:DETAIL_LINES]
-    said = b"\n".join(unstamped(each.strip()) for each in below)
-    return told_error(said.decode(errors="replace"), reports=False, vaguely=False) != ""
 
 
 def unlisted(raised: Raised) -> Pattern:
@@ -403,6 +384,6 @@ def _is_header(raised: Raised) -> bool:
 
 
 def _article(raised: Raised) -> str:
-    if raised.kind in ("panic", "die"):
-        return "a panic" if raised.kind == "panic" else "an error"
+    if raised.kind == "panic":
+        return "a panic"
     return "an abort" if _ABORTS.search(raised.kind) else "an exception"

@@ -12,12 +12,10 @@ from typing import Any
 import re2
 
 from ftslurm.catalogs.scanner import asks
-from ftslurm.model.exits import signal_name
 
 # A launcher prints last, so its lines are at the end.
 LAST_CHARS = 16384
 LAST_LINES = 40
-_SIGNALS = {signal_name(number): number for number in range(1, 32)}
 _WORDS = {
     "Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7, "Illegal instruction": 4,
     "Floating point exception": 8, "Terminated": 15,
@@ -131,13 +129,6 @@ def signal_line(text: str, number: int) -> str:
     if reason := next((line.strip()[:SHOWN_CHARS] for line in lines if tells_reason(line, number)), ""):
         return reason
     return next((line.strip()[:SHOWN_CHARS] for line in lines if any(word in line for word in words)), "")
-
-
-def signal_by_name(text: str, number: int) -> str:
-    """The line in which a handler of the program's own names the signal: `*** SIGSEGV (@(nil))`; empty if none does."""
-    name = signal_name(number)
-    lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:] if number else []
-    return next((line.strip()[:SHOWN_CHARS] for line in lines if name in line), "")
 
 
 SHOWN_CHARS = 400

@@ -27,8 +27,6 @@ MESSAGE_CHARS = 300
 MAX_WRITERS = 64
 # An error after a trace's last frame comes at once; after so many lines in between the trace was cut off.
 PATIENCE_LINES = 40
-# A block of code between fences (```) that is longer has no end.
-FENCED_LINES, FENCED_BYTES = 200, 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +157,9 @@ _MARK = re2.compile(
         r"Traceback \(most recent call last\)", r'File \\?"[^"\n]{1,400}", line \d', "most recent call first", "above exception",
         "Exception ignored", r"\n[^\n]{0,80}[ \t]\^+[~^ ]*\r?\n", r"^\s*\^", r"\n\s+at ", r"\n\s+@ ", r"\npanic: ", "^panic: ",
         r"goroutine \d", "panicked at ", "stack backtrace", "Stacktrace:", "terminate called", r"\nframe #\d", r"\]: frame #\d",
-        "LoadError", "[Ee]xception in thread", "Caused by: ", r"\n\s+from \S+:\d+:in ", r"\.rb:\d+:in ", r"\n\s*#\d+ +0x",
+        "LoadError", "[Ee]xception in thread", "Caused by: ", r"\n\s*#\d+ +0x",
         "Check failure stack trace", "nested task error: ", "[Uu]nhandled [Tt]ask (?:ERROR|failure)",
-        r"\n\s*\d+ \| ", r"\n\s*--> ", r" line \d+\.\r?\n", r": line \d+: ", "```",
+        r"\n\s*\d+ \| ", r"\n\s*--> ", r": line \d+: ",
     )
     ).encode(),
     _OPTIONS,
@@ -209,7 +207,6 @@ _OTHER_LANGUAGE = _compiled(
     r"|^\s+@ +\S+|^\s+\[\d+\] .*(?:\(|$)|^\s+\[ ?\d+\] .*0x"  # glog, Julia, Open MPI
     r"|^goroutine \d+ \[|^\t?/\S+\.go:\d+|^created by |^[\w./*()-]{1,160}\(0x.*\)$"  # Go
     r"|^\s+\d+: +(?:0x[0-9a-f]+ - )?\S+|^\s+at /?\S+\.rs:\d+"  # Rust
-    r"|^\s+from \S+:\d+:in "  # Ruby
     r"|^frame #\d+: |^\s*#\d+ +0x[0-9a-f]+ |^\s*\d+ 0x[0-9a-f]{8,} "  # PyTorch's C++, gdb, UCX
 )
 # How lines of a frame begin that is drawn around a trace: its corners, and its side.
@@ -218,7 +215,6 @@ _BOXED_FRAME = _compiled(r"^\xe2\x94\x82 (\S{1,300}\.py):(\d{1,9}) in \S")
 _THROWS = _compiled(r"(?:^\s*|[:;] *)(?:raise|assert)\b")
 _CARET = _compiled(r"^[\s|:]*[~-]*\^[\^~\s-]*\S{0,40}$|^\s*~+\^*~*\s*$")
 _LISTING = _compiled(r"^\s*\d{0,6} \| |^\s*--> \S+:\d+|^\s*\.\.\. \|")
-_JS_FRAME = _compiled(r"\s{2,12}at (?:async )?\S")
 _JS_PLACE = _compiled(r"^(?:file://)?[\w@./-]{1,300}\.[cm]?[jt]sx?:\d+$")
 _LED_TO = _compiled(r"During handling of the above exception|direct cause of the following exception")
 _IGNORED = _compiled(r"^Exception ignored in|^--- Logging error ---|^Exception ignored on calling")
@@ -252,10 +248,7 @@ _ONE_LINE = tuple(
             2,
             0,
         ),
-        (b".rb:", r"^(?:\S{1,200}/)?([\w.-]{1,100}\.rb:\d+):in .{1,100}: (.{0,300}) \(([\w:]{2,100})\)$", "ruby", 2, 1),
         (b"Error: ", r"^((?:Uncaught )?[A-Z]\w{0,80}Error): (.{0,300})", "", 2, 0),
-        (b"Error: ", r"^(Error): (.{0,300})", "", 2, 0),
-        (b" line ", r"^(.{1,300}) at (\S{1,200}\.p[lm] line \d+)\.$", "die", 1, 2),
         (b": line ", r"^([\w./-]{1,200}: line \d+): (.{1,300})", "shell", 2, 1),
     )
 )
@@ -263,13 +256,6 @@ _ONE_LINE = tuple(
 _WRAPS = frozenset({"LoadError", "InitError"})
 _INNER = _compiled(r"^(?:LoadError: |InitError: )?(\w{1,80}(?:Error|Exception))(?:: |\(|:?$)(.{0,300})")
 _WHAT = _compiled(r"^\s*what\(\): +(.{0,300})")
-_PLACE_BELOW = (
-    _compiled(r"^\s+at [\w.$/<>]{1,200}\(([\w.]{1,80}:\d+)\)"),  # Java
-    _compiled(r"^\s+at (?:async )?(?:.{1,200} \()?(?:file://)?([\w@./-]{1,300}:\d+):\d+\)?$"),  # JavaScript
-    _compiled(r"^\s+(/\S{1,300}\.go:\d+)"),
-    _compiled(r"^\s+@ (?:\S+ )?(\S{1,300}\.jl:\d+)"),
-    _compiled(r"^\s+at (\S{1,300}\.rs:\d+)"),
-)
 _LIBRARY = _compiled(
     r"site-packages|dist-packages|/lib/python\d|/lib64/python\d|^<|/pyenv/versions|[/\\]torch[/\\]|[/\\]ftslurm[/\\]sdk[/\\]|\.pyx\b|/usr/lib|/rustc/|/node_modules/|^node:|/usr/local/go/"
     r"|\.julia/packages|^\./\w+\.jl|at (?:java|javax|jdk|sun|scala|org\.apache)[.\w]*[./]"
@@ -285,7 +271,6 @@ class _Writer:
     any: str = ""
     throws: bool = False  # the line of the program below the last frame raises
     left: int = 0  # lines that the trace may still take
-    fenced: int = 0  # so many more lines may stand in a block of code
     ignored: bool = False
     chain: bool = False  # the runtime has said that the next error comes of the one before
     last: int = -1  # number of its last error in `raised`
@@ -333,7 +318,7 @@ class _Walk:
         writer.here = start
         if margin := _GROUP_MARGIN.match(body):
             body = body[margin.end() :]
-        if self._quoted(writer, body, at, stop):
+        if self._quoted(writer, body, at):
             self._blank(at, stop)
         writer.left -= writer.left > 0
         writer.before = (at, stop)
@@ -358,14 +343,8 @@ class _Walk:
     def _blank(self, start: int, stop: int) -> None:
         self.said[start:stop] = b" " * (stop - start)
 
-    def _quoted(self, w: _Writer, body: bytes, at: int, stop: int) -> bool:
+    def _quoted(self, w: _Writer, body: bytes, at: int) -> bool:
         """Is the line a part of a trace that only quotes? Notes on the way what else it tells."""
-        if body.startswith(b"```"):
-            w.fenced = w.left = 0 if w.fenced or not self._is_closed(stop) else FENCED_LINES
-            return True
-        if w.fenced:
-            w.fenced -= 1
-            return True
         if body.startswith(_BOXES):
             return self._boxed(w, body)
         if b"File " in body and (frame := _FRAME.match(body)):
@@ -406,12 +385,6 @@ class _Walk:
         w.indent, w.own, w.any, w.left, w.below = 0, "", "", PATIENCE_LINES, -1
         if not w.chain:  # what led to it was logged together with it
             w.logged = self.text[w.before[0] : w.before[1]] if w.before[1] + 1 == w.here else b""
-
-    def _is_closed(self, stop: int) -> bool:
-        """Ends the block of code that a fence may open here? The next fence ends none if it names a language: of the block
-        that this one has ended, the beginning is lost."""
-        closing = self.text.find(b"```", stop, stop + FENCED_BYTES)
-        return closing >= 0 and not self.text[closing + 3 : closing + 4].isalpha()
 
     def _frame(self, w: _Writer, frame: re.Match[bytes]) -> None:
         if w.indent < 0:
@@ -455,7 +428,7 @@ class _Walk:
             w.left = PATIENCE_LINES
             return False
         if _OTHER_LANGUAGE.match(body):
-            self._below(w, body)
+            w.left = PATIENCE_LINES  # frames of an error that was told before them
             return True
         if _LISTING.match(body) or _JS_PLACE.match(body):
             w.left = max(w.left, 4)
@@ -469,38 +442,19 @@ class _Walk:
         self._one_line(w, body, at)
         return False
 
-    def _below(self, w: _Writer, body: bytes) -> None:
-        """A frame of an error that was told before it."""
-        w.left = PATIENCE_LINES
-        if w.below < 0 or self.raised[w.below].own:
-            return
-        for pattern in _PLACE_BELOW:
-            if found := pattern.match(body):
-                place = found.group(1)
-                mine = _LIBRARY.search(place) is None and _LIBRARY.search(body) is None
-                if mine or not self.raised[w.below].place:
-                    told = place.decode(errors="replace")
-                    self.raised[w.below] = replace(self.raised[w.below], place=told, own=mine)
-                return
-
-    def _frame_below(self, at: int) -> bool:
-        """JavaScript: a word that any program says is an error's type where its frames follow."""
-        end = self.text.find(b"\n", at)
-        return end >= 0 and _JS_FRAME.match(self.text, end + 1) is not None
-
     def _one_line(self, w: _Writer, body: bytes, at: int) -> None:
         """An error that is told in one line, before its frames or without any."""
         for literal, pattern, kind, message, place in _ONE_LINE:
             found = pattern.match(body) if literal in body else None
-            if found is None or (body.startswith(b"Error: ") and not self._frame_below(at)):
+            if found is None:
                 continue
             groups = ["", *(_text(group) for group in found.groups())]
-            name = {"": groups[1], "ruby": groups[-1]}.get(kind, kind)
+            name = kind or groups[1]
             if kind == "julia":
                 name = groups[1] or "ErrorException"
             if name in _WRAPS and (inner := _INNER.match(found.group(message))):
                 name, groups[message] = _text(inner.group(1)), _text(inner.group(2))
-            where = groups[place].replace(": line ", ":").replace(" line ", ":")
+            where = groups[place].replace(": line ", ":")
             if literal == _CAUSED_BY and w.below >= 0:
                 self.raised[w.below] = replace(self.raised[w.below], wraps=True)
             self._raise(w, Raised(at, name, groups[message][:MESSAGE_CHARS], where, bool(where)))
