@@ -57,7 +57,8 @@ class RankStarted:
 class RankExited:
     """The user command of one rank has ended, seen by its parent. at: Unix seconds on its node.
 
-    output: its last words, empty if it ended well. oom: the kernel has killed it, or a process of it, for want of memory.
+    output: its last words, empty if it ended well. oom: the kernel has killed it, or a process of it, for want of memory; None:
+    nobody knows.
     stopped: its shim had been told to stop it, so the status is no evidence.
     """
 
@@ -66,7 +67,7 @@ class RankExited:
     status: ExitStatus
     at: float
     output: tuple[Piece, ...] = ()
-    oom: bool = False
+    oom: bool | None = None
     stopped: bool = False
 
 

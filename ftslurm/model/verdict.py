@@ -76,7 +76,7 @@ class RankEnd:
     at: float = 0.0  # Unix seconds, 0 if not known
     stopped: bool = False  # it ended after it had been told to stop, so its status says nothing
     lost: bool = False  # its shim is silent
-    oom: bool = False  # the kernel says that it was killed for memory
+    oom: bool | None = None  # does the kernel say that it was killed for memory? None: it says nothing
     output: tuple[Piece, ...] = ()
     alive: float = 0.0  # when it last did IO or gave a sign of life, as far as its agent has seen, Unix seconds
     alive_by: str = ""  # which of them

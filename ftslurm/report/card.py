@@ -27,9 +27,8 @@ MAX_LINES = 8
 NARROW = 72
 # Length of one fact in a pipe, where lines are not wrapped. An exception's message may be as long as a page.
 MAX_CHARS = 300
-# In a terminal: the facts in the order in which they get another row while rows are left, and the most rows of one fact. A
-# message has its meaning as a shorter form, the others have none.
-_WANTS_ROOM = ("why", "again", "done", "what", "", "hint", "next", "where", "log")
+# In a terminal: the facts in the order in which they get another row while rows are left, and the most rows of one fact.
+_WANTS_ROOM = ("what", "why", "again", "done", "", "hint", "next", "where", "log")
 _MAX_ROWS = 3
 # Narrower than this nothing can be read.
 MIN_WIDTH = 40
@@ -55,12 +54,14 @@ class Card:
     again: str = ""  # for a log, is another try worth it?
 
     def rows(self, most: int = MAX_CHARS) -> tuple[tuple[str, str], ...]:
-        """(label, value) of the known facts; the title's label is empty. most: characters of a value; a longer message is
-        replaced by its meaning."""
+        """(label, value) of the known facts; the title's label is empty. most: characters of a value; what a message means is
+        left out where both do not fit, but for one that would be cut alone as well."""
         means = f" ({self.meaning})" if self.meaning else ""
-        what = f"{cut(self.what, max(most // 2, most - len(means)))}{means}"
+        if len(self.what) <= most < len(self.what) + len(means):
+            means = ""
+        what = cut(self.what, max(most // 2, most - len(means)))
         facts = (
-            ("", self.title), ("what", what), ("where", self.where), ("why", self.why), ("again", self.again),
+            ("", self.title), ("what", f"{what}{means}"), ("where", self.where), ("why", self.why), ("again", self.again),
             ("done", self.done), ("hint", self.hint), ("log", self.log), ("next", self.next),
         )  # fmt: skip
         return tuple((label, visible(value)) for label, value in facts if value)
@@ -325,6 +326,9 @@ class _Walk:
             return decided.why.partition("; ")[0]
         if trouble.cause in _DEVICE and v is not None and v.place and v.said and v.said in trouble.what:
             return v.place
+        if v is not None and v.program and len(v.ranks) > 1:
+            many = f"all {v.tasks}" if len(v.ranks) == v.tasks else f"{len(v.ranks)} of {v.tasks}"
+            return f"{many} ranks failed; {trouble.what}"
         if v is not None and v.rank >= 0 and not f"{trouble.what} ".startswith(f"rank {v.rank} on {v.node} "):
             return f"rank {v.rank} on {v.node} {v.end or 'is where it began'}; {trouble.what}"
         return trouble.what

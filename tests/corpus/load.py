@@ -96,7 +96,7 @@ def read_end(node: str, rank: Mapping[str, Any]) -> RankEnd:
         at=ORIGIN + rank["at"] if "at" in rank else 0.0,
         stopped=rank.get("stopped", False),
         lost=lost,
-        oom=rank.get("oom", False),
+        oom=rank.get("oom"),
         output=tuple(Piece(ORIGIN + at, stream, text) for at, stream, text in rank.get("log", [])),
     )
 

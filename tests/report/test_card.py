@@ -142,6 +142,25 @@ def test_the_meaning_is_seen_however_long_the_message() -> None:
     assert lines(card)[1].endswith("... (out of memory)") and lines(card, 80)[-1].endswith("... (out of memory)")
 
 
+def test_a_meaning_that_does_not_fit_gives_way_to_the_whole_error() -> None:
+    card = Card(
+        1.0, "fail", "t", "IndexError: list index out of range in the loader of shard 17", "looked up something that is not there"
+    )
+    assert "shard 17" in " ".join(lines(card, 80)) and "what   IndexError" in lines(card, 80)[1]
+    assert dict(card.rows(70))["what"] == card.what
+
+
+def test_the_same_error_on_most_ranks_is_headed_by_their_number() -> None:
+    job = Campaign(per_node=2).job
+    job.silent.add(do.StopRanks)
+    output = (Piece(job.now.unix - 0.1, "err", "ModuleNotFoundError: No module named 'flash_attn'\n"),)
+    job.tell(*(replace(job.exit_of(rank, 1), output=output) for rank in (0, 2, 3)))
+    job.silent.discard(do.StopRanks)
+    number = max(job.truth.attempts)
+    job.tell(*(ev.RankStopped(task.rank, number) for task in job.tasks))
+    assert f": 3 of {len(job.tasks)} ranks failed; rank 0 on n1 exited with status 1" in facts(last_card(job.ledger))[""]
+
+
 def test_a_narrow_terminal_has_twice_the_lines_so_that_facts_are_wrapped_and_not_cut() -> None:
     card = Card(
         1.0, "fail", "rank 3 on node gpu0013 failed; the job is requeued (attempt 2 of 20)", "ValueError: no such file", "",

@@ -159,7 +159,8 @@ def shim_report(rank: int, message: Message) -> ShimReport:
             ended = ExitStatus(_number(message, "code", high=255), _number(message, "signal", high=127))
             tail = tuple(_piece(piece) for piece in (_list(message, "tail") if "tail" in message else ()))
             return RankExited(
-                rank, _number(message, "attempt"), ended, _seconds(message, "at"), tail, message.get("oom") is True,
+                rank, _number(message, "attempt"), ended, _seconds(message, "at"), tail,
+                oom if isinstance(oom := message.get("oom"), bool) else None,
                 message.get("asked") is True,
             )  # fmt: skip
         case "stopped":

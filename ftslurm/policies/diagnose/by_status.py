@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
@@ -45,6 +46,8 @@ _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 128, 255})
 _ASKED_OF_ITSELF = 128 + 15
 _ABORT_PASSED_ON = SHELLS_OWN.start + 6
 _FROM_OUTSIDE = frozenset({9, 15})
+_KILLED = 128 + 9
+_NOT_FOR_MEMORY = "killed from outside, by a person or a program: the kernel has killed nothing of it for memory"
 
 
 def status_tells(end: RankEnd) -> bool:
@@ -71,6 +74,8 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     same = {end.rank: end for end in silent if end.status == first.status}
     everywhere = widespread(same, ends)
     m = book.exit(first.status.shell, "".join(piece.text for piece in first.output))
+    if first.oom is False and first.status.shell == _KILLED:
+        m = replace(m, meaning=_NOT_FOR_MEMORY, error_class=ErrorClass.UNKNOWN)
     number = first.status.signal
     words = last_words(first)
     signature = signal_name(number) if number else f"exit {first.status.code}"

@@ -233,7 +233,7 @@ def _joined(
             # Where srun says who failed, the others were ended by it; else each may have.
             stopped = bool(slurm.exits) and rank != NO_RANK
             own = ExitStatus(0, 15) if stopped else ended if ended and not ended.ok else ExitStatus(1)
-        oom = rank in slurm.oom or (rank == NO_RANK and bool(slurm.oom))
+        oom = rank in slurm.oom or (rank == NO_RANK and bool(slurm.oom)) or None
         node = slurm.nodes[rank] if known and rank != NO_RANK else NO_NODE
         ends.append(RankEnd(rank, node, own, at, stopped, False, oom, output))
     return JobLog(

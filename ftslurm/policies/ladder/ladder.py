@@ -465,7 +465,7 @@ def _repeated(s: Situation, v: Verdict) -> str:
     if s.history.verdicts.same_in_a_row <= tries:
         return ""
     again = f", {s.history.verdicts.same_in_a_row} times in a row" if s.history.verdicts.same_in_a_row > 1 else ""
-    where = f" follows {v.follows}" if v.follows else " on every rank" if v.program and s.tasks > 1 else ""
+    where = f" follows {v.follows}" if v.follows else " on most ranks" if v.program and s.tasks > 1 else ""
     return f"running it again cannot help: {v.signature}{where}{again}"
 
 
@@ -480,7 +480,7 @@ def _said_again(s: Situation, v: Verdict) -> str:
     elsewhere = history.verdicts.moved or v.program
     if history.verdicts.same_words < (2 if elsewhere else SAME_WORDS):
         return ""
-    where = " on every rank" if v.program and s.tasks > 1 else " on other ranks or nodes" if history.verdicts.moved else ""
+    where = " on most ranks" if v.program and s.tasks > 1 else " on other ranks or nodes" if history.verdicts.moved else ""
     return f"running it again cannot help: {v.signature} with the same words{where}, {history.verdicts.same_words} times in a row"
 
 

@@ -255,7 +255,7 @@ def _hopeless(confirm: int, s: Settings) -> Steps:
         tries = "one more try" if confirm == 1 else f"{confirm} more tries"
         return (Step(_first_try(s), f"{tries} to make sure"), *_elsewhere(s), Step(Rung.FAIL, f"if it recurs: {fails}"))
     once = Step(_first_try(s), "on some ranks only: one more try; if it recurs, the job fails")
-    return (Step(Rung.FAIL, f"on every rank: {fails}"), once)
+    return (Step(Rung.FAIL, f"on most ranks: {fails}"), once)
 
 
 def _first_try(s: Settings) -> Rung:

@@ -67,6 +67,7 @@ class Ending:
             said["asked"] = self.asked
             if words := self._output.words():
                 said["tail"] = words
-            if self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills:
-                said["oom"] = True
+            kills = oom_kills()
+            if self._oom_kills is not None and kills is not None:
+                said["oom"] = kills > self._oom_kills
         return said

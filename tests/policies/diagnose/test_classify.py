@@ -97,6 +97,12 @@ def test_the_kernel_s_own_kill_blames_nobody() -> None:
     assert (v.error_class, v.signature, v.suspects, v.confidence) == (ErrorClass.OOM, "oom-kill", (), Confidence.FACT)
 
 
+def test_a_kill_that_was_not_for_memory_is_not_called_one() -> None:
+    known, unknown = (verdict(end(0, "", 0, 9, oom=oom), end(1), end(2), end(3)) for oom in (False, None))
+    assert (known.error_class, unknown.error_class) == (ErrorClass.UNKNOWN, ErrorClass.OOM)
+    assert "nothing of it for memory" in known.lead.meaning
+
+
 def test_nothing_known_is_unknown() -> None:
     v = verdict(end(0, "strange words\n", 1), end(1), end(2), end(3))
     assert (v.error_class, v.retriable, v.confidence) == (ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE)
