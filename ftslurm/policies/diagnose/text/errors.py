@@ -38,13 +38,17 @@ _VAGUE = compiled(
     r"|status|signal)\b|\ban? (?:\w+ )?error (?:has |was )?(?:occurred|encountered|detected)|\bexception (?:in|from"
     r"|on) (?:MPI )?(?:thread|worker|process|callback)|\bunhandled (?:cuda |system |internal |runtime "
     r"|python )?(?:exception|error)\b|: (?:\d+ )?broken pipe\b|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
-    r"|\bnccl\w+Error: |\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$"
-    r"|\berror in file\W*$|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$|\bunable to (?:reliably )?start (?:one or more|the"
-    r"|all) (?:daemon|process|task|worker)|^\W*errors? (?:occurred|encountered) (?:during|while|in|at)\b"
-    r"|^(?:\w+: )?(?:line \d+: |\d+: )?[\w./+-]+: (?:command )?not found\W*$|\bfail(?:ed|ure) to (?:submit|execute"
-    r"|launch|schedule) (?:the |a )?(?:process|job|task|step|command|workflow|script)\b|\berror (?:executing|running"
-    r"|submitting) (?:process|rule|step|task|job|stage)|\bfailed for some reason\b|^\W*\[Error\]: "
-    r"|^\W*rectify the fault|^\W*(?:(?:command|standard|process) )?error\W*$"
+    r"|\bnccl\w+Error: "  # what NCCL's documentation says of a result
+    r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) (?:file )?[\w./-]+(?::\d+|\(\d+\)|,? at line \d+)\W*$|\berror in file\W*$"
+    r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
+    r"|\bunable to (?:reliably )?start (?:one or more|the|all) (?:daemon|process|task|worker)"
+    r"|^\W*errors? (?:occurred|encountered) (?:during|while|in|at)\b"
+    r"|^(?:\w+: )?(?:line \d+: |\d+: )?[\w./+-]+: (?:command )?not found\W*$"  # a shell's, which goes on without
+    # A manager of workflows says first which of its steps has failed, and why it was to run.
+    r"|\bfail(?:ed|ure) to (?:submit|execute|launch|schedule) (?:the |a )?(?:process|job|task|step|command|workflow|script)\b"
+    r"|\berror (?:executing|running|submitting) (?:process|rule|step|task|job|stage)|\bfailed for some reason\b"
+    r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
+    r"|^\W*(?:(?:command|standard|process) )?error\W*$"
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
     r"|^\W*(?:CUDA|HIP|MPI|NCCL|GPU|runtime|internal|system|general) (?:error|failure)\W*$"
 )
