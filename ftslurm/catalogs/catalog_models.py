@@ -30,36 +30,42 @@ Sources = Annotated[tuple[Text, ...], Field(min_length=1)]
 Version = Literal[1]
 
 
-class PatternEntry(Strict):
-    """One of `patterns`, as it stands in the file."""
+class Judged(Strict):
+    """What follows from a line or a status."""
 
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-    name: Text
     error_class: ErrorClass = Field(alias="class")
     retriable: Annotated[Retriable, BeforeValidator(yes_no)]
     isolate: Annotated[Blame, BeforeValidator(yes_no)] = Blame.NO
+    remedy: Remedy | None = None
+    source: Sources = ("site",)
+    note: str = ""
+
+
+class MeaningEntry(Judged):
+    """What a line says, whatever tells it."""
+
+    name: Text
     role: Role = Role.ROOT
     where: Literal["log", "kernel", "sched", "tool", "any"] = "log"
     budget: Annotated[int, Field(ge=0, le=100)] = 0
     defers: bool = False
-    remedy: Remedy | None = None
-    source: Sources = ("site",)
     needs: str = ""
+    pattern: str = ""
+    sample: str = ""
+
+
+class PatternEntry(MeaningEntry):
+    """One of `patterns`, as it stands in the file."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     pattern: Text
     sample: Text
-    note: str = ""
 
 
-class ExitEntry(Strict):
+class ExitEntry(Judged):
     """One of `codes` or `exit_codes`."""
 
     meaning: Text
-    error_class: ErrorClass = Field(alias="class")
-    retriable: Annotated[Retriable, BeforeValidator(yes_no)]
-    isolate: Annotated[Blame, BeforeValidator(yes_no)] = Blame.NO
-    remedy: Remedy | None = None
-    source: Sources = ("site",)
-    note: str = ""
     # Whose own status it is: words of which that tool's output holds one. Empty: any program's.
     tools: tuple[Text, ...] = ()
 
@@ -89,9 +95,9 @@ class ExitFile(Strict):
     rules: Annotated[tuple[ExitRuleEntry, ...], Field(min_length=1)]
 
 
-def usual_remedy(entry: PatternEntry | ExitEntry) -> Remedy:
+def usual_remedy(entry: Judged) -> Remedy:
     """What follows from the rest of an entry, where it names no remedy of its own."""
-    if isinstance(entry, PatternEntry) and entry.role is not Role.ROOT:
+    if isinstance(entry, MeaningEntry) and entry.role is not Role.ROOT:
         return Remedy.LOG
     if entry.isolate is Blame.YES:
         return Remedy.REPLACE

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ftslurm.catalogs.catalog_models import (
     ExitEntry,
     ExitFile,
+    MeaningEntry,
     PatternEntry,
     PatternFile,
     checked,
@@ -30,7 +31,7 @@ def build_book(patterns: object, exits: object, devices: object = None) -> Patte
     for status in range(256):
         if status not in statuses.codes and not any(rule.low <= status <= rule.high for rule in rules):
             raise wrong("exit-codes.yaml", "`rules`:", f"no rule holds {status}")
-    mine = tuple(pattern(entry) for entry in check_patterns(words.patterns, "log-patterns.yaml"))
+    mine = tuple(pattern(entry.id, entry) for entry in check_patterns(words.patterns, "log-patterns.yaml"))
     vocabulary, meanings, more = build_vocabulary(devices, frozenset(each.id for each in mine))
     return PatternBook(
         mine,
@@ -38,7 +39,7 @@ def build_book(patterns: object, exits: object, devices: object = None) -> Patte
         rules,
         {"job": "the job's own keywords", "site": "the site's own file", **statuses.sources, **more, **words.sources},
         vocabulary,
-        meanings,
+        {id: pattern(id, entry) for id, entry in meanings.items()},
     )
 
 
@@ -66,9 +67,9 @@ def _mistake(entry: PatternEntry) -> str:
     return ""
 
 
-def pattern(entry: PatternEntry) -> Pattern:
+def pattern(id: str, entry: MeaningEntry) -> Pattern:
     return Pattern(
-        id=entry.id,
+        id=id,
         name=entry.name,
         error_class=entry.error_class,
         retriable=entry.retriable,
@@ -107,7 +108,7 @@ def laid_over(
     """A site's own entries before the others, which they replace by id; `remove` names those that are to go."""
     gone = {*remove, *(entry.id for entry in mine)}
     return PatternBook(
-        [*(pattern(entry) for entry in mine), *(each for each in book.patterns if each.id not in gone)],
+        [*(pattern(entry.id, entry) for entry in mine), *(each for each in book.patterns if each.id not in gone)],
         {**book.exits, **{status: exit_meaning(status, entry) for status, entry in exits.items()}},
         book.rules,
         book.sources,

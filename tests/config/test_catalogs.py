@@ -114,7 +114,7 @@ PATTERN = "{id: a, name: b, class: data, retriable: no, pattern: 'x%sy', sample:
         (f"patterns: [{PATTERN % '.*'}]", "`a`: its `pattern` may span a line"),
         (f"patterns: [{PATTERN % 'z'}]", "`a`: its `pattern` does not match its `sample`"),
         (f"patterns: [{PATTERN % ''}, {PATTERN % ''}]", "`a` is in `patterns` twice"),
-        ("patterns: [{id: a, class: data}]", "`patterns`, `a`: `name` is missing"),
+        ("patterns: [{id: a, class: data}]", "`patterns`, `a`: `retriable` is missing"),
         ("patterns: [3]", "`patterns`: `0` should be a table"),
         ("remove: [cuda-oon]", "`remove`: there is no pattern `cuda-oon`; did you mean `cuda-oom`"),
         ("exit_codes: {256: {meaning: a, class: data, retriable: no}}", "`exit_codes`: `256`"),
