@@ -9,7 +9,7 @@
 #SBATCH --requeue                     # without it (or JobRequeue=1 in slurm.conf) the ladder ends before the requeue
 
 IMAGE=${IMAGE:-train.sif}             # <-- the image
-BIND=${BIND:-$PWD}                    # <-- folders of the node; with ftslurm's own the program can use ftslurm.sdk
+BIND=${BIND:-$PWD,/opt/ftslurm}       # <-- folders of the node; /opt/ftslurm: where ftslurm is installed, for heartbeats and ftslurm.sdk
 TRAIN=${TRAIN:-"python3 train.py"}    # <-- your command; it resumes from its last checkpoint when it is started again
 
 # No --cleanenv: the rank, the rendezvous and the page for heartbeats come by variables.

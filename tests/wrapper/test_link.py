@@ -264,3 +264,18 @@ def test_who_is_accepted_and_not_greeted_calls_again_later_and_later() -> None:
             connection.connect(channel, {}, 0.3, greeting_s=0.1)
     with pytest.raises(connection.NobodyListens):
         connection.connect(channel, {}, 0.3, greeting_s=0.1)
+
+
+@pytest.mark.parametrize(("error", "kind"), [
+    (TimeoutError("timed out"), connection.NobodyAnswers),  # as through a firewall, which main.py names then
+    (socket.gaierror("no such name"), OSError),
+    (OSError("no route"), OSError),
+])  # fmt: skip
+def test_why_nobody_was_reached(error: OSError, kind: type[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
+    def dial(*_: object) -> socket.socket:
+        raise error
+
+    monkeypatch.setattr(connection, "_dial", dial)
+    with pytest.raises(OSError, match=f"n1 port 7: {error}") as raised:
+        connection.connect(Channel(f"1:7:{'00' * 32}:n1"), {}, 0.05)
+    assert raised.type is kind
