@@ -546,6 +546,35 @@ def test_a_signal_before_the_command_runs_ends_nobody(shims: Shims) -> None:
     assert shim.words() == ["ran"]
 
 
+# --- what a killed command leaves in shared memory
+
+
+def test_what_a_stopped_command_has_left_in_shared_memory_is_removed_and_nothing_else(shims: Shims) -> None:
+    """Not of a process that lives, nor of before the start, nor what the program itself may want to find again."""
+    mark = f"ftslurm-test-{os.getpid()}"
+    names = {
+        name: Path(f"/dev/shm/{name}")
+        for name in (f"nccl-{mark}", f"torch_1_{mark}", f"nccl-held-{mark}", f"nccl-old-{mark}", f"torch_ckpt-{mark}")
+    }
+    left, old = list(names.values()), names[f"nccl-old-{mark}"]
+    try:
+        old.touch()
+        made = " ".join(str(path) for path in left if path != old)
+        shim = shims(f"sleep 0.1; touch {made}; echo made; exec sleep 1000")
+        shim.start()
+        assert shim.words() == ["made"]
+        with names[f"nccl-held-{mark}"].open():
+            shim.stop()
+            shim.hear("exited")
+            assert shim.hear("stopped")["left"] == []
+        assert {name for name, path in names.items() if path.exists()} == {
+            f"nccl-held-{mark}", f"nccl-old-{mark}", f"torch_ckpt-{mark}"
+        }  # fmt: skip
+    finally:
+        for path in left:
+            path.unlink(missing_ok=True)
+
+
 # --- a controller that goes or goes mad
 
 

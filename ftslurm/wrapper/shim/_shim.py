@@ -2124,6 +2124,66 @@ def for_the_whole(env: dict[str, str], own: Mapping[str, str]) -> dict[str, str]
     return env
 
 
+# --- shared_memory.py
+# Files in /dev/shm that killed ranks have left: libraries unlink theirs only at an end of their own. Each start leaves more.
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+# NCCL's segments, torch's tensors (torch_PID_..., by its strategy file_system), PSM's and CUDA's. Others may be meant
+# to outlive a restart.
+OF_LIBRARIES = ("nccl-", *(f"torch_{digit}" for digit in range(1, 10)), "psm2_", "psm3_", "cuda-ipc", "cuda.shm.")
+LOOK_S = 2
+
+
+def clear_shared_memory(began: float) -> None:
+    """Remove what has changed there since `began` (Unix seconds), is ours, and no process has any more. None of this rank runs.
+
+    By a child that does not outlive LOOK_S: whoever looks at the memory of a stuck process may get stuck himself.
+    """
+    left = _left_since(began)
+    if not left:
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LOOK_S)
+            for path in left - _held():
+                os.unlink(path)
+        finally:
+            os._exit(0)
+    deadline = time.monotonic() + LOOK_S + 1
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(RESCAN_S)
+
+
+def _left_since(began: float) -> set[str]:
+    found = set()
+    try:
+        for name in os.listdir(SHARED_MEMORY):
+            if name.startswith(OF_LIBRARIES):
+                info = os.lstat(f"{SHARED_MEMORY}/{name}")
+                if info.st_mode & 0o170000 == 0o100000 and info.st_uid == os.getuid() and info.st_ctime >= began:
+                    found.add(f"{SHARED_MEMORY}/{name}")
+    except OSError:
+        pass  # there is none, or somebody else has just removed one: then the next stop finds the rest
+    return found
+
+
+def _held() -> set[str]:
+    """Files there that a process of ours has mapped or open. Raises: PermissionError for one that does not let us look."""
+    found: set[str] = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if pid == "1" or os.stat(f"/proc/{pid}").st_uid != os.getuid():  # init has none, and may be closed even to its user
+                continue
+            found.update(os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+            with open(f"/proc/{pid}/maps", errors="replace") as maps:
+                found.update(line.rstrip("\n")[line.find("/") :] for line in maps if SHARED_MEMORY in line)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    return found
+
+
 # --- survivors.py
 # Processes of an older attempt whose shim was killed: they are found by their environment, and ended.
 
@@ -2206,6 +2266,7 @@ class Shim:
         self._pages = Pages(env, self._rank, channel)
         self._alone_here = False  # nothing is left of earlier steps
         self._ending = Ending(self._command, output)
+        self._began = 0.0  # when the command first started, Unix seconds
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
         self._held = False  # what we watch over stands still until the controller has answered
@@ -2330,7 +2391,7 @@ class Shim:
     def _start(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, logs: dict[str, Any]) -> None:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
         logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
-        self._own_status = None
+        self._own_status, self._began = None, self._began or time.time()
         env = for_the_whole({**self._env, **self._pages.variables(attempt), **env}, self._env)
         self._ending.begin(env.get(PAGE_VARIABLE, ""))
         if inject and os.path.isdir(inject):
@@ -2416,6 +2477,8 @@ class Shim:
         if self._ending.untold:  # its own process is gone, but others cannot be killed
             self._report_exit()
         self._command.stopping = False
+        if self._began and not left:
+            clear_shared_memory(self._began)
         self._say({"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()})
 
     # --- signals

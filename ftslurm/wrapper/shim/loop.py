@@ -24,6 +24,7 @@ from ftslurm.wrapper.shim.protocol.messages import Message
 from ftslurm.wrapper.shim.protocol.session import ORPHAN_KILL_WAIT_S, Session
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
 from ftslurm.wrapper.shim.several import for_the_whole
+from ftslurm.wrapper.shim.shared_memory import clear_shared_memory
 from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
 from ftslurm.wrapper.shim.survivors import end_left_before
 from ftslurm.wrapper.shim.timers import Guard, boot_s
@@ -66,6 +67,7 @@ class Shim:
         self._pages = Pages(env, self._rank, channel)
         self._alone_here = False  # nothing is left of earlier steps
         self._ending = Ending(self._command, output)
+        self._began = 0.0  # when the command first started, Unix seconds
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
         self._held = False  # what we watch over stands still until the controller has answered
@@ -190,7 +192,7 @@ class Shim:
     def _start(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, logs: dict[str, Any]) -> None:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
         logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
-        self._own_status = None
+        self._own_status, self._began = None, self._began or time.time()
         env = for_the_whole({**self._env, **self._pages.variables(attempt), **env}, self._env)
         self._ending.begin(env.get(PAGE_VARIABLE, ""))
         if inject and os.path.isdir(inject):
@@ -276,6 +278,8 @@ class Shim:
         if self._ending.untold:  # its own process is gone, but others cannot be killed
             self._report_exit()
         self._command.stopping = False
+        if self._began and not left:
+            clear_shared_memory(self._began)
         self._say({"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()})
 
     # --- signals
