@@ -1,8 +1,11 @@
-"""The two catalogues of words and statuses: parsed data in, checked values out."""
+"""The catalogues of words, of devices' errors and of statuses: parsed data in, checked values out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from ftslurm.catalogs.catalog_models import (
     ExitEntry,
@@ -10,6 +13,9 @@ from ftslurm.catalogs.catalog_models import (
     MeaningEntry,
     PatternEntry,
     PatternFile,
+    Strict,
+    Text,
+    Version,
     checked,
     known_sources,
     usual_remedy,
@@ -17,7 +23,7 @@ from ftslurm.catalogs.catalog_models import (
 )
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
-from ftslurm.catalogs.vocabulary_file import build_vocabulary
+from ftslurm.catalogs.vocabulary import Vocabulary, Word
 
 
 def build_book(patterns: object, exits: object, devices: object = None) -> PatternBook:
@@ -115,3 +121,41 @@ def laid_over(
         book.vocabulary,
         book.meanings,
     )
+
+
+# --- errors of devices, by their numbers and names: device-errors.yaml
+
+DEVICE_ERRORS = "device-errors.yaml"
+
+
+class WordEntry(Strict):
+    number: int | None = None
+    names: Annotated[tuple[Text, ...], Field(min_length=1)]
+    texts: tuple[Text, ...] = ()
+    means: Text
+
+
+class DeviceErrors(Strict):
+    schema_version: Version
+    sources: Mapping[str, Text]
+    meanings: Mapping[Text, MeaningEntry]
+    errors: Mapping[Text, tuple[WordEntry, ...]]
+
+
+def build_vocabulary(data: object, patterns: frozenset[str]) -> tuple[Vocabulary, Mapping[str, MeaningEntry], Mapping[str, str]]:
+    """The words, what those mean that are not in `patterns` (ids), and the sources. data: None for none. Raises: PolicyError."""
+    if data is None:
+        return Vocabulary(()), {}, {}
+    file = checked(DeviceErrors, data, DEVICE_ERRORS)
+    known_sources(((f"`{word}`", entry.source) for word, entry in file.meanings.items()), file.sources, DEVICE_ERRORS)
+    words = []
+    seen: set[str] = set()
+    for family, entries in file.errors.items():
+        for entry in entries:
+            if entry.means not in patterns and entry.means not in file.meanings:
+                raise wrong(DEVICE_ERRORS, f"`{entry.names[0]}`:", f"`means` is {entry.means!r}, which nothing explains")
+            if twice := seen.intersection(entry.names):
+                raise wrong(DEVICE_ERRORS, f"`{min(twice)}`", "is in `errors` twice: keep one")
+            seen.update(entry.names)
+            words.append(Word(family, entry.number, entry.names, entry.texts, entry.means))
+    return Vocabulary(words), file.meanings, file.sources

@@ -119,7 +119,7 @@ _HINTS = {
 
 
 class Vocabulary:
-    """Made by `vocabulary_file.build_vocabulary`. words: in order, the first that fits a text wins."""
+    """Made by `pattern_files.build_vocabulary`. words: in order, the first that fits a text wins."""
 
     def __init__(self, words: Iterable[Word], only_numbers: bool | None = None) -> None:
         """only_numbers: read what numbers alone say, nothing else; False: all but that; None: everything."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ftslurm.errors import WireError
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.messages.fields import text
+from ftslurm.model.plain import text
 from ftslurm.model.values import dataclass
 
 RANKS_MAX = 1 << 20

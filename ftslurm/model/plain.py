@@ -93,9 +93,7 @@ def _fields(kind: type, bounds: Bounds) -> Mapping[str, Reader]:
 
 
 def _listed(each: Reader, plain: Any) -> tuple[Any, ...]:
-    if not isinstance(plain, list):
-        raise _refused("a list", plain)
-    return tuple(each(item) for item in plain)
+    return tuple(each(item) for item in items(plain))
 
 
 def _row(readers: list[Reader], plain: Any) -> tuple[Any, ...]:
@@ -117,36 +115,52 @@ def _member(kind: type[Enum], plain: Any) -> Enum:
         raise _refused(f"one of {kind.__name__}", plain) from None
 
 
-def _text(bounds: Bounds, plain: Any) -> str:
-    if not isinstance(plain, str) or len(plain) > bounds.text:
-        raise _refused(f"a text of up to {bounds.text} characters", plain)
-    return plain
+_SIMPLE: Mapping[type, Callable[[Bounds, Any], Any]] = {
+    str: lambda bounds, plain: text(plain, bounds.text),
+    int: lambda bounds, plain: whole(plain, 1 - bounds.whole if bounds.signed else 0, bounds.whole - 1),
+    float: lambda bounds, plain: real(plain, bounds.real, low=-bounds.real if bounds.signed else 0),
+    bool: lambda bounds, plain: truth(plain),
+}
+
+# --- one value. name: what it is called in the complaint
+
+A_VALUE = "a value"
 
 
-def _whole(bounds: Bounds, plain: Any) -> int:
-    """JSON's true and false are no numbers, though Python's are."""
-    if type(plain) is not int or not (-bounds.whole if bounds.signed else -1) < plain < bounds.whole:
-        raise _refused("a whole number", plain)
-    return plain
+def text(value: Any, most: int | None = None, name: str = A_VALUE) -> str:
+    """most: characters, None for any number."""
+    if not isinstance(value, str) or (most is not None and len(value) > most):
+        raise _refused("a text" if most is None else f"a text of up to {most} characters", value, name)
+    return value
 
 
-def _real(bounds: Bounds, plain: Any) -> float:
-    """None of JSON's NaN and Infinity."""
-    if type(plain) not in (int, float) or not (-bounds.real if bounds.signed else 0) <= plain <= bounds.real:
-        raise _refused("a number", plain)
-    return float(plain)
+def whole(value: Any, low: int, high: int, name: str = A_VALUE) -> int:
+    """Both bounds included. JSON's true and false are no numbers, though Python's are."""
+    if type(value) is not int or not low <= value <= high:
+        raise _refused(f"a whole number from {low} to {high}", value, name)
+    return value
 
 
-def _truth(bounds: Bounds, plain: Any) -> bool:
-    if not isinstance(plain, bool):
-        raise _refused("true or false", plain)
-    return plain
+def real(value: Any, below: float, name: str = A_VALUE, low: float = 0) -> float:
+    """From `low`, and less than `below`; none of JSON's NaN and Infinity."""
+    if type(value) not in (int, float) or not low <= value < below:
+        raise _refused("a number" if low else "a number of 0 or more", value, name)
+    return float(value)
 
 
-_SIMPLE: Mapping[type, Callable[[Bounds, Any], Any]] = {str: _text, int: _whole, float: _real, bool: _truth}
+def truth(value: Any, name: str = A_VALUE) -> bool:
+    if not isinstance(value, bool):
+        raise _refused("true or false", value, name)
+    return value
 
 
-def _refused(wanted: str, plain: Any) -> WireError:
+def items(value: Any, most: int = 1 << 24, name: str = A_VALUE) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise _refused(f"a list of up to {most} items", value, name)
+    return value
+
+
+def _refused(wanted: str, value: Any, name: str = A_VALUE) -> WireError:
     """Of what is nested only its kind is said: printing it could end in a RecursionError."""
-    shown = repr(plain)[:40] if plain is None or isinstance(plain, (str, float, bool)) else type(plain).__name__
-    return WireError(f"{wanted} was expected, not {shown}")
+    shown = repr(value)[:40] if value is None or isinstance(value, (str, float, bool)) else type(value).__name__
+    return WireError(f"{name} should be {wanted}, not {shown}")

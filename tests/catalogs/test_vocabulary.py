@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.pattern_files import build_book
+from ftslurm.catalogs.pattern_files import build_book, build_vocabulary
 from ftslurm.catalogs.vocabulary import Vocabulary
-from ftslurm.catalogs.vocabulary_file import build_vocabulary
 from ftslurm.config.catalog_files import _shipped, load_pattern_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftslurm.errors import WireError
-from ftslurm.model.messages.fields import items, real, text, truth, whole
+from ftslurm.model.plain import items, real, text, truth, whole
 
 
 @pytest.mark.parametrize(

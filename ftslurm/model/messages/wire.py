@@ -11,6 +11,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from ftslurm.errors import WireError
+from ftslurm.model import plain
 from ftslurm.model.collectives import (
     EntryTimes,
     RankView,
@@ -37,7 +38,6 @@ from ftslurm.model.events import (
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Share
-from ftslurm.model.messages import fields
 from ftslurm.model.messages.live import BOUNDS, DeviceLive, LiveReported, RankLive, StacksReported
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.text import counted
@@ -184,7 +184,7 @@ def shim_notes(message: Message) -> tuple[int, bytes]:
     if "notes" not in message:
         return 0, b""
     place, text = _list(message, "notes") if len(_list(message, "notes")) == 2 else (0, None)
-    return fields.whole(place, 0, 1 << 62, "the place of notes"), fields.text(text, _ENV_MAX, "notes").encode("utf-8", "replace")
+    return plain.whole(place, 0, 1 << 62, "the place of notes"), plain.text(text, _ENV_MAX, "notes").encode("utf-8", "replace")
 
 
 def agent_report(message: Message) -> AgentReport:
@@ -295,7 +295,7 @@ def drill_order(order: DrillAsked) -> dict[str, Any]:
 
 
 def _drill(message: Message) -> DrillAsked:
-    heals, amount = fields.truth(message.get("heals"), "`heals`"), fields.real(message.get("share"), 1, "`share`")
+    heals, amount = plain.truth(message.get("heals"), "`heals`"), plain.real(message.get("share"), 1, "`share`")
     return DrillAsked(
         0, _text(message, "fault", 32), _number(message, "rank", low=-1), _text(message, "node", 256),
         _text(message, "device", 64), _text(message, "code", 64), _text(message, "kind", 32), _text(message, "severity", 32),
@@ -314,19 +314,19 @@ def _piece(piece: Any) -> Piece:
 
 
 def _text(message: Message, name: str, limit: int) -> str:
-    return fields.text(message.get(name), limit, f"`{name}`")
+    return plain.text(message.get(name), limit, f"`{name}`")
 
 
 def _short(value: Any, limit: int) -> str:
-    return fields.text(value, limit)
+    return plain.text(value, limit)
 
 
 def _number(message: Message, name: str, low: int = 0, high: int = 1 << 62) -> int:
-    return fields.whole(message.get(name), low, high, f"`{name}`")
+    return plain.whole(message.get(name), low, high, f"`{name}`")
 
 
 def _seconds(message: Message, name: str) -> float:
-    return fields.real(message.get(name), 1e11, f"`{name}`")
+    return plain.real(message.get(name), 1e11, f"`{name}`")
 
 
 def _maybe_seconds(message: Message, name: str) -> float | None:
@@ -339,7 +339,7 @@ def _stage(message: Message) -> float | None:
 
 
 def _list(message: Message, name: str) -> list[Any]:
-    return fields.items(message.get(name), _ENV_MAX, f"`{name}`")
+    return plain.items(message.get(name), _ENV_MAX, f"`{name}`")
 
 
 def _sign_of_life(item: Any) -> tuple[int, tuple[float, str]]:
