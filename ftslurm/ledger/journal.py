@@ -18,7 +18,7 @@ from ftslurm.system.files import append, read_private
 
 VERSION = 1
 # Times of up to thirty million years. One digit more than the longest number that Python reads it can no longer print.
-_BOUNDS = Bounds(1 << 26, whole=1 << 256, real=1e15, signed=True)
+_BOUNDS = Bounds(1 << 26, whole=1 << 256, real=1e15 + 1, signed=True)
 
 
 def to_line(record: Record) -> bytes:
