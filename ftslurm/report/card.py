@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field, replace
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
+from ftslurm.model.folds.story import Answer, AtLimit, Known, LeftAlone, Story
 from ftslurm.model.folds.summary import AFTER_LIMIT
 from ftslurm.model.nodes import fold
-from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
@@ -123,23 +123,27 @@ def _fitted(label: str, value: str, width: int, rows: int) -> list[str]:
 
 def last_card(records: Sequence[rec.Record]) -> Card | None:
     """The card of the last failure in the records."""
-    found = cards(records)
-    return found[-1] if found else None
+    return card_of(Story(records))
+
+
+def card_of(story: Story) -> Card | None:
+    """The last one."""
+    return _card(story.told[-1]) if story.told else None
 
 
 class LastCard:
     """The last card of a growing ledger: it reads each record once, however many failures there were before."""
 
     def __init__(self) -> None:
-        self._walk = _Walk()
+        self._story = Story()
         self._seen = 0  # records
 
     def of(self, records: Sequence[rec.Record]) -> Card | None:
         """records: those of the last call, and the new ones after them."""
         for record in records[self._seen :]:
-            self._walk.see(record)
+            self._story.see(record)
         self._seen = len(records)
-        return self._walk.found[-1][2] if self._walk.found else None
+        return card_of(self._story)
 
 
 def cards(records: Iterable[rec.Record]) -> list[Card]:
@@ -149,134 +153,61 @@ def cards(records: Iterable[rec.Record]) -> list[Card]:
 
 def numbered(records: Iterable[rec.Record]) -> list[tuple[int, Card]]:
     """As `cards`, each with the attempt that it ended."""
-    walk = _Walk()
-    for record in records:
-        walk.see(record)
-    return [(attempt, card) for attempt, _, card in walk.found]
+    return [(_attempt(each), _card(each)) for each in Story(records).told]
 
 
 def by_decision(records: Iterable[rec.Record]) -> dict[str, Card]:
     """id of the decision -> its card."""
-    walk = _Walk()
-    for record in records:
-        walk.see(record)
-    return {id: card for _, id, card in walk.found if id}
+    return {each.decided.id: _card(each) for each in Story(records).told if isinstance(each, Answer)}
 
 
-class _Walk:
-    """Goes through a ledger and makes the cards on the way. found: attempt, id of the decision, card."""
+def _attempt(told: Answer | LeftAlone | AtLimit) -> int:
+    match told:
+        case Answer(decided=decided):
+            return decided.attempt
+        case LeftAlone(seen=seen):
+            return seen.attempt
+        case AtLimit(known=known):
+            return known.attempt.attempt if known.attempt is not None else 0
 
-    def __init__(self) -> None:
-        self.past = History()
-        self.run: rec.RunBegan | None = None
-        self.attempts = 0  # starts of all ranks
-        self.found: list[tuple[int, str, Card]] = []
-        self._next_attempt()
 
-    def _next_attempt(self, begun: rec.AttemptBegan | None = None) -> None:
-        self.attempt = begun
-        self.trouble: rec.TroubleSeen | None = None
-        self._know_nothing()
+def _card(told: Answer | LeftAlone | AtLimit) -> Card:
+    match told:
+        case Answer():
+            card = _Writer(told.known, told.past).of_decision(told.decided)
+            return replace(card, done="; ".join([card.done, *_became(told)]))
+        case LeftAlone():
+            card = _Writer(told.known).of_hang(told.seen)
+            over = "" if told.after_s is None else f"; went on by itself after {span(told.after_s)}"
+            return replace(card, done=f"{card.done}{over}")
+        case AtLimit():
+            return _Writer(told.known).of_limit(told.finished)
 
-    def _know_nothing(self) -> None:
-        """Forget the cause of the previous failure, also if no attempt lies between."""
-        self.verdict: rec.Diagnosed | None = None
-        self.hang: rec.HangSeen | None = None
-        self.culprit: rec.CulpritSeen | None = None
-        self.advice: rec.Advised | None = None
-        self.back: list[str] = []
-        self.experiment = ""  # what came of one
 
-    def see(self, record: rec.Record) -> None:
-        match record:
-            case rec.RunBegan():
-                self.run = record
-                self._know_nothing()
-            case rec.AttemptBegan():
-                self._began_again(record)
-            case rec.TroubleSeen():
-                self.trouble = record
-                if record.cause == "hang":
-                    self._drop_hang(record.attempt)
-            case rec.Diagnosed():
-                self.verdict = record
-            case rec.Reinstated():
-                self.back = [
-                    node for node in record.nodes
-                    if self.past.exclusions.left_on_words.get(node) == record.signature and node in self.past.exclusions.isolated
-                ]  # fmt: skip
-            case rec.ExperimentEnded():
-                self.experiment = experiment(record)
-            case rec.HangSeen():
-                self.hang = record
-                self._drop_hang(record.attempt)
-                self.found.append((record.attempt, "", self._of_hang(record)))
-            case rec.HangEnded():
-                self._went_on(record.attempt, record.at - self.hang.at if self.hang else 0.0)
-                self.hang = None
-            case rec.Paused() if self.hang is not None:
-                self._went_on(record.attempt, record.seconds)
-                self.hang = None
-            case rec.CulpritSeen():
-                self.culprit = record
-            case rec.Advised():
-                self.advice = self.advice or record
-                self._advised(record)
-            case rec.Decided():
-                self.past = self.past.add(record)
-                self.found.append((record.attempt, record.id, self._of_decision(record)))
-                return
-            case rec.CarriedOut():
-                self._carried_out(record)
-            case rec.Finished() if outcome_of(record) is Outcome.TIMEOUT:
-                self.found.append((self.attempt.attempt if self.attempt else 0, "", self._of_limit(record)))
-            case _:
-                pass
-        self.past = self.past.add(record)
+def _became(answer: Answer) -> Iterator[str]:
+    """What became of a decision, as far as it is not what everybody expects."""
+    decided, known = answer.decided, answer.known
+    for done in answer.done:
+        if not done.ok:
+            yield f"that failed: {done.what}"
+        elif decided.rung in SWAPS and done.what:
+            yield done.what
+    if isinstance(answer.again, rec.AttemptBegan) and known.attempt is not None and decided.attempt == known.attempt.attempt:
+        yield f"back after {span(max(0.0, answer.again.at - (known.trouble or decided).at))}"
 
-    # --- what comes after a card
 
-    def _began_again(self, begun: rec.AttemptBegan) -> None:
-        if self.found and self.found[-1][1] and self.attempt is not None and self.found[-1][0] == self.attempt.attempt:
-            away_s = begun.at - (self.trouble.at if self.trouble else self.found[-1][2].at)
-            self._amend(f"back after {span(max(0.0, away_s))}")
-        self.attempts += 1
-        self._next_attempt(begun)
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Words a card. past: all that was known of the job."""
 
-    def _carried_out(self, done: rec.CarriedOut) -> None:
-        if not self.found or self.found[-1][1] != done.id:
-            return
-        if done.ok is False:
-            self._amend(f"that failed: {done.what}")
-        elif self.found[-1][2].rung in SWAPS and done.what:
-            self._amend(done.what)
-
-    def _went_on(self, number: int, after_s: float) -> None:
-        if self.found and not self.found[-1][1] and self.found[-1][0] == number:
-            self._amend(f"went on by itself after {span(max(0.0, after_s))}")
-
-    def _advised(self, advised: rec.Advised) -> None:
-        """Show a common reason for a hang left alone: it helps more than the setting that would restart the job."""
-        if self.found and not self.found[-1][1] and self.found[-1][0] == advised.attempt and advised is self.advice:
-            number, id, card = self.found[-1]
-            self.found[-1] = number, id, replace(card, hint=f"{advised.what}: {advised.advice}")
-
-    def _amend(self, what: str) -> None:
-        attempt, id, card = self.found[-1]
-        self.found[-1] = attempt, id, replace(card, done=f"{card.done}; {what}")
-
-    def _drop_hang(self, attempt: int) -> None:
-        """One that was announced, and is seen anew or answered: its own card comes in its place."""
-        if self.found and not self.found[-1][1] and self.found[-1][0] == attempt:
-            self.found.pop()
-
-    # --- cards
+    known: Known
+    past: History = field(default_factory=History)
 
     @property
     def job(self) -> str:
-        return self.run.job if self.run else "?"
+        return self.known.run.job if self.known.run else "?"
 
-    def _of_hang(self, hang: rec.HangSeen) -> Card:
+    def of_hang(self, hang: rec.HangSeen) -> Card:
         """Announced: nothing is done about it."""
         title = f"job {self.job} seems to hang: {hang.what}"
         return Card(
@@ -287,13 +218,13 @@ class _Walk:
             self._log(-1, ""), f"ftslurm history {self.job}",
         )  # fmt: skip
 
-    def _of_limit(self, finished: rec.Finished) -> Card:
+    def of_limit(self, finished: rec.Finished) -> Card:
         title, done = f"job {self.job}: the time limit ended it", "nothing: the job was not to be requeued at its limit"
         return Card(finished.at, Rung.FAIL, title, done=done, hint=AFTER_LIMIT, next=f"ftslurm history {self.job}")
 
-    def _of_decision(self, decided: rec.Decided) -> Card:
+    def of_decision(self, decided: rec.Decided) -> Card:
         hung = decided.cause == "hang"
-        v = self.verdict
+        v = self.known.verdict
         if v is not None and not v.said and v.confidence == "none":
             v = None  # it knows no more than the title
         return Card(
@@ -319,9 +250,9 @@ class _Walk:
         return becomes.get(decided.rung, f"{job} is requeued{without}")
 
     def _who(self, decided: rec.Decided) -> str:
-        v, trouble = self.verdict, self.trouble
-        if decided.cause == "hang" and self.hang is not None:
-            return f"it hung: {self.hang.what}" if decided.rung == Rung.FAIL else self.hang.what
+        v, trouble = self.known.verdict, self.known.trouble
+        if decided.cause == "hang" and self.known.hang is not None:
+            return f"it hung: {self.known.hang.what}" if decided.rung == Rung.FAIL else self.known.hang.what
         if trouble is None:
             return decided.why.partition("; ")[0]
         if trouble.cause in _DEVICE and v is not None and v.place and v.said and v.said in trouble.what:
@@ -334,17 +265,20 @@ class _Walk:
         return trouble.what
 
     def _culprit(self) -> str:
-        c = self.culprit
+        c = self.known.culprit
         if c is None:
             return ""
         ranks = f"rank {', '.join(map(str, c.ranks[:8]))} on {', '.join(c.nodes[:8])}" if c.ranks else "no rank in particular"
         return f"{c.sign}: {ranks}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
 
     def _why(self, decided: rec.Decided, v: rec.Diagnosed | None) -> str:
-        trouble = self.trouble.what.partition(" [drill: ")[0] if self.trouble else ""
+        trouble = self.known.trouble.what.partition(" [drill: ")[0] if self.known.trouble else ""
         told: list[str] = []
         if v is None:
-            evidence = (*(self.hang.evidence if self.hang else ()), *(self.culprit.evidence if self.culprit else ()))
+            evidence = (
+                *(self.known.hang.evidence if self.known.hang else ()),
+                *(self.known.culprit.evidence if self.known.culprit else ()),
+            )
             known, more = [trouble], [_pieces(evidence)] if evidence else []
         else:
             known = [v.said, trouble] if v.said else [v.what]
@@ -356,9 +290,9 @@ class _Walk:
         for node, why in list(decided.isolate.items())[:1]:
             told += self._held(node, why, (*known, *(v.evidence if v else ())))
         told += more
-        if self.back:
-            told.append(f"{fold(self.back)} {'is' if len(self.back) == 1 else 'are'} reinstated")
-        told += [self.experiment] if self.experiment else []
+        if self.known.back:
+            told.append(f"{fold(self.known.back)} {'is' if len(self.known.back) == 1 else 'are'} reinstated")
+        told += [experiment(self.known.experiment)] if self.known.experiment else []
         return "; ".join(told)
 
     def _held(self, node: str, why: str, known: Sequence[str]) -> list[str]:
@@ -388,29 +322,34 @@ class _Walk:
         return f"{name} {limit - self.past.budgets.used(name)} of {limit} left" if limit else f"one of {name}"
 
     def _limit(self, name: str) -> int:
-        return self.run.budgets.get(name, 0) if self.run else 0
+        return self.known.run.budgets.get(name, 0) if self.known.run else 0
 
     def _lived(self) -> str:
-        if self.attempt is None or self.trouble is None or self.trouble.attempt != self.attempt.attempt:
+        if self.known.attempt is None or self.known.trouble is None or self.known.trouble.attempt != self.known.attempt.attempt:
             return ""
-        return f"it ran {span(max(0.0, self.trouble.at - self.attempt.at))}"
+        return f"it ran {span(max(0.0, self.known.trouble.at - self.known.attempt.at))}"
 
     def _hint(self, v: rec.Diagnosed | None) -> str:
-        if self.advice is not None:
-            return f"{self.advice.what}: {self.advice.advice}"
+        if self.known.advice is not None:
+            return f"{self.known.advice.what}: {self.known.advice.advice}"
         if v is None or (v.evidence and v.evidence[0].startswith(_SAME)):
             return ""  # it has been found whose fault it is: advice on how to find out is of no use any more
         return v.advice
 
     def _log(self, rank: int, node: str) -> str:
-        if self.run is None or not self.run.log:
+        if self.known.run is None or not self.known.run.log:
             return ""
-        path = expand(self.run.log, rank, node)
-        return f"{path}, lines labelled `{rank}:`" if self.run.labels and rank >= 0 else path
+        path = expand(self.known.run.log, rank, node)
+        return f"{path}, lines labelled `{rank}:`" if self.known.run.labels and rank >= 0 else path
 
     def _then(self, decided: rec.Decided) -> str:
-        if self.verdict is not None and decided.cause in _DEVICE and self.verdict.rank < 0 and self.verdict.place:
-            return f"ftslurm explain {self.verdict.said}"
+        if (
+            self.known.verdict is not None
+            and decided.cause in _DEVICE
+            and self.known.verdict.rank < 0
+            and self.known.verdict.place
+        ):
+            return f"ftslurm explain {self.known.verdict.said}"
         return f"ftslurm {'history' if decided.rung == 'fail' else 'status'} {self.job}"
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.folds.history import OUTSIDE, fold
+from ftslurm.model.folds.history import OUTSIDE
+from ftslurm.model.folds.story import Story
 from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.values import dataclass
@@ -83,7 +84,8 @@ def _seconds(records: Sequence[rec.Record], now: float, over: bool) -> Mapping[s
 
 def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measures:
     """job: of the same records. now: Unix seconds."""
-    past = fold(records)
+    story = Story(records)
+    past = story.past
     attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
     last = attempts[-1] if attempts else None
     budgets = past.last_run.budgets if past.last_run is not None else {}
@@ -91,7 +93,7 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
         job.job, job.cluster, _known(job.state, STATES), job.began, job.at, past.attempts, job.schedule_count,
         _how_many(job.nodes), last.tasks if last else 0, len(past.exclusions.isolated),
         sum(isinstance(record, rec.ProgramSaid) and record.what == "message" for record in records),
-        _restarts(records), _seconds(records, now, job.over),
+        _restarts(records, story), _seconds(records, now, job.over),
         Counter(_known(record.fault_class, FAULT_CLASSES) for record in records if isinstance(record, rec.FaultSeen)),
         Counter(_known(record.sign, SIGNS) for record in records if isinstance(record, rec.HangSeen)),
         {name: max(0, limit - past.budgets.spent.get(name, 0)) for name, limit in budgets.items() if limit and name in BUDGETS},
@@ -150,19 +152,10 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _restarts(records: Sequence[rec.Record]) -> Mapping[tuple[str, str], int]:
-    found: Counter[tuple[str, str]] = Counter()
-    schedule, ours = -1, False
-    for record in records:
-        match record:
-            case rec.Decided() if record.rung != Rung.FAIL:
-                found[_known(record.rung, RUNGS), _known(record.cause, CAUSES)] += 1
-                ours = record.rung in REQUEUES
-            case rec.RunBegan():
-                if schedule >= 0 and record.schedule > schedule and not ours:
-                    found[Rung.BY_SLURM, OUTSIDE] += 1
-                schedule, ours = max(schedule, record.schedule), False
-    return found
+def _restarts(records: Sequence[rec.Record], story: Story) -> Mapping[tuple[str, str], int]:
+    decided = [record for record in records if isinstance(record, rec.Decided) and record.rung != Rung.FAIL]
+    found = Counter((_known(each.rung, RUNGS), _known(each.cause, CAUSES)) for each in decided)
+    return found + Counter({(Rung.BY_SLURM.value, OUTSIDE): len(story.by_slurm)})
 
 
 def _known(word: object, words: frozenset[str]) -> str:

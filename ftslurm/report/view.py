@@ -8,10 +8,10 @@ from dataclasses import field
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import counters, counters_of_attempt
-from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.story import Story
 from ftslurm.model.folds.summary import JobSummary, Stuck, state_words, stuck, summarise
 from ftslurm.model.values import dataclass
-from ftslurm.report.card import Card, last_card, numbered
+from ftslurm.report.card import Card, card_of, numbered
 from ftslurm.report.moments import Kind, culprit, fault, moments
 from ftslurm.report.requests import InForce, RequestView, in_force, requests, to_come
 
@@ -134,13 +134,10 @@ class RemedyView:
     done: str = ""  # what became of it, empty while open
 
 
-def status(
-    records: Sequence[rec.Record], damaged: int = 0, with_card: bool = True, known: JobSummary | None = None
-) -> Status | None:
-    """None for a ledger in which nothing has begun. with_card: of the last failure, which takes a look at every record. known: of
-    this ledger, with Slurm's word; None: by the ledger alone.
-    """
-    history, known = fold(records), known or summarise(records)
+def status(records: Sequence[rec.Record], damaged: int = 0, known: JobSummary | None = None) -> Status | None:
+    """None for a ledger in which nothing has begun. known: of this ledger, with Slurm's word; None: by the ledger alone."""
+    story, known = Story(records), known or summarise(records)
+    history = story.past
     run = history.last_run
     if run is None or known is None:
         return None
@@ -165,7 +162,7 @@ def status(
         known.at,
         history.requeues.open is not None,
         damaged,
-        last_card(records) if with_card else None,
+        card_of(story),
         _last_hang(records),
         known.until if known.state == "waiting" else 0.0,
         tuple(to_come(requests(records))),

@@ -106,7 +106,7 @@ def _decisions(job: str, journal: Journal, contents: Contents, number: str, as_j
     from ftslurm.report.explain.decisions import explained, numbered
     from ftslurm.report.text import console
 
-    state = status_now(journal, contents, with_card=False)
+    state = status_now(journal, contents)
     found = explained(contents.records)
     if not number:
         return print_json(decisions.as_json(state, found)) if as_json else decisions.print_decisions(console(), state, found)

@@ -98,13 +98,13 @@ def _one(job: str, as_json: bool) -> None:
     text.print_status(text.console(), found, time.time())
 
 
-def status_now(journal: Journal, contents: Contents, with_card: bool = True) -> Status:
+def status_now(journal: Journal, contents: Contents) -> Status:
     """The one source of every view of one job: ledger and Slurm. Raises: UsageError."""
     from ftslurm.report import view
     from ftslurm.wrapper.jobs import job_now
 
     known = job_now(journal, contents, os.environ)
-    return require_begun(journal.path.stem, view.status(contents.records, contents.damaged, with_card, known))
+    return require_begun(journal.path.stem, view.status(contents.records, contents.damaged, known))
 
 
 def require_begun(job: str, found: T | None) -> T:

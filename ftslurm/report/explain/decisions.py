@@ -5,16 +5,16 @@ told as not recorded, and never worked out again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
 from rich.console import Console
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.history import History
+from ftslurm.model.folds.story import Answer, Story
 from ftslurm.model.nodes import fold
-from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
+from ftslurm.model.rungs import RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.moments import moments
@@ -91,92 +91,60 @@ class Explanations:
 
 def explained(records: Iterable[rec.Record]) -> Explanations:
     """Every decision in order."""
-    walk = _Walk()
-    for record in records:
-        walk.see(record)
-    return Explanations(walk.found, tuple(walk.known))
+    records = list(records)
+    story = Story(records)
+    places = {record.run: record.places for record in records if isinstance(record, rec.SettingsFrom)}
+    answers = [each for each in story.told if isinstance(each, Answer)]
+    numbers = {answer.decided.id: number for number, answer in enumerate(answers, 1)}
+
+    def known(since: Iterable[rec.Record]) -> tuple[Evidence, ...]:
+        found: dict[str, Evidence] = {}
+        for record in since:
+            for each in _evidence(record, story.by_slurm, numbers):
+                found.setdefault(each.what, each)
+        return tuple(found.values())
+
+    told = [_explanation(number, answer, known(answer.since), places) for number, answer in enumerate(answers, 1)]
+    return Explanations(told, known(story.since))
 
 
-class _Walk:
-    """Goes through a ledger. found: the decisions so far. known: what has become known since the last of them."""
+def _evidence(record: rec.Record, by_slurm: Collection[str], numbers: Mapping[str, int]) -> Iterator[Evidence]:
+    """What a decision may go by."""
+    yield from (Evidence(each.at, each.source, each.what) for each in moments(record) if each.source and each.what)
+    match record:
+        case rec.RunBegan() if record.run in by_slurm:
+            yield Evidence(record.at, "Slurm", "the job was requeued, and ftrun had not decided that")
+        case rec.CarriedOut(ok=False) if record.id in numbers:
+            yield Evidence(record.at, f"decision {numbers[record.id]}", f"failed: {record.what}")
+        case _:
+            pass
 
-    def __init__(self) -> None:
-        self.past = History()
-        self.places: dict[str, Mapping[str, str]] = {}  # by run
-        self.run: rec.RunBegan | None = None
-        self.known: list[Evidence] = []
-        self.found: list[Explanation] = []
-        self._trouble: rec.TroubleSeen | None = None
-        self._open = False  # has no attempt begun since the last decision?
 
-    def see(self, record: rec.Record) -> None:
-        told = [Evidence(each.at, each.source, each.what) for each in moments(record) if each.source and each.what]
-        self.known += [each for each in told if each.what not in {before.what for before in self.known}]
-        match record:
-            case rec.RunBegan():
-                self._run_began(record)
-            case rec.SettingsFrom():
-                self.places[record.run] = record.places
-            case rec.TroubleSeen():
-                self._trouble = record
-            case rec.AttemptBegan() | rec.RankBegan():
-                self._began(record)
-            case rec.Decided():
-                self._decided(record)
-                return
-            case rec.CarriedOut():
-                self._carried_out(record)
-            case _:
-                pass
-        self.past = self.past.add(record)
+def _explanation(
+    number: int, answer: Answer, known: tuple[Evidence, ...], places: Mapping[str, Mapping[str, str]]
+) -> Explanation:
+    d, run = answer.decided, answer.known.run
+    old = not d.settings
+    first = d.rung not in RUNG_NAMES  # nobody was asked
+    mine = places.get(run.run, {}) if run is not None else {}
+    read = tuple(SettingRead(rung, name, value, mine.get(name, DEFAULT)) for rung, name, value in d.settings)
+    trouble, again = answer.known.trouble, answer.again
+    return Explanation(
+        number, d.id, d.at, d.attempt, d.rung, d.cause, d.why.removesuffix(f"; {d.reason}") if d.reason else d.why,
+        d.reason or d.why, known, None if old and not (d.passed or first) else d.passed, None if old and not first else read,
+        _charged(answer), d.isolate, d.exclude, d.status,
+        answer.done[-1].ok if answer.done else None, tuple(dict.fromkeys(done.what for done in answer.done if done.what)),
+        max(0.0, again.at - (trouble.since or trouble.at)) if again is not None and trouble is not None else None,
+        again.attempt if again is not None else 0,
+    )  # fmt: skip
 
-    def _run_began(self, run: rec.RunBegan) -> None:
-        again = self.run is not None and run.schedule > self.run.schedule
-        if again and not (self._open and self.found[-1].rung in REQUEUES):
-            self.known.append(Evidence(run.at, "Slurm", "the job was requeued, and ftrun had not decided that"))
-        self.run = run
 
-    def _began(self, begun: rec.AttemptBegan | rec.RankBegan) -> None:
-        if self._open:
-            last = self.found[-1]
-            last.attempt_after = begun.attempt
-            if self._trouble is not None:
-                last.back_s = max(0.0, begun.at - (self._trouble.since or self._trouble.at))
-            self.known = []
-        self._open, self._trouble = False, None
-
-    def _carried_out(self, done: rec.CarriedOut) -> None:
-        for decision in reversed(self.found):
-            if decision.id == done.id:
-                decision.ok = done.ok
-                decision.outcome += (done.what,) if done.what and done.what not in decision.outcome else ()
-                if done.ok is False:
-                    self.known.append(Evidence(done.at, f"decision {decision.number}", f"failed: {done.what}"))
-                return
-
-    def _decided(self, d: rec.Decided) -> None:
-        before, self.past = self.past.budgets.job_restarts, self.past.add(d)
-        old = not d.settings
-        first = d.rung not in RUNG_NAMES  # nobody was asked
-        what = d.why.removesuffix(f"; {d.reason}") if d.reason else d.why
-        self.found.append(Explanation(
-            len(self.found) + 1, d.id, d.at, d.attempt, d.rung, d.cause, what, d.reason or d.why, tuple(self.known),
-            None if old and not (d.passed or first) else d.passed,
-            None if old and not first else tuple(self._setting(*read) for read in d.settings),
-            self._cost(d, self.past.budgets.job_restarts > before), d.isolate, d.exclude, d.status,
-        ))  # fmt: skip
-        self.known, self._open = [], True
-
-    def _setting(self, rung: str, name: str, value: str) -> SettingRead:
-        places = self.places.get(self.run.run, {}) if self.run else {}
-        return SettingRead(rung, name, value, places.get(name, DEFAULT))
-
-    def _cost(self, d: rec.Decided, of_all_restarts: bool) -> dict[str, tuple[int, int]]:
-        limits = self.run.budgets if self.run else {}
-        charged = [d.cost] if d.cost else []
-        if of_all_restarts and limits.get(Budget.JOB_RESTARTS, 0):
-            charged.append(Budget.JOB_RESTARTS.value)
-        return {name: (self.past.budgets.used(name), limits.get(name, 0)) for name in charged}
+def _charged(answer: Answer) -> dict[str, tuple[int, int]]:
+    limits = answer.known.run.budgets if answer.known.run is not None else {}
+    charged = [answer.decided.cost] if answer.decided.cost else []
+    if answer.past.budgets.job_restarts > answer.before.budgets.job_restarts and limits.get(Budget.JOB_RESTARTS, 0):
+        charged.append(Budget.JOB_RESTARTS.value)
+    return {name: (answer.past.budgets.used(name), limits.get(name, 0)) for name in charged}
 
 
 def numbered(found: Sequence[Explanation], wanted: int) -> Explanation | None:
