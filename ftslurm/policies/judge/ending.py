@@ -255,8 +255,11 @@ class Ending:
         if dead:
             when = f"as soon as its nodes are clean, at the latest when {down}"
         else:
-            soon = f"in about {start.in_s:.0f} s, if its nodes are clean by then"
-            when = "as soon as its nodes are clean" if start.watch_s else soon
+            in_s = f"in about {start.in_s:.0f} s"
+            when = f"{in_s}, if its nodes are clean by then"
+            if start.watch_s:  # nothing is known of clean-ups here, and a single node has none beside it to watch
+                alone = f"{in_s}, as nobody knows yet how long a clean-up takes here"
+                when = "as soon as its nodes are clean" if len(self.run.facts.nodes) > 1 else alone
         if self.run.slurm.answer is not None and self.run.slurm.answer.to_be_held:
             when = f"when it is released, as somebody has held it: scontrol release {self.run.facts.number}"
         number = self.run.attempt.number or self.run.history.attempts
