@@ -194,3 +194,11 @@ def test_a_held_job_is_not_said_to_start_soon() -> None:
     job.slurm = replace(RUNNING, to_be_held=True)
     job.exits(0, 1)
     assert "requeueing the job: it starts again when it is released" in job.said and "scontrol release 7" in job.said
+
+
+def test_a_heterogeneous_job_is_said_to_wait_for_the_backfill() -> None:
+    job = Job()
+    job.judge.run.facts = replace(job.facts, env=replace(job.facts.env, user=frozenset({"SLURM_HET_SIZE"})))
+    job.begin()
+    job.exits(0, 1)
+    assert "with the next run of Slurm's backfill" in job.said

@@ -260,6 +260,8 @@ class Ending:
             if start.watch_s:  # nothing is known of clean-ups here, and a single node has none beside it to watch
                 alone = f"{in_s}, as nobody knows yet how long a clean-up takes here"
                 when = "as soon as its nodes are clean" if len(self.run.facts.nodes) > 1 else alone
+            if "SLURM_HET_SIZE" in self.run.facts.env.user:
+                when += ", with the next run of Slurm's backfill (bf_interval), as every heterogeneous job"
         if self.run.slurm.answer is not None and self.run.slurm.answer.to_be_held:
             when = f"when it is released, as somebody has held it: scontrol release {self.run.facts.number}"
         number = self.run.attempt.number or self.run.history.attempts
