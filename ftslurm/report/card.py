@@ -148,12 +148,12 @@ class LastCard:
 
 def cards(records: Iterable[rec.Record]) -> list[Card]:
     """A card for each decision of the ladder, and for each hang left alone, in order."""
-    return [card for _, card in numbered(records)]
+    return [card for _, card in numbered(Story(records))]
 
 
-def numbered(records: Iterable[rec.Record]) -> list[tuple[int, Card]]:
+def numbered(story: Story) -> list[tuple[int, Card]]:
     """As `cards`, each with the attempt that it ended."""
-    return [(_attempt(each), _card(each)) for each in Story(records).told]
+    return [(_attempt(each), _card(each)) for each in story.told]
 
 
 def by_decision(records: Iterable[rec.Record]) -> dict[str, Card]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from ftslurm.model import record as rec
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted
@@ -15,7 +16,7 @@ from ftslurm.report.card import Card, lines
 from ftslurm.report.moments import exits
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import in_a_line
-from ftslurm.report.view import Again, AttemptView, RemedyView, Status, VerdictView, folded
+from ftslurm.report.view import Again, AttemptView, RemedyView, Status, against, folded
 from ftslurm.report.words import clock, moment, span
 
 
@@ -148,7 +149,7 @@ def _print_attempt(console: Console, a: AttemptView, whole: bool) -> None:
     print_facts(console, facts, 2)
 
 
-def _verdict_facts(v: VerdictView) -> Iterable[tuple[str, str]]:
+def _verdict_facts(v: rec.Diagnosed) -> Iterable[tuple[str, str]]:
     drill = " (a drill)" if v.drill else ""
     everywhere = ", the same everywhere" if v.program else ""
     yield "verdict", f"{v.error_class}: {v.what}{drill}"
@@ -156,7 +157,7 @@ def _verdict_facts(v: VerdictView) -> Iterable[tuple[str, str]]:
     for line in v.evidence:
         if line not in v.what:
             yield "evidence", line
-    for node, why in v.against.items():
+    for node, why in against(v).items():
         yield "suspect", f"{node}: {why}" if node not in why else why
 
 

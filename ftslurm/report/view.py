@@ -8,7 +8,7 @@ from dataclasses import field
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import counters, counters_of_attempt
-from ftslurm.model.folds.story import Story
+from ftslurm.model.folds.story import Answer, Story
 from ftslurm.model.folds.summary import JobSummary, Stuck, state_words, stuck, summarise
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, card_of, numbered
@@ -67,9 +67,9 @@ class AttemptView:
     exits: Mapping[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     cause: str = ""
-    verdicts: list[VerdictView] = field(default_factory=list)
+    verdicts: list[rec.Diagnosed] = field(default_factory=list)
     hangs: list[HangView] = field(default_factory=list)
-    hints: list[HintView] = field(default_factory=list)
+    hints: list[rec.Advised] = field(default_factory=list)
     remedies: list[RemedyView] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)  # who is cleared, how ftrun ended: what a card says, where there is one
@@ -91,31 +91,6 @@ class HangView:
     operation: str = ""
     cause: str = ""
     blamed: tuple[str, ...] = ()  # of the nodes, those that something speaks against
-
-
-@dataclass(frozen=True, slots=True)
-class HintView:
-    """A common reason that was recognised, and what a person can do."""
-
-    name: str
-    what: str
-    advice: str
-    evidence: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictView:
-    """What is behind a failure. against: node -> why. drill: it was injected on purpose."""
-
-    error_class: str
-    retriable: str
-    confidence: str
-    signature: str
-    what: str
-    program: bool
-    drill: bool
-    against: Mapping[str, str]
-    evidence: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -208,23 +183,32 @@ def _found(c: rec.CulpritSeen) -> HangView:
 def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
     """Every attempt in order, with what happened in it and what was done about it."""
     found: list[AttemptView] = []
-    remedies: dict[str, RemedyView] = {}
     for record in records:
         if isinstance(record, rec.AttemptBegan):
             found.append(_begun(record))
         elif found:
-            _tell(found[-1], remedies, record)
+            _tell(found[-1], record)
     by_number = {view.number: view for view in found}
-    for number, card in numbered(records):
+    story = Story(records)
+    for each in story.told:
+        if isinstance(each, Answer) and each.known.attempt is not None:
+            by_number[each.known.attempt.attempt].remedies.append(_remedy(each))
+    for number, card in numbered(story):
         if number in by_number:
             by_number[number].cards.append(card)
     return found
 
 
-def _verdict(d: rec.Diagnosed) -> VerdictView:
-    return VerdictView(
-        d.error_class, d.retriable, d.confidence, d.signature, d.what, d.program, d.drill, {**d.suspects, **d.blamed}, d.evidence
+def _remedy(answer: Answer) -> RemedyView:
+    d, last = answer.decided, answer.done[-1] if answer.done else None
+    return RemedyView(
+        d.at, d.rung, d.cause, d.why, d.cost, d.isolate, d.exclude, d.passed, last.ok if last else None, last.what if last else ""
     )
+
+
+def against(d: rec.Diagnosed) -> dict[str, str]:
+    """Node -> what speaks against it."""
+    return {**d.suspects, **d.blamed}
 
 
 def _begun(record: rec.AttemptBegan) -> AttemptView:
@@ -236,7 +220,7 @@ _NOTES = frozenset({Kind.CHANGED, Kind.ASKED, Kind.WAITED})
 _OF_CARDS = frozenset({Kind.CLEARED, Kind.ENDED})
 
 
-def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record) -> None:
+def _tell(view: AttemptView, record: rec.Record) -> None:
     for each in moments(record):
         if each.kind in _NOTES:
             view.notes.append(each.what)
@@ -250,20 +234,13 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
         case rec.CulpritSeen():
             view.hangs.append(_found(record))
         case rec.Advised():
-            view.hints.append(HintView(record.name, record.what, record.advice, record.evidence))
+            view.hints.append(record)
         case rec.Diagnosed():
-            view.verdicts.append(_verdict(record))
+            view.verdicts.append(record)
         case rec.TroubleSeen():
             view.cause = view.cause or record.what
         case rec.AttemptEnded():
             view.ended, view.exits = record.at, record.exits
-        case rec.Decided():
-            remedies[record.id] = RemedyView(
-                record.at, record.rung, record.cause, record.why, record.cost, record.isolate, record.exclude, record.passed
-            )
-            view.remedies.append(remedies[record.id])
-        case rec.CarriedOut() if record.id in remedies:
-            remedies[record.id].ok, remedies[record.id].done = record.ok, record.what
         case _:
             pass
 
@@ -310,7 +287,7 @@ def _again(same: list[AttemptView]) -> Iterable[AttemptView | Again]:
 def _way(a: AttemptView) -> tuple[object, ...]:
     """How it went, without what differs each time: numbers in a text (pids, seconds, budgets left)."""
     return (
-        a.nodes, a.tasks, tuple(a.faults), tuple((v.signature, v.retriable, v.program, tuple(v.against)) for v in a.verdicts),
+        a.nodes, a.tasks, tuple(a.faults), tuple((v.signature, v.retriable, v.program, tuple(against(v))) for v in a.verdicts),
         "" if a.verdicts else _DIGITS.sub("0", a.cause), tuple(sorted(a.exits)),
         tuple((hang.sign, _DIGITS.sub("0", hang.what)) for hang in a.hangs), tuple(hint.name for hint in a.hints),
         tuple((r.rung, r.cost, r.ok, tuple(r.isolated)) for r in a.remedies),

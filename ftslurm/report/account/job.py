@@ -161,14 +161,15 @@ def account(records: Sequence[rec.Record], known: JobSummary, now: float, damage
     last_run = history.last_run or run
     owed = time_spent.by_outage()
     failures = tuple(_failure(place, outage, owed[place]) for place, outage in enumerate(time_spent.outages))
-    decided = [record for record in records if isinstance(record, rec.Decided)]
+    events = tuple(_events(records))
     found = JobAccount(
         known.job, known.cluster, run.name, run.command, known.state, known.what, known.over,
         time_spent.began, time_spent.ended, last.nodes if last else run.nodes, last.tasks if last else 0,
         time_spent.stretches[-1].gpus if time_spent.stretches else -1, time_spent, history.attempts, failures,
         {name: (limit - history.budgets.spent.get(name, 0), limit) for name, limit in last_run.budgets.items() if limit},
-        {node: why for node, (why, _) in history.exclusions.isolated.items()}, _reinstated(records), tuple(_events(records)),
-        saved(time_spent, start_s(records)), Counter(record.rung for record in decided),
+        {node: why for node, (why, _) in history.exclusions.isolated.items()}, 
+        {event.node: event.why for event in events if event.what == "reinstated"}, events,
+        saved(time_spent, start_s(records)), Counter(record.rung for record in records if isinstance(record, rec.Decided)),
         float(run.start_time - run.submit_time) if 0 < run.submit_time <= run.start_time and not run.schedule else -1.0,
         damaged, user,
     )  # fmt: skip
@@ -223,17 +224,6 @@ _PLAIN = {
     "lost": "a node or its ranks lost", "hang": "hang", "crash": "a rank failed", "launch": "the step did not come up",
     "warning": "a signal", "outside": "requeued from outside", "node": "a node failed", "device": "a device fault",
 }  # fmt: skip
-
-
-def _reinstated(records: Sequence[rec.Record]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    left: set[str] = set()
-    for record in records:
-        if isinstance(record, rec.Decided):
-            left |= record.isolate.keys()
-        elif isinstance(record, rec.Reinstated):
-            found |= {node: why for node, why in record.nodes.items() if node in left}
-    return found
 
 
 def _events(records: Sequence[rec.Record]) -> list[NodeEvent]:
