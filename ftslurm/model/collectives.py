@@ -171,6 +171,7 @@ class RankView:
     # how often a second the thread that trains wakes up, and all other threads of the program together; None: not known
     wakes_s: float | None = None
     beside_wakes_s: float | None = None
+    pid: int = 0  # of its process, as its node has it; 0: not known
 
 
 @dataclass(frozen=True, slots=True)

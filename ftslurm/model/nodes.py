@@ -33,6 +33,11 @@ def _fold(names: frozenset[str]) -> str:
     return ",".join(filter(None, [folded, *sorted(names - plain)]))  # the rest comes from damaged ledgers only
 
 
+def mark_down(nodes: Iterable[str]) -> str:
+    """The command of an administrator after which Slurm waits for these dead nodes no longer."""
+    return f"scontrol update nodename={fold(nodes)} state=down reason=dead"
+
+
 def fold_in_order(nodes: Sequence[str]) -> str:
     """As Slurm writes it, but in this very order, which `scontrol show hostnames` keeps: `n1,n6,n[3-4]`."""
     groups: list[list[str]] = []

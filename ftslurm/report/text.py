@@ -50,7 +50,8 @@ def print_status(console: Console, view: Status, now: float) -> None:
     print_facts(console, facts, 2)
     if view.card is not None:
         console.print()
-        print_card(console, view.card)
+        typed = view.card.next.startswith("ftslurm status ")  # just now
+        print_card(console, replace(view.card, next="") if typed else view.card)
 
 
 UNSEEN = "a replica that hangs while others get on, endless computing, a rank slower by less than a third"
@@ -58,6 +59,9 @@ UNSEEN = "a replica that hangs while others get on, endless computing, a rank sl
 
 def _sight(view: Status) -> Iterable[tuple[str, str]]:
     """Where the limit lies of what can be seen of hangs."""
+    if view.stuck is not None:
+        yield "stuck", "; ".join(view.stuck.evidence)
+        yield "next", f"ftslurm control {view.job} restart  (all ranks in place, now)"
     if view.state == "running":
         yield "hangs", f"seen by I/O alone, as {view.blind}" if view.blind else f"not seen: {UNSEEN} (docs/hangs.md)"
 

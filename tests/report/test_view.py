@@ -216,6 +216,15 @@ def test_a_history_tells_the_whole_story_in_a_pipe() -> None:
         assert word in text, text
 
 
+def test_a_standstill_shows_what_its_rank_does_and_what_helps_now() -> None:
+    job = Job().begin()
+    does = "rank 1 is stopped somewhere; to let it go on: kill -CONT 4711 on n2"
+    named = rec.CulpritSeen(job.now.unix, 1, "RankNonCommHang", "Warn", (1,), ("n2",), "", "stopped", (does,), limit_s=180.0)
+    job.ledger.append(named)
+    text = shown(print_status, view(job), job.now.unix, width=120)
+    assert f"stuck      {does}" in text and "next       ftslurm control 7 restart" in text
+
+
 def test_words_of_the_user_are_shown_as_they_are_and_not_as_markup() -> None:
     job = Job().begin()
     seen = replace(view(job), command="train [bold]x[/bold] [/] [1]", why="[red]", rung="[link=x]", state="[/]")

@@ -163,6 +163,7 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     assert (
         "as soon as its nodes are clean, at the latest when Slurm marks n2 down (SlurmdTimeout 300 s" in job.said.splitlines()[-1]
     )
+    assert job.said.endswith("at once by an administrator: scontrol update nodename=n2 state=down reason=dead")
     plain = Job().begin()
     plain.exits(0, 1)
     assert plain.did(do.ShowPhase)[-1].what == "waiting for its nodes to be clean, requeued"

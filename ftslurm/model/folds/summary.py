@@ -62,7 +62,7 @@ class JobSummary(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Stuck:
     """A standstill that is no hang yet. what: for people. since: when work ended, Unix seconds. limit_s: from then until it is
-    one.
+    one. evidence: what the named ranks do.
     """
 
     what: str
@@ -70,6 +70,7 @@ class Stuck:
     cause: str
     since: float
     limit_s: float
+    evidence: tuple[str, ...] = ()
 
     def so_far(self, now: float) -> str:
         """`40 s of 180 s`."""
@@ -180,8 +181,10 @@ def stuck(records: Sequence[rec.Record]) -> Stuck | None:
     """The present standstill that is no hang yet; None if the ranks make progress, work, or nobody is named."""
     for record in reversed(records):
         if isinstance(record, rec.CulpritSeen) and not record.sign.endswith("Slow"):
+            if not record.limit_s:
+                return None
             words = stuck_words(record.ranks, record.nodes, record.cause)
-            return Stuck(words, record.ranks, record.cause, record.since, record.limit_s) if record.limit_s else None
+            return Stuck(words, record.ranks, record.cause, record.since, record.limit_s, record.evidence)
         if isinstance(record, (*_TELLS, rec.Paused, rec.StepReached)):
             return None
     return None

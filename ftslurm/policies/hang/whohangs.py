@@ -364,13 +364,17 @@ def _stopped(state: JobState) -> Finding | None:
         words = "all processes are stopped by a signal: the job is suspended"
         return replace(_finding(state, Kind.UNKNOWN, ranks, words), level=Level.INFO)
     places = {view.rank: _place_of_stopped(view, state) for view in stopped}
-    told = tuple(f"rank {rank} is stopped {_PLACE[place]}" for rank, place in places.items())
+    told = tuple(f"rank {rank} is stopped {_PLACE[place]}{_to_continue(state.views[rank])}" for rank, place in places.items())
     outside = [rank for rank, place in places.items() if place is False]
     if outside:
         return _finding(state, Kind.NON_COMM_HANG, outside, "stopped by a signal outside communication", evidence=told)
     if None in places.values():
         return _finding(state, Kind.UNKNOWN, ranks, "stopped by a signal; whether inside communication is unknown", evidence=told)
     return _finding(state, Kind.COMM_HANG, ranks, "stopped by a signal inside communication", evidence=told)
+
+
+def _to_continue(view: RankView) -> str:
+    return f"; to let it go on: kill -CONT {view.pid} on {view.node}" if view.pid else ""
 
 
 _PLACE = {True: "inside communication", False: "outside communication", None: "somewhere"}

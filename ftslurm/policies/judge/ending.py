@@ -25,6 +25,7 @@ from ftslurm.model.decisions import (
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.nodes import mark_down
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
@@ -253,7 +254,7 @@ class Ending:
         if Capability.ASK not in self.run.facts.can or not self.run.told.tell(what):
             return []
         if dead:
-            when = f"as soon as its nodes are clean, at the latest when {down}"
+            when = f"as soon as its nodes are clean, at the latest when {down}; at once by an administrator: {mark_down(dead)}"
         else:
             in_s = f"in about {start.in_s:.0f} s"
             when = f"{in_s}, if its nodes are clean by then"

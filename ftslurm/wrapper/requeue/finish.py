@@ -18,7 +18,7 @@ from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History
-from ftslurm.model.nodes import expand
+from ftslurm.model.nodes import expand, mark_down
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
@@ -116,7 +116,8 @@ def _next_start(client: SlurmClient, number: int, dead: Sequence[str], config: M
     if unclean := sorted({*dead} & {*job.cleaning}):
         limit_s = seconds(config.get("SlurmdTimeout", ""))
         usual = f", SlurmdTimeout {limit_s:g} s, up to twice that" if limit_s else ""
-        return f"; it can start when Slurm marks {fold_nodes(unclean)} down{usual}"
+        sooner = f"; at once by an administrator: {mark_down(unclean)}"
+        return f"; it can start when Slurm marks {fold_nodes(unclean)} down{usual}{sooner}"
     at = time.strftime("%H:%M:%S", time.localtime(job.start_time))
     return f"; it starts again at {at}, if its nodes are clean by then" if job.start_time > time.time() else ""
 

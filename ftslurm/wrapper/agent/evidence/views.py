@@ -34,6 +34,7 @@ def view_of(each: WatchedRank, node: str, now: float) -> RankView:
         each.rank, node, process, wchan, cpu_percent=cpu_percent, io_bytes_s=io_bytes_s, children=work.children,
         idle_s=now - work.worked_at if work.worked_at is not None else None,
         polls_s=work.polling.per_s if work.polling else None, wakes_s=wakes_s, beside_wakes_s=beside_wakes_s,
+        pid=each.pid or 0,
     )  # fmt: skip
     if works(view):  # beside the polling
         view = replace(view, polls_s=None)
