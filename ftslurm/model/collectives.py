@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from ftslurm.errors import WireError
-from ftslurm.model.exits import ExitStatus
 from ftslurm.model.plain import text
 from ftslurm.model.values import dataclass
 
@@ -39,7 +38,6 @@ class Kind(str, Enum):
     COMM_SLOW = "RankCommSlow"
     NON_COMM_SLOW = "RankNonCommSlow"
     EXIT_HANG = "ExitHang"
-    RANK_EXIT = "RankExit"
     UNKNOWN = "unknown"
 
 
@@ -148,8 +146,6 @@ class RankView:
     process: ProcessState = ProcessState.UNKNOWN
     wchan: str = ""  # kernel function that the thread which trains sleeps in
     beside: tuple[str, ...] = ()  # the same of the other threads that the program itself has begun
-    exit_status: ExitStatus | None = None
-    ended_at: float | None = None  # Unix seconds on its node
     main_fresh: bool | None = None  # its Python code ran within the last seconds
     gil_held: bool | None = None  # the process runs, but none of its other threads gets the interpreter lock
     cpu_percent: float | None = None  # cpu_percent, io_bytes_s: of the process tree

@@ -67,8 +67,6 @@ class Result:
         found = self.verdict.finding
         if self.case.act in CIRCLES:  # the circle has the culprit in it, and whom it waits for
             return found is not None and found.kind is self.case.expected and self.case.victim in found.ranks
-        if self.case.act == "exit" and found is not None and found.kind is Kind.NON_COMM_HANG:
-            return found.ranks == self.case.ranks  # it has ended, and its peers have not died of it yet
         if self.case.act == "suspend" and found is not None and found.kind is Kind.UNKNOWN:
             return True  # it says that the job is suspended, and names nobody to act on
         if (self.plan.level == "L0" or self.plan.mode == "jax") and self.case.expected is not None:
@@ -255,11 +253,6 @@ def _loader(job: Job, case: Case) -> Undo:
     return lambda: None
 
 
-def _kill(job: Job, case: Case) -> Undo:
-    job.signal(case.victim, signal.SIGKILL)
-    return lambda: None
-
-
 def _cut(job: Job, case: Case) -> Undo:
     assert job.network is not None
     job.network.cut(case.victim)
@@ -375,7 +368,7 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "evaluate": _pause(6.0), "checkpoint": _pause(6.0), "compile": _pause(6.0), "trickle": _pause(6.0),
     "hiccup": _pause(1.0), "nothing": _nothing, "suspend": _suspend, "debug": _debug, "slow loader": _slowly_loading,
     "uneven": _uneven, "below": _below, "slow": _slow, "slow link": _slow_link,
-    "exit": _order, "crash": _order, "kill": _kill, "order": _order, "odd": _order, "stay": _leave_all, "loader": _loader,
+    "order": _order, "odd": _order, "stay": _leave_all, "loader": _loader,
     "cut": _cut, "cut between": _cut_between, "export": _export, "absent": _absent, "absent at work": _absent,
     "pipe": _pause(PAUSE_S), "flock": _pause(PAUSE_S), "child": _pause(PAUSE_S), "bursts": _pause(6.0), "collect": _collect,
     "upload": _export, "save work": _saving, "save sleep": _saving,
@@ -442,7 +435,7 @@ PAUSES = (
     "below",
     *NEW_PAUSES,
 )
-ENDS = ("exit", "crash", "kill", "stay")
+ENDS = ("stay",)
 COLLECTIVE_ENDS = ("order", "odd")  # only where a step is made of collectives that the program issues itself
 CUTS = ("cut", "cut between")
 COMPARED = ("slow", "slow link", "uneven", "below", "collect")  # the rules on slowness look on
@@ -456,7 +449,7 @@ NEW_MODES = (
 # As often is each drawn.
 FAULTS = {
     "sleep": 2, "deadlock": 2, "native": 2, "loop": 2, "fifo": 2, "spawn": 2, "stop outside": 3, "loader": 2, "order": 2, "odd": 2,
-    **dict.fromkeys(MEETINGS, 2), **dict.fromkeys(NEW_HANGS, 11), "absent": 3, "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
+    **dict.fromkeys(MEETINGS, 2), **dict.fromkeys(NEW_HANGS, 11), "absent": 3, "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "stay": 1,
 }  # fmt: skip
 HEALTHY = {
     act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4
@@ -477,8 +470,6 @@ def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
             ranks = tuple(sorted((victim, other)))
     elif act == "lost":  # every rank is in a call of MPI then
         kind, ranks = Kind.COMM_HANG, tuple(range(world))
-    elif act in ("exit", "crash", "kill"):
-        kind = Kind.RANK_EXIT
     elif act == "stay":
         kind = Kind.EXIT_HANG
     elif act in ("slow", "slow link"):

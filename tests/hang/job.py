@@ -157,10 +157,6 @@ def spawn(_: float) -> None:
     os.waitpid(pid, 0)
 
 
-def crash(_: float) -> None:
-    raise RuntimeError("injected")
-
-
 def slow(seconds: float) -> None:
     global extra_s
     extra_s = seconds
@@ -325,7 +321,7 @@ def polled(kind: str) -> None:
 PAUSES = {
     "pipe": full_pipe, "flock": file_lock, "child": hung_child, "bursts": in_bursts, "collect": collect,
     "sleep": time.sleep, "deadlock": deadlock, "loop": loop, "native": native, "fifo": fifo, "spawn": spawn,
-    "evaluate": compute, "checkpoint": write, "compile": children, "crash": crash, "slow": slow,
+    "evaluate": compute, "checkpoint": write, "compile": children, "slow": slow,
     "uneven": uneven, "trickle": trickle, "download": download, "dead-server": lambda seconds: download(seconds, 0),
     "flag": poll_flag, "licence": poll_licence, "lock-file": poll_lock,
 }  # fmt: skip
@@ -642,8 +638,6 @@ def train() -> None:
         if kind in PAUSES:
             PAUSES[kind](float(argument or 1000))
             note(f"end {kind}")
-        if kind == "exit":
-            break
         if kind == "stay":
             threading.Thread(target=time.sleep, args=(1000,), daemon=False).start()
         if kind in ("stay", "leave", "export", "upload"):

@@ -183,8 +183,6 @@ def deck(rng: random.Random, faults: int, healthy: int, level: str | None, only:
     drawn = [cases.only(rng, only) for _ in range(faults)] if only else cases.deck(rng, faults, healthy, network=False)
     for plan in drawn:
         acts = [case.act for case in plan.cases]
-        if any(act in ("exit", "crash", "kill") for act in acts):  # told by the exit status, without any of this
-            acts = [act for act in acts if act not in ("exit", "crash", "kill")] + ["deadlock"]
         slow = [act for act in acts if act == "slow"]
         for part in [[act for act in acts if act != "slow"], *([each] for each in slow)]:
             if part:

@@ -7,13 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView
-from ftslurm.model.exits import from_returncode
 from ftslurm.policies.hang.proof import doubt
 from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN
 from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
@@ -91,9 +89,6 @@ class Job(Orders):
         self.library, self.level = env.get("LIBRARY", ""), level
         # mpirun starts all ranks below one task.
         self.ranks = [self._start(rank, port, level, env) for rank in range(1 if self.library == "mpi" else world)]
-        self.ended: dict[int, float] = {}
-        for rank in range(len(self.ranks)):
-            threading.Thread(target=self._wait, args=(rank,), daemon=True).start()
         self.node = NodeWatch("here")
         for rank, process in enumerate(self.ranks):
             self.node.watch(rank, str(self.page(rank)), process.pid)
@@ -114,13 +109,6 @@ class Job(Orders):
             own["SLURM_PROCID"] = "0"
         with open(self.folder / f"log.{rank}", "wb") as log:
             return subprocess.Popen(argv, env={**own, **env}, stdout=log, stderr=log, start_new_session=True)
-
-    def _wait(self, rank: int) -> None:
-        try:
-            os.waitid(os.P_PID, self.ranks[rank].pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:  # poll() was faster
-            pass
-        self.ended[rank] = time.time()
 
     def page(self, rank: int) -> Path:
         return self.pages / f"page.{rank}"
@@ -162,8 +150,7 @@ class Job(Orders):
         for view in views:
             status = self.ranks[view.rank].poll() if view.rank < len(self.ranks) else None
             if status is not None:
-                ended = self.ended.get(view.rank)
-                view = replace(view, process=ProcessState.EXITED, ended_at=ended, exit_status=from_returncode(status))
+                view = replace(view, process=ProcessState.EXITED)
             found.append(view)
         return tuple(found)
 

@@ -15,7 +15,7 @@ from tests.hang.matrix import Told, rates, summary
 from tests.hang.torch_here import need_torch
 
 PLANS = {
-    "collectives": Plan("plain", "L2", 3, tuple(make(act, 1, 3) for act in ("evaluate", "deadlock", "stop inside", "kill"))),
+    "collectives": Plan("plain", "L2", 3, tuple(make(act, 1, 3) for act in ("evaluate", "deadlock", "stop inside"))),
     "ddp": Plan("ddp", "L1", 2, tuple(make(act, 1, 2) for act in ("hiccup", "stop outside"))),
 }
 

@@ -45,7 +45,6 @@ MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get", "store
 MPI = "MPI_"
 # The state of a job that goes on again is seen half old and half new for a moment.
 CONFIRM_S = 1.0
-CLOCKS_S = 0.02  # between nodes, with NTP
 EVIDENCE_MAX = 12
 
 
@@ -145,7 +144,7 @@ def who_hangs(views: Iterable[RankView]) -> Finding | None:
     if not state.views:
         return None
     rules = (
-        _bad_exits, _stopped, _roots, _not_come, _not_served, _in_vain, _left_behind, _not_begun_on_device, _odd_one_out,
+        _stopped, _roots, _not_come, _not_served, _in_vain, _left_behind, _not_begun_on_device, _odd_one_out,
         _none_completes, _circle, _all_in_mpi, _nobody_waits,
     )  # fmt: skip
     return next((finding for rule in rules if (finding := rule(state)) is not None), None)
@@ -293,68 +292,6 @@ def _alive(view: RankView) -> bool:
 # --- the rules
 
 
-def _bad_exits(state: JobState) -> Finding | None:
-    """When a rank ends, its peers soon fail at the broken connection: which rank was first?"""
-    failed = [
-        view for view in state.views.values() if not _alive(view) and view.exit_status is not None and not view.exit_status.ok
-    ]
-    if not failed:
-        return None
-    first = _struck(failed) or _outside_of_failed_waits(failed) or _left_early(failed, state) or _behind(failed) or failed
-    first = _earliest(first)
-    words = "; ".join(f"rank {view.rank} {view.exit_status}" for view in first[:EVIDENCE_MAX] if view.exit_status)
-    return _finding(state, Kind.RANK_EXIT, [view.rank for view in first], words, evidence=_ends(state))
-
-
-def _struck(failed: Sequence[RankView]) -> list[RankView]:
-    """Ranks killed by a signal that no broken connection causes."""
-    return [view for view in failed if view.exit_status and view.exit_status.signal not in (0, *_SIGNALS_OF_PEERS)]
-
-
-# SIGABRT: libraries abort() when a peer is gone; SIGPIPE; SIGTERM: what launchers send the others.
-_SIGNALS_OF_PEERS = (6, 13, 15)
-
-
-def _outside_of_failed_waits(failed: Sequence[RankView]) -> list[RankView]:
-    """If some ranks ended inside a wait that failed: those that did not."""
-    outside = [view for view in failed if view.inside is None]
-    return outside if len(outside) < len(failed) else []
-
-
-def _left_early(failed: Sequence[RankView], state: JobState) -> list[RankView]:
-    """Ranks that ended well, but had not entered what the failed ones had, or that others still waited for."""
-    peers = {view.inside.peer for view in failed if view.inside}
-    ended = [view for view in state.views.values() if _ended_well(view)]
-    return [view for view in ended if view.rank in peers or _entered_less(view, failed)]
-
-
-def _behind(failed: Sequence[RankView]) -> list[RankView]:
-    """Failed ranks that had not entered what other failed ranks had, and that are ahead of none."""
-    return [view for view in failed if _entered_less(view, failed) and not any(_entered_less(other, [view]) for other in failed)]
-
-
-def _earliest(views: list[RankView]) -> list[RankView]:
-    """The first to end, if it was earlier than the others by more than the nodes' clocks differ."""
-    times = sorted(view.ended_at for view in views if view.ended_at is not None)
-    if len(times) < len(views) or len(times) < 2 or times[1] - times[0] < CLOCKS_S:
-        return views
-    return [view for view in views if view.ended_at == times[0]]
-
-
-def _ended_well(view: RankView) -> bool:
-    return not _alive(view) and view.exit_status is not None and view.exit_status.ok
-
-
-def _entered_less(view: RankView, others: Iterable[RankView]) -> bool:
-    mine = {group.key: group.entered for group in view.groups}
-    return any(group.entered > mine[group.key] for other in others for group in other.groups if group.key in mine)
-
-
-def _ends(state: JobState) -> tuple[str, ...]:
-    ended = (view for view in state.views.values() if view.exit_status is not None)
-    return tuple(f"rank {view.rank} on {view.node} {view.exit_status}" for view in ended)[:EVIDENCE_MAX]
-
-
 def _stopped(state: JobState) -> Finding | None:
     stopped = [view for view in state.views.values() if view.process is ProcessState.STOPPED]
     if not stopped:
@@ -490,7 +427,7 @@ def _in_vain(state: JobState) -> Finding | None:
 def what_it_does(view: RankView) -> str:
     """What a rank that waits for no other is doing, in words."""
     if view.process is ProcessState.EXITED:
-        return f"it has ended ({view.exit_status})" if view.exit_status else "it has ended"
+        return "it has ended"
     if view.process is ProcessState.STOPPED:
         return "stopped by a signal"
     if view.process is ProcessState.DISK:
@@ -519,7 +456,7 @@ def _left_behind(state: JobState) -> Finding | None:
         return None
     doing = "; ".join(dict.fromkeys(map(what_it_does, left[:EVIDENCE_MAX])))
     words = f"{len(ended)} of {len(state.views)} ranks have ended, but not these: {doing}"
-    return _finding(state, Kind.EXIT_HANG, [view.rank for view in left], words, evidence=_ends(state))
+    return _finding(state, Kind.EXIT_HANG, [view.rank for view in left], words)
 
 
 def _full(state: JobState) -> list[Gate]:

@@ -23,7 +23,6 @@ from ftslurm.model.collectives import (
     fold,
     unfold,
 )
-from ftslurm.model.exits import ExitStatus
 from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from tests.hang.simulated import missing_ranks, trial
@@ -45,8 +44,8 @@ def waiting(number: int, **more: object) -> RankView:
     return rank(number, 6, 5, **more)
 
 
-def ended(number: int, code: int = 0, signal: int = 0, **more: object) -> RankView:
-    return rank(number, process=ProcessState.EXITED, exit_status=ExitStatus(code, signal), **more)
+def ended(number: int, **more: object) -> RankView:
+    return rank(number, process=ProcessState.EXITED, **more)
 
 
 def told(*views: RankView) -> tuple[str, tuple[int, ...]]:
@@ -258,22 +257,6 @@ def test_ends() -> None:
     assert told(ended(0), ended(1)) == ("", ())
 
 
-def test_who_ended_first_when_all_die_of_it() -> None:
-    inside = CurrentCall("allreduce", "world", 6)
-    victims = [ended(each, 1, inside=inside) for each in (0, 1)]
-    assert told(*victims, ended(2, 1)) == ("RankExit", (2,)), "it ended outside of a failed wait"
-    assert told(*victims, ended(2, signal=9, inside=inside)) == ("RankExit", (2,))
-    assert told(ended(0, signal=6), ended(1, signal=6), ended(2, signal=11)) == ("RankExit", (2,)), "abort() is what libraries do"
-    behind = [ended(each, 1, groups=waiting(each).groups) for each in (0, 1)]
-    assert told(*behind, ended(2, 1)) == ("RankExit", (2,))
-    assert told(*behind, ended(2)) == ("RankExit", (2,)), "it ended well, but too early"
-    direct = CurrentCall("recv", "world", 0, peer=2, point_to_point=True)
-    assert told(ended(0, 1, inside=direct), ended(1, 1, inside=inside), ended(2)) == ("RankExit", (2,))
-    timed = [ended(each, 1, ended_at=100.0 + each / 10) for each in (0, 1)]
-    assert told(*timed) == ("RankExit", (0,))
-    assert told(ended(0, 1), ended(1, 1)) == ("RankExit", (0, 1))
-
-
 # --- what cannot be told
 
 
@@ -474,8 +457,8 @@ def test_over_the_wire_nothing_is_lost() -> None:
     back = [from_plain(RankView, json.loads(json.dumps(to_plain(view)))) for view in case.views]
     assert who_hangs(back) == who_hangs(case.views)
     full = replace(
-        ended(2, signal=9), sockets=sockets(("1.2.3.4:5", "6.7.8.9:10", "unread")), inside=CurrentCall("send", "g", 3, 1.5, 4, True),
-        stack_inside=True, exact=True, ended_at=5.5, children=3, polls_s=20.0,
+        ended(2), sockets=sockets(("1.2.3.4:5", "6.7.8.9:10", "unread")), inside=CurrentCall("send", "g", 3, 1.5, 4, True),
+        stack_inside=True, exact=True, pid=4711, children=3, polls_s=20.0,
     )  # fmt: skip
     assert from_plain(RankView, json.loads(json.dumps(to_plain(full)))) == full
 
@@ -483,12 +466,12 @@ def test_over_the_wire_nothing_is_lost() -> None:
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["running", "0-3", "n0"]),
     lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.sampled_from(
-        ["rank", "node", "process", "groups", "inside", "sockets", "exit_status", "key", "members", "entered", "operation", "group", "number"]), inner, max_size=6),
+        ["rank", "node", "process", "groups", "inside", "sockets", "key", "members", "entered", "operation", "group", "number"]), inner, max_size=6),
     max_leaves=12,
 )  # fmt: skip
 
 
-@given(anything, st.sampled_from(["groups", "inside", "sockets", "exit_status", "cpu_percent", "children", "wchan", "ended_at"]))
+@given(anything, st.sampled_from(["groups", "inside", "sockets", "cpu_percent", "children", "wchan", "pid"]))
 def test_whatever_comes_over_the_wire_is_checked(value: object, member: str) -> None:
     for record in (value, {"rank": 1, "node": "n0", "process": "running", member: value}):
         try:
