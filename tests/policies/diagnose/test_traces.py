@@ -140,6 +140,7 @@ def test_errors_are_told_with_their_place_in_the_user_s_own_code(text: str, rais
         (GLOG, ["F1121 13:07:59.290000 28195 a.cc:12] Check failed: x == 1", "*** Check failure stack trace: ***"]),
         (CPP, ["terminate called after throwing an instance of 'std::runtime_error'", "what():  bad thing"]),
         (" 12 |   let x = \"CUDA error\";\n    |           ^^^^\nerror: no\n", ["error: no"]),
+        ("a\n```\nb\n```\nc\n", ["a", "c"]),
     ],
 )  # fmt: skip
 def test_what_a_trace_quotes_is_blanked(text: str, said: list[str]) -> None:

@@ -27,6 +27,8 @@ MESSAGE_CHARS = 300
 MAX_WRITERS = 64
 # An error after a trace's last frame comes at once; after so many lines in between the trace was cut off.
 PATIENCE_LINES = 40
+# A block of code between fences (```) that is longer has no end.
+FENCED_LINES, FENCED_BYTES = 200, 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ _MARK = re2.compile(
         r"goroutine \d", "panicked at ", "stack backtrace", "Stacktrace:", "terminate called", r"\nframe #\d", r"\]: frame #\d",
         "LoadError", "[Ee]xception in thread", "Caused by: ", r"\n\s*#\d+ +0x",
         "Check failure stack trace", "nested task error: ", "[Uu]nhandled [Tt]ask (?:ERROR|failure)",
-        r"\n\s*\d+ \| ", r"\n\s*--> ", r": line \d+: ",
+        r"\n\s*\d+ \| ", r"\n\s*--> ", r": line \d+: ", "```",
     )
     ).encode(),
     _OPTIONS,
@@ -271,6 +273,7 @@ class _Writer:
     any: str = ""
     throws: bool = False  # the line of the program below the last frame raises
     left: int = 0  # lines that the trace may still take
+    fenced: int = 0  # so many more lines may stand in a block of code
     ignored: bool = False
     chain: bool = False  # the runtime has said that the next error comes of the one before
     last: int = -1  # number of its last error in `raised`
@@ -318,7 +321,7 @@ class _Walk:
         writer.here = start
         if margin := _GROUP_MARGIN.match(body):
             body = body[margin.end() :]
-        if self._quoted(writer, body, at):
+        if self._quoted(writer, body, at, stop):
             self._blank(at, stop)
         writer.left -= writer.left > 0
         writer.before = (at, stop)
@@ -343,8 +346,14 @@ class _Walk:
     def _blank(self, start: int, stop: int) -> None:
         self.said[start:stop] = b" " * (stop - start)
 
-    def _quoted(self, w: _Writer, body: bytes, at: int) -> bool:
+    def _quoted(self, w: _Writer, body: bytes, at: int, stop: int) -> bool:
         """Is the line a part of a trace that only quotes? Notes on the way what else it tells."""
+        if body.startswith(b"```"):  # what a program generates blames no node
+            w.fenced = w.left = 0 if w.fenced or not self._is_closed(stop) else FENCED_LINES
+            return True
+        if w.fenced:
+            w.fenced -= 1
+            return True
         if body.startswith(_BOXES):
             return self._boxed(w, body)
         if b"File " in body and (frame := _FRAME.match(body)):
@@ -385,6 +394,12 @@ class _Walk:
         w.indent, w.own, w.any, w.left, w.below = 0, "", "", PATIENCE_LINES, -1
         if not w.chain:  # what led to it was logged together with it
             w.logged = self.text[w.before[0] : w.before[1]] if w.before[1] + 1 == w.here else b""
+
+    def _is_closed(self, stop: int) -> bool:
+        """Ends the block of code that a fence may open here? The next fence ends none if it names a language: of the block
+        that this one has ended, the beginning is lost."""
+        closing = self.text.find(b"```", stop, stop + FENCED_BYTES)
+        return closing >= 0 and not self.text[closing + 3 : closing + 4].isalpha()
 
     def _frame(self, w: _Writer, frame: re.Match[bytes]) -> None:
         if w.indent < 0:
