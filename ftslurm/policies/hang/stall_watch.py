@@ -67,6 +67,8 @@ class StallWatch:
     attempt: int = 0
     left_alone: bool = False  # has this stall been reported as a hang that ftrun leaves alone?
     _nodes: dict[str, tuple[StallSeen, float]] = field(default_factory=dict)
+    _probed: int = 0  # ranks with a probe, on all of these
+    _meeting: int = 0  # of these nodes, those on which a rank waits for a group that is being made
     _views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
     _held: Held | None = None
     _sure_at: float | None = None  # since when no look has left a doubt
@@ -79,7 +81,9 @@ class StallWatch:
 
     def seen(self, event: StallSeen, now: float) -> Pause | None:
         """Take the event in. Gives the pause that it ends, if the job was examined during it."""
+        self.lose(event.node)
         self._nodes[event.node] = (event, now)
+        self._count(event, 1)
         if event.stalled_s > 0 or event.meets_s > 0 or self._busy is None:
             return None
         pause = Pause(event.paused_s, self._busy, self._told is not None)
@@ -90,6 +94,8 @@ class StallWatch:
 
     def stalled_s(self, nodes: Collection[str], ranks: int, now: float) -> float:
         """Seconds since a rank last made progress; 0 while one does, while one has no probe, or if detection is switched off."""
+        if not self._meeting and self._probed < ranks:  # thousands of nodes report one after the other
+            return 0.0
         told = [self._nodes[node] for node in nodes if node in self._nodes]
         meets = [event.meets_s + now - at for event, at in told if event.meets_s > 0]
         if meets:  # before there is a group, or where another one is made: since the last of those that wait there has come
@@ -121,7 +127,12 @@ class StallWatch:
 
     def lose(self, node: str) -> None:
         """Forget `node`, whose agent was lost; the next agent reports anew."""
-        self._nodes.pop(node, None)
+        if node in self._nodes:
+            self._count(self._nodes.pop(node)[0], -1)
+
+    def _count(self, event: StallSeen, times: int) -> None:
+        self._probed += times * event.probed
+        self._meeting += times * (event.meets_s > 0)
 
     def examined(self, node: str, views: Iterable[RankView], nodes: Collection[str]) -> bool:
         """Take in the views of one node. Has every one of `nodes` been looked at now?"""
