@@ -20,7 +20,7 @@ from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.system.files import read_private
 
 # Lines of another version are made anew: one more for every change of JobSummary, or of how it is made.
-VERSION = 4
+VERSION = 5
 # Of some 300 bytes a ledger.
 MAX_BYTES = 64 << 20
 # Lines that count no more, before the file is written anew: of all, and at least.

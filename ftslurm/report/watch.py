@@ -174,7 +174,7 @@ def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
 def _why_not_known(seen: Seen) -> str:
     if seen.summary.over:
         return "the job is over"
-    if seen.summary.state in ("pending", "held", "requeued", "suspended"):
+    if seen.summary.state in ("pending", "held", "requeued", "suspended", "completing"):
         return "none run now"
     if not seen.told_to:
         return "unknown: no ftrun runs that could be asked"

@@ -29,6 +29,17 @@ def test_nothing_has_no_summary() -> None:
     assert summarise([]) is None
 
 
+def test_a_job_that_slurm_is_ending_is_not_said_to_be_requeued() -> None:
+    """After scancel, where a script has become ftrun: Slurm shows COMPLETING at first (seen on 22.05)."""
+    job = Job().begin()
+    ended = rec.Finished(1e9, "r", 143, "Slurm is ending the job", outcome="being ended")
+    found = summarise([*job.ledger, ended])
+    assert found is not None and (found.state, found.what, found.over) == ("completing", "", False)
+    assert by_slurm(found, {found.number: SlurmWord("CANCELLED")}).state == "cancelled"
+    assert by_slurm(found, {found.number: SlurmWord("RUNNING")}).state == "starting", "it was requeued, and runs again"
+    assert by_slurm(found, {}).what.endswith("it was completing then")
+
+
 def test_it_agrees_with_the_detailed_view() -> None:
     job = requeued().again().begin()
     job.shows(fault())

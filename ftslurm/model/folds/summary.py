@@ -213,6 +213,8 @@ def _requeued(record: rec.CarriedOut, decided: rec.Decided) -> bool:
 
 def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     outcome = outcome_of(record)
+    if outcome is Outcome.BEING_ENDED:  # as after scancel: how it ends, only Slurm will know
+        return "completing", "", False
     if outcome.goes_on:
         return "requeued", record.what, False
     if outcome is Outcome.STOPPED:
@@ -220,6 +222,10 @@ def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     if outcome in (Outcome.CANCELLED, Outcome.TIMEOUT):
         return outcome.value, AFTER_LIMIT if outcome is Outcome.TIMEOUT else "", True
     return ("completed", "", True) if record.status == 0 else ("failed", f"status {record.status}: {record.what}", True)
+
+
+# The ftrun has ended, and the job is not over.
+_AWAY = frozenset({"requeued", "completing"})
 
 
 def by_slurm(job: JobSummary, said: Mapping[int, SlurmWord]) -> JobSummary:
@@ -235,7 +241,7 @@ def by_slurm(job: JobSummary, said: Mapping[int, SlurmWord]) -> JobSummary:
     if word.state == "PENDING":
         return _waiting(job, word)
     if word.state == "RUNNING":
-        return job._replace(state="starting", what="") if job.state == "requeued" and not job.requeue_open else job
+        return job._replace(state="starting", what="") if job.state in _AWAY and not job.requeue_open else job
     if word.state == "SUSPENDED":
         return job._replace(state="suspended")
     if word.state == "UNKNOWN":
