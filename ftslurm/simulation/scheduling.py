@@ -6,7 +6,7 @@ told to the judge as the event that it is in a real job; the judge does not know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ftslurm.model import decisions as do
@@ -22,7 +22,6 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict
 from ftslurm.policies.diagnose import Book, Facts, diagnose
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
-from ftslurm.policies.judge.state import Run
 from ftslurm.policies.ladder.situation import ACTS
 from ftslurm.policies.weigh.spread import on_the_whole
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, Training
@@ -45,39 +44,6 @@ _PARTS = {
 Events = Iterable[ev.Event]
 
 
-class _QuickRun(Run):
-    """What the judge knows. With a thousand nodes each of which tells something, what it looks up again and again is kept."""
-
-    _known: tuple[dict[int, Task], int, dict[str, list[int]]] = ({}, -1, {})
-    _there: tuple[dict[str, list[int]], int, list[str]] = ({}, -1, [])
-
-    def _by_node(self) -> dict[str, list[int]]:
-        """Node -> ranks. Tasks are only added, or all are new: the table is another one then."""
-        table, size, found = self._known
-        if table is not self.tasks or size != len(self.tasks):
-            found = {}
-            for rank in sorted(self.tasks):
-                found.setdefault(self.tasks[rank].node, []).append(rank)
-            self._known = (self.tasks, len(self.tasks), found)
-        return found
-
-    def step_nodes(self) -> tuple[str, ...]:
-        return tuple(self._by_node())
-
-    def ranks_on(self, node: str) -> list[int]:
-        return list(self._by_node().get(node, ()))
-
-    def ranks_in(self, nodes: Collection[str]) -> list[int]:
-        by_node = self._by_node()
-        return sorted(rank for node in nodes for rank in by_node.get(node, ()))
-
-    def watched_nodes(self) -> list[str]:
-        by_node, changes = self._by_node(), self.agents.changes
-        if self._there[0] is not by_node or self._there[1] != changes:
-            self._there = by_node, changes, super().watched_nodes()
-        return self._there[2]
-
-
 class _Ftrun:
     """An ftrun in an obedient world. nodes: of the allocation. requeue: what the judge gave the job back with, None while it has
     not."""
@@ -92,7 +58,7 @@ class _Ftrun:
             f"run{number}", "1", "simulated", number, "train", "train", nodes, can=CAN, number=1, width=plan.nodes,
             batch_node=cluster.batch_node(nodes), start_time=int(EPOCH + agenda.now),
         )  # fmt: skip
-        self.judge = Judge(settings, history, facts, _QuickRun)
+        self.judge = Judge(settings, history, facts)
         self.ledger: list[rec.Record] = []
         self.tasks: tuple[Task, ...] = ()
         self.ranks = _Ranks()

@@ -85,8 +85,8 @@ class Judge:
     run: what it knows. It holds every record of every answer from the moment the answer is given.
     """
 
-    def __init__(self, settings: Settings, history: History, facts: RunFacts, kind: type[Run] = Run) -> None:
-        run = self.run = kind(settings, history, facts, NEXT)
+    def __init__(self, settings: Settings, history: History, facts: RunFacts) -> None:
+        run = self.run = Run(settings, history, facts, NEXT)
         self.slurm_away = SlurmAway(run)
         self.ending = Ending(run, self.slurm_away, self)
         self.starting = Starting(run, self)

@@ -34,7 +34,7 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.parts.ending import RunEnd, SlurmContact
 from ftslurm.policies.judge.parts.hang_signs import HangSigns, intervals
 from ftslurm.policies.judge.parts.inquiry import DeviceView
-from ftslurm.policies.judge.parts.launch import AgentRoster, StepLaunch
+from ftslurm.policies.judge.parts.launch import AgentRoster, StepLaunch, Tasks
 from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
 from ftslurm.policies.judge.parts.requests import RequestBook, WaitTold
@@ -93,7 +93,7 @@ class Run:
         self._ways = ways
         self._may_enter: frozenset[Phase] | None = None  # phases that the present event may lead to directly; None: as `ways` say
         self.attempt = Attempt()
-        self.tasks: dict[int, Task] = {}
+        self.tasks = Tasks()
         self.agents = AgentRoster()
         self.devices = DeviceView()
         self.trouble: Trouble | None = None
@@ -138,7 +138,7 @@ class Run:
 
     def forget_tasks(self) -> None:
         """The next step has tasks of its own."""
-        self.tasks = {}
+        self.tasks = Tasks()
 
     def arrive(self, task: Task) -> None:
         """A task has connected, possibly with another port of its node."""
@@ -178,7 +178,7 @@ class Run:
     # --- what is known
 
     def step_nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.tasks[rank].node for rank in sorted(self.tasks)))
+        return tuple(self.tasks.by_node)
 
     def is_current(self, event: ev.AgentTold) -> bool:
         """Is the event about the ranks that run now? A report of an agent about earlier ranks may come late."""
@@ -191,11 +191,12 @@ class Run:
         return [node for node in self.step_nodes() if self.agents.here(node)]
 
     def ranks_on(self, node: str) -> list[int]:
-        return [rank for rank, task in self.tasks.items() if task.node == node]
+        return list(self.tasks.by_node.get(node, ()))
 
     def ranks_in(self, nodes: Collection[str]) -> list[int]:
         """In order."""
-        return sorted(rank for rank, task in self.tasks.items() if task.node in nodes)
+        by_node = self.tasks.by_node
+        return sorted(rank for node in nodes for rank in by_node.get(node, ()))
 
     def kept_out(self, now: Now) -> tuple[str, ...]:
         return self.history.kept_out(now.unix, self.settings.isolation_expires_s)

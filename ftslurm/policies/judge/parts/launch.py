@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.decisions import DrillDevice
 from ftslurm.model.events import Now
+from ftslurm.model.job import Task
 
 
 class StepLaunch:
@@ -106,14 +107,31 @@ AGENT_COMES_S, AGENT_MAX_S = 60.0, 640.0
 AGENT_AGAIN_S = 10.0
 
 
+class Tasks(dict[int, Task]):
+    """The tasks of the step by their ranks. They are only added, or another with the same rank comes on the same node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_node: dict[str, list[int]] = {}
+        self._size = 0  # when that was made
+
+    @property
+    def by_node(self) -> Mapping[str, list[int]]:
+        """Node -> ranks, in their order; with a thousand nodes each of which reports something it is asked again and again."""
+        if self._size != len(self):
+            self._by_node, self._size = {}, len(self)
+            for rank in sorted(self):
+                self._by_node.setdefault(self[rank].node, []).append(rank)
+        return self._by_node
+
+
 class AgentRoster:
     """kinds: node -> kinds of devices there, None until its agent has arrived. guards: nodes without ranks that have an agent all
-    the same, in case the batch node dies. changes: counts those of `kinds`.
+    the same, in case the batch node dies.
     """
 
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[str, ...] | None] = {}
-        self.changes = 0
         self.guards: frozenset[str] = frozenset()
         self._due: dict[str, float] = {}  # monotonic seconds by which an agent should call; none once it has
         self._came: dict[str, float] = {}
@@ -147,7 +165,6 @@ class AgentRoster:
     def expect(self, nodes: Iterable[str], guards: Iterable[str], relieved: Iterable[str], now: float) -> None:
         """Expect agents, which are being started on `nodes` and on `guards`. relieved: nodes that are guards no longer."""
         self.guards = (self.guards | {*guards}) - {*relieved}
-        self.changes += 1
         for node in nodes:
             self.kinds[node] = None
             self._due[node] = now + self._doubled(AGENT_COMES_S, node)
@@ -160,7 +177,6 @@ class AgentRoster:
         if node not in self.kinds:
             return False
         self.kinds[node] = kinds
-        self.changes += 1
         self._due.pop(node, None)
         self._came[node] = now
         return True
@@ -168,7 +184,6 @@ class AgentRoster:
     def lose(self, node: str, now: float) -> float:
         """An agent was lost. Gives when to start another one."""
         self.kinds.pop(node, None)
-        self.changes += 1
         self.guards -= {node}
         self._due.pop(node, None)
         if now - self._came.pop(node, now) > AGENT_MAX_S:
@@ -182,7 +197,6 @@ class AgentRoster:
         for node in [node for node, due in self._due.items() if due <= now and node in nodes]:
             del self._due[node]
             self.kinds.pop(node, None)
-            self.changes += 1
             self._lost[node] = self._lost.get(node, 0) + 1
 
     def next_due(self, nodes: Collection[str]) -> float | None:
@@ -190,14 +204,12 @@ class AgentRoster:
 
     def forget(self, nodes: Collection[str]) -> None:
         self.kinds = {node: kinds for node, kinds in self.kinds.items() if node not in nodes}
-        self.changes += 1
         self._due = {node: due for node, due in self._due.items() if node not in nodes}
         self.guards -= {*nodes}
 
     def wait_no_more(self) -> None:
         """No longer wait to learn what devices the nodes have."""
         self.kinds = {node: kinds or () for node, kinds in self.kinds.items()}
-        self.changes += 1
 
     def order_later(self, order: DrillDevice) -> None:
         """Keep the order until the agent has arrived."""
