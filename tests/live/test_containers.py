@@ -53,6 +53,7 @@ class Boxes(Stage):
         return super().prepare(replace(plan, env=env, sbatch=tuple(map(placed, plan.sbatch))), name)
 
 
+@pytest.mark.slurms
 @story(
     nodes=2, tasks=2, ft=f"{IMAGE} --ft-set rungs.in-place-restart.crash_restarts=2",
     rank='together; say $(ls /) $(ls $FTSLURM_STATE_DIR/bundles/*/secrets); [ $FTSLURM_ATTEMPT = 2 ] || exit 3',
@@ -186,6 +187,7 @@ def test_a_bundle_without_names_of_hosts(told: Story) -> None:
     assert [words for _, _, _, words in told.said()] == ["bin dev lib lib64 proc sbin usr var"] * 2, told.describe()
 
 
+@pytest.mark.slurms
 @story(nodes=2, ft=OCI, rank="say $SLURM_PROCID of $SLURM_NTASKS")
 def test_tasks_on_two_nodes(told: Story) -> None:
     """22.05 gives both the environment of the batch script, by which each is rank 0."""
