@@ -164,7 +164,7 @@ def _verdict(d: rec.Diagnosed) -> Iterator[tuple[str, str]]:
         by_device = f"devices of {d.node}" if d.node and d.place else "verdict"
         where = f"output of rank {d.rank} on {d.node}" if d.rank >= 0 else by_device
         yield where, f"{d.said}{place}"
-    everywhere = ", the same everywhere" if d.program else ""
+    everywhere = f"{', the same everywhere' if d.program else ''}{' (a drill)' if d.drill else ''}"
     words = "; ".join(word for word in ((d.meaning, d.spread) if d.said else (d.what,)) if word)
     sure = f"{d.signature}; worth another try: {d.retriable}; confidence: {d.confidence}{everywhere}"
     yield "verdict", f"{d.error_class}: {words}; {sure}" if words else f"{d.error_class}: {sure}"

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from ftslurm.model import record as rec
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted
 from ftslurm.report.card import Card, lines
-from ftslurm.report.moments import exits
+from ftslurm.report.moments import Kind, exits, moments
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import in_a_line
-from ftslurm.report.view import Again, AttemptView, RemedyView, Status, against, folded
+from ftslurm.report.view import Again, AttemptView, RemedyView, Status, folded
 from ftslurm.report.words import clock, moment, span
 
 
@@ -145,24 +144,11 @@ def _print_attempt(console: Console, a: AttemptView, whole: bool) -> None:
         facts += [("hang", hang.what), *(("evidence", line) for line in hang.evidence)]
     for hint in a.hints:
         facts += [("hint", f"{hint.what}: {hint.advice}"), *(("evidence", line) for line in hint.evidence)]
-    for verdict in a.verdicts:
-        facts += _verdict_facts(verdict)
+    facts += [("verdict", each.what) for verdict in a.verdicts for each in moments(verdict) if each.kind is Kind.DETAIL]
     for remedy in a.remedies:
         facts += _remedy_facts(remedy)
     facts += [("note", note) for note in (*a.notes, *a.ends)]
     print_facts(console, facts, 2)
-
-
-def _verdict_facts(v: rec.Diagnosed) -> Iterable[tuple[str, str]]:
-    drill = " (a drill)" if v.drill else ""
-    everywhere = ", the same everywhere" if v.program else ""
-    yield "verdict", f"{v.error_class}: {v.what}{drill}"
-    yield "", f"{v.signature}; worth another try: {v.retriable}; confidence: {v.confidence}{everywhere}"
-    for line in v.evidence:
-        if line not in v.what:
-            yield "evidence", line
-    for node, why in against(v).items():
-        yield "suspect", f"{node}: {why}" if node not in why else why
 
 
 def _remedy_facts(r: RemedyView) -> Iterable[tuple[str, str]]:

@@ -206,11 +206,6 @@ def _remedy(answer: Answer) -> RemedyView:
     )
 
 
-def against(d: rec.Diagnosed) -> dict[str, str]:
-    """Node -> what speaks against it."""
-    return {**d.suspects, **d.blamed}
-
-
 def _begun(record: rec.AttemptBegan) -> AttemptView:
     counted = counters_of_attempt(record)
     return AttemptView(counted.attempt, counted.schedule, counted.starts, record.nodes, record.tasks, record.step, record.at)
@@ -287,7 +282,8 @@ def _again(same: list[AttemptView]) -> Iterable[AttemptView | Again]:
 def _way(a: AttemptView) -> tuple[object, ...]:
     """How it went, without what differs each time: numbers in a text (pids, seconds, budgets left)."""
     return (
-        a.nodes, a.tasks, tuple(a.faults), tuple((v.signature, v.retriable, v.program, tuple(against(v))) for v in a.verdicts),
+        a.nodes, a.tasks, tuple(a.faults),
+        tuple((v.signature, v.retriable, v.program, (*v.suspects, *v.blamed)) for v in a.verdicts),
         "" if a.verdicts else _DIGITS.sub("0", a.cause), tuple(sorted(a.exits)),
         tuple((hang.sign, _DIGITS.sub("0", hang.what)) for hang in a.hangs), tuple(hint.name for hint in a.hints),
         tuple((r.rung, r.cost, r.ok, tuple(r.isolated)) for r in a.remedies),
