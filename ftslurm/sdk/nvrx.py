@@ -24,7 +24,7 @@ from weakref import ref
 
 from ftslurm.sdk import client as ft
 from ftslurm.sdk import notes
-from ftslurm.sdk.nvrx_config import FaultToleranceConfig, given_by_ftrun
+from ftslurm.sdk.nvrx_config import FaultToleranceConfig, given_by_ftrun, takes_every_section
 from ftslurm.sdk.nvrx_timeouts import (
     FT_LAUNCHER_IPC_SOCKET_ENV_VAR,
     FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
@@ -94,7 +94,8 @@ class RankMonitorClient:
         self.rank_info = RankInfo.get_for_current_rank()
         given = given_by_ftrun()
         cfg = self.cfg = given or FaultToleranceConfig()
-        self.timeouts_calc = TimeoutsCalc(cfg.rank_section_timeouts, safety_factor=cfg.safety_factor, adopts=given is None)
+        adopts = given is None or takes_every_section()
+        self.timeouts_calc = TimeoutsCalc(cfg.rank_section_timeouts, safety_factor=cfg.safety_factor, adopts=adopts)
         self.hb_timeouts = HeartbeatTimeouts(cfg.initial_rank_heartbeat_timeout, cfg.rank_heartbeat_timeout, False)
         self.section_timeouts = SectionTimeouts(dict(cfg.rank_section_timeouts), cfg.rank_out_of_section_timeout)
         if cfg.install_exception_hook:

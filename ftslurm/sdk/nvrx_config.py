@@ -15,6 +15,7 @@ from typing import Any, Mapping, Optional
 
 # What ftrun was given as ft_launcher's configuration, as JSON: the keys that are not at their defaults.
 VARIABLE = "FTSLURM_FT_CONFIG"
+EVERY_SECTION = "every_section"  # in it: nothing was given, and it holds only what an earlier start has calculated
 LEVELS = {
     "DEBUG": logging.DEBUG, "DBG": logging.DEBUG, "INFO": logging.INFO, "WARNING": logging.WARNING, "WARN": logging.WARNING,
     "ERROR": logging.ERROR, "CRITICAL": logging.CRITICAL,
@@ -142,6 +143,12 @@ def given_by_ftrun(env: Mapping[str, str] = os.environ) -> FaultToleranceConfig 
     except (ValueError, TypeError, RecursionError) as error:
         logging.getLogger(__name__).warning("%s is not used: %s", VARIABLE, error)
         return None
+
+
+def takes_every_section(env: Mapping[str, str] = os.environ) -> bool:
+    """Is there no configuration? What an earlier start has calculated is none."""
+    text = env.get(VARIABLE, "")
+    return not text or f'"{EVERY_SECTION}":true' in text
 
 
 def find_section(tree: Any) -> dict[str, Any] | None:

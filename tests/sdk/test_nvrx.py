@@ -314,6 +314,18 @@ def test_a_state_of_another_version_or_none_is_no_harm(page_path: str) -> None:
     assert client.state_dict() == {"current_timeouts": {}}  # they do not say that they were calculated
 
 
+def test_what_an_earlier_start_has_calculated_holds_and_is_no_configuration(
+    page_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"every_section": True, "initial_rank_heartbeat_timeout": 9.0, "rank_heartbeat_timeout": 3.0}
+    monkeypatch.setenv(nvrx_config.VARIABLE, json.dumps(told, separators=(",", ":")))
+    client = started()
+    assert client.hb_timeouts == HeartbeatTimeouts(9.0, 3.0, False)
+    client.start_section("anything")
+    client.end_section("anything")
+    assert client.timeouts_calc and "anything" in client.timeouts_calc.section_to_max_time
+
+
 def test_ranks_without_a_process_group_cannot_agree(page_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(TimeoutsCalcError, match="process group"):

@@ -513,3 +513,11 @@ def test_calculated_timeouts_hold_after_a_restart_without_any_help_of_the_progra
     known = {"initial_rank_heartbeat_timeout": 9.0, "rank_heartbeat_timeout": 3.0, "rank_section_timeouts": {"step": 4.0}}
     assert job.did(do.WatchRanks)[-1].limits == known
     assert json.loads(job.did(do.StartRanks)[-1].env[0]["FTSLURM_FT_CONFIG"]) == {"safety_factor": 2.0, **known}
+
+
+def test_calculated_timeouts_reach_a_client_that_was_given_no_configuration() -> None:
+    job = Job(replace(ON, crash_restarts=1)).begin()
+    job.tell(ev.ProgramSaid(1, "limits", ("first beat 9 s", "beat 3 s"), 1))
+    job.exits(1, 1)
+    told = json.loads(job.did(do.StartRanks)[-1].env[0]["FTSLURM_FT_CONFIG"])
+    assert told == {"every_section": True, "initial_rank_heartbeat_timeout": 9.0, "rank_heartbeat_timeout": 3.0}

@@ -24,6 +24,7 @@ from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
 from ftslurm.policies.judge.state import IDLE_LOOK, Above, Run
 
 _FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/settings/ft_config.py
+_EVERY_SECTION = "every_section"  # as in sdk/nvrx_config.py
 # A shorter job needs no agents and does not pay for them; trouble starts them at once. A step of one rank is often one of many.
 WATCH_AFTER_S, WATCH_ONE_AFTER_S = 1.0, 4.0
 # Length of the reason, in characters: the banner is one line.
@@ -164,11 +165,13 @@ class Starting:
         """rank -> its environment for the start that has just been recorded."""
         shared = restart_env(*self.run.last_remedy, fold_nodes(self.run.kept_out(now)))
         shared |= {**self.run.facts.env.sdk, **self._meet_at()}
-        if self.run.hangs.calculated and _FT_CONFIG in shared:  # without a configuration each section is taken as it comes
+        if self.run.hangs.calculated:
             from ftslurm.model.settings.ft_config import with_calculated
 
-            config = with_calculated(json.loads(shared[_FT_CONFIG]), self.run.hangs.calculated)
-            shared[_FT_CONFIG] = json.dumps(config, separators=(",", ":"))
+            given = shared.get(_FT_CONFIG)
+            # Without a configuration each section is taken as it comes, before and after.
+            config = json.loads(given) if given else {_EVERY_SECTION: True}
+            shared[_FT_CONFIG] = json.dumps(with_calculated(config, self.run.hangs.calculated), separators=(",", ":"))
         f, past = self.run.facts, self.run.history
         own = {
             rank: shared | counters_env(counters(past, f.schedule, f.step_key, task.slot, rank))
