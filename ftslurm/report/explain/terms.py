@@ -44,7 +44,6 @@ HANGS: Mapping[str, str] = {
     "RankCommSlow": "the rank is slower than the others inside collectives",
     "RankNonCommSlow": "the rank is slower than the others outside of collectives",
     "ExitHang": "some ranks have ended well, and the rest does not end",
-    "RankExit": "a rank ended, and the others wait for it",
 }
 PHASES: Mapping[str, str] = {
     "launching": "the step starts, and the ranks' shims connect",
