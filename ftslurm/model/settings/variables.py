@@ -28,7 +28,8 @@ COUNTERS: Mapping[str, str] = {
     " replacement one more in the replaced slot only",
     "MA_PROC_START_CNT": "how often the command has run in this slot since it was last scheduled: 1 at first, one more after each"
     " restart in place, and in the other slots of a node replacement. Above 1, /dev/shm and /tmp are as the last run left them",
-    "FTSLURM_ATTEMPT": "number of this start over the whole life of the job, from 1",
+    "FTSLURM_ATTEMPT": "number of this start over the whole life of the job, from 1; starts of all its ftruns count, and two in"
+    " the same instant may share one: SLURM_STEP_ID tells them apart",
     "FTSLURM_RESTART_RUNG": "the remedy that led to this start, such as in-place-restart; empty at first, requeue-by-slurm after"
     " a requeue that ftrun did not ask for",
     "FTSLURM_RESTART_CAUSE": "why it was used: device, hardware, node, crash, lost, hang, warning, request, outside; empty at"
