@@ -18,6 +18,7 @@ class Timer(Word):
     LOOK_FOR_OTHERS = "look for others"  # to look whether Slurm lists their steps
     # while ranks run
     WATCH = "watch"  # to start agents where none has called
+    COMMANDS = "commands"  # to tell people once which commands show the job
     IDLE = "idle"  # to look at nodes that no rank is on
     MEND = "mend"  # for the end of what a rank that starts again alone has left
     RANK_AGAIN = "rank again"  # to start such a rank

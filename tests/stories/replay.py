@@ -307,14 +307,14 @@ class Job:
         remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "", granted: Sequence[str] = (),
         batch_node: str = "", submit_time: int = 0, clean_ups: Sequence[float] = (), shares: Iterable[Share] = (),
         beside: bool = False, advise: Advise | None = None, hidden: str = "",
-        call: Call | None = None,
+        call: Call | None = None, tips: bool = False, no_requeue: str = "",
     ) -> None:  # fmt: skip
         self.diagnose, self.advise = diagnose, advise
         self.iteration: int | None = None  # what progress.file holds
         able = (
             {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
         )
-        self.settings = settings or requeueing()
+        self.settings = replace(settings or requeueing(), tips=tips)
         self.ledger = list(past)
         self._last_card = LastCard()
         self.nodes = tuple(nodes)
@@ -324,7 +324,7 @@ class Job:
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, can=frozenset(able),
-            remembered=remembered or {}, width=width, number=7, why_not=WhyNot(swap=no_swap), granted=tuple(granted), batch_node=batch_node,
+            remembered=remembered or {}, width=width, number=7, why_not=WhyNot(swap=no_swap, requeue=no_requeue), granted=tuple(granted), batch_node=batch_node,
             submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), earlier=EarlierRuns(beside=beside),
             env=Environments(user=frozenset(user_env), hidden=hidden), process=OwnProcess(call=call or Call()),
         )  # fmt: skip

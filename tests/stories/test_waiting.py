@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -147,6 +149,18 @@ def test_slurmctld_that_is_away() -> None:
     job.slurm = replace(SILENT, away=True)
     job.exits(0, 1)
     assert waits(job) == ["slurmctld, to decide what to do"]
+
+
+@pytest.mark.parametrize(("why", "lines"), [("", 1), ("it was submitted with --no-requeue", 2)])
+def test_once_in_a_job_that_is_under_way_people_are_told_where_to_look(why: str, lines: int) -> None:
+    job = Job(tips=True, no_requeue=why).begin()
+    job.wait(70.0)
+    said = job.said.splitlines()
+    assert len(job.did(do.Say)) == lines and "ftslurm status 7 | watch 7 | logs -f 7" in job.did(do.Say)[0].text
+    assert why in said[-1]
+    again = Job(tips=True, past=job.ledger, schedule=1).begin()
+    again.wait(70.0)
+    assert not again.did(do.Say)
 
 
 def test_a_requeue_says_what_the_job_will_wait_for() -> None:

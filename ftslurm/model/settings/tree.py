@@ -267,6 +267,10 @@ class Settings:
         "return the status of a failed step, without a remedy, where the script that called ftrun looks at it and goes on"
         " (`if ftrun ...`, `ftrun ... || true`); faults of devices and nodes have their remedies all the same",
     )  # fmt: skip
+    tips: bool = leaf(
+        "tips", switch, True,
+        "print once in a job, after a minute of its first attempt, the commands that show it, and whether it cannot be requeued",
+    )  # fmt: skip
     plain: bool = leaf("plain", switch, False, "supervise the step and start nothing again, whatever fails")
     mode: str = leaf(
         "mode", mode, "sync",

@@ -249,6 +249,7 @@ _ANY = frozenset(Phase)
 # What follows when a timer ends, and in which phases. In other phases it is ignored.
 DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., list[Decision]]]] = {
     Timer.WATCH: ({_R}, Starting.on_watch_due),
+    Timer.COMMANDS: ({_R}, Starting.tell_commands),
     Timer.IDLE: ({_R}, Nodes.probe_idle),
     Timer.MEND: (_ANY, Ranks.on_mend_overdue),
     Timer.RANK_AGAIN: ({_R}, Ranks.start_again),

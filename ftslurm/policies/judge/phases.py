@@ -60,6 +60,7 @@ class WhyNot:
 
     donor: str = ""  # why no node can be borrowed
     swap: str = ""  # why no node can be replaced; then `can` lacks `replace`
+    requeue: str = ""  # why the job cannot be requeued, as far as was known when ftrun began
     split: str = ""  # why nodes with different numbers of CPUs cannot have an srun each, where memory per CPU requires that
 
 

@@ -27,6 +27,7 @@ _FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/settings/ft_config.py
 _EVERY_SECTION = "every_section"  # as in sdk/nvrx_config.py
 # A shorter job needs no agents and does not pay for them; trouble starts them at once. A step of one rank is often one of many.
 WATCH_AFTER_S, WATCH_ONE_AFTER_S = 1.0, 4.0
+UNDER_WAY_S = 60.0  # a step that ends before has no use for commands to look at it
 # Length of the reason, in characters: the banner is one line.
 WHY_MOST = 160
 
@@ -72,6 +73,8 @@ class Starting:
             self.run.timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.run.settings.silence_s)
         if self.run.watches_stalls and len(self.run.tasks) > 1 and self.run.settings.hang_compare_s:
             self.run.timers.set(Timer.COMPARE, now.mono + self.run.settings.hang_compare_s)
+        if Capability.ASK in f.can and not self.run.history.attempts and self.run.settings.tips:
+            self.run.timers.set(Timer.COMMANDS, now.mono + UNDER_WAY_S)
         launched = self.run.launch.start_ranks()
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, starts, fold_nodes(self.run.step_nodes()), len(self.run.tasks),
@@ -88,6 +91,13 @@ class Starting:
             started += self.above.pass_on_signal(ev.SignalSeen(number), now)
             self.run.signal.take(self.run.signal.number, since)
         return started
+
+    def tell_commands(self, now: Now) -> list[Decision]:
+        """Once in a job: where people look, and whether it lacks the requeue."""
+        f = self.run.facts
+        look = f"job {f.job}: ftslurm status {f.job} | watch {f.job} | logs -f {f.job}"
+        lacks = f"job {f.job} cannot be requeued: {f.why_not.requeue}; what a restart in place does not cure ends it"
+        return [Say(look), Say(lacks)] if f.why_not.requeue else [Say(look)]
 
     def _watch_after_s(self) -> float:
         return WATCH_AFTER_S if len(self.run.tasks) > 1 else WATCH_ONE_AFTER_S

@@ -60,6 +60,7 @@ def run_on_slurm(order: Order, site: Site) -> int:
     config = _config(site, client)
     can = frozenset(Capability) - (frozenset() if opened.lasts else {Capability.REQUEUE})
     facts = facts_of(order, allocation, "srun", can, site.resolved, mpi_default(settings, config))
+    facts = replace(facts, why_not=replace(facts.why_not, requeue=_why_no_requeue(site, allocation, can)))
     memory = NodeMemory(root)
     facts = replace(facts, clean_ups=known_clean_up_times(root, facts, history))
     facts = replace(facts, remembered=suspects(memory, facts, settings))
@@ -73,6 +74,15 @@ def run_on_slurm(order: Order, site: Site) -> int:
     if status != REQUEUED_STATUS:
         journal.close()
     return status
+
+
+def _why_no_requeue(site: Site, allocation: Allocation, can: frozenset[Capability]) -> str:
+    if Capability.REQUEUE not in can:
+        return "its state has no place that a requeue would find again"
+    if not allocation.batch:
+        return "only a batch job can be requeued"
+    allowed = site.view is None or site.view.requeue or site.settings.even_if_no_requeue
+    return "" if allowed else "it was submitted with --no-requeue"
 
 
 def srun_launcher(order: Order, site: Site, allocation: Allocation) -> SrunLauncher:
