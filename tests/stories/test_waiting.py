@@ -156,7 +156,9 @@ def test_once_in_a_job_that_is_under_way_people_are_told_where_to_look(why: str,
     job = Job(tips=True, no_requeue=why).begin()
     job.wait(70.0)
     said = job.said.splitlines()
-    assert len(job.did(do.Say)) == lines and "ftslurm status 7, ftslurm watch 7, ftslurm logs -f 7" in job.did(do.Say)[0].text
+    assert (
+        len(job.did(do.Say)) == lines and "`ftslurm status 7`, `ftslurm watch 7`, `ftslurm logs -f 7`" in job.did(do.Say)[0].text
+    )
     assert why in said[-1]
     again = Job(tips=True, past=job.ledger, schedule=1).begin()
     again.wait(70.0)

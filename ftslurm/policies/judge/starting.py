@@ -95,7 +95,7 @@ class Starting:
     def tell_commands(self, now: Now) -> list[Decision]:
         """Once in a job: where people look, and whether it lacks the requeue."""
         f = self.run.facts
-        look = f"job {f.job}: ftslurm status {f.job}, ftslurm watch {f.job}, ftslurm logs -f {f.job}"
+        look = f"job {f.job}: `ftslurm status {f.job}`, `ftslurm watch {f.job}`, `ftslurm logs -f {f.job}`"
         lacks = f"job {f.job} cannot be requeued: {f.why_not.requeue}; what a restart in place does not cure ends it"
         return [Say(look), Say(lacks)] if f.why_not.requeue else [Say(look)]
 
