@@ -36,6 +36,20 @@ def bare_image(folder: Path, environment: str = "") -> Path:
     return _with_etc(folder, environment)
 
 
+CONDA = "PATH=/conda/bin:/usr/bin:/bin\nLD_LIBRARY_PATH=/conda/lib\nPYTHONHOME=/conda\n"
+
+
+def conda_image(folder: Path) -> Path:
+    """As `bare_image`; an old Python and a library that nothing can load come first, by the image's own variables."""
+    old, library = folder / "conda/bin/python3", folder / "conda/lib/libz.so.1"
+    for path in (old, library):
+        path.parent.mkdir(parents=True)
+    old.write_text("#!/bin/sh\necho Python 3.6.8\nexit 1\n")
+    old.chmod(0o755)
+    library.write_text("no library\n")
+    return bare_image(folder, CONDA)
+
+
 def whole_image(folder: Path, environment: str = "") -> Path:
     """All that the machine has in /usr, its Python too."""
     folder.mkdir(parents=True)

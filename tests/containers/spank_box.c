@@ -176,7 +176,14 @@ static void set_variables(spank_t sp) {
   snprintf(path, sizeof(path), "%s/etc/environment", values[IMAGE]);
   FILE *file = fopen(path, "r");
   bool torch = false;
-  while (file && fgets(line, sizeof(line), file)) torch = torch || strncmp(line, "PYTORCH_VERSION=", 16) == 0;
+  while (file && fgets(line, sizeof(line), file)) {
+    char *is = strchr(line, '=');
+    if (!is) continue;
+    *is = 0;
+    is[1 + strcspn(is + 1, "\n")] = 0;
+    spank_setenv(sp, line, is + 1, 1);
+    torch = torch || strcmp(line, "PYTORCH_VERSION") == 0;
+  }
   if (file) fclose(file);
   if (!torch) return;
   for (int at = 0; at < 3; at++)
@@ -192,7 +199,6 @@ static void set_variables(spank_t sp) {
     snprintf(line, sizeof(line), "%d", atoi(value) % 4536 + 61000);
     spank_setenv(sp, "MASTER_PORT", line, 1);
   }
-  spank_setenv(sp, "PYTORCH_VERSION", "2", 1);
 }
 
 int slurm_spank_task_init(spank_t sp, int argc, char **argv) {

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.images import bare_image, build_plugin, oci_bundle, whole_image
+from tests.containers.images import bare_image, build_plugin, conda_image, oci_bundle, whole_image
 from tests.live.conftest import booted, job_user, new_stage
 from tests.live.releases import slurm_version
 from tests.live.sites import REPLACE, shared_folder
-from tests.live.stories import Plan, Stage, Story, story
+from tests.live.stories import BY_DEFAULT, Plan, Stage, Story, story
 
 pytestmark = [
     pytest.mark.live, pytest.mark.timeout(240),
@@ -32,7 +32,7 @@ def stage(job_path: tuple[Path, ...]) -> Iterator[Stage]:
     """A cluster with the plugin; all stories share the images, and a state folder with the one bundle."""
     with shared_folder() as boxes:
         conf = f"PlugStackConfig={build_plugin(boxes)}"
-        bare_image(boxes / "bare"), bare_image(boxes / "torch", TORCH), whole_image(boxes / "whole")
+        bare_image(boxes / "bare"), conda_image(boxes / "conda"), bare_image(boxes / "torch", TORCH), whole_image(boxes / "whole")
         oci = oci_bundle(boxes / "oci", job_user(), [Path(each) for each in ("/proc", "/usr", "/var/tmp")])
         with booted(4, [conf], ["--cpus=2", "--gpus=0", f"--file={oci}"]) as own, new_stage(own, job_path) as stage:
             yield Boxes(stage, boxes)
@@ -65,6 +65,16 @@ def test_an_image_without_python_needs_no_other_word(told: Story) -> None:
     assert all("usr" in words and "var" in words and "opt" not in words for _, _, _, words in told.said()), told.describe()
     assert all(re.search(rf"\.{told.id}\.[0-9a-f]{{16}}\b", words) for _, _, _, words in told.said()), told.describe()
     assert not [path for path in Path(told.env["FTSLURM_STATE_DIR"]).glob("bundles/*/secrets/*") if f".{told.id}." in path.name]
+
+
+@story(
+    ft="--container-image=$BOXES/conda --container-mounts=$STORY",
+    rank='say "$(python3) $LD_LIBRARY_PATH $PYTHONHOME"; [ $FTSLURM_ATTEMPT = 2 ] || exit 3', env=BY_DEFAULT,
+)  # fmt: skip
+def test_an_image_s_own_python_and_libraries_are_the_program_s_alone(told: Story) -> None:
+    told.ended("COMPLETED")
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+    assert {words for _, _, _, words in told.said()} == {"Python 3.6.8 /conda/lib /conda"}, told.describe()
 
 
 @story(

@@ -552,10 +552,9 @@ def test_a_signal_before_the_command_runs_ends_nobody(shims: Shims) -> None:
 def test_what_a_stopped_command_has_left_in_shared_memory_is_removed_and_nothing_else(shims: Shims) -> None:
     """Not of a process that lives, nor of before the start, nor what the program itself may want to find again."""
     mark = f"ftslurm-test-{os.getpid()}"
-    names = {
-        name: Path(f"/dev/shm/{name}")
-        for name in (f"nccl-{mark}", f"torch_1_{mark}", f"nccl-held-{mark}", f"nccl-old-{mark}", f"torch_ckpt-{mark}")
-    }
+    kept = {f"nccl-held-{mark}", f"nccl-old-{mark}", f"torch_ckpt-{mark}", f"torch_{os.getpid()}_{mark}"}
+    # No process has such a number: pid_max is 4,194,304 at most.
+    names = {name: Path(f"/dev/shm/{name}") for name in (f"nccl-{mark}", f"torch_4194305_{mark}", *kept)}
     left, old = list(names.values()), names[f"nccl-old-{mark}"]
     try:
         old.touch()
@@ -567,9 +566,7 @@ def test_what_a_stopped_command_has_left_in_shared_memory_is_removed_and_nothing
             shim.stop()
             shim.hear("exited")
             assert shim.hear("stopped")["left"] == []
-        assert {name for name, path in names.items() if path.exists()} == {
-            f"nccl-held-{mark}", f"nccl-old-{mark}", f"torch_ckpt-{mark}"
-        }  # fmt: skip
+        assert {name for name, path in names.items() if path.exists()} == kept
     finally:
         for path in left:
             path.unlink(missing_ok=True)

@@ -43,11 +43,18 @@ def _left_since(began: float) -> set[str]:
         for name in os.listdir(SHARED_MEMORY):
             if name.startswith(OF_LIBRARIES):
                 info = os.lstat(f"{SHARED_MEMORY}/{name}")
-                if info.st_mode & 0o170000 == 0o100000 and info.st_uid == os.getuid() and info.st_ctime >= began:
+                mine = info.st_mode & 0o170000 == 0o100000 and info.st_uid == os.getuid() and info.st_ctime >= began
+                if mine and not _maker_lives(name):
                     found.add(f"{SHARED_MEMORY}/{name}")
     except OSError:
         pass  # there is none, or somebody else has just removed one: then the next stop finds the rest
     return found
+
+
+def _maker_lives(name: str) -> bool:
+    """torch closes a tensor's file before another process opens it, and names it for the process that made it."""
+    kind, _, rest = name.partition("_")
+    return kind == "torch" and os.path.exists(f"/proc/{rest.partition('_')[0]}")
 
 
 def _held() -> set[str]:
