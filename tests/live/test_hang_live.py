@@ -147,6 +147,8 @@ def end() -> None:
 
 
 threading.Thread(target=end, daemon=True).start()
+while not os.path.exists(os.environ["STORY"] + "/watched"):
+    time.sleep(0.1)
 import torch
 import torch.distributed as dist
 
@@ -166,10 +168,12 @@ for step in range(80):
     ft="--ft-rendezvous torch --ft-set hang.stall=40s --ft-set hang.c4d_timeout=4s",
     env=BY_DEFAULT,
     early=True,
+    sbatch=("--time=30",),
 )
 def test_unasked_a_hang_that_is_certain_is_shown_at_once_and_answered_at_its_limit(told: Story) -> None:
     need_torch()
     stuck = "stuck? rank 1 on n2 (stopped by a signal outside communication)"
+    told.allow("watched")
     told.wait_started()
     told.wait_for(lambda: (told.json("status", str(told.id))["stuck"] or {}).get("what") == stuck, "the rank to be named")
     assert stuck in told.ftslurm("status", str(told.id)) and " s of 40 s" in told.ftslurm("status", str(told.id))

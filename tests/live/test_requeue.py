@@ -55,10 +55,12 @@ def test_healing_refused_requeues_without_that_node(told: Story) -> None:
 @story(
     nodes=2,
     tasks=2,
-    rank="[ $MA_SCHEDULE_CNT = 2 ] && { await shown; exit 0; }; together; [ $SLURM_PROCID = 2 ] && exit 17; exec sleep 100",
+    rank="[ $MA_SCHEDULE_CNT = 2 ] && { await shown; exit 0; }; await watched; together; [ $SLURM_PROCID = 2 ] && exit 17; exec sleep 100",
     ft=SOON,
+    sbatch=("--time=15",),
 )
 def test_a_crash_is_requeued_and_runs_again_soon_and_squeue_shows_it(told: Story) -> None:
+    told.allow("watched")
     told.wait_for(lambda: told.job().get("Comment", "").endswith(", requeued"), "the wait to be shown", END_TIMEOUT_S)
     told.wait_for(lambda: told.job().get("Comment") == "ftslurm: attempt 2 runs", "attempt 2 to be shown", END_TIMEOUT_S)
     (told.folder / "shown").touch()
