@@ -49,7 +49,7 @@ def print_status(console: Console, view: Status, now: float) -> None:
     print_facts(console, facts, 2)
     if view.card is not None:
         console.print()
-        typed = view.card.next.startswith("ftslurm status ")  # just now
+        typed = view.card.next == f"ftslurm status {view.job}"  # just now
         print_card(console, replace(view.card, next="") if typed else view.card)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
@@ -49,7 +49,7 @@ def run_on_slurm(order: Order, site: Site) -> int:
     output.settle(journal.path)
     for each in _deliveries(order, allocation):
         if each.argv:
-            _deliver(each.argv, order, allocation.nodes)
+            _deliver(each.argv, order, allocation)
     launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history, allocation.restarts))
     number = allocation.job.number
     lenders = Lenders(client, number, allocation.restarts, order.env, site.python, run_command, settings)
@@ -97,12 +97,12 @@ def _deliveries(order: Order, allocation: Allocation) -> list[Delivery]:
     return [delivery(each, order.env, allocation.job.number) for each in order.components]
 
 
-def _deliver(argv: tuple[str, ...], order: Order, nodes: Sequence[str]) -> None:
-    """Raises: LaunchFailed."""
+def _deliver(argv: tuple[str, ...], order: Order, allocation: Allocation) -> None:
+    """Raises: LaunchFailed, as srun fails where a folder of that name is there that may be the user's own."""
     done = run_command(argv, BCAST_LIMIT_S, env=order.env)
-    if done.status == errno.EEXIST:  # the libraries of an earlier scheduling, which sbcast does not replace
+    if done.status == errno.EEXIST and allocation.restarts:  # libraries of an earlier scheduling, which sbcast does not replace
         env = own_step_env(order.env)
-        run_command(beside_argv(nodes, "ftslurm-bcast", ("rm", "-rf", f"{argv[-1]}_libs")), BCAST_LIMIT_S, env=env)
+        run_command(beside_argv(allocation.nodes, "ftslurm-bcast", ("rm", "-rf", f"{argv[-1]}_libs")), BCAST_LIMIT_S, env=env)
         done = run_command(argv, BCAST_LIMIT_S, env=order.env)
     if done.status != 0:
         raise LaunchFailed(f"the program cannot be copied to the nodes (--bcast): {done.stderr.strip()[-300:]}")
