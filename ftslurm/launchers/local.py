@@ -107,7 +107,7 @@ class LocalScheduler:
             self.pool.allocate(self.count, exclude)
         except UsageError as error:
             return RequeueEnded(False, error.message)
-        return RequeueEnded(True, "goes on in the same ftrun")
+        return RequeueEnded(True, "continued in the same ftrun")
 
 
 @dataclass(frozen=True, slots=True)

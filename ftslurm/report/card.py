@@ -174,10 +174,10 @@ def _attempt(told: Answer | LeftAlone | AtLimit) -> int:
 def _card(told: Answer | LeftAlone | AtLimit) -> Card:
     match told:
         case Answer():
-            card = _Writer(told.known, told.past).of_decision(told.decided)
+            card = _Writer(told.known, told.past, told.again is not None).of_decision(told.decided)
             return replace(card, done="; ".join([card.done, *_became(told)]))
         case LeftAlone():
-            card = _Writer(told.known).of_hang(told.seen)
+            card = _Writer(told.known, over=told.after_s is not None).of_hang(told.seen)
             over = "" if told.after_s is None else f"; went on by itself after {span(told.after_s)}"
             return replace(card, done=f"{card.done}{over}")
         case AtLimit():
@@ -198,10 +198,11 @@ def _became(answer: Answer) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Words a card. past: all that was known of the job."""
+    """Words a card. past: all that was known of the job. over: the job went on since then."""
 
     known: Known
     past: History = field(default_factory=History)
+    over: bool = False
 
     @property
     def job(self) -> str:
@@ -209,10 +210,10 @@ class _Writer:
 
     def of_hang(self, hang: rec.HangSeen) -> Card:
         """Announced: nothing is done about it."""
-        title = f"job {self.job} seems to hang: {hang.what}"
+        title = f"job {self.job} {'seemed' if self.over else 'seems'} to hang: {hang.what}"
         return Card(
             hang.at, "", title, hang.culprit or self._culprit(), "", "", _pieces(hang.evidence),
-            f"nothing: {hang.left or 'hang-restart is switched off'}; the ranks keep running",
+            f"nothing: {hang.left or 'hang-restart is switched off'}; the ranks {'kept' if self.over else 'keep'} running",
             self._hint(None)
             or f"`ftslurm control {self.job} restart` restarts them in place; rungs.hang-restart.enabled: true always does",
             self._log(-1, ""), f"ftslurm history {self.job}",
@@ -238,16 +239,16 @@ class _Writer:
     def _becomes(self, decided: rec.Decided) -> str:
         without = f" without {fold(decided.exclude)}" if decided.exclude else ""
         left = f" {fold(decided.isolate or [decided.without])}" if decided.isolate or decided.without else " a node"
-        job = f"job {self.job}"
-        becomes: dict[str, str] = {
-            Rung.RANK_RESTART: f"job {self.job}: one rank is started again",
-            Rung.IN_PLACE_RESTART: f"{job} is restarted in place",
-            Rung.HANG_RESTART: f"{job} hangs and is restarted in place",
-            Rung.NODE_REPLACEMENT: f"{job} replaces{left}",
-            Rung.SHRINK: f"{job} continues without{left}",
-            Rung.FAIL: f"{job} failed",
+        becomes: dict[str, tuple[str, str]] = {
+            Rung.RANK_RESTART: ("one rank is started again", "one rank was started again"),
+            Rung.IN_PLACE_RESTART: ("is restarted in place", "was restarted in place"),
+            Rung.HANG_RESTART: ("hangs and is restarted in place", "hung and was restarted in place"),
+            Rung.NODE_REPLACEMENT: (f"replaces{left}", f"replaced{left}"),
+            Rung.SHRINK: (f"continues without{left}", f"continued without{left}"),
+            Rung.FAIL: ("failed", "failed"),
         }
-        return becomes.get(decided.rung, f"{job} is requeued{without}")
+        words = becomes.get(decided.rung, (f"is requeued{without}", f"was requeued{without}"))[self.over]
+        return f"job {self.job}{':' if decided.rung == Rung.RANK_RESTART else ''} {words}"
 
     def _who(self, decided: rec.Decided) -> str:
         v, trouble = self.known.verdict, self.known.trouble

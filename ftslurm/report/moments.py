@@ -72,14 +72,14 @@ def moments(record: rec.Record) -> Iterator[Moment]:
         case rec.SlotsChanged():
             yield tell(Kind.CHANGED, _slots(record))
         case rec.NodeLent():
-            yield tell(Kind.CHANGED, f"{record.node} is lent by job {record.job}")
+            yield tell(Kind.CHANGED, f"{record.node} was lent by job {record.job}")
         case rec.NodeRefused():
             yield tell(Kind.CHANGED, f"{record.node} was not taken: {record.why}", "node check", weight="bad")
         case rec.IterationSeen() if record.attempt:
             vain = f", {counted(record.in_vain, 'attempt')} in a row without progress" if record.in_vain else ""
             yield tell(Kind.CHANGED, f"checkpoint of iteration {record.iteration}{vain}", "progress file" if vain else "")
         case rec.CheckpointSeen():
-            more = f", {record.left} more are waited for" if record.left else ""
+            more = f", {record.left} more to come" if record.left else ""
             yield tell(Kind.CHANGED, f"request {record.request}: a checkpoint is complete ({record.where}){more}")
         case rec.FaultSeen():
             yield tell(Kind.FAILED, fault(record), "devices", "fault ", weight="bad")
@@ -120,7 +120,7 @@ def moments(record: rec.Record) -> Iterator[Moment]:
             yield tell(Kind.ASKED, f"request {record.number} could not be carried out: {record.text}")
         case rec.Waiting() if record.what:
             until = f", until {clock(record.until)} at the latest" if record.until else ""
-            yield tell(Kind.WAITED, f"wait for {record.what}{until}")
+            yield tell(Kind.WAITED, f"began to wait for {record.what}{until}")
         case rec.Decided():
             cost = f" (costs one of {record.cost})" if record.cost else ""
             yield tell(Kind.DECIDED, f"{record.rung}{cost}: {record.why}", weight="bad" if record.rung == Rung.FAIL else "done")
@@ -130,7 +130,8 @@ def moments(record: rec.Record) -> Iterator[Moment]:
             yield tell(Kind.STOPPED, f"attempt {record.attempt} ended{f': {ranks}' if (ranks := exits(record.exits)) else ''}")
         case rec.Finished() if outcome_of(record) is not Outcome.REQUEUED:
             weight = "bad" if record.status else "done"
-            yield tell(Kind.ENDED, f"ended with status {record.status}: {record.what}", weight=weight)
+            how = f" with status {record.status}" if record.status else ""
+            yield tell(Kind.ENDED, f"ended{how}: {record.what}", weight=weight)
         case _:
             pass
 

@@ -436,7 +436,7 @@ def test_a_pipe_gets_lines_until_the_job_is_over(store: Store) -> None:
         path(store).write_bytes(b"".join(to_line(record) for record in job.ledger))
         out, err = watch.communicate(timeout=LIMIT_S)
     assert watch.returncode == 0 and not err
-    assert out.splitlines()[-1].endswith("ended with status 0: every rank ended with status 0") and "\x1b" not in out
+    assert out.splitlines()[-1].endswith("ended: every rank ended with status 0") and "\x1b" not in out
 
 
 def test_it_ends_when_nobody_reads_any_more(store: Store) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
+from ftslurm.policies.diagnose.own_words import last_words
 from ftslurm.policies.diagnose.text.errors import told_error
 from ftslurm.policies.diagnose.text.launchers import child_line, root_cause, signal_line
 from ftslurm.policies.diagnose.text.lines import is_evidence
@@ -76,6 +79,14 @@ def test_of_a_stack_of_errors_the_deepest_is_shown_with_the_header() -> None:
 def test_a_warning_is_taken_where_a_header_points_away_and_nothing_else_is_said() -> None:
     text = "[W socket.cpp:1] cannot resolve host head-0\n"
     assert (told_error(text), told_error(text, mild=True)) == ("", text.strip())
+
+
+def test_a_warning_of_the_start_is_none_of_the_last_words() -> None:
+    early, late = Piece(10.0, "err", "Warning: cannot load plug-in\n"), Piece(99.0, "out", "step 40\n")
+    end = RankEnd(0, "n1", ExitStatus(3, 0), 100.0, output=(early, late))
+    assert last_words(end) == "; its last line: step 40"
+    assert last_words(replace(end, output=(early,))) == "; its last line: Warning: cannot load plug-in"
+    assert last_words(replace(end, at=11.0, output=(early,))) == "; it printed: Warning: cannot load plug-in"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def test_a_program_s_own_error_who_what_where_why_done_and_what_to_type() -> Non
     assert told["what"].startswith("ValueError: bad config (")
     assert told["where"] == "/home/u/train.py:175"
     assert told["why"] == "the program's fault, on 1 of 2 ranks"
-    assert told["done"] == "unconditional-requeue; max_restarts 7 of 8 left; it ran 3.0 s"
+    once_more = "unconditional-requeue (once more, to see whether it fails the same way)"
+    assert told["done"] == f"{once_more}; max_restarts 7 of 8 left; it ran 3.0 s"
     assert told["next"] == "ftslurm status 7"
 
 
@@ -58,7 +59,7 @@ def test_of_two_that_failed_the_title_names_the_one_that_is_behind_it_with_its_o
 def test_an_error_that_follows_its_rank_gives_back_the_node_and_says_so() -> None:
     job = Campaign().until_over(1, ECC)
     first, second, *_, last = (facts(card) for card in cards(job.job.ledger))
-    assert first[""].startswith("job 7 is requeued without n2: ")
+    assert first[""].startswith("job 7 was requeued without n2: ")
     assert "its own words" not in first["why"] and "on rank 1 on n2 and n3: it is the program; n2 is reinstated" in second["why"]
     assert last[""].startswith("job 7 failed: rank 1 on ") and "running it again cannot help" in last["done"]
     assert "reinstated" not in last["why"], "that has been said"
@@ -79,7 +80,7 @@ def test_a_device_fault_is_known_by_its_code_and_its_device() -> None:
     job = Campaign().job
     job.shows(fault())
     told = facts(last_card(job.ledger))
-    assert told[""] == "job 7 is restarted in place: device 0.0 of n2" and told["where"] == "device 0.0 of n2"
+    assert told[""] == "job 7 was restarted in place: device 0.0 of n2" and told["where"] == "device 0.0 of n2"
     assert told["what"] == "80E01801 (name of 80E01801)" and told["why"].startswith("the hardware's fault")
     assert told["done"].startswith("in-place-restart; costs nothing; it ran 3.0 s")
     assert "back after" in told["done"] and told["next"] == "ftslurm explain 80E01801"

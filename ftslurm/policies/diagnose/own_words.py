@@ -47,10 +47,16 @@ def last_words(end: RankEnd) -> str:
     for said in _said(end):
         shown = signal_line(said, number)
         found = shown or (child_line(said) if number else "")
-        if found := found or told_error(said, reports=False) or told_error(said, reports=False, mild=True):
+        if found := found or told_error(said, reports=False):
             return visible(f"; it printed: {found}")
-    if last := next((line for text in _said(end) if (line := last_line(text))), ""):
-        return visible(f"; its last line: {last}")
+    spoke = {piece.stream: piece.at for piece in end.output}
+    for stream in sorted(spoke, key=lambda stream: (spoke[stream] < max(spoke.values()) - LAST_WORDS_S, stream)):
+        said = _said_on(end, stream)
+        # A warning of long before is none of its last words.
+        if end.at <= spoke[stream] + LAST_WORDS_S and (mild := told_error(said, reports=False, mild=True)):
+            return visible(f"; it printed: {mild}")
+        if last := last_line(said):
+            return visible(f"; its last line: {last}")
     return ""
 
 
@@ -61,16 +67,19 @@ def slurms_reason(end: RankEnd, number: int) -> str:
 
 
 def _said(end: RankEnd) -> Iterator[str]:
-    """The end of each of its streams, without quoted text and without errors that nobody cares for."""
-    for stream in ("err", "out"):
-        if text := "".join(piece.text for piece in end.output if piece.stream == stream):
-            seen = outline(plain(text[-FURTHEST_CHARS:]))
-            said = seen.said
-            for raised in reversed(seen.raised):
-                if raised.ignored or CLEANER in raised.deepest:
-                    until = said.find(b"\n", raised.offset)
-                    said = said[: raised.offset] + said[until:] if until >= 0 else said[: raised.offset]
-            yield said.decode(errors="replace")
+    """The end of each of its streams."""
+    return (text for stream in ("err", "out") if (text := _said_on(end, stream)))
+
+
+def _said_on(end: RankEnd, stream: str) -> str:
+    """The end of what it printed there, without quoted text and without errors that nobody cares for."""
+    seen = outline(plain("".join(piece.text for piece in end.output if piece.stream == stream)[-FURTHEST_CHARS:]))
+    said = seen.said
+    for raised in reversed(seen.raised):
+        if raised.ignored or CLEANER in raised.deepest:
+            until = said.find(b"\n", raised.offset)
+            said = said[: raised.offset] + said[until:] if until >= 0 else said[: raised.offset]
+    return said.decode(errors="replace")
 
 
 def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:

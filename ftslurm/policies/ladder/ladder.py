@@ -497,7 +497,11 @@ def _crash_in_place(s: Situation) -> Answer:
     most = most_crash_restarts(s.settings)
     if s.history.budgets.spent.get(Budget.CRASH_RESTARTS, 0) >= most:
         return _no(_all_spent(most, "restart", " in place after a crash (crash_restarts_total)"))
-    return _no(s.not_in_place) if s.not_in_place else Answer(True, f"crash {in_a_row + 1} of {limit} answered in place")
+    return (
+        _no(s.not_in_place)
+        if s.not_in_place
+        else Answer(True, f"crash {in_a_row + 1} of {limit} answered in place{_although(s, '; ')}")
+    )
 
 
 def _degraded(s: Situation) -> str:
@@ -676,7 +680,15 @@ def _unconditional(s: Situation) -> Answer:
         return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program{untried}")
     if reason := _not_requeueable(s) or _too_few_alive(s):
         return _no(reason)
-    return Answer(True, "no node is to blame")
+    return Answer(True, _although(s) or "no node is to blame")
+
+
+def _although(s: Situation, joint: str = "") -> str:
+    """Why another try is made that the verdict calls useless."""
+    if s.verdict is None or s.verdict.retriable is not Retriable.NO or s.cause is not Cause.CRASH:
+        return ""
+    by_policy = s.settings.retry_policy == "OnFailure"
+    return f"{joint}{'retry.policy is OnFailure' if by_policy else 'once more, to see whether it fails the same way'}"
 
 
 def _came_up_before(history: History) -> bool:
