@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain
@@ -15,6 +18,9 @@ from ftslurm.model.record import KINDS, Record
 from ftslurm.model.values import dataclass
 from ftslurm.system.descriptors import Spares
 from ftslurm.system.files import append, read_private
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 VERSION = 1
 # Times of up to thirty million years. One digit more than the longest number that Python reads it can no longer print.
@@ -106,6 +112,21 @@ class Journal:
         """Write `records`; they are on the disk when this returns. Raises: StateError."""
         self._locked(b"".join(to_line(record) for record in records))
 
+    @cached_property
+    def _lock(self) -> BaseFileLock:
+        """Whoever holds it already takes it once more."""
+        from filelock import FileLock  # 50 ms to load
+
+        return FileLock(self.path.with_suffix(".lock"), timeout=LOCK_TIMEOUT_S, mode=0o600)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else writes meanwhile. Where the lock cannot be had, the next write complains of it."""
+        with ExitStack() as until_then:
+            with suppress(OSError):
+                until_then.enter_context(self._lock)
+            yield
+
     def _locked(self, data: bytes, only_next: bool = False) -> bool:
         """With descriptors of its own: whoever takes all others cannot keep a decision from being written."""
         if self._spares.count != DESCRIPTORS_KEPT:
@@ -114,12 +135,12 @@ class Journal:
             return self._write_locked(data, only_next)
 
     def _write_locked(self, data: bytes, only_next: bool) -> bool:
-        from filelock import FileLock, Timeout  # 50 ms to load
+        from filelock import Timeout
 
         try:
             if not self.path.parent.is_dir():  # FileLock would make it, open to others
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            with FileLock(self.path.with_suffix(".lock"), timeout=LOCK_TIMEOUT_S, mode=0o600):
+            with self._lock:
                 if only_next and size_of(self.path) != self._size:
                     return False
                 self._append(data)

@@ -102,6 +102,29 @@ def test_two_writers_lose_nothing_of_each_other(journal: Journal) -> None:
         assert mine == [number for number in range(40) for _ in (1, 2)]
 
 
+COUNTER = """
+import sys
+from pathlib import Path
+from ftslurm.ledger.journal import Journal
+from ftslurm.model.record import Finished
+journal = Journal(Path(sys.argv[1]))
+for _ in range(20):
+    with journal.held():
+        number = len(journal.read().records)
+        journal.append([Finished(0.0, "r", number, "")])
+"""
+
+
+def test_of_those_that_hold_it_no_two_take_one_number(journal: Journal) -> None:
+    counters = [subprocess.Popen([sys.executable, "-c", COUNTER, str(journal.path)], cwd=REPOSITORY) for _ in range(4)]
+    try:
+        assert [counter.wait(timeout=120) for counter in counters] == [0] * 4
+    finally:
+        for counter in counters:
+            counter.kill()
+    assert statuses(journal) == [*range(80)]
+
+
 def test_a_lock_that_is_never_given_back_is_an_error_in_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     from filelock import FileLock
 

@@ -208,6 +208,21 @@ def test_every_attempt_but_the_first_is_announced() -> None:
     assert "attempt" not in second.said, "another command of the script has had no attempt before"
 
 
+def test_a_start_again_says_how_many_this_command_had_where_others_count_as_well() -> None:
+    job = Job(past=Job().begin().ledger, step_key="evaluate").begin()
+    assert (job.env()["FTSLURM_ATTEMPT"], job.env()["FTSLURM_STEP_ATTEMPT"]) == ("2", "1")
+    job.shows(fault())
+    assert "attempt 3 on n[1-2] (2 of this command), after in-place-restart: " in job.said
+    assert (job.env()["FTSLURM_ATTEMPT"], job.env()["FTSLURM_STEP_ATTEMPT"]) == ("3", "2")
+
+
+def test_numbers_are_taken_under_the_lock_where_another_ftrun_may_take_some() -> None:
+    alone = Job(requeueing(mode="async")).begin()
+    beside = Job(requeueing(mode="async"), past=alone.ledger, step_key="evaluate").begin()
+    running = Job(past=alone.ledger, step_key="evaluate").begin()
+    assert [each.judge.shares_numbers for each in (alone, beside, running)] == [False, True, False], "no rank starts alone there"
+
+
 def test_a_rank_that_starts_alone_is_announced_too() -> None:
     job = Job(requeueing(mode="async")).begin()
     job.exits(1, 7)

@@ -28,8 +28,8 @@ COUNTERS: Mapping[str, str] = {
     " replacement one more in the replaced slot only",
     "MA_PROC_START_CNT": "how often the command has run in this slot since it was last scheduled: 1 at first, one more after each"
     " restart in place, and in the other slots of a node replacement. Above 1, /dev/shm and /tmp are as the last run left them",
-    "FTSLURM_ATTEMPT": "number of this start over the whole life of the job, from 1; starts of all its ftruns count, and two in"
-    " the same instant may share one: SLURM_STEP_ID tells them apart",
+    "FTSLURM_ATTEMPT": "number of this start over the whole life of the job, from 1; starts of all its ftruns count, and no two"
+    " share one",
     "FTSLURM_RESTART_RUNG": "the remedy that led to this start, such as in-place-restart; empty at first, requeue-by-slurm after"
     " a requeue that ftrun did not ask for",
     "FTSLURM_RESTART_CAUSE": "why it was used: device, hardware, node, crash, lost, hang, warning, request, outside; empty at"
@@ -37,6 +37,7 @@ COUNTERS: Mapping[str, str] = {
     "FTSLURM_EXCLUDED_NODES": "nodes that the job has excluded so far, such as n[3,7]",
 }
 RANK: Mapping[str, str] = {
+    "FTSLURM_STEP_ATTEMPT": "number of this start of this command over the whole life of the job, from 1",
     "FTSLURM_PAGE": "where the shared page of the rank is, for the program interface",
     "FTSLURM_WATCH": "level of the probe (hang.watch)",
     "FTSLURM_FT_CONFIG": "ft_launcher's configuration, for its client",

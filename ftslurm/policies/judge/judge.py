@@ -37,7 +37,7 @@ from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Event, Now
 from ftslurm.model.folds.control import CHECKPOINT
 from ftslurm.model.folds.history import History
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import ALONE, Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import Causes
 from ftslurm.policies.judge.devices import Devices
@@ -141,6 +141,12 @@ class Judge:
         """Monotonic seconds at which the judge wants a TimePassed, None for never."""
         due = (self.run.timers.next_due, self.run.requests.next_due)
         return min((at for at in due if at is not None), default=None)
+
+    @property
+    def shares_numbers(self) -> bool:
+        """May the next answer take the number of an attempt, while other ftruns of the job take theirs?"""
+        starts = self.phase is not Phase.RUNNING or self.run.settings.mode in ALONE
+        return starts and len(self.history.beside) > 1
 
     def handle(self, event: Event, now: Now) -> tuple[Decision, ...]:
         """Decide what follows from `event`.

@@ -80,9 +80,9 @@ class Starting:
             now.unix, f.run, number, f.schedule, f.step_key, starts, fold_nodes(self.run.step_nodes()), len(self.run.tasks),
             self.run.launch.step, *fold_shares(self.run.shares() or self._shares_told()), launched or now.unix,
         )  # fmt: skip
+        noted = self.run.note(begun)
         banner = self._banner(number, fold_nodes(self.run.step_nodes()))
         said = [Say(words) for words in (banner, *self._moved()) if words]
-        noted = self.run.note(begun)
         started: list[Decision] = [noted, *said, self._start_ranks(self._env(now)), *self.run.watch_all_ranks()]
         started += self._ask_after_silent(now)
         started += self.run.told.show_running(number)
@@ -156,7 +156,12 @@ class Starting:
             return ""
         decided = self.run.decided or self.run.history.last_decision
         why = f": {decided.why[:WHY_MOST]}" if decided is not None and decided.rung == rung else f" ({cause})"
-        return f"attempt {number} on {nodes}, after {rung}{why}"
+        return f"attempt {number} on {nodes}{self._of_step(number)}, after {rung}{why}"
+
+    def _of_step(self, number: int) -> str:
+        """Which of this command's it is, where the numbers of other commands of the job lie between."""
+        own = restarts(self.run.history, self.run.facts.step_key) + 1
+        return f" ({own} of this command)" if own != number else ""
 
     def _meet_at(self) -> dict[str, str]:
         """Of the user's variables, those that name a node which is out: with the one in its place."""
@@ -174,7 +179,9 @@ class Starting:
     def _env(self, now: Now) -> dict[int, dict[str, str]]:
         """rank -> its environment for the start that has just been recorded."""
         shared = restart_env(*self.run.last_remedy, fold_nodes(self.run.kept_out(now)))
-        shared |= {**self.run.facts.env.sdk, **self._meet_at()}
+        f, past = self.run.facts, self.run.history
+        again = restarts(past, f.step_key)
+        shared |= {**f.env.sdk, **self._meet_at(), "FTSLURM_STEP_ATTEMPT": str(again + 1)}
         if self.run.hangs.calculated:
             from ftslurm.model.settings.ft_config import with_calculated
 
@@ -182,7 +189,6 @@ class Starting:
             # Without a configuration each section is taken as it comes, before and after.
             config = json.loads(given) if given else {_EVERY_SECTION: True}
             shared[_FT_CONFIG] = json.dumps(with_calculated(config, self.run.hangs.calculated), separators=(",", ":"))
-        f, past = self.run.facts, self.run.history
         own = {
             rank: shared | counters_env(counters(past, f.schedule, f.step_key, task.slot, rank))
             for rank, task in self.run.tasks.items()
@@ -199,7 +205,7 @@ class Starting:
         if not torch and self.run.places.layout is None:
             return own
         most = st.max_job_restarts if st.max_job_restarts >= 0 else most_crash_restarts(st)
-        run, again = f"{self.run.facts.cluster}-{self.run.facts.job}", restarts(past, f.step_key)
+        run = f"{f.cluster}-{f.job}"
         per_rank = torch_env(self.run.tasks, self.run.tasks[0].address, users, run, again, most)
         return {rank: own[rank] | (per_rank[rank] if torch else whole_env(per_rank[rank])) for rank in self.run.tasks}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
@@ -49,15 +50,19 @@ class Controller:
         return self._judge.exit_status
 
     def _handle(self, event: Event) -> None:
+        self._catch_up()
+        with self._journal.held() if self._judge.shares_numbers else nullcontext():
+            self._catch_up()
+            decisions = self._judge.handle(event, self._clock.now())
+            log.debug("%s -> %s", event, decisions)
+            records = [decision for decision in decisions if isinstance(decision, Remember)]
+            written = not records or self._written(records, event)
+        for decision in decisions if written else ():
+            self._effects.carry_out(decision)
+
+    def _catch_up(self) -> None:
         if self._journal.grown():  # another ftrun of the same job has written: its attempts and budgets count as well
             self._judge.read(fold(self._journal.read().records))
-        decisions = self._judge.handle(event, self._clock.now())
-        log.debug("%s -> %s", event, decisions)
-        records = [decision for decision in decisions if isinstance(decision, Remember)]
-        if records and not self._written(records, event):
-            return
-        for decision in decisions:
-            self._effects.carry_out(decision)
 
     def _written(self, records: list[Remember], event: Event) -> bool:
         """Synced before anything of the answer is done. False if a vital record could not be written."""
