@@ -136,8 +136,12 @@ def moments(record: rec.Record) -> Iterator[Moment]:
             pass
 
 
+_CLASSES = {"ignore": "recorded, and no more", "avoid": "a requeue leaves the node out", "unknown": "meaning unknown"}
+
+
 def fault(f: rec.FaultSeen) -> str:
-    return f"{f.code} ({f.name}) on device {f.device} of {f.node}: {f.fault_class}"
+    graded = _CLASSES.get(f.fault_class, f.fault_class)
+    return f"{f.code} ({f.name}) on device {f.device} of {f.node}: {graded}"
 
 
 def exits(counts: Mapping[str, int]) -> str:

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from ftslurm.model.devices import FaultClass
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted
 from ftslurm.report.card import Card, lines
-from ftslurm.report.moments import Kind, exits, moments
+from ftslurm.report.moments import Kind, exits, fault, moments
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import in_a_line
 from ftslurm.report.view import Again, AttemptView, RemedyView, Status, folded
@@ -57,12 +58,15 @@ UNSEEN = "a replica that hangs while others get on, endless computing, a rank sl
 
 
 def _sight(view: Status) -> Iterable[tuple[str, str]]:
-    """Where the limit lies of what can be seen of hangs."""
+    """What keeps it from going on, or may; and where the limit lies of what can be seen of hangs."""
     if view.stuck is not None:
         yield "stuck", "; ".join(view.stuck.evidence)
         yield "next", f"ftslurm control {view.job} restart  (all ranks in place, now)"
-    if view.state == "running":
-        yield "hangs", f"seen by I/O alone, as {view.blind}" if view.blind else f"not seen: {UNSEEN} (docs/hangs.md)"
+    for seen in view.sight.faults if view.sight else ():
+        acts = seen.fault_class in (FaultClass.SELF_HEALING.value, FaultClass.ISOLATE.value)
+        yield "fault", f"{fault(seen)}{'; no remedy so far, and the ranks keep running' if acts else ''}"
+    if view.sight is not None:
+        yield "hangs", f"seen by I/O alone, as {view.sight.blind}" if view.sight.blind else f"not seen: {UNSEEN} (docs/hangs.md)"
 
 
 def _asked(view: Status) -> Iterable[tuple[str, str]]:
@@ -110,7 +114,8 @@ def print_history(
         if ended and (whole or not told):
             console.print(printable(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
         ended, told = attempt.ended, bool(attempt.cards)
-        _print_attempt(console, attempt, whole)
+        runs = attempt is attempts[-1] and view.state in ("running", "hanging")
+        _print_attempt(console, attempt, now if runs else attempt.ended, whole)
     console.print(printable(f"now: {view.state_words if whole else _state(view, now)}", style="bold"))
 
 
@@ -124,20 +129,22 @@ def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
         console.print(printable(f"{what}: {path}"))
 
 
-def _print_attempt(console: Console, a: AttemptView, whole: bool) -> None:
-    lasted = f" for {span(a.ended - a.began)}" if a.ended else ", end not recorded"
+def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) -> None:
+    """until: it has lasted to then, Unix seconds; 0: nobody knows."""
+    so_far = "" if a.ended else " so far"
+    lasted = f" for {span(max(0.0, until - a.began))}{so_far}" if until else ", end not recorded"
     console.print(
         printable(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {counted(a.tasks, 'task')}", style="cyan")
     )
     facts = [("counters", f"MA_SCHEDULE_CNT {a.schedule_count}, MA_PROC_START_CNT {a.start_count}, step {a.step}")]
     if not whole:
-        facts += [("cause", a.cause)] if a.cause and not a.cards else []
+        facts += [] if a.cards else [*(("fault", seen) for seen in a.faults), *([("cause", a.cause)] if a.cause else [])]
         notes = a.notes if a.cards else [*a.notes, *a.ends]
         print_facts(console, [*facts, *(("note", note) for note in notes)], 2)
         for card in a.cards:
             print_card(console, replace(card, next=""), 2)
         return
-    facts += [("fault", fault) for fault in a.faults]
+    facts += [("fault", seen) for seen in a.faults]
     facts += [("cause", a.cause)] if a.cause else []
     facts += [("ranks", exits(a.exits))] if a.exits else []
     for hang in a.hangs:

@@ -44,12 +44,20 @@ class Status:
     requests: tuple[RequestView, ...] = ()  # what the owner of the job has asked for and is still to come
     in_force: InForce | None = None  # what such requests hold
     stuck: Stuck | None = None  # a standstill that is no hang yet
-    blind: str = ""  # why nobody can see which rank hangs
+    sight: Sight | None = None  # of the attempt that runs
 
     @property
     def state_words(self) -> str:
         """State and what in one."""
         return state_words(self.state, self.what)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is seen of ranks and devices that run. blind: why nobody can see which rank hangs. faults: that devices have shown."""
+
+    blind: str
+    faults: tuple[rec.FaultSeen, ...]
 
 
 @dataclass(slots=True)
@@ -143,7 +151,7 @@ def status(records: Sequence[rec.Record], damaged: int = 0, known: JobSummary | 
         tuple(to_come(requests(records))),
         in_force(history.control),
         stuck(records),
-        _blind(records),
+        Sight(_blind(records), story.known.faults) if known.state == "running" else None,
     )
 
 

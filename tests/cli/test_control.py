@@ -208,3 +208,13 @@ def test_for_another_user_the_status_is_that_of_what_ran_as_the_owner(monkeypatc
     with pytest.raises(SystemExit) as ended:
         door.main(["control", "5", "requeue"])
     assert ended.value.code == 3
+
+
+def test_a_drill_of_a_device_says_what_ftrun_does_about_the_code(
+    journal: Journal, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftslurm.wrapper.drill.order_drill", lambda *_: "XID 63 on device 0")
+    status, text = run(capsys, "drill", "device-fault", "7", "--node", "n1", "--code", "xid 63")
+    assert (status, text.splitlines()[1]) == (
+        0, "expect: nothing but to write it down: the device still works; `ftslurm status 7` shows it",
+    )  # fmt: skip

@@ -225,6 +225,17 @@ def test_a_standstill_shows_what_its_rank_does_and_what_helps_now() -> None:
     assert f"stuck      {does}" in text and "next       ftslurm control 7 restart" in text
 
 
+def test_a_fault_that_only_counts_is_shown_while_its_attempt_runs() -> None:
+    job = Job().begin()
+    job.shows(fault(code="XID63", graded=FaultClass.IGNORE))
+    line = "fault      XID63 (name of XID63) on device 0.0 of n2: recorded, and no more\n"
+    text = shown(print_history, view(job), attempts(job.ledger), job.now.unix + 7.0)
+    assert line in shown(print_status, view(job), job.now.unix) and line.replace("fault ", "fault") in text
+    assert "so far on n[1-2], 4 tasks" in text
+    job.all_exit(0)
+    assert "XID63" not in shown(print_status, view(job), job.now.unix)
+
+
 def test_words_of_the_user_are_shown_as_they_are_and_not_as_markup() -> None:
     job = Job().begin()
     seen = replace(view(job), command="train [bold]x[/bold] [/] [1]", why="[red]", rung="[link=x]", state="[/]")

@@ -303,6 +303,17 @@ def device_fault(job: str, node: str, device: str, code: str, kind: str | None, 
         0, "device-fault", node=node, device=device, code=code.upper(), kind=chosen, severity=severity, heals=not stays
     )
     _run(job, order)
+    click.echo(visible(f"expect: {_expected(job, code)}; `ftslurm status {job}` shows it"))
+
+
+def _expected(job: str, code: str) -> str:
+    """What ftrun does about the code, by the job's own settings."""
+    from ftslurm.config.settings_files import Request, settings_in_force
+    from ftslurm.report.explain.terms import of_job
+    from ftslurm.wrapper.explain_code import Explainer
+
+    in_force, _ = of_job(store().find(job)[1].records) or (settings_in_force(Request(), os.environ), ())
+    return "; ".join(step.what for each in Explainer(in_force.settings).words((code,)) for step in each.does)
 
 
 @drill.command("rank-crash")

@@ -22,6 +22,7 @@ class Known:
     attempt: rec.AttemptBegan | None = None
     trouble: rec.TroubleSeen | None = None
     verdict: rec.Diagnosed | None = None
+    faults: tuple[rec.FaultSeen, ...] = ()  # that devices of this attempt have shown, each once
     hang: rec.HangSeen | None = None
     culprit: rec.CulpritSeen | None = None
     advice: rec.Advised | None = None  # the first
@@ -93,6 +94,10 @@ class Story:
                     self._drop_hang(record.attempt)
             case rec.Diagnosed():
                 self._know(verdict=record)
+            case rec.FaultSeen():
+                same = (record.node, record.device, record.code)
+                others = [each for each in self._known.faults if (each.node, each.device, each.code) != same]
+                self._know(faults=(*others, record))
             case rec.Reinstated():
                 left, isolated = before.exclusions.left_on_words, before.exclusions.isolated
                 self._know(back=tuple(node for node in record.nodes if left.get(node) == record.signature and node in isolated))
@@ -123,6 +128,11 @@ class Story:
                 self.told.append(AtLimit(record, self._known))
             case _:
                 pass
+
+    @property
+    def known(self) -> Known:
+        """At the end of the records."""
+        return self._known
 
     def _know(self, **more: object) -> None:
         self._known = replace(self._known, **more)  # type: ignore[arg-type]
