@@ -452,6 +452,7 @@ class Job:
             settings or self.settings, past=self.ledger, schedule=self.facts.schedule + 1, nodes=nodes or self.nodes,
             per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.env.user, now=self.now,
             diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width, submit_time=submit_time, hidden=self.facts.env.hidden,
+            tips=self.settings.tips,
         )  # fmt: skip
 
     # --- asking what it did

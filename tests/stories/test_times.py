@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ftslurm.ledger.journal import from_line
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
@@ -71,6 +73,28 @@ def test_an_attempt_tells_its_first_step_and_the_first_that_is_new() -> None:
         again.tell(ev.Progressed("n2", step))
     told = [(one.attempt, one.step, one.further) for one in (*job.recorded(rec.StepReached), *again.recorded(rec.StepReached))]
     assert told == [(1, 10, True), (2, 25, False), (2, 35, True)]
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "first", "asked"), [(100.0, 1, True), (100.0, 20, False), (20.0, 1, False)], ids=["anew", "goes on", "too early"]
+)
+def test_training_that_begins_at_its_first_step_again_is_asked_once_for_its_checkpoint(
+    lived_s: float, first: int, asked: bool
+) -> None:
+    job = Job(requeueing(unconditional_requeue=True), tips=True).begin()
+    job.tell(ev.Progressed("n1", 1))
+    job.wait(lived_s)
+    job.tell(ev.Progressed("n1", 25))
+    job.exits(0, 1)
+    again = job.again().begin()
+    again.tell(ev.Progressed("n1", first), ev.Progressed("n1", 30))
+    told = "the program began again at step 1, and the attempt before had come to step 25: does it load its checkpoint?"
+    assert (told in again.said) is asked
+    again.wait(100.0)
+    again.exits(0, 1)
+    third = again.again().begin()
+    third.tell(ev.Progressed("n1", 1))
+    assert ("the program began again" in third.said) is not asked, "once in a job"
 
 
 def test_a_restart_from_a_checkpoint_at_the_very_end_redoes_nothing() -> None:

@@ -165,6 +165,15 @@ def test_once_in_a_job_that_is_under_way_people_are_told_where_to_look(why: str,
     assert not any("watch 7" in said.text for said in again.did(do.Say))
 
 
+def test_people_are_told_once_which_rungs_the_job_cannot_use() -> None:
+    settings = replace(requeueing(), node_replacement=True, shrink=True, min_nodes=1, spares=0)
+    job = Job(settings, tips=True, no_swap="a heterogeneous step (`:`)").begin()
+    job.wait(70.0)
+    assert [said.text for said in job.did(do.Say)][1:] == [
+        "job 7 cannot use node-replacement: a heterogeneous step (`:`)", "job 7 cannot use shrink: a heterogeneous step (`:`)",
+    ]  # fmt: skip
+
+
 def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     job = Job(can=CAN).begin()
     job.slurm = replace(RUNNING, slurmd_timeout_s=300.0)

@@ -40,6 +40,7 @@ from ftslurm.model.record import (
     Requested,
     RunBegan,
     SlotsChanged,
+    StepReached,
     TroubleSeen,
 )
 from ftslurm.model.rungs import SWAPS, Rung
@@ -172,6 +173,11 @@ def _attempt_began(past: History, begun: AttemptBegan) -> History:
         crashes=past.crashes.attempt_began(nodes),
         slots=past.slots.attempt_began(begun), progress=past.progress.attempt_began(begun.at),
     )  # fmt: skip
+
+
+def _step_reached(past: History, reached: StepReached) -> History:
+    key = past.last_run.step_key if past.last_run is not None else ""
+    return replace(past, progress=past.progress.step_reached(key, reached.step))
 
 
 def _named(nodes: str) -> set[str]:
@@ -354,6 +360,7 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
     RankBegan: _rank_began,
     TroubleSeen: _trouble_seen,
     AttemptEnded: _attempt_ended,
+    StepReached: _step_reached,
     Diagnosed: _diagnosed,
     Reinstated: _reinstated,
     ExperimentEnded: _experiment_ended,

@@ -262,6 +262,8 @@ class Hangs:
 # A program that tells no steps has come further if it has lived for so many times as long as in any try before, and for
 # this long at least: the start of Python from a cold file system takes some seconds more than from a warm one.
 LIVED_FACTOR, LIVED_LEAST_S = 2.0, 30.0
+# What was lost by less than this may have had no checkpoint yet.
+LOST_STEPS, LOST_S = 10, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +278,18 @@ class Progress:
     checkpoints_told: bool = False  # has the program ever said that a checkpoint is complete?
     iteration: int = 0  # see IterationSeen
     in_vain: int = 0  # see IterationSeen
+    first: tuple[str, int] = ("", 0)  # key of the step that told training steps last, and the first that it told
+    began_anew: bool = False  # an attempt has told that one again although the one before had come much further
+
+    def step_reached(self, key: str, step: int) -> Progress:
+        if self.first[0] != key:
+            return replace(self, first=(key, step))
+        return replace(self, began_anew=self.began_anew or self.begins_anew(key, step))
+
+    def begins_anew(self, key: str, step: int) -> bool:
+        """Is the first step of this attempt, `step`, that of the job, after an attempt that had time for a checkpoint?"""
+        lost = self.last_step >= step + LOST_STEPS and self.lived_s >= LOST_S
+        return lost and self.first[0] == key and step <= self.first[1]
 
     def attempt_began(self, at: float) -> Progress:
         return replace(self, began_at=at)

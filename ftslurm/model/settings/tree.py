@@ -269,7 +269,8 @@ class Settings:
     )  # fmt: skip
     tips: bool = leaf(
         "tips", switch, True,
-        "print once in a job, after a minute of its first attempt, the commands that show it, and whether it cannot be requeued",
+        "print once in a job, after a minute of its first attempt, the commands that show it and the rungs that it cannot use,"
+        " and after a restart whether its training began again at its first step",
     )  # fmt: skip
     plain: bool = leaf("plain", switch, False, "supervise the step and start nothing again, whatever fails")
     mode: str = leaf(

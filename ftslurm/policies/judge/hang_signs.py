@@ -175,7 +175,7 @@ class Hangs:
         further = event.step > self.run.history.progress.furthest >= before
         if self.run.phase is not Phase.RUNNING or not (further or not before):
             return over
-        return [self.run.note(rec.StepReached(now.unix, self.run.attempt.number, event.step, further)), *over]
+        return [*_step_reached(self.run, event.step, not before, further, now), *over]
 
     def end_hang(self, what: str, now: Now, sign: str = "") -> list[Decision]:
         """Close a hang that was left alone and that `sign` reported. sign: empty for any."""
@@ -340,3 +340,12 @@ def _why_left(run: Run, doubt: str) -> str:
     if run.settings.hang_restart is False:
         return "hang-restart is switched off"
     return doubt or "the job has made no progress yet that a restart could bring back"
+
+
+def _step_reached(run: Run, step: int, first: bool, further: bool, now: Now) -> list[Decision]:
+    """Record it. Training that begins anew is asked for its checkpoint, once in a job. first: of this attempt."""
+    progress = run.history.progress
+    anew = first and not progress.began_anew and progress.begins_anew(run.facts.step_key, step)
+    come = f"the program began again at step {step}, and the attempt before had come to step {progress.last_step}"
+    asked = [Say(f"{come}: does it load its checkpoint? (docs/reentrant.md)")] if anew and run.settings.tips else []
+    return [run.note(rec.StepReached(now.unix, run.attempt.number, step, further)), *asked]

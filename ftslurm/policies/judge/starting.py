@@ -14,7 +14,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds.counters import counters, restarts
 from ftslurm.model.layout import Share, fold_shares
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.rungs import Capability
+from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import most_crash_restarts
 from ftslurm.model.timers import Timer
 from ftslurm.policies.environment import counters_env, moved_in, nvrx_env, placed_env, restart_env, torch_env, whole_env
@@ -93,11 +93,22 @@ class Starting:
         return started
 
     def tell_commands(self, now: Now) -> list[Decision]:
-        """Once in a job: where people look, and whether it lacks the requeue."""
-        f = self.run.facts
-        look = f"job {f.job}: `ftslurm status {f.job}`, `ftslurm watch {f.job}`, `ftslurm logs -f {f.job}`"
-        lacks = f"job {f.job} cannot be requeued: {f.why_not.requeue}; what a restart in place does not cure ends it"
-        return [Say(look), Say(lacks)] if f.why_not.requeue else [Say(look)]
+        """Once in a job: where people look, and which rungs that are on it cannot use."""
+        job = self.run.facts.job
+        look = f"job {job}: `ftslurm status {job}`, `ftslurm watch {job}`, `ftslurm logs -f {job}`"
+        return [Say(words) for words in (look, *self._lacks())]
+
+    def _lacks(self) -> Iterator[str]:
+        f, s = self.run.facts, self.run.settings
+        if f.why_not.requeue:
+            yield f"job {f.job} cannot be requeued: {f.why_not.requeue}; what a restart in place does not cure ends it"
+        borrows = "" if s.spares else f.why_not.donor if s.donor else "no spare node is held, and nodes.donor is off"
+        for rung, on, why in (
+            (Rung.NODE_REPLACEMENT, s.node_replacement, f.why_not.swap or borrows),
+            (Rung.SHRINK, s.shrink and bool(s.min_nodes), f.why_not.swap),
+        ):
+            if on and why:
+                yield f"job {f.job} cannot use {rung.value}: {why}"
 
     def _watch_after_s(self) -> float:
         return WATCH_AFTER_S if len(self.run.tasks) > 1 else WATCH_ONE_AFTER_S
