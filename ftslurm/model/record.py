@@ -339,13 +339,14 @@ class OutputTo:
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Nothing goes on before this has come or its time is up. what: in words; empty: it is waited for no more, and the ranks
-    run on. until: Unix seconds, at the latest; 0: nobody knows.
+    run on. until: Unix seconds, at the latest; 0: nobody knows. helps: what a person can type to end the wait.
     """
 
     at: float
     attempt: int
     what: str
     until: float = 0.0
+    helps: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ KINDS = {
     "replacement": "a node is replaced or excluded",
     "restart": "the ranks are restarted on the same nodes",
     "hang": "the job hangs, and ftrun does nothing about it",
+    "wait": "the job waits for minutes, or until somebody acts",
     "message": "the program has a message",
     "end": "the job has ended without a failure",
     "test": "a test",

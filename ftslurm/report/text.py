@@ -27,10 +27,11 @@ def console() -> Console:
 
 def print_status(console: Console, view: Status, now: float) -> None:
     """now: Unix seconds."""
+    wait = view.wait
     facts = [
         (
             "state",
-            f"{_state(view, now)}, until {clock(view.waits_until)} at the latest" if view.waits_until else _state(view, now),
+            f"{_state(view, now)}, until {clock(wait.until)} at the latest" if wait and wait.until else _state(view, now),
         ),
         ("attempt", f"{view.attempt}  (MA_SCHEDULE_CNT {view.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
         ("nodes", view.nodes),
@@ -39,6 +40,7 @@ def print_status(console: Console, view: Status, now: float) -> None:
         ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in view.left.items())),
         ("in a row", f"{counted(view.unconditional_in_a_row, 'unconditional requeue')} without progress or a fault between"),
         *_asked(view),
+        ("next", wait.helps if wait else ""),
         *_sight(view),
         ("last word", moment(view.at)),
     ]

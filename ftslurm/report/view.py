@@ -40,7 +40,7 @@ class Status:
     damaged: int = 0
     card: Card | None = None
     hang: HangView | None = None  # the last one that the present attempt was seen in, with whom it is laid to
-    waits_until: float = 0.0  # at the latest, if it waits and somebody knows
+    wait: Wait | None = None
     requests: tuple[RequestView, ...] = ()  # what the owner of the job has asked for and is still to come
     in_force: InForce | None = None  # what such requests hold
     stuck: Stuck | None = None  # a standstill that is no hang yet
@@ -50,6 +50,14 @@ class Status:
     def state_words(self) -> str:
         """State and what in one."""
         return state_words(self.state, self.what)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """until: at the latest, Unix seconds; 0: nobody knows. helps: what a person can type to end it."""
+
+    until: float
+    helps: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +155,20 @@ def status(records: Sequence[rec.Record], damaged: int = 0, known: JobSummary | 
         damaged,
         card_of(story),
         _last_hang(records),
-        known.until if known.state == "waiting" else 0.0,
+        _wait(records, known),
         tuple(to_come(requests(records))),
         in_force(history.control),
         stuck(records),
         Sight(_blind(records), story.known.faults) if known.state == "running" else None,
     )
+
+
+def _wait(records: Sequence[rec.Record], job: JobSummary) -> Wait | None:
+    """Also of a requeue that waits in Slurm's queue: its ftrun has ended."""
+    if job.over or job.state not in ("waiting", "requeued", "pending"):
+        return None
+    last = next((each for each in reversed(records) if isinstance(each, (rec.Waiting, rec.RunBegan, rec.AttemptBegan))), None)
+    return Wait(job.until if job.state == "waiting" else 0.0, last.helps if isinstance(last, rec.Waiting) else "")
 
 
 def _last_hang(records: Sequence[rec.Record]) -> HangView | None:

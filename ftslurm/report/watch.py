@@ -140,6 +140,8 @@ def _wait(seen: Seen) -> Iterable[tuple[str, str]]:
         left = f", {span(job.until - seen.now)}" if job.until > seen.now else ""
         until = f" ({'not before' if job.state == 'pending' else 'until'} {clock(job.until)}{left})"
     yield f"{word:<7}  {'for ' if job.state == 'waiting' else ''}{job.what}{until}", "bad" if job.state != "waiting" else "done"
+    if seen.status.wait is not None and seen.status.wait.helps:
+        yield f"next     {seen.status.wait.helps}", ""
 
 
 def _where(seen: Seen) -> str:

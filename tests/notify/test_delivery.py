@@ -156,10 +156,17 @@ def test_a_job_that_fails_tells_its_people_and_its_secrets_stay_in_the_file(tmp_
                             f"me: mailto://127.0.0.1:{port}/?mode=insecure&from=a@b.example&to=t0psecret@there.example\n")  # fmt: skip
         argv = ("--ft-launcher", "local", "-n1", "sh", "-c", f"cd {tmp_path}; {program}")
         done = command(
-            "ftslurm", *argv, home=tmp_path, FTRUN_MAX_RESTARTS="1", FTRUN_NOTIFY_REQUEUE="team", FTRUN_NOTIFY_WAIT="20s"
+            "ftslurm",
+            *argv,
+            home=tmp_path,
+            FTRUN_MAX_RESTARTS="1",
+            FTRUN_NOTIFY_REQUEUE="team",
+            FTRUN_NOTIFY_END_WAIT="20s",
+            FTRUN_NOTIFY_RESTART="team, digest",
         )
         assert done.returncode == 3, done.stderr
         titles = [post["title"] for post in hook.posts]
+        assert "before: job 1 is restarted in place" in hook.posts[0]["message"]
         assert len(titles) == 2, f"once each, and nothing again after the requeue: {titles}"
         assert titles[0].startswith("job 1 is requeued") and titles[1].startswith("job 1 failed")
         assert "next   ftslurm history 1" in hook.posts[1]["message"] and [mail["Subject"] for mail in box.mails] == [titles[1]]
@@ -172,17 +179,17 @@ def test_a_job_runs_on_where_nobody_can_be_told(tmp_path: Path, mode: int, said:
     address_file(tmp_path, f"team: json://127.0.0.1:{free_port()}/t0psecret\n", mode)
     began = time.monotonic()
     done = command(
-        "ftslurm", "--ft-launcher", "local", "-n1", "true", home=tmp_path, FTRUN_NOTIFY_WAIT="5s", FTRUN_NOTIFY_END="all"
+        "ftslurm", "--ft-launcher", "local", "-n1", "true", home=tmp_path, FTRUN_NOTIFY_END_WAIT="5s", FTRUN_NOTIFY_END="all"
     )
     assert done.returncode == 0 and done.stderr.count(said) == 1 and "t0psecret" not in done.stderr, done.stderr
     assert time.monotonic() - began < 20 * slowness()
 
 
-def test_a_service_that_never_answers_holds_the_end_up_for_notify_wait_at_the_most(tmp_path: Path) -> None:
+def test_a_service_that_never_answers_holds_the_end_up_for_notify_end_wait_at_the_most(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address_file(tmp_path, f"team: json://127.0.0.1:{deaf.getsockname()[1]}/?rto=300&cto=300\n")
         argv = ("--ft-launcher", "local", "-n1", "true")
-        done = command("ftslurm", *argv, home=tmp_path, FTRUN_NOTIFY_WAIT="1s", FTRUN_NOTIFY_END="all")
+        done = command("ftslurm", *argv, home=tmp_path, FTRUN_NOTIFY_END_WAIT="1s", FTRUN_NOTIFY_END="all")
         assert done.returncode == 0 and "not all notices went out in time" in done.stderr, done.stderr
 
 
@@ -192,7 +199,9 @@ def test_messages_of_the_program_go_the_same_way_and_a_burst_is_one_summary(tmp_
     with webhook() as hook:
         address_file(tmp_path, f"team: json://127.0.0.1:{hook.port}/\n")
         argv = ("--ft-launcher", "local", "--ft-provide", "aimaster", "-n1", sys.executable, "-c", program)
-        done = command("ftslurm", *argv, home=tmp_path, FTRUN_NOTIFY_END="all", FTRUN_NOTIFY_BURST="3", FTRUN_NOTIFY_WAIT="20s")
+        done = command(
+            "ftslurm", *argv, home=tmp_path, FTRUN_NOTIFY_END="all", FTRUN_NOTIFY_BURST="3", FTRUN_NOTIFY_END_WAIT="20s"
+        )
         assert done.returncode == 0, done.stderr
         assert 2 <= len(hook.bodies) <= 6, [post["title"] for post in hook.posts]
         told = "\n".join(f"{post['title']}\n{post['message']}" for post in hook.posts)
@@ -230,7 +239,7 @@ def test_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         error, out, _ = notify(tmp_path, monkeypatch)
         assert (
             error is None
-            and "team (json://...): failure, requeue, replacement, hang, message\n" in out
+            and "team (json://...): failure, requeue, replacement, restart, hang, wait, message\n" in out
             and "t0psecret" not in out
         )
         assert notify(tmp_path, monkeypatch, "--test", "--to", "team")[:2] == (None, "team (json://...): sent\n")

@@ -19,7 +19,7 @@ from ftslurm.model.settings.tree import Settings, parse_leaf
 from ftslurm.notify.deliver import Destination, read_destinations, scrubbed
 from ftslurm.notify.outbox import KINDS, TAKEN_S, TOO_OLD_S, Due, Notice, Outbox, Pace, due, from_json, shown, summary, to_json
 from ftslurm.wrapper.telling.notices import place_of
-from ftslurm.wrapper.telling.teller import of_record, routes
+from ftslurm.wrapper.telling.teller import Held, digests, of_record, routes
 
 PACE = Pace(burst=3, window_s=600)
 
@@ -229,3 +229,40 @@ def test_what_failed_is_given_back_and_what_went_is_counted(tmp_path: Path) -> N
     box.note_sent("me", 60)
     assert len(items) == 1 and not box.anything() and len(box.sent("me")) == 1 and box.sent("team") == []
     assert (tmp_path / "notices").stat().st_mode & 0o777 == 0o700
+
+
+# --- what goes later
+
+
+def test_a_wait_is_told_when_it_has_lasted_or_at_once_where_somebody_can_end_it() -> None:
+    away = rec.Waiting(100.0, 1, "slurmctld, to decide what to do", 3700.0, "systemctl start slurmctld")
+    dead = rec.Waiting(100.0, 1, "its nodes to be clean", helps="scontrol update nodename=n2 state=down reason=dead")
+    assert kind_of(rec.Waiting(100.0, 1, "")) == ""
+    late, now = (of_record(record, (RUN, BEGAN, record), "7", "(about)") for record in (away, dead))
+    assert late is not None and (late.kind, late.at) == ("wait", 400.0) and "until" in late.title
+    assert now is not None and now.at == 100.0 and "  next   scontrol update nodename=n2 state=down" in now.text
+
+
+def test_a_wait_that_passes_is_not_told_and_one_that_changes_counts_from_its_beginning() -> None:
+    held, first = Held({}), Notice("a", 400.0, "7", "wait", "first")
+    assert held.take(first, 100.0) == [] and held.next_at() == 400.0
+    assert held.take(replace(first, at=500.0, title="second"), 200.0) == [] and held.due(399.0) == []
+    assert [told.title for told in held.due(400.0)] == ["second"] and held.next_at() is None
+    held.take(first, 100.0)
+    held.wait_is_over()
+    assert held.due(1e9) == [] and held.take(first, 401.0) == [first]
+
+
+def test_a_digest_is_one_summary_in_an_hour_and_at_the_end() -> None:
+    held = Held({"restart": ("team", "me"), "requeue": ("team",), "failure": ("team", "me")}, {"restart"})
+    restarts = [Notice(str(number), 100.0 + number, "7", "restart", f"restart {number}") for number in range(3)]
+    assert [held.take(each, each.at) for each in restarts] == [[], [], []] and held.next_at() == 3700.0
+    assert held.due(3699.0) == [] and [told.title for told in held.due(3700.0)] == ["job 7: 3 events (3 restart)"]
+    held.take(restarts[0], 100.0)
+    assert held.take(notice(), NOW + 9) == [notice()], "it goes to others"
+    assert held.due(101.0, ending=True) == restarts[:1]
+    held.take(restarts[1], 101.0)
+    (told,) = held.take(notice(kind="failure"), NOW + 9)
+    assert told.text.endswith("\nbefore: restart 1") and held.due(NOW, ending=True) == []
+    assert digests(Settings()) == {"restart"} and routes(Settings(), ["team"], print)["restart"] == ("team",)
+    assert routes(Settings(notify_restart=("me", "digest")), ["team", "me"], print)["restart"] == ("me",)

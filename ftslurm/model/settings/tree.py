@@ -792,10 +792,12 @@ class Settings:
         "notify.replacement", words_of(), ("all",), "who is notified when a node is replaced or excluded"
     )
     notify_restart: tuple[str, ...] = leaf(
-        "notify.restart",
-        words_of(),
-        ("none",),
-        "who is notified of a restart on the same nodes",
+        "notify.restart", words_of(), ("digest",),
+        "who is notified of a restart on the same nodes. digest: all, or those named beside it, by one summary in an hour;"
+        " any of these settings takes it",
+    )  # fmt: skip
+    notify_wait: tuple[str, ...] = leaf(
+        "notify.wait", words_of(), ("all",), "who is notified when the job waits for minutes, or until somebody acts"
     )
     notify_hang: tuple[str, ...] = leaf(
         "notify.hang",
@@ -812,8 +814,8 @@ class Settings:
         "messages that one address receives within notify.window; further ones are combined into one summary",
     )
     notify_window_s: float = leaf("notify.window", lasting, 600.0, "time over which notify.burst counts")
-    notify_wait_s: float = leaf(
-        "notify.wait",
+    notify_end_wait_s: float = leaf(
+        "notify.end_wait",
         lasting,
         10.0,
         "how long the end of the job may be delayed to send the last notices",

@@ -263,10 +263,12 @@ class Ending:
                 when = "as soon as its nodes are clean" if len(self.run.facts.nodes) > 1 else alone
             if "SLURM_HET_SIZE" in self.run.facts.env.user:
                 when += ", with the next run of Slurm's backfill (bf_interval), as every heterogeneous job"
+        helps = f"{mark_down(dead)}  (an administrator)" if dead else ""
         if self.run.slurm.answer is not None and self.run.slurm.answer.to_be_held:
-            when = f"when it is released, as somebody has held it: scontrol release {self.run.facts.number}"
+            helps = f"scontrol release {self.run.facts.number}"
+            when = f"when it is released, as somebody has held it: {helps}"
         number = self.run.attempt.number or self.run.history.attempts
-        waits = self.run.note(rec.Waiting(now.unix, number, what))
+        waits = self.run.note(rec.Waiting(now.unix, number, what, helps=helps))
         shown = self.run.told.show(number, f"waiting for {what}, requeued")
         return [waits, Say(f"requeueing the job: it starts again {when}"), *shown]
 

@@ -50,7 +50,10 @@ class SlurmAway:
         quiet = not self.run.slurm.to_be_said(now.mono)
         words = f"Slurm does not answer: {why}. ftrun waits up to {in_time(left_s)} (slurm.patience) {what}"
         until = now.unix + left_s
-        noted = [] if quiet else [self.run.note(Waiting(now.unix, self.run.attempt.number, f"slurmctld, {what}", until))]
+        waits = Waiting(
+            now.unix, self.run.attempt.number, f"slurmctld, {what}", until, "systemctl start slurmctld  (an administrator)"
+        )
+        noted = [] if quiet else [self.run.note(waits)]
         return [*noted, Say(words, quiet)]
 
     def note_return(self, now: Now) -> list[Decision]:

@@ -254,7 +254,7 @@ class StandbyController:
         else:
             self._tell_others(decided)
             done = self._finish_requeue()
-        notices.end(self._plan.settings.notify_wait_s)
+        notices.end(self._plan.settings.notify_end_wait_s)
         return done
 
     def _slurm_says(self, job: JobView, records: Sequence[rec.Record]) -> SlurmAnswered:

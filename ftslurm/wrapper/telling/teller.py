@@ -10,29 +10,36 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.launchers.python import own_python
 from ftslurm.model import record as rec
 from ftslurm.model.folds.counters import schedule_count
-from ftslurm.model.folds.summary import AFTER_LIMIT
+from ftslurm.model.folds.summary import AFTER_LIMIT, last_wait
 from ftslurm.model.job import Reading
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings.tree import Settings, suggestion
 from ftslurm.model.text import cut
 from ftslurm.notify.deliver import read_destinations, why_no_apprise
-from ftslurm.notify.outbox import KINDS, Notice, Outbox
+from ftslurm.notify.outbox import KINDS, MAX_TITLES, Notice, Outbox, summary
 from ftslurm.report.card import Card, last_card, lines
+from ftslurm.report.words import moment
 from ftslurm.wrapper.telling.silent import Silent
 
 # Notices that wait for the thread: if its file system hangs, so does the ledger's.
 MAX_QUEUED = 200
 # How often a sender that ends by itself is started again.
 MAX_STARTS = 3
+# What passes by itself in less is no news.
+WAIT_S = 300.0
+DIGEST, DIGEST_S = "digest", 3600.0
+# The end of an ftrun, for what is kept to be written to the outbox.
+FLUSH_S = 0.5
 
 
 # --- what is told: records in, notices out
@@ -66,10 +73,21 @@ def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: s
             count = schedule_count(record.schedule)
             id, title = f"{job}.{record.run}", f"job {job}: Slurm has started it again, scheduling {count}"
             return Notice(id, record.at, job, "requeue", title, f"no record says how the previous scheduling ended\n{about}")
+        case rec.Waiting() if record.what:
+            return _of_wait(record, job, about)
         case rec.Finished():
             return _of_end(record, past, job, about)
         case _:
             return None
+
+
+def _of_wait(wait: rec.Waiting, job: str, about: str) -> Notice:
+    """At once where nobody knows when it ends by itself, and somebody can end it; else when it has lasted."""
+    until = f", until {moment(wait.until)} at the latest" if wait.until else ""
+    title = f"job {job} waits for {wait.what}{until}"
+    text = "\n".join((f"  since  {moment(wait.at)}", *([f"  next   {wait.helps}"] if wait.helps else []), about))
+    after_s = 0.0 if wait.helps and not wait.until else WAIT_S
+    return Notice(f"{job}.{wait.at:.6f}.wait", wait.at + after_s, job, "wait", title, text)
 
 
 def _unseen(began: rec.RunBegan, past: Sequence[rec.Record]) -> bool:
@@ -105,16 +123,66 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
 # --- who is told
 
 
+def digests(settings: Settings) -> frozenset[str]:
+    """Kinds of which people get a digest."""
+    return frozenset(kind for kind in KINDS if DIGEST in getattr(settings, f"notify_{kind}", ()))
+
+
 def routes(settings: Settings, known: Sequence[str], complain: Callable[[str], None]) -> Mapping[str, tuple[str, ...]]:
     """kind -> names of those who are told. complain: is called with unknown names."""
     found = {}
     for kind in KINDS:
         words: tuple[str, ...] = getattr(settings, f"notify_{kind}", ("all",))
         for word in words:
-            if word not in (*known, "all", "none"):
+            if word not in (*known, "all", "none", DIGEST):
                 complain(f"notify.{kind}: there is no address `{word}` in the notify file{suggestion(word, known)}")
-        found[kind] = tuple(known) if "all" in words else tuple(name for name in known if name in words)
+        everybody = "all" in words or words == (DIGEST,)
+        found[kind] = tuple(known) if everybody else tuple(name for name in known if name in words)
     return found
+
+
+class Held:
+    """Notices that do not go at once: those of kinds of which people get a digest, and that of a wait that may yet pass. Times in
+    Unix seconds. routes: as `routes` gives them."""
+
+    def __init__(self, routes: Mapping[str, tuple[str, ...]], digests: Collection[str] = ()) -> None:
+        self._routes, self._digests = routes, frozenset(digests)
+        self._kept: list[Notice] = []
+        self._wait: Notice | None = None
+
+    def take(self, notice: Notice, now: float) -> list[Notice]:
+        """Gives what goes at once."""
+        if notice.kind in self._digests:
+            self._kept.append(notice)
+        elif notice.at > now:
+            self._wait = replace(notice, at=min(notice.at, self._wait.at)) if self._wait else notice
+        else:
+            return [self._with_kept(notice)]
+        return []
+
+    def _with_kept(self, notice: Notice) -> Notice:
+        """What goes to the same people takes along what is kept for them."""
+        heard = {*self._routes.get(notice.kind, ())}
+        mine = [each for each in self._kept if heard >= {*self._routes.get(each.kind, ())}]
+        self._kept = [each for each in self._kept if each not in mine]
+        return replace(notice, text="\n".join((notice.text, *(f"before: {each.title}" for each in mine[-MAX_TITLES:]))))
+
+    def wait_is_over(self) -> None:
+        self._wait = None
+
+    def due(self, now: float, ending: bool = False) -> list[Notice]:
+        found = []
+        if self._wait is not None and now >= self._wait.at:
+            found.append(self._wait)
+            self._wait = None
+        if self._kept and (ending or now >= self._kept[0].at + DIGEST_S):
+            found.append(summary(self._kept))
+            self._kept = []
+        return found
+
+    def next_at(self) -> float | None:
+        at = ([self._wait.at] if self._wait else []) + ([self._kept[0].at + DIGEST_S] if self._kept else [])
+        return min(at, default=None)
 
 
 class Notices(Silent):
@@ -126,11 +194,12 @@ class Notices(Silent):
 
     def __init__(
         self, job: str, about: str, routes: Mapping[str, tuple[str, ...]], argv: Sequence[str],
-        put: Callable[[Notice, str], bool], say: Callable[[str], None], pending: bool = False,
+        put: Callable[[Notice, str], bool], say: Callable[[str], None], pending: bool = False, digests: Collection[str] = (),
     ) -> None:  # fmt: skip
         self._job, self._about, self._routes, self._argv = job, about, routes, argv
         self._put, self._say = put, say
-        self._queue: queue.Queue[Notice | None] = queue.Queue(MAX_QUEUED)
+        self._queue: queue.Queue[Notice | bool] = queue.Queue(MAX_QUEUED)  # True: a wait is over; False: nothing follows
+        self._held, self._waits = Held(routes, digests), False
         self._sender: subprocess.Popen[bytes] | None = None
         self._starts, self._complained = 0, False
         self._pending = pending
@@ -139,7 +208,12 @@ class Notices(Silent):
             self._work_on()
 
     def record(self, record: rec.Record, past: Sequence[rec.Record]) -> None:
-        if isinstance(record, (rec.Decided, rec.ProgramSaid, rec.RunBegan, rec.Finished)):
+        if self._waits and last_wait(past) is None:
+            self._waits = False
+            with suppress(queue.Full):
+                self._queue.put_nowait(True)
+        if isinstance(record, (rec.Decided, rec.ProgramSaid, rec.RunBegan, rec.Finished, rec.Waiting)):
+            self._waits = self._waits or isinstance(record, rec.Waiting)
             self._tell(of_record(record, past, self._job, self._about))
 
     def hang(self, card: Card) -> None:
@@ -167,10 +241,10 @@ class Notices(Silent):
             return
         deadline = time.monotonic() + wait_s
         with suppress(queue.Full):
-            self._queue.put_nowait(None)
+            self._queue.put_nowait(False)
+        self._worker.join(wait_s or FLUSH_S)
         if not wait_s:
             return
-        self._worker.join(wait_s)
         sender = self._sender
         if sender is None:
             return
@@ -188,11 +262,8 @@ class Notices(Silent):
         try:
             if self._pending:
                 self._wake()
-            while (notice := self._queue.get()) is not None:
-                for name in self._routes[notice.kind]:
-                    if not self._put(notice, name):
-                        self._complain("too many notices wait to be sent; some are dropped")
-                self._wake()
+            while self._next():
+                pass
         except StateError as error:
             self._complain(f"{error}; no more notices are sent")
         except Exception as error:  # the job continues whatever happens here
@@ -201,6 +272,26 @@ class Notices(Silent):
             if self._sender is not None and self._sender.stdin is not None:
                 with suppress(OSError):
                     self._sender.stdin.close()
+
+    def _next(self) -> bool:
+        """Wait for news, or until something kept is due; pass on what may go. False: nothing follows."""
+        at = self._held.next_at()
+        news: Notice | bool | None = None
+        with suppress(queue.Empty):
+            news = self._queue.get(timeout=None if at is None else max(0.1, at - time.time()))
+        if isinstance(news, bool):
+            self._held.wait_is_over()
+        at_once = self._held.take(news, time.time()) if isinstance(news, Notice) else []
+        self._pass_on([*at_once, *self._held.due(time.time(), ending=news is False)])
+        return news is not False
+
+    def _pass_on(self, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            for name in self._routes[notice.kind]:
+                if not self._put(notice, name):
+                    self._complain("too many notices wait to be sent; some are dropped")
+        if notices:
+            self._wake()
 
     def _wake(self) -> None:
         for _ in range(2):
@@ -257,4 +348,4 @@ def make(settings: Settings, root: Path, file: Path, job: str, about: str, say: 
         say(f"{file}: {why}")
         wanted = {kind: tuple(name for name in names if known[name].argv) for kind, names in wanted.items()}
     outbox = Outbox(root, file)
-    return Notices(job, about, wanted, sender_argv(root, file, settings), outbox.put, say, outbox.anything())
+    return Notices(job, about, wanted, sender_argv(root, file, settings), outbox.put, say, outbox.anything(), digests(settings))
