@@ -189,8 +189,8 @@ class PatternBook:
         return self._with(mine)
 
     def of_job_logs(self) -> PatternBook:
-        """With what Slurm's own commands print into a job's log."""
-        return self._with([each for each in self.patterns if each.where in ("log", "any", "sched")])
+        """With what Slurm's own commands print into a job's log, and the kernel into the journal."""
+        return self._with([each for each in self.patterns if each.where in ("log", "any", "sched", "kernel")])
 
     def _with(self, patterns: Iterable[Pattern]) -> PatternBook:
         return PatternBook(patterns, self.exits, self.rules, self.sources, self.vocabulary, self.meanings)

@@ -27,6 +27,14 @@ AGAIN: Mapping[Retriable, str] = {
 }
 
 
+# Signature -> what became of the job, and is another try worth it, where nothing failed (catalogs/log-patterns.yaml).
+ENDED: Mapping[str, tuple[str, str]] = {
+    "slurm-cancel": ("the job or its step was cancelled", "nothing failed: if it was a mistake, submit it again"),
+    "slurm-time-limit": ("the job reached its time limit", "not as it is: nothing failed, and the time does not suffice"),
+    "slurm-preempt": ("the job was preempted", "yes: nothing failed"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """What is known of a job by its log alone."""
@@ -51,10 +59,11 @@ class Analysis:
                 0.0, "", f"{self.name}: {what}", why=self._hang(), again="" if well else self._again(),
                 hint="; ".join(hint.advice for hint in self.hang), log=self._log(),
             )  # fmt: skip
-        v = diagnosed(self.verdict)
+        v, ended = diagnosed(self.verdict), self.verdict.signature in ENDED
         more = more_of(v, [v.said, *v.said.split("; ", 1)[1:], "exited with status", "was killed by"])
+        meaning, whose = ("", []) if ended else (meaning_of(v), [fault_of(v)])
         return Card(
-            0.0, "", f"{self.name}: {self._who()}", what_of(v), meaning_of(v), v.place, "; ".join([fault_of(v), *more]),
+            0.0, "", f"{self.name}: {self._who()}", what_of(v), meaning, v.place, "; ".join([*whose, *more]),
             again=self._again(), hint=v.advice, log=self._log(), next=self._next(v),
         )  # fmt: skip
 
@@ -64,12 +73,14 @@ class Analysis:
         return f"if the job hangs: {'; '.join(seen)}" if seen else ""
 
     def _who(self) -> str:
+        if self.verdict.signature in ENDED:
+            return ENDED[self.verdict.signature][0]
         where = f" on {self.node}" if self.node else ""
         who = f"rank {self.rank}{where}" if self.rank >= 0 else "the job"
         return f"{who} {self.status}" if self.status is not None else f"{who} failed"
 
     def _again(self) -> str:
-        return AGAIN[self.verdict.retriable]
+        return ENDED.get(self.verdict.signature, ("", AGAIN[self.verdict.retriable]))[1]
 
     def _log(self) -> str:
         gap = f" (of {_size(self.read)} the middle {_size(self.skipped)} were not read)" if self.skipped else ""
@@ -78,7 +89,8 @@ class Analysis:
     def _next(self, v: rec.Diagnosed) -> str:
         path, colon, line = self.place.rpartition(":")
         if colon and line.isdecimal():
-            return f"less +{line} {shlex.quote(path)}" if path != "stdin" else ""
+            pager = "zless" if path.endswith(".gz") else "less"
+            return f"{pager} +{line} {shlex.quote(path)}" if path != "stdin" else ""
         known = self.status is not None and re.fullmatch(r"exit \d+|SIG[A-Z0-9]+", v.signature)
         return f"ftslurm explain {v.signature}" if known else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -212,3 +213,52 @@ def test_error_12_comes_with_all_three_variables(tmp_path: Path, capsys: pytest.
 def test_a_log_that_tells_of_a_failure_has_no_hint_of_a_hang(tmp_path: Path) -> None:
     assert not analyze(write(tmp_path, log=CHANNELS + KEY), Settings()).hang
     assert not analyze(write(tmp_path, log="step 1\n"), Settings()).hang
+
+
+# --- folders, compressed logs, the journal
+
+CANCELLED = "step 1\nslurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-28T10:11:12 ***\n"
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(("why", "title", "again"), [
+    ("", "the job or its step was cancelled", "nothing failed: if it was a mistake, submit it again"),
+    (" DUE TO TIME LIMIT", "the job reached its time limit", "not as it is: nothing failed, and the time does not suffice"),
+    (" DUE TO PREEMPTION", "the job was preempted", "yes: nothing failed"),
+])  # fmt: skip
+def test_a_log_of_a_job_that_was_ended_says_so(tmp_path: Path, why: str, title: str, again: str) -> None:
+    card = analyze(write(tmp_path, **{"7.out": CANCELLED.replace(" ***\n", f"{why} ***\n")}), Settings()).card
+    assert (card.title, card.again, card.why) == (f"{tmp_path}/7.out: {title}", again, "")
+
+
+def test_of_a_folder_of_several_jobs_the_latest_is_read_with_both_streams_and_nothing_that_is_no_text(tmp_path: Path) -> None:
+    write(tmp_path, **{"slurm-9.out": ECC, "slurm-10.out": "step 1\n", "slurm-10.err": KEY, "model.pt": "a\0b"})
+    assert [(Path(each.path).name, each.rank, each.stream) for each in read_logs([str(tmp_path)])] == [
+        ("slurm-10.err", NO_RANK, "err"), ("slurm-10.out", NO_RANK, "out"),
+    ]  # fmt: skip
+    write(tmp_path / "bad", **{"model.pt": "a\0b"})
+    with pytest.raises(LogUnreadable, match="no file in it is text"):
+        read_logs([str(tmp_path / "bad")])
+
+
+def test_a_compressed_log_is_read_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "7.out.gz"
+    path.write_bytes(gzip.compress(("step 1\n" + KEY).encode()))
+    card = analyze([str(path)], Settings()).card
+    assert card.what == "KeyError: 'lr'" and card.next == f"zless +4 {path}"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(LogUnreadable, match="cannot be read"):
+        read_logs([str(path)])
+
+
+@pytest.mark.parametrize("text", [
+    f"Nov 28 10:11:12 n1 kernel: {XID}\n",
+    f"2026-11-28T10:11:12+0000 n1 kernel: {XID}\n",
+    f"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1795869146000000\n_HOSTNAME=n1\nSYSLOG_IDENTIFIER=kernel\nMESSAGE={XID}\n\n",
+    f"__CURSOR=s=1\n_HOSTNAME=n1\nSYSLOG_IDENTIFIER=kernel\nMESSAGE\n{chr(len(XID))}{chr(0) * 7}{XID}\n\n",
+])  # fmt: skip
+def test_the_kernel_is_heard_in_a_journal_and_not_in_the_output_of_a_program(tmp_path: Path, text: str) -> None:
+    found = analyze(write(tmp_path, journal=text), Settings())
+    assert found.verdict.signature == "xid-line" and "Xid" in found.card.what
+    assert found.place.endswith(":1") is not text.startswith("__CURSOR")
+    assert analyze(write(tmp_path, out=f"step 1\n{XID}\n"), Settings()).verdict.signature != "xid-line"

@@ -215,8 +215,8 @@ STATUS = {Retriable.YES: WORTH_IT, Retriable.ONCE: WORTH_IT, Retriable.NO: NOT_W
 def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str, annotations: str, as_json: bool) -> NoReturn:
     """Tell why the job that wrote LOG failed, by the rules of ftrun, whatever launched it.
 
-    LOG is a job's output (slurm-7.out, with labels or without), the files of its ranks, a folder (torchrun's --log-dir), or - for
-    stdin. Of huge logs the head and the tail are read.
+    LOG is a job's output (slurm-7.out, with labels or without), the files of its ranks, a folder (torchrun's --log-dir), all
+    these as .gz, too, what journalctl prints, or - for stdin. Of huge logs the head and the tail are read.
 
     Exit status: 0 if another try is worth it, 1 if it is not, 3 if the log does not tell, 64 for wrong usage, 66 for a log
     that cannot be read.

@@ -52,8 +52,13 @@ _NODE_FAILED = re.compile(
 )
 
 
+# As the journal has the kernel's lines (with either time), or dmesg.
+_KERNEL = re.compile(rb"^(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\S{15,30}) \S{1,255} kernel: |^\[ *\d{1,9}\.\d{6}\] ")
+_OF_OTHERS = {"sched": _SLURM, "kernel": _KERNEL}
+
+
 class JobLogBook:
-    """Patterns of ranks, and those of Slurm where Slurm itself speaks: of a program's output those count for nothing."""
+    """Patterns of ranks, and those of Slurm and of the kernel where they speak: of a program's output those count for nothing."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -61,7 +66,8 @@ class JobLogBook:
 
     def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]:
         def said(hit: Found) -> bool:
-            return counts(hit) and (hit.pattern.where != "sched" or _SLURM.match(hit.line) is not None)
+            whose = _OF_OTHERS.get(hit.pattern.where)
+            return counts(hit) and (whose is None or whose.match(hit.line) is not None)
 
         return self._book.scan(text, counts=said)
 
