@@ -273,10 +273,12 @@ class HealingDone:
 
 @dataclass(frozen=True, slots=True)
 class SignalSeen:
-    """A signal that we did not send. rank: the task whose shim saw it, None when ftrun itself got it."""
+    """A signal that we did not send. rank: the task whose shim saw it, None when ftrun itself got it. again: the ranks that heard
+    it as a warning have ended, and the next ones are to hear it."""
 
     number: int
     rank: int | None = None
+    again: bool = False
 
 
 class Preempted(Enum):

@@ -20,6 +20,7 @@ _HAND_ON = frozenset({
 # the background may see a later one. Seen on bash 5.1 and 5.2; dash and zsh do not.
 _SCRIPT_OF_BASH = 255
 _STEP = "slurmstepd"
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 _DEPTH = 64
 
 
@@ -54,6 +55,31 @@ def callers(own: frozenset[str], pid: int | None = None, proc: Path = PROC) -> I
                 yield Caller(None, None, name)
             return
         pid = _parent(pid, proc)
+
+
+def killed_after_s(pid: int | None = None, proc: Path = PROC) -> float:
+    """How long after its signal a `timeout -k` above this program kills it, seconds; 0: none does. Source: timeout(1)."""
+    pid = os.getppid() if pid is None else pid
+    for _ in range(_DEPTH):
+        words = _command_line(pid, proc)
+        name = _base(words[0]) if words else ""
+        if name not in _HAND_ON:
+            return 0.0
+        if name == "timeout":
+            return _kill_after_s(words[1:])
+        pid = _parent(pid, proc)
+    return 0.0
+
+
+def _kill_after_s(words: list[str]) -> float:
+    from getopt import GetoptError, getopt  # loads gettext
+
+    try:
+        options, _ = getopt(words, "fpvk:s:", ["kill-after=", "signal=", "foreground", "preserve-status", "verbose"])
+        text = next((value for name, value in reversed(options) if name in ("-k", "--kill-after")), "0")
+        return float(text.rstrip("smhd")) * _UNITS.get(text[-1:], 1.0)
+    except (GetoptError, ValueError):
+        return 0.0
 
 
 def _script(words: list[str], pid: int, proc: Path) -> Caller:

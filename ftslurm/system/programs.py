@@ -24,7 +24,7 @@ MARK = "FTSLURM_CALLED"
 SLURM_PROGRAMS = frozenset({"sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
 # Bytes of a script's head: the import of ftrun is one of the first lines that pip and setuptools write.
 _HEAD_BYTES = 4096
-_OUR_DOOR = b"ftslurm.cli.ftrun"
+_OUR_DOORS = (b"ftslurm.cli.ftrun", b"from ftslurm.cli.doors import ftrun")
 
 
 def real_program(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -100,7 +100,8 @@ def _is_ftrun(path: str) -> bool:
         return True
     try:
         with Path(path).open("rb") as file:
-            return file.read(2) == b"#!" and _OUR_DOOR in file.read(_HEAD_BYTES)
+            head = file.read(_HEAD_BYTES)
+        return head.startswith(b"#!") and any(door in head for door in _OUR_DOORS)
     except OSError:
         return False
 

@@ -166,7 +166,7 @@ def test_ranks_that_end_in_time_do_not() -> None:
 
 def test_a_warning_from_slurm_is_no_hang() -> None:
     job = Job(ON).begin()
-    job.tell(ev.SignalSeen(15))
+    job.tell(ev.SignalSeen(15, rank=0))
     quiet(job)
     assert not job.recorded(rec.HangSeen)
 
@@ -288,7 +288,7 @@ def test_what_the_program_before_asked_for_it_has_had() -> None:
 
 def outlives(job: Job) -> Job:
     """A warning that the ranks outlive; long after it, it explains nothing any more."""
-    job.tell(ev.SignalSeen(15))
+    job.tell(ev.SignalSeen(15, rank=0))
     return job
 
 

@@ -1186,6 +1186,20 @@ def test_ranks_that_ignore_it_are_killed_after_the_grace_and_asked_once() -> Non
     assert (stop.grace_s, stop.asked) == (0.0, True) and job.status not in (None, 0) and not job.rungs
 
 
+def test_in_an_allocation_as_well_unless_slurm_announces_something_or_a_requeue_is_to_follow() -> None:
+    """srun ends its step at a SIGTERM of its own (`timeout 60 srun`)."""
+    for number, rank, more, ended in (
+        (SIGTERM, None, {}, True), (SIGTERM, 0, {}, False), (SIGTERM, None, {"warning_requeue": True}, False), (SIGUSR1, None, {}, False)
+    ):  # fmt: skip
+        job = Job(requeueing(stop_grace_s=5.0, **more)).begin()
+        job.tell(ev.SignalSeen(number, rank))
+        job.wait(4.0)
+        assert not job.did(do.StopRanks) and all(not told.ranks or told.number == SIGTERM for told in job.did(do.SignalRanks))
+        job.wait(2.0)
+        assert ([stop.grace_s for stop in job.did(do.StopRanks)] == [0.0]) is ended
+        assert not ended or (job.status not in (None, 0) and not job.rungs)
+
+
 def test_a_second_signal_does_not_wait() -> None:
     job = local(requeueing())
     job.tell(ev.SignalSeen(SIGTERM), ev.SignalSeen(SIGTERM))

@@ -419,6 +419,12 @@ def test_a_requeue_that_cannot_be_is_refused_and_the_ranks_run_on(slurm: dict[st
     assert not job.judge.history.exclusions.isolated
 
 
+def test_a_job_whose_state_lies_where_no_requeue_finds_it_is_not_called_something_else() -> None:
+    job = Job(can=("ask",), no_requeue="its state has no place").begin()
+    asked = ask(job, ctl.REQUEUE)
+    assert "its state has no place" in answer(job, asked.number)[1]
+
+
 def test_a_job_that_is_cancelled_while_slurm_is_asked_ends_as_cancelled() -> None:
     job = running()
     job.silent = {do.AskSlurm}

@@ -50,7 +50,7 @@ class Signals:
         if event.rank is not None:
             self.run.signal.got_by_ranks(event.number)
         else:
-            self.run.signal.pass_on_later(event.number)
+            self.run.signal.pass_on_later(event.number, ends=event.number == SIGTERM and not event.again)
             self.run.timers.set(Timer.PASS_ON, now.mono + PASS_ON_WITHIN_S)
         if self.run.signal.number:
             return []
@@ -78,18 +78,22 @@ class Signals:
         if again:
             return []
         self.run.signal.take(event.number, now.mono)
-        self.run.signal.means(Meaning.TOLD_TO_END)
-        note = self.run.note(rec.Signalled(now.unix, signal_name(event.number), Meaning.TOLD_TO_END.value))
+        told = self._end_within(within_s, now)
         if self.run.attempt.all_ended:
-            return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
-        self.run.timers.set(Timer.WARNING, now.mono + within_s)
+            return [*told, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
         at_once = event.rank is None or self.run.facts.launcher == "local"
         delay_s = self.run.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm usually signals all ranks
         if not delay_s:
-            return [note, *self._pass_to_the_rest()]
+            return [*told, *self._pass_to_the_rest()]
         self.run.signal.pass_on_later(event.number)
         self.run.timers.set(Timer.PASS_ON, now.mono + min(delay_s, within_s / 2))
-        return [note]
+        return told
+
+    def _end_within(self, within_s: float, now: Now) -> list[Decision]:
+        """The signal that was taken ends the ranks, and by then those that take no notice of it."""
+        self.run.signal.means(Meaning.TOLD_TO_END)
+        self.run.timers.set(Timer.WARNING, now.mono + within_s)
+        return [self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), Meaning.TOLD_TO_END.value))]
 
     def _pass_to_the_rest(self) -> list[Decision]:
         rest = self.run.signal.untold(self.run.attempt.ranks - self.run.attempt.exits.keys())
@@ -171,6 +175,10 @@ class Signals:
         self.run.signal.means(Meaning.END if end else Meaning.WARNING)
         if not end and self.run.slurm.preempted:
             self.run.signal.warn(Announced.PREEMPTION)
+        goes_on = self.run.signal.goes_on(self.run.slurm.requeues_preempted)
+        if not (end or goes_on or self.run.attempt.all_ended) and self.run.signal.ends_ftrun:
+            told = self._end_within(self.run.settings.stop_grace_s, now)
+            return [*told, *self._pass_to_the_rest()]
         words = end.words if end else self.run.signal.announced.value
         note = self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), words))
         if end:
@@ -179,7 +187,7 @@ class Signals:
         if self.run.attempt.all_ended:
             return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
         note_and_signal: list[Decision] = [note, *self.pass_on(now)]
-        if self.run.signal.goes_on(self.run.slurm.requeues_preempted) or self.run.attempt.exits:
+        if goes_on or self.run.attempt.exits:
             self.run.timers.set(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return note_and_signal
 

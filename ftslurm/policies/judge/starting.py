@@ -87,8 +87,8 @@ class Starting:
         started += self._ask_after_silent(now)
         started += self.run.told.show_running(number)
         if told:
-            number, since = told
-            started += self.above.pass_on_signal(ev.SignalSeen(number), now)
+            signal, since = told
+            started += self.above.pass_on_signal(signal, now)
             self.run.signal.take(self.run.signal.number, since)
         return started
 
@@ -121,15 +121,15 @@ class Starting:
         by_slot = {task.slot: task.share for task in self.run.tasks.values()}
         return tuple(by_slot[slot] for slot in sorted(by_slot)) if sorted(by_slot) == [*range(len(by_slot))] else ()
 
-    def _to_be_told(self, now: Now) -> tuple[int, float] | None:
+    def _to_be_told(self, now: Now) -> tuple[ev.SignalSeen, float] | None:
         """A signal that came while no ranks ran, or a warning that still holds (the ranks that heard it have ended), and since
         when.
         """
         kept = self.run.signal.take_kept()
         if kept is not None:
-            return kept.number, now.mono
+            return ev.SignalSeen(kept.number, again=kept.rank is not None), now.mono
         return (
-            (self.run.signal.number, self.run.signal.at)
+            (ev.SignalSeen(self.run.signal.number, again=True), self.run.signal.at)
             if self.run.signal.meaning is Meaning.WARNING and self.run.signal_explains(now)
             else None
         )

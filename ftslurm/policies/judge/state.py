@@ -211,6 +211,7 @@ class Run:
             now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.why_not.donor, self.chosen_nodes(),
             self.facts.why_not.swap or self._no_split(),
         )  # fmt: skip
+        found = replace(found, others=replace(found.others, no_requeue=self.facts.why_not.requeue))
         return with_call(found, self.facts.process.call, self.facts.step_key)
 
     def _no_split(self) -> str:

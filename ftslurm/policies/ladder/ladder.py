@@ -58,6 +58,7 @@ class OtherNodes:
     no_swap: str = ""  # why no node can be replaced by another one
     unreplaced: str = ""  # why no other node was found for a bad one
     unended: str = ""  # why no other step may start in this allocation
+    no_requeue: str = ""  # why the launcher is not able to requeue the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -703,7 +704,7 @@ def _not_requeueable(s: Situation) -> str:
     if used >= limit and not s.willed:
         return _all_spent(limit, "requeue", " (max_restarts)") if limit else "max_restarts 0 allows no requeue"
     if Capability.REQUEUE not in s.can:
-        return "only a batch job can be requeued"
+        return s.others.no_requeue or "only a batch job can be requeued"
     if s.slurm is None or s.slurm.error:
         return f"Slurm did not say how the job stands: {s.slurm.error if s.slurm else 'not asked'}"
     if not s.slurm.batch:

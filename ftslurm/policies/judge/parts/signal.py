@@ -46,6 +46,7 @@ class SignalWatch:
         self.by_ranks: set[int] = set()  # signals that the ranks received, as their shims report, or from us
         self._told: set[int] = set()  # ranks that have received the signal that ends them
         self._to_pass_on = 0  # a signal to ftrun itself that the ranks may still need
+        self._ends = False
 
     def announces(self, number: int) -> bool:
         """Is it a signal with which Slurm ends a job, or of which the job wants to be warned?"""
@@ -63,6 +64,11 @@ class SignalWatch:
     def open(self) -> bool:
         """Has a signal come whose meaning is not known yet?"""
         return bool(self.number) and self.meaning is None
+
+    @property
+    def ends_ftrun(self) -> bool:
+        """Is it a SIGTERM to ftrun itself that announces nothing? srun ends its step then; Slurm warns the ranks."""
+        return bool(self._to_pass_on) and self._ends and self.announced is Announced.SOMETHING
 
     def means(self, meaning: Meaning) -> None:
         self.meaning = meaning
@@ -116,8 +122,9 @@ class SignalWatch:
     def untold(self, ranks: Collection[int]) -> tuple[int, ...]:
         return tuple(sorted({*ranks} - self._told))
 
-    def pass_on_later(self, number: int) -> None:
-        self._to_pass_on = number
+    def pass_on_later(self, number: int, ends: bool = False) -> None:
+        """ends: it is one at which srun ends its step."""
+        self._to_pass_on, self._ends = number, ends
 
     def take_to_pass_on(self) -> int:
         number, self._to_pass_on = self._to_pass_on, 0

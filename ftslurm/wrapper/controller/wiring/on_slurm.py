@@ -23,6 +23,7 @@ from ftslurm.model.job import Allocation
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import port_range
 from ftslurm.slurm.client import JobState, SlurmClient
+from ftslurm.system.callers import killed_after_s
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.wiring.earlier import earlier_runs, known_clean_up_times, suspects
@@ -34,12 +35,16 @@ from ftslurm.wrapper.wire.addresses import of_this_node
 from ftslurm.wrapper.wire.secret_word import munge_socket
 
 BCAST_LIMIT_S = 3600.0
+# From the end of the grace to that of ftrun, at whose kill the ranks' last words, and its status, are lost.
+TO_END_S = 2.0
 
 
 def run_on_slurm(order: Order, site: Site) -> int:
     """To the end of the job, or of its scheduling. Gives the exit status. Raises: FtslurmError before it has begun."""
     allocation, client, settings = site.allocation, site.client, site.settings
     assert allocation is not None and client is not None
+    if within_s := killed_after_s():
+        settings = replace(settings, stop_grace_s=min(settings.stop_grace_s, max(0.0, within_s - TO_END_S)))
     me = Identity(
         allocation.cluster, str(allocation.job), allocation.restarts, allocation.start_time, allocation.name,
         allocation.submit_time,
