@@ -15,8 +15,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
 from ftslurm.model.folds.story import Answer, AtLimit, Known, LeftAlone, Story
 from ftslurm.model.folds.summary import AFTER_LIMIT
-from ftslurm.model.nodes import fold
-from ftslurm.model.rungs import RESTARTS, SWAPS, Budget, Rung
+from ftslurm.model.nodes import fold, mark_down
+from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass
@@ -344,16 +344,22 @@ class _Writer:
         return f"{path}, lines labelled `{rank}:`" if self.known.run.labels and rank >= 0 else path
 
     def _then(self, decided: rec.Decided) -> str:
-        if (
-            self.known.verdict is not None
-            and decided.cause in _DEVICE
-            and self.known.verdict.rank < 0
-            and self.known.verdict.place
-        ):
-            return f"ftslurm explain {self.known.verdict.said}"
-        return f"ftslurm {'history' if decided.rung == 'fail' else 'status'} {self.job}"
+        """What helps now, else where more stands."""
+        v = self.known.verdict
+        if decided.dead and decided.rung in REQUEUES and not self.over:
+            return f"{mark_down(decided.dead)}  (an administrator, to start at once)"
+        if v is not None and decided.cause in _DEVICE and v.rank < 0 and v.place:
+            return f"ftslurm explain {v.said}"
+        if decided.isolate and not decided.without and not self.over:
+            return "ftslurm nodes  (what mends the node)"
+        if decided.rung == Rung.FAIL:
+            limit = next((name for name in _LIMITS if name in decided.reason), "")
+            return f"ftrun --ft-set {limit}=N  (allows more)" if limit else f"ftslurm history {self.job}"
+        return f"ftslurm status {self.job}"
 
 
+# Limits that a reason names, and that people may raise.
+_LIMITS = ("max_restarts", "max_job_restarts", "retry.same_error", "retry.failure_rate")
 _FIELD = re.compile(r"%(?:(%)|(\d{0,4})([tnN]))")
 
 

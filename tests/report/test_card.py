@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from signal import SIGABRT
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -232,6 +233,19 @@ def test_nothing_is_said_twice() -> None:
     told = facts(last_card(down.ledger))
     assert told[""].startswith("job 7 is requeued without n2: ") and "Slurm says DOWN*" in told["why"] + told.get("what", "")
     assert " ".join(told.values()).count("Slurm says DOWN*") == 1
+
+
+@pytest.mark.parametrize(("change", "then"), [
+    ({"dead": ("n2",)}, "scontrol update nodename=n2 state=down reason=dead  (an administrator, to start at once)"),
+    ({"isolate": {"n2": "Slurm says DRAIN"}}, "ftslurm nodes  (what mends the node)"),
+    ({"isolate": {"n2": "it fails here"}, "without": "n2"}, "ftslurm status 7"),
+    ({"rung": "fail", "reason": "all 8 requeues (max_restarts) are spent"}, "ftrun --ft-set max_restarts=N  (allows more)"),
+    ({"rung": "fail", "reason": "running it again cannot help"}, "ftslurm history 7"),
+])  # fmt: skip
+def test_next_is_what_helps_now(change: dict[str, Any], then: str) -> None:
+    begun = [rec.RunBegan(1.0, "r", "7", "c", 0, "", "x", "n[1-2]"), rec.AttemptBegan(2.0, "r", 1, 0, "", 1, "n[1-2]", 2)]
+    decided = replace(rec.Decided(4.0, "r-1", 1, "isolated-requeue", "node", "n2 is down"), **change)
+    assert facts(last_card([*begun, decided]))["next"] == then
 
 
 def test_a_command_that_is_not_there_has_no_verdict_worth_a_line() -> None:

@@ -181,6 +181,7 @@ def print_decisions(console: Console, job: Status, found: Explanations) -> None:
     console.print(printable(f"now: {job.state_words}", style="bold"))
     if found.decisions:
         console.print(printable(f"one decision in full: ftslurm explain {job.job} --decision {found.decisions[-1].number}"))
+        console.print(printable("how to change a rung or a setting: ftslurm explain NAME"))
 
 
 def print_decision(console: Console, job: Status, one: Explanation) -> None:
