@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,17 @@ from ftslurm.system.descriptors import raise_limit
 from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
+from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.connection import GREETING_S, SEND_TIMEOUT_S, connect, pause_s, spread_s
 from ftslurm.wrapper.shim.protocol.hello import hello
-from ftslurm.wrapper.shim.protocol.session import Session
+from ftslurm.wrapper.shim.protocol.session import REDIAL_S, Session
+from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
 from ftslurm.wrapper.shim.timers import boot_s
 
-PER_NODE, WORKERS, IDLE_S, LIMIT_S = 8, 4, 10.0, 60.0
+PER_NODE, WORKERS, IDLE_S, LIMIT_S, TURN_S = 8, 8, 10.0, 60.0, 0.25
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -107,10 +110,110 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
         "run", "1", "scale", 0, "train", "train", nodes, launcher="srun", number=1, can=frozenset({Capability.DIAGNOSE})
     )
     clock, signals = Clock(), Signals()
-    sources = Sources(clock, signals, lambda *_: None, "127.0.0.1")  # type: ignore[arg-type, return-value]
+    sources = Sources(clock, signals, lambda *_: None)  # type: ignore[arg-type, return-value]
     channel = sources.server.channel_text(["127.0.0.1"])
-    effects = Effects(sources, Launcher(tell), Scheduler(), signals, clock, lambda: channel, diagnosis=Diagnosis(settings))  # type: ignore[arg-type]
+    setup = RankSetup(tail_bytes=settings.tail_bytes)
+    diagnosis = Diagnosis(settings)
+    effects = Effects(sources, Launcher(tell), Scheduler(), signals, clock, lambda: channel, setup=setup, diagnosis=diagnosis)  # type: ignore[arg-type]
     Controller(Judge(settings, History(), facts), sources, effects, Journal(folder / "jobs/scale.1.jsonl"), clock).run()
+
+
+class Gate:
+    """Stands where a session's own poll is, and registers with the one of its worker: thousands are asked at once."""
+
+    def __init__(self, poll: select.epoll, line: Line) -> None:
+        self._poll, self._line, self._mine = poll, line, dict[int, int]()
+
+    def register(self, what: Any, _: int = 0) -> None:
+        fd = what if isinstance(what, int) else what.fileno()
+        self._mine[id(what)] = fd
+        LINES[fd] = self._line
+        self._poll.register(fd, select.EPOLLIN)
+
+    def unregister(self, what: Any) -> None:
+        fd = self._mine.pop(id(what))
+        LINES.pop(fd, None)
+        with suppress(OSError, ValueError):
+            self._poll.unregister(fd)
+
+
+LINES: dict[int, Line | Dial] = {}  # of this worker: descriptor -> whose it is
+
+
+class Line(Session):
+    """The session of a shim, or of an agent (rank None)."""
+
+    def __init__(self, poll: select.epoll, rank: int | None, *session: Any) -> None:
+        self._gate, self.rank = Gate(poll, self), rank
+        super().__init__(*session)
+
+    def _dial(self) -> None:
+        """As a session does, but not in a thread: thousands of threads on a few cores would measure themselves."""
+        wait_s = pause_s(self._unanswered) or spread_s(self._hello.get("expected", 0))
+        Dial(self, boot_s() + wait_s)
+
+    @property
+    def poll(self) -> Any:  # type: ignore[override]
+        return self._gate
+
+    @poll.setter
+    def poll(self, _: Any) -> None: ...
+
+
+class Dial:
+    """A call again, begun at its time and given up REDIAL_S or GREETING_S later."""
+
+    def __init__(self, line: Line, at: float) -> None:
+        self.line, self.due, self.accepted = line, at, False
+        self.sock: socket.socket | None = None
+        DIALS[self] = None
+
+    def turn(self, now: float) -> None:
+        if now < self.due:
+            return
+        if self.sock is not None:
+            with suppress(OSError):
+                self.sock.getpeername()  # it was accepted, by the kernel
+                if not self.accepted:
+                    self.accepted, self.due = True, now + GREETING_S - REDIAL_S
+                    return
+            self._over(line_unanswered=self.line._unanswered + self.accepted)
+            return
+        self.due, self.accepted = now + REDIAL_S, False
+        self.link = SignedConnection(self.line._channel.secret, server=False)
+        self.sock = socket.socket()
+        self.sock.setblocking(False)
+        self.sock.connect_ex((self.line._channel.addresses[0], self.line._channel.port))
+        LINES[self.sock.fileno()] = self
+        self.line._gate._poll.register(self.sock, select.EPOLLIN)
+
+    def listen(self) -> list[Any]:
+        try:
+            self.link.feed(self.sock.recv(4096) or b"gone\n\n")
+            self.sock.sendall(self.link.take_outbox())
+        except (OSError, LinkError):
+            self._over(line_unanswered=self.line._unanswered + 1)
+            return []
+        if self.link.ready:
+            DIALS.pop(self)
+            self._forget()
+            self.sock.settimeout(SEND_TIMEOUT_S)
+            self.line._use(self.sock, self.link)
+        return []
+
+    def _forget(self) -> None:
+        LINES.pop(self.sock.fileno(), None)
+        self.line._gate._poll.unregister(self.sock)
+
+    def _over(self, line_unanswered: int) -> None:
+        DIALS.pop(self)
+        self._forget()
+        self.sock.close()
+        self.line._unanswered = line_unanswered
+        self.line._dial()
+
+
+DIALS: dict[Dial, None] = {}
 
 
 class Worker:
@@ -118,26 +221,37 @@ class Worker:
 
     def __init__(self, number: int, ranks: int, orders: int, marks: int, words: int) -> None:
         self._number, self._ranks, self._orders, self._marks, self._words = number, ranks, orders, marks, words
-        self._lines: dict[int, tuple[Session, int | None]] = {}  # descriptor -> session, and rank
-        self._poll = select.poll()
-        self._poll.register(orders, select.POLLIN)
+        self._lines: list[Line] = []
+        self._poll = select.epoll()
+        self._poll.register(orders, select.EPOLLIN)
         self._text = b""
         self._attempt = 0
-        self._cut: set[Session] = set()
+        self._most = words  # of its last words that a rank is asked to keep
+        self._cut: set[Line] = set()
 
     def run(self) -> None:
+        turned = 0.0
         while True:
-            for fd, _ in self._poll.poll(20):
+            for fd, _ in self._poll.poll(0.05):
                 if fd == self._orders:
                     self._ordered()
-            now = boot_s()
-            for line, rank in list(self._lines.values()):
-                for message in line.listen():
-                    self._told(line, rank, message)
-                line.turn(now)
-                if line in self._cut and line._welcome:
-                    self._cut.discard(line)
-                    self.mark("back")
+                elif isinstance(line := LINES.get(fd), Line):
+                    self._listen(line)
+                elif line is not None:
+                    line.listen()
+            for dial in list(DIALS):
+                dial.turn(boot_s())
+            if (now := boot_s()) - turned > TURN_S:
+                turned = now
+                for line in self._lines:
+                    line.turn(now)
+
+    def _listen(self, line: Line) -> None:
+        for message in line.listen():
+            self._told(line, message)
+        if line in self._cut and line._welcome:
+            self._cut.discard(line)
+            self.mark("back")
 
     def mark(self, what: str) -> None:
         os.write(self._marks, f"{what} {time.monotonic()}\n".encode())
@@ -147,6 +261,7 @@ class Worker:
         *whole, self._text = self._text.split(b"\n")
         for each in whole:
             what, _, rest = each.decode().partition(" ")
+            rest = rest.replace("127.0.0.1", f"127.0.0.{1 + self._number}")  # its own ports for each worker
             if what == "shims":
                 self._call(Channel(rest), range(self._number, self._ranks, WORKERS))
             elif what == "agents":
@@ -154,39 +269,34 @@ class Worker:
             elif what == "crash":
                 self._crash()
             elif what == "cut":
-                for line, _rank in self._lines.values():
+                for line in self._lines:
+                    self._cut.add(line)
+                    line._welcome = False
                     if line._sock is not None:
                         line._sock.shutdown(socket.SHUT_RDWR)
-                        line._welcome = False
-                        self._cut.add(line)
 
     def _call(self, channel: Channel, mine: range) -> None:
         for rank in mine:
             env = {"SLURMD_NODENAME": node_of(rank), "SLURM_NODEID": str(rank // PER_NODE), "SLURM_LOCALID": str(rank % PER_NODE),
                    "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}  # fmt: skip
-            self._add(
-                Session(channel, {}, *connect(channel, {}, 60.0), hello(env, rank, self._ranks, channel.launch, "127.0.0.1", 0)),
-                rank,
-            )
+            self._add(channel, hello(env, rank, self._ranks, channel.launch, "127.0.0.1", 0), rank)
 
     def _agents(self, channel: Channel) -> None:
         for first in range(0, self._ranks, PER_NODE):
             if first // PER_NODE % WORKERS == self._number:
-                self._add(
-                    Session(channel, {}, *connect(channel, {}, 60.0), {"t": "agent", "node": node_of(first), "kinds": []}), None
-                )
+                self._add(channel, {"t": "agent", "node": node_of(first), "kinds": []}, None)
                 self.mark("agent")
 
-    def _add(self, line: Session, rank: int | None) -> None:
-        self._lines[id(line)] = line, rank
+    def _add(self, channel: Channel, greeting: dict[str, Any], rank: int | None) -> None:
+        self._lines.append(Line(self._poll, rank, channel, {}, *connect(channel, {}, 60.0), greeting))
 
-    def _told(self, line: Session, rank: int | None, message: Mapping[str, Any]) -> None:
-        if rank is None:
+    def _told(self, line: Line, message: Mapping[str, Any]) -> None:
+        if line.rank is None:
             return
         if message["t"] == "start":
-            self._attempt = int(message["attempt"])
+            self._attempt, self._most = int(message["attempt"]), int(message.get("tail") or self._words)
             self.mark("start")
-            line.say({"t": "started", "attempt": self._attempt, "pid": 1000 + rank})
+            line.say({"t": "started", "attempt": self._attempt, "pid": 1000 + line.rank})
         elif message["t"] == "stop":
             self.mark("stop")
             line.say(
@@ -204,13 +314,13 @@ class Worker:
 
     def _tail(self) -> dict[str, Any]:
         return (
-            {"tail": [[time.time(), "out", "loss 0.1 step 100 of an ordinary log\n" * (self._words // 37)]]}
+            {"tail": [[time.time(), "out", "loss 0.1 step 100 of an ordinary log\n" * (min(self._words, self._most) // 37)]]}
             if self._words
             else {}
         )
 
     def _crash(self) -> None:
-        line = next((line for line, rank in self._lines.values() if rank == 0), None)
+        line = next((line for line in self._lines if line.rank == 0), None)
         if line is not None:
             line.say(
                 {

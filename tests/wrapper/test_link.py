@@ -258,6 +258,8 @@ def test_who_is_accepted_and_not_greeted_calls_again_later_and_later() -> None:
     pauses = [[connection.pause_s(tries) for _ in range(50)] for tries in range(8)]
     assert set(pauses[0]) == {0.0} and all(0.5 <= pause < 1.5 for pause in pauses[1])
     assert all(4.0 <= pause < 12.0 for pause in pauses[7]) and len({round(pause, 2) for pause in pauses[7]}) > 10
+    spread = [connection.spread_s(8192) for _ in range(50)]
+    assert all(0.0 <= pause < 1.7 for pause in spread) and max(spread) - min(spread) > 0.5 and connection.spread_s(8) < 0.01
     with socket.create_server(("127.0.0.1", 0)) as silent:
         channel = Channel(f"1:{silent.getsockname()[1]}:{'00' * 32}:127.0.0.1")
         with pytest.raises(connection.Busy, match="does not answer"):

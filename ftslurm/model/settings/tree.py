@@ -761,7 +761,7 @@ class Settings:
         "logs.tail_bytes",
         count(0, 1 << 20),
         65536,
-        "bytes of each output stream of a rank that are kept to explain a failure (0 = none)",
+        "bytes of each output stream of a rank that are kept to explain a failure (0 = none); 64 MB of all ranks together",
     )
     log_folder: str = leaf(
         "logs.folder", text, "",

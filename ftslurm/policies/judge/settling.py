@@ -121,7 +121,7 @@ class Settling:
         if all_stopped := self.run.attempt.all_stopped:
             self.run.timers.stop(Timer.STOP)
             self.run.attempt.closing.stopped_at = self.run.attempt.closing.stopped_at or now.unix
-        if not self._unlooked():
+        if Timer.LOOK in self.run.timers and not self._unlooked():
             self.run.timers.stop(Timer.LOOK)
         if not all_stopped or self.run.timers.running - {Timer.TELL}:
             return []

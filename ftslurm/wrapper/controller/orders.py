@@ -12,6 +12,10 @@ from ftslurm.model.values import dataclass
 from ftslurm.wrapper.controller.callers import Callers
 from ftslurm.wrapper.controller.sources import Sources
 
+# Of the output of all ranks together, twice as much with stderr: what they said last comes to ftrun at once when the attempt
+# ends, while it has leases to renew. A rank of 8,192 keeps 8 kB; its first errors are kept beside that.
+TAILS_BYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class RankSetup:
@@ -46,6 +50,7 @@ class Orders:
     def _start(self, decision: do.StartRanks) -> None:
         programs = self._setup.programs(len(self._callers.shims))
         size = len(self._callers.shims)
+        tail_bytes = min(self._setup.tail_bytes, TAILS_BYTES // max(size, 1))
         for rank, peer in [item for item in self._callers.shims.items() if item[0] in decision.env]:
             argv = programs.get(rank)
             logs = self._setup.logs(rank, peer.place, size, decision.cycle) if self._setup.logs else None
@@ -54,7 +59,7 @@ class Orders:
                     decision.attempt,
                     decision.env[rank],
                     argv,
-                    self._setup.tail_bytes,
+                    tail_bytes,
                     self._setup.silence_s,
                     self._setup.inject,
                     logs,

@@ -23,6 +23,8 @@ MAX_UNSENT = 16 << 20
 # identify themselves within a moment, and call again.
 MAX_STRANGERS = 4096
 STRANGER_S = 10.0
+# Between one look at those who talk and the next: with one each, thousands that call while thousands talk overrun the backlog.
+ACCEPTED_AT_ONCE = 64
 # Descriptors reserved for everything else: the ledger, a launcher, Slurm's commands. Peers are counted, because the kernel always
 # gives the lowest free descriptor number.
 DESCRIPTORS_KEPT = 128
@@ -121,6 +123,7 @@ class Server:
         self._spares = Spares(1)
         self.secret = os.urandom(32)
         self._listener = _listen(address, ports)
+        self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
@@ -131,12 +134,16 @@ class Server:
         return f"1:{self.port}:{word or self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
 
     def _accept(self, _: int) -> None:
-        try:
-            sock, _address = self._listener.accept()
-        except OSError as error:
-            if error.errno in OUT_OF_DESCRIPTORS and not self._drop_oldest_stranger():
-                self._turn_away()
-            return  # or it has ended
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                sock, _address = self._listener.accept()
+            except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS and not self._drop_oldest_stranger():
+                    self._turn_away()
+                return  # nobody else waits, or it has ended
+            self._greet(sock)
+
+    def _greet(self, sock: socket.socket) -> None:
         if (len(self._strangers) >= MAX_STRANGERS or len(self._peers) >= self.most) and not self._drop_oldest_stranger():
             sock.close()
             return

@@ -10,7 +10,16 @@ from _thread import start_new_thread
 
 from ftslurm.wrapper.shim.fast_stdlib import socket
 from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.connection import GREETING_S, Busy, NobodyListens, connect, pause_s, readable, receive
+from ftslurm.wrapper.shim.protocol.connection import (
+    GREETING_S,
+    Busy,
+    NobodyListens,
+    connect,
+    pause_s,
+    readable,
+    receive,
+    spread_s,
+)
 from ftslurm.wrapper.shim.protocol.lease import Lease
 from ftslurm.wrapper.shim.protocol.messages import Message, number_in
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
@@ -228,7 +237,7 @@ class Session:
             self.gone = f"cannot start a thread to call ftrun again: {error}"
 
     def _dialling(self) -> None:
-        time.sleep(pause_s(self._unanswered))
+        time.sleep(pause_s(self._unanswered) or (0.0 if self._refused_at else spread_s(self._hello.get("expected", 0))))
         limit_s = min(REDIAL_S, self._patience_s(boot_s()))
         try:
             greeting_s = GREETING_S if limit_s == REDIAL_S else limit_s
