@@ -23,8 +23,6 @@ _HOW_MANY = ("ntasks", "distribution", "jobid")
 _PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
 # Of the batch script's environment: srun takes them for --nodes and --nodelist.
 NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", *REPLACED)
-_MOST_BYTES = 128 * 1024 - 64  # of one argument with its option's name: MAX_ARG_STRLEN (execve(2))
-_SAFE_BYTES = 120_000  # of the nodes that are there: those that will take their place may have longer names
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +41,11 @@ def parts(
     for, 0 where that is srun's to say. shares: by slot, what the ranks there are to have. Raises: UsageError."""
     shares = shares if len(shares) == len(layout.nodes) else ()
     width = width or granted
-    if not (layout.lent or layout.chosen) and (not layout.slots or _too_long(layout)):
+    if not (layout.lent or layout.chosen or layout.slots):
         return (Part(0, _first(options, env, layout, granted, width)),)
     if not layout.slots:
         tasks = _tasks(options, env, len(layout.nodes), granted, width)
         layout = replace(layout, slots=_in_blocks(tasks, len(layout.nodes)))
-    if _too_long(layout):
-        raise UsageError(f"{len(layout.slots)} tasks cannot be placed one by one", hint="switch node-replacement off")
     found = []
     there = [(job, alike) for job, ranks in layout.parts() for alike in _alike(ranks, options, env, layout, shares)]
     for number, (job, ranks) in enumerate(there):
@@ -75,10 +71,6 @@ def _alike(
     for rank in ranks:
         groups.setdefault(shares[layout.slots[rank]].cpus, []).append(rank)
     return [tuple(group) for group in groups.values()]
-
-
-def _too_long(layout: Layout) -> bool:
-    return any(sum(len(layout.node_of(rank)) + 1 for rank in ranks) > _MOST_BYTES for _, ranks in layout.parts())
 
 
 def _first(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int) -> tuple[str, ...]:
@@ -212,21 +204,8 @@ def _mpi(options: Sequence[str], env: Mapping[str, str], default: str) -> str:
     return "" if kind == "none" else name
 
 
-def why_no_swap(components: Sequence[Component], env: Mapping[str, str], nodes: Sequence[str], granted: int, width: int) -> str:
-    """Why no node of this step can be given another's place; empty if it can. nodes: of the allocation."""
-    if why := why_not_placed(components):
-        return why
-    try:
-        tasks = _tasks(components[0].options, env, width or granted, granted, width or granted)
-    except UsageError:
-        return ""  # said when the step is launched
-    if tasks * (max(map(len, nodes), default=0) + 1) <= _SAFE_BYTES:
-        return ""
-    return f"{tasks} tasks are too many to place each on a node of its own choice"
-
-
 def why_not_placed(components: Sequence[Component]) -> str:
-    """Why the nodes of this step are not ours to choose; empty if they are."""
+    """Why the nodes of this step are not ours to choose, nor to replace; empty if they are."""
     if len(components) > 1:
         return "a heterogeneous step (`:`)"
     options = components[0].options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -18,6 +19,8 @@ from ftslurm.system.programs import real_program
 # Two interrupts within a second end a step (srun(1)); nearer to each other the kernel would deliver one.
 _BETWEEN_INTERRUPTS_S = 0.05
 _PR_SET_PDEATHSIG = 1
+_NODES = "--nodelist="
+MOST_BYTES = 128 * 1024 - 1  # of one argument: MAX_ARG_STRLEN (execve(2))
 # Of srun's last words; a step that is cancelled says so at its end.
 WORDS_MAX = 65536
 
@@ -38,6 +41,20 @@ def _prepare(parent: int, orphaned: int, own_group: bool) -> Callable[[], None]:
                 os._exit(1)
 
     return prepare
+
+
+def nodes_in_file(argv: Sequence[str]) -> tuple[list[str], tuple[int, ...]]:
+    """`argv` with a --nodelist that no argument can hold as a file that the child inherits, and the descriptors for that.
+
+    Source: srun(1) for --nodelist: what has a slash is a file; tasks of an arbitrary distribution follow its lines (22.05).
+    """
+    place = next((number for number, word in enumerate(argv) if len(word) > MOST_BYTES and word.startswith(_NODES)), None)
+    if place is None:
+        return list(argv), ()
+    file = os.memfd_create("nodes", 0)
+    with os.fdopen(os.dup(file), "w") as lines:
+        lines.write(re.sub(r",(?![^\[]*\])", "\n", argv[place].removeprefix(_NODES)) + "\n")
+    return [*argv[:place], f"{_NODES}/dev/fd/{file}", *argv[place + 1 :]], (file,)
 
 
 def _kill_children(pid: int) -> None:
@@ -73,16 +90,20 @@ class ProcessStep:
         # would take that for a fault. One that reads from a terminal has to stay in the group in front.
         own_group = not quiet and not os.isatty(0)
         program, its_env = real_program(argv, env)
+        words, files = nodes_in_file(argv)
         try:
             self._process = subprocess.Popen(
-                list(argv), executable=program, env=its_env, stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
-                preexec_fn=_prepare(os.getpid(), orphaned, own_group),
+                words, executable=program, env=its_env, stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
+                pass_fds=files, preexec_fn=_prepare(os.getpid(), orphaned, own_group),
             )  # fmt: skip
         except (FileNotFoundError, PermissionError) as error:
             raise CommandMissing(
                 f"`{argv[0]}` cannot be run: {error.strerror}",
                 hint="is Slurm installed here, and its folder on PATH? --ft-launcher local runs without Slurm",
             ) from None
+        finally:
+            for file in files:
+                os.close(file)
         self.pid = self._process.pid
 
     def ended(self) -> ExitStatus | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.launchers.step import JoinedSteps, ProcessStep
+from ftslurm.launchers.step import MOST_BYTES, JoinedSteps, ProcessStep, nodes_in_file
 
 SOON_S = 60.0
 
@@ -35,6 +35,29 @@ def begin(tmp_path: Path) -> Iterator[Callable[[str], ProcessStep]]:
 def shell_status(step: JoinedSteps) -> int | None:
     status = step.ended()
     return None if status is None else status.shell
+
+
+def test_nodes_that_no_argument_can_hold_come_as_a_file(tmp_path: Path) -> None:
+    names = [f"a-node-with-a-long-name-{number % 1000}" for number in range(8000)]
+    step = ProcessStep(
+        [
+            "sh",
+            "-c",
+            f'cat "${{2#--nodelist=}}" >{tmp_path}/nodes',
+            "srun",
+            "-n8000",
+            f"--nodelist={','.join(names)},m[1-2,4]",
+            "x",
+        ],
+        {"PATH": os.environ["PATH"]},
+    )
+    assert step.wait(SOON_S)
+    assert (tmp_path / "nodes").read_text().split() == [*names, "m[1-2,4]"]
+
+
+def test_those_that_it_can_hold_stay_there() -> None:
+    argv = ["srun", "--nodelist=" + "n" * (MOST_BYTES - 11), "x"]
+    assert nodes_in_file(argv) == (argv, ())
 
 
 def test_it_has_ended_when_all_parts_have_and_with_the_worst_status(begin: Callable[[str], ProcessStep]) -> None:

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers import placement
 from ftslurm.launchers.placement import (
     Part,
     mpi_default,
     parts,
     step_width,
-    why_no_swap,
     why_not_over_two_jobs,
     why_not_placed,
     width,
@@ -153,48 +151,6 @@ def test_one_srun_a_job_and_each_knows_its_ranks() -> None:
 def test_where_all_is_lent_the_one_srun_still_has_its_place() -> None:
     (part,) = told("-i none", Layout(("m9",), (0, 0), {"m9": 77}))
     assert (part.job, part.place) == (77, "2/0-1") and "--input=none" not in part.options
-
-
-def test_too_many_tasks_for_one_argument_are_refused_before_srun_is() -> None:
-    many = Layout(("n" * 200,), (0,) * 1000, chosen=True)
-    with pytest.raises(UsageError, match="1000 tasks cannot be placed"):
-        told("", many)
-
-
-def test_so_many_tasks_come_up_again_where_srun_placed_them_but_on_no_other_node() -> None:
-    names = tuple(f"gpu-{number:05d}" for number in range(2000))
-    large = Layout(names, tuple(slot for slot in range(2000) for _ in range(8)))
-    kept = f"--nodes=2000 --nodelist={','.join(names)}"
-    assert only("-n16000", large, granted=2001, width=2000) == f"-n16000 {kept}"
-    assert only("", large, {"SLURM_NTASKS_PER_NODE": "8"}, 2001, 2000) == f"{kept} --ntasks=16000"
-    with pytest.raises(UsageError, match="16000 tasks cannot be placed"):
-        told("-n16000", large.filled({3: "gpu-99999"}, {}), granted=2001, width=2000)
-
-
-@pytest.mark.parametrize(
-    ("options", "env", "length", "nodes", "said"),
-    [
-        ("-n16000", {}, 9, 2000, "16000 tasks are too many"),
-        ("--ntasks-per-node=8", {}, 9, 2000, "16000 tasks are too many"),
-        ("", {"SLURM_NTASKS": "16008"}, 9, 2000, "16000 tasks are too many"),  # one of the nodes is a spare
-        ("-n12000", {}, 9, 2000, ""),
-        ("-n16000", {}, 5, 2000, ""),
-        ("", {}, 9, 2000, ""),
-        ("-n8", {}, 9, 1, ""),
-        ("", {"SLURM_NTASKS": "16007"}, 9, 2000, ""),  # said at the launch
-        ("--het-group=1", {}, 9, 1, "--het-group"),
-    ],
-)
-def test_whether_nodes_can_be_replaced_is_known_before(
-    options: str, env: dict[str, str], length: int, nodes: int, said: str
-) -> None:
-    names = [f"{number:0{length}d}" for number in range(nodes + 1)]
-    why = why_no_swap([Component(tuple(shlex.split(options)), ("a",))], env, names, nodes + 1, nodes)
-    assert said in why and bool(why) is bool(said)
-    if not why and not env:
-        tasks = placement._tasks(shlex.split(options), env, nodes, nodes + 1, nodes)
-        full = Layout(tuple(names[:-1]), placement._in_blocks(tasks, nodes))
-        assert told("", full.filled({0: f"gpu-{length}-node"}, {}), env, nodes + 1, nodes)
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

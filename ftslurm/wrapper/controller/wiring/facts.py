@@ -9,7 +9,7 @@ from hashlib import blake2s
 from pathlib import Path
 
 import ftslurm
-from ftslurm.launchers.placement import step_width, why_no_swap, why_not_over_two_jobs
+from ftslurm.launchers.placement import step_width, why_not_over_two_jobs, why_not_placed
 from ftslurm.launchers.script_place import Place, read_calls
 from ftslurm.launchers.srun import wait_s
 from ftslurm.launchers.srun_options import by_cpu
@@ -35,7 +35,7 @@ def facts_of(
     """can: of the launcher, whatever this step rules out. mpi_default: see placement. Raises: UsageError, PolicyError."""
     command, settings = order.command, resolved.settings
     wide = step_width(order.components, allocation.size, settings.spares)
-    no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
+    no_swap = why_not_placed(order.components)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
     read = call_read() if launcher == "srun" else Call()
     return RunFacts(
