@@ -10,6 +10,7 @@ from ftslurm.config.text_files import read_text, read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings import aimaster
 from ftslurm.model.settings import annotations as ma
+from ftslurm.model.settings.limits import Limit, base, check, limits_of
 from ftslurm.model.settings.tree import (
     Layer,
     Resolved,
@@ -42,10 +43,11 @@ class Request:
 
 
 def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "", site: Path = SITE_POLICY) -> Resolved:
-    """All layers, least first. comment: of the Slurm job, which may carry annotations. Raises: PolicyError."""
-    layers: list[Layer] = []
-    if site.exists():
-        layers += policy_layers(site)
+    """All layers, least first, within the limits of the site. comment: of the Slurm job, which may carry annotations.
+
+    Raises: PolicyError.
+    """
+    layers, limits = _of_site(site) if site.exists() else ([], ())
     if profile := request.profile or env.get("FTRUN_PROFILE", ""):
         layers += profile_layers(profile, "--ft-profile" if request.profile else "FTRUN_PROFILE")
     if policy := request.policy or env.get("FTRUN_POLICY", ""):
@@ -58,7 +60,7 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
         layers.append(aimaster.parse(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
     layers += [from_modelarts(env), from_c4d(env), from_environment(env)]
     layers.append(_from_options(request.values or {}))
-    return resolve(layers)
+    return check(resolve(layers), limits)
 
 
 def _from_options(values: Mapping[str, tuple[Any, str]]) -> Layer:
@@ -72,7 +74,16 @@ def read_tree(path: str, what: str, only_roots: bool = False) -> dict[str, Any]:
 
 def policy_layers(path: Path) -> list[Layer]:
     """The file's layer, after that of the profile it names. Raises: PolicyError naming file and line."""
-    return _layers(read_text(path, "the policy"), str(path))
+    text, place = read_text(path, "the policy"), str(path)
+    return _layers(*_parse(text, place), place)
+
+
+def _of_site(path: Path) -> tuple[list[Layer], tuple[Limit, ...]]:
+    """The site's layers and its limits. Raises: PolicyError naming file and line."""
+    text, place = read_text(path, "the site's policy"), str(path)
+    tree, lines = _parse(text, place)
+    limits = limits_of(tree.pop("limits", {}), lambda name: f"{place}, line {_line(lines, f'limits.{name}')}")
+    return [base(limits), *_layers(tree, lines, place)], limits
 
 
 def profile_layers(name: str, place: str) -> list[Layer]:
@@ -80,7 +91,8 @@ def profile_layers(name: str, place: str) -> list[Layer]:
     known = profile_names()
     if name not in known:
         raise PolicyError(f"{place}: there is no profile `{name}`{suggestion(name, known)}", hint=f"there are {', '.join(known)}")
-    return _layers((_profiles() / f"{name}.yaml").read_text(), f"profile {name}")
+    place = f"profile {name}"
+    return _layers(*_parse((_profiles() / f"{name}.yaml").read_text(), place), place)
 
 
 def profile_names() -> tuple[str, ...]:
@@ -95,8 +107,7 @@ def _profiles() -> Any:
     return resources.files("ftslurm.config") / "profiles"
 
 
-def _layers(text: str, place: str) -> list[Layer]:
-    tree, lines = _parse(text, place)
+def _layers(tree: dict[str, Any], lines: Mapping[str, int], place: str) -> list[Layer]:
     profile = tree.pop("profile", None)
     layer = from_tree(tree, lambda name: f"{place}, line {_line(lines, name)}")
     for name, raw in layer.values.items():  # here, so that the first mistake in the file is the one that is named

@@ -187,6 +187,8 @@ def test_the_configuration_is_taken(item: Block, tmp_path: Path) -> None:
         assert read_trace(item.text, item.name).faults
     elif item.name == "ft.yaml":
         assert ftrun_options.fault_tolerance({}, str(file), pytest.fail)
+    elif item.name == "site.yaml":
+        assert settings_in_force(Request(), {}, site=file)
     else:
         assert item.name == "policy.yaml"
         resolve(policy_layers(file))

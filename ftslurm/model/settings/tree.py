@@ -1096,6 +1096,8 @@ def known_leaf(name: str, place: str) -> Any:
                 f"{place}: `{rung}` is not a rung{suggestion(rung, RUNG_NAMES)}",
                 hint=f"the rungs are {', '.join(RUNG_NAMES)}",
             )
+    if name.partition(".")[0] == "limits":
+        raise PolicyError(f"{place}: limits count in the site's policy alone", hint="put them into /etc/ftslurm/policy.yaml")
     raise PolicyError(f"{place}: there is no setting `{name}`{suggestion(name, LEAVES)}", hint="`ftslurm explain` lists them all")
 
 
