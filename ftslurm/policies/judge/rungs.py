@@ -33,7 +33,7 @@ from ftslurm.policies.judge.then import (
     ThenShrink,
     ThenStepStays,
 )
-from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, let_in, status_of_failure
+from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, let_in, status_of_failure
 from ftslurm.policies.ladder.situation import Trouble, avoidable
 
 
@@ -41,9 +41,8 @@ class Rungs:
     def __init__(self, run: Run, ending: Ending, starting: Starting, replacing: Replacing, above: Above) -> None:
         self.run, self.ending, self.starting, self.replacing, self.above = run, ending, starting, replacing, above
 
-    def climb(self, situation: Situation, now: Now) -> list[Decision]:
-        choice = choose(situation)
-        return _REMEDIES[choice.remedy](self, choice, situation, now)
+    def carry_out(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        return _REMEDIES[choice.remedy](self, choice, s, now)
 
     def record_decision(
         self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None,

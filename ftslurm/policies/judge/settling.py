@@ -26,7 +26,7 @@ from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Above, Run
-from ftslurm.policies.ladder.ladder import WILLED, Cause, Situation, choose, is_answer
+from ftslurm.policies.ladder.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
 from ftslurm.policies.ladder.situation import Trouble
 
 # Slurm may have killed a rank that ended so (a cancelled job), before anybody could see the signal itself.
@@ -68,11 +68,12 @@ class Settling:
             found.append(LookAtDevices())
         elif any(kinds is not None for kinds in self.run.agents.kinds.values()):
             found.append(LookAtDevices())  # without waiting for a device; agents also report which ranks were working
-        if self._needs_slurm(trouble, now):
+        likely = choose(self.run.situation(trouble, now)).rung
+        if self._needs_slurm(likely):
             found.append(self.run.ask_slurm(now))
         self.run.fence.ask_anew()
         found += self.run.probe(sorted(self._suspects()), now)
-        if trouble.cause is Cause.LOST or choose(self.run.situation(trouble, now)).rung == Rung.NODE_REPLACEMENT:
+        if trouble.cause is Cause.LOST or likely == Rung.NODE_REPLACEMENT:
             found += self.run.look_ahead(now)
         return [*found, *self.settle(now)]
 
@@ -96,15 +97,13 @@ class Settling:
         grace_s = 0.0 if self.run.signal.out_of_patience else grace_s
         return StopRanks(self.run.attempt.number, grace_s, self.run.settings.kill_wait_s, asked)
 
-    def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
-        """Is Slurm's answer needed? Not if the ladder can answer from what is known: a restart in place works while slurmctld is
-        away.
+    def _needs_slurm(self, likely: Rung) -> bool:
+        """Is Slurm's answer needed? Not for a restart in place, which works while slurmctld is away. likely: the rung that what
+        is known leads to.
         """
         if Capability.ASK not in self.run.facts.can or Timer.ASK in self.run.timers or self.run.slurm.answer is not None:
             return False
-        if self.run.attempt.closing.killed or self.run.attempt.nodes.called_back:
-            return True
-        return choose(self.run.situation(trouble, now)).rung != Rung.IN_PLACE_RESTART
+        return self.run.attempt.closing.killed or bool(self.run.attempt.nodes.called_back) or likely != Rung.IN_PLACE_RESTART
 
     def _ask_who_requeued(self, trouble: Trouble, now: Now) -> list[Decision]:
         """Ranks that were warned may have requeued the job themselves since Slurm was asked (submitit, Lightning)."""
@@ -172,20 +171,26 @@ class Settling:
             return [*ended, *(waiting or self.rungs.after_warning(trouble, now))]
         if willed:
             return [*ended, *self.above.carry_out_request(trouble, now)]
-        if is_answer(self.run.situation(trouble, now)):
-            return [*ended, *self.rungs.return_answer(self.run.situation(trouble, now), now)]
-        if asked := self.causes.ask_what_is_behind(trouble, now):
-            return [*ended, *asked]
-        if self.run.signal.meaning is None and self._needs_slurm(trouble, now):
-            # What was found while stopping has ruled out the rung that needed nothing from Slurm.
-            return [*ended, self.run.ask_slurm(now)]
-        if waiting := self._patience_with_slurm(self.run.launch.failed or self._answer_would_help(trouble, now), now):
-            return [*ended, *waiting]
-        self.run.attempt.search.settle(again=False)
+        return [*ended, *self._ask_ladder(trouble, now)]
+
+    def _ask_ladder(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Ask the ladder, once what it looks at is known: what is behind the trouble, and what Slurm knows, where that counts."""
         s = self.run.situation(trouble, now)
-        if _fit_is_unasked(s):
-            return [*ended, self.run.ask_slurm(now)]
-        return [*ended, *self.rungs.climb(s, now)]
+        if is_answer(s):
+            return self.rungs.return_answer(s, now)
+        if asked := self.causes.ask_what_is_behind(trouble, now):
+            return asked
+        choice = choose(s)
+        if self.run.signal.meaning is None and self._needs_slurm(choice.rung):
+            # What was found while stopping has ruled out the rung that needed nothing from Slurm.
+            return [self.run.ask_slurm(now)]
+        if s.slurm is not None and s.slurm.away:
+            if waiting := self._patience_with_slurm(self.run.launch.failed or _answer_would_help(s, choice), now):
+                return waiting
+            self.run.attempt.search.settle(again=False)
+            s = self.run.situation(trouble, now)
+            choice = choose(s)
+        return [self.run.ask_slurm(now)] if _fit_is_unasked(s, choice) else self.rungs.carry_out(choice, s, now)
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
         """Ask Slurm again while it is away and its answer could still help."""
@@ -199,14 +204,6 @@ class Settling:
             and self.run.signal.meaning in (Meaning.WARNING, None)
             and Capability.REQUEUE in self.run.facts.can
         )
-
-    def _answer_would_help(self, trouble: Trouble, now: Now) -> bool:
-        """Would the job fail only because Slurm has not answered? Or does it need another step, which Slurm alone gives?"""
-        s = self.run.situation(trouble, now)
-        if choose(s).rung in SWAPS:
-            return True
-        hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
-        return choose(s).rung == Rung.FAIL and choose(replace(s, slurm=hoped)).rung != Rung.FAIL
 
     def _not_launched_by_slurm(self, now: Now) -> str:
         if self.run.signal.number:
@@ -284,7 +281,13 @@ class Settling:
         return self.settle(now)
 
 
-def _fit_is_unasked(s: Situation) -> bool:
+def _answer_would_help(s: Situation, choice: Choice) -> bool:
+    """Would the job fail only because Slurm has not answered? Or does it need another step, which Slurm alone gives?"""
+    hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
+    return choice.rung in SWAPS or (choice.rung == Rung.FAIL and choose(replace(s, slurm=hoped)).rung != Rung.FAIL)
+
+
+def _fit_is_unasked(s: Situation, choice: Choice) -> bool:
     """Has Slurm told whether the job fits without other nodes than those that it would now be kept off?"""
     told = s.slurm.without if s.slurm and not s.slurm.error else None
-    return told is not None and bool(s.blamed) and told != s.kept_out.keys() and choose(s).rung in _MAY_NOT_FIT
+    return told is not None and bool(s.blamed) and told != s.kept_out.keys() and choice.rung in _MAY_NOT_FIT

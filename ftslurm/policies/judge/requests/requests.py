@@ -249,7 +249,7 @@ class Requests:
             return self.rungs.requeue(choice, s, now)
         choice = choose(s)
         if choice.rung != Rung.FAIL:
-            return self.rungs.climb(s, now)
+            return self.rungs.carry_out(choice, s, now)
         # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
         why = f"the node cannot be excluded after all: {choice.why}"
         back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)
