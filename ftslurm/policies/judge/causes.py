@@ -19,7 +19,8 @@ from ftslurm.model.verdict import Verdict, unknown
 from ftslurm.policies.judge.parts.inquiry import Inquiry
 from ftslurm.policies.judge.parts.progress import iteration_seen, read_at_end
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.state import Above, Run
+from ftslurm.policies.judge.state import Run
+from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.node_charges import within_budget
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
@@ -36,8 +37,8 @@ TOOK_TOO_LONG = f"the diagnosis did not end within {DIAGNOSIS_S:g} s"
 
 
 class Causes:
-    def __init__(self, run: Run, above: Above) -> None:
-        self.run, self.above = run, above
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
     def ask_what_is_behind(self, trouble: Trouble, now: Now) -> list[Decision]:
         """Ask for the cause, once an attempt. Empty if it is known, or nobody can tell."""
@@ -56,17 +57,17 @@ class Causes:
             self.run.timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
         return asked
 
-    def on_progress_overdue(self, now: Now) -> list[Decision]:
-        return self.above.settle(now)
+    def on_progress_overdue(self, now: Now) -> Answer:
+        return [Settled()]
 
-    def on_iteration_read(self, event: ev.IterationRead, now: Now) -> list[Decision]:
+    def on_iteration_read(self, event: ev.IterationRead, now: Now) -> Answer:
         waited = Timer.PROGRESS in self.run.timers and event.attempt == self.run.attempt.number
         seen = iteration_seen(event, self.run.settings, self.run.history, now) if waited or not event.attempt else None
         noted: list[Decision] = [] if seen is None else [self.run.note(seen)]
         if not (event.attempt and waited):
             return noted
         self.run.timers.stop(Timer.PROGRESS)
-        return [*noted, *self.above.settle(now)]
+        return [*noted, Settled()]
 
     def ask_hints(self, now: Now) -> list[Decision]:
         """Ask for common reasons for a hang. If the ranks have been stopped, their last output has arrived."""
@@ -92,17 +93,17 @@ class Causes:
     def _inquiry(self, rank: int | None = None) -> Inquiry:
         return Inquiry(self.run.attempt, self.run.tasks, self.run.history, self.run.settings, self.run.facts, rank)
 
-    def on_diagnosed(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
+    def on_diagnosed(self, event: ev.Diagnosed, now: Now) -> Answer:
         """The answer about the cause; ignored if nobody waits for it any more."""
         if Timer.DIAGNOSIS not in self.run.timers or event.attempt != self.run.attempt.number or event.rank is not None:
             return []
         self.run.timers.stop(Timer.DIAGNOSIS)
-        return [*self.note_verdict(event.verdict, now), *self.above.settle(now)]
+        return [*self.note_verdict(event.verdict, now), Settled()]
 
-    def on_diagnosis_overdue(self, now: Now) -> list[Decision]:
-        return [*self.note_verdict(unknown(TOOK_TOO_LONG), now), *self.above.settle(now)]
+    def on_diagnosis_overdue(self, now: Now) -> Answer:
+        return [*self.note_verdict(unknown(TOOK_TOO_LONG), now), Settled()]
 
-    def on_advised(self, event: ev.Advised, now: Now) -> list[Decision]:
+    def on_advised(self, event: ev.Advised, now: Now) -> Answer:
         if event.attempt != self.run.attempt.number:
             return []
         entered = any(view.groups for views in self.run.attempt.hang.views.values() for view in views)
@@ -113,11 +114,11 @@ class Causes:
         self.run.timers.stop(Timer.ADVICE)
         return [*noted, *self.use_advice(now)]
 
-    def use_advice(self, now: Now) -> list[Decision]:
+    def use_advice(self, now: Now) -> Answer:
         """The hints are known: the report of a hang that is left alone waited for them, and so did the decision on one that is
         not.
         """
-        return [ShowCard()] if self.run.phase is Phase.RUNNING else self.above.settle(now)
+        return [ShowCard()] if self.run.phase is Phase.RUNNING else [Settled()]
 
     def note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
         """Record the verdict. rank: it is about the end of this rank alone."""

@@ -12,48 +12,46 @@ from ftslurm.model.events import Now
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.rungs import Rungs
-from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import Run
+from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
 
 
 class Devices:
-    def __init__(self, run: Run, rungs: Rungs, settling: Settling) -> None:
-        self.run, self.rungs, self.settling = run, rungs, settling
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
-    def on_agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
+    def on_agent_arrived(self, event: ev.AgentArrived, now: Now) -> Answer:
         if dismissed := self.admit_agent(event, now):
             return dismissed
         started = self.run.phase is not Phase.LAUNCHING
         watched = self.run.watch_ranks([event.node]) if started else []
         held: list[Decision] = [*self.run.agents.take_orders(event.node), *watched]
-        return [*held, LookAtDevices(), *self.settling.settle(now)] if Timer.LOOK in self.run.timers else held
+        return [*held, LookAtDevices(), Settled()] if Timer.LOOK in self.run.timers else held
 
     def admit_agent(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         """An agent arrived while no rank runs that it would have to watch."""
         return [] if self.run.agents.arrive(event.node, event.kinds, now.mono) else [DismissAgents((event.node,))]
 
-    def on_agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
+    def on_agent_lost(self, event: ev.AgentLost, now: Now) -> Answer:
         """The agent of a node ended: nobody is blamed, and what it watched is unknown until another agent is up."""
         again = self.run.agents.lose(event.node, now.mono)
         self.run.hangs.still.lose(event.node)
         if self.run.phase is Phase.RUNNING:
             self.run.timers.set(Timer.WATCH, min(self.run.timers.due_at(Timer.WATCH, again), again))
-        if self.run.attempt.healed(event.node, f"the agent was lost while healing: {event.why}"):
-            return self.rungs.settle_healing(now)
-        return self.settling.settle(now)
+        self.run.attempt.healed(event.node, f"the agent was lost while healing: {event.why}")
+        return [Settled()]
 
-    def on_devices_seen(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
+    def on_devices_seen(self, event: ev.DevicesSeen, now: Now) -> Answer:
         notes = self._note_faults(event, now)
         return [*notes, *(self.act_on_faults(now) if not event.asked else [])]
 
-    def on_devices_looked_at(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
+    def on_devices_looked_at(self, event: ev.DevicesSeen, now: Now) -> Answer:
         notes = self._note_faults(event, now)
         if event.asked:
             self.run.attempt.devices.look([event.node], seen=not event.error and any(event.there.values()))
-        return [*notes, *self.settling.settle(now)]
+        return [*notes, Settled()]
 
     def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
         """Remember faults: a fault counts once, from its first report until it clears. A failed check changes nothing; nor does a
@@ -63,7 +61,7 @@ class Devices:
             return []
         return [self.run.note(_fault_record(fault, now)) for fault in self.run.devices.see(event)]
 
-    def act_on_faults(self, now: Now) -> list[Decision]:
+    def act_on_faults(self, now: Now) -> Answer:
         """Handle a fault while ranks run: stop them only if a rung can handle the fault, otherwise let them run."""
         acting = [fault for key, fault in self.run.devices.acting.items() if key not in self.run.devices.left_alone]
         if not acting or self.run.under_signal(now):
@@ -71,7 +69,7 @@ class Devices:
         trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
         choice = choose(self.run.situation(trouble, now))
         if choice.rung != Rung.FAIL:
-            return self.settling.begin_trouble(trouble, now)
+            return [trouble]
         if Capability.ASK in self.run.facts.can and not self.run.heard_lately(now):
             return [] if Timer.ASK in self.run.timers else [self.run.ask_slurm(now)]
         self.run.devices.leave_alone(acting)

@@ -13,6 +13,7 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.state import Run
+from ftslurm.policies.judge.then import Answer
 from ftslurm.policies.lease.quorum import longest_s
 
 # Seconds between two looks at Slurm's list of steps, while steps of a killed ftrun end.
@@ -80,7 +81,7 @@ class EarlierSteps:
         self.run.launch.no_others_listed()
         return [self.run.ask_slurm(now)]
 
-    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> Answer:
         self.run.take_answer(event, now)
         unlisted = self.run.launch.others_unlisted
         self.run.launch.no_others_listed(False)
@@ -94,7 +95,7 @@ class EarlierSteps:
         self.run.timers.stop(Timer.OTHERS)
         return self.replacing.first_launch(now)
 
-    def on_leases_over(self, now: Now) -> list[Decision]:
+    def on_leases_over(self, now: Now) -> Answer:
         """Every lease has run out. A step that Slurm still lists is on a node that could not confirm its end."""
         if not self.run.launch.others_hold:
             return self.replacing.first_launch(now)

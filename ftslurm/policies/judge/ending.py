@@ -21,6 +21,7 @@ from ftslurm.model.decisions import (
     Say,
     ShowCard,
     Start,
+    StopRanks,
 )
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
@@ -31,8 +32,8 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.slurm_away import SlurmAway
-from ftslurm.policies.judge.state import SIGINT, SIGKILL, SIGTERM, Above, Run
-from ftslurm.policies.judge.then import Afterwards, ThenFinish
+from ftslurm.policies.judge.state import SIGINT, SIGKILL, SIGTERM, Run
+from ftslurm.policies.judge.then import Afterwards, Answer, ThenFinish
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.start_time import plan_start
 
@@ -62,15 +63,24 @@ def is_cancelled(run: Run, event: ev.StepEnded) -> bool:
     return not ill and not old_srun and run.launch.own_step(run.places.lent) in event.cancelled
 
 
+def stop_ranks(run: Run, grace_s: float) -> StopRanks:
+    """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end."""
+    asked = run.trouble is not None and run.trouble.cause is Cause.WARNING and SIGTERM in run.signal.by_ranks
+    grace_s = 0.0 if run.signal.out_of_patience else grace_s
+    return StopRanks(run.attempt.number, grace_s, run.settings.kill_wait_s, asked)
+
+
+def lose_step(run: Run, event: ev.StepEnded, what: str) -> None:
+    run.attempt.lose_step(what)
+    if is_cancelled(run, event):
+        run.attempt.step_end.cancel(event.status.shell)
+
+
 class Ending:
-    def __init__(self, run: Run, slurm_away: SlurmAway, above: Above) -> None:
-        self.run, self.slurm_away, self.above = run, slurm_away, above
+    def __init__(self, run: Run, slurm_away: SlurmAway) -> None:
+        self.run, self.slurm_away = run, slurm_away
 
-    def give_up(self, what: str, status: int, now: Now, outcome: Outcome) -> list[Decision]:
-        """End because a person or Slurm wants it: asks no rung, and prints nothing that Slurm does not print itself."""
-        return self.end_step(status, Afterwards(ThenFinish(what, status, outcome)), now)
-
-    def end_step(self, status: int, after: Afterwards, now: Now) -> list[Decision]:
+    def end_step(self, status: int, after: Afterwards, now: Now) -> Answer:
         if self.run.attempt.step_end.gone:
             self.run.enter(Phase.ENDING)
             self.run.end.follow_with(after)
@@ -116,7 +126,7 @@ class Ending:
         self.run.attempt.step_end.abandon()
         return [AbandonStep(silently=True)]
 
-    def go_on_when_fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
+    def go_on_when_fenced(self, now: Now, overdue: bool = False) -> Answer:
         """Begin what follows, once nothing of the old attempt can still run beside it."""
         left = self.run.unproven(now) if self.run.end.after.another_try else {}
         if math.inf in left.values():
@@ -125,7 +135,7 @@ class Ending:
             left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
             self.run.timers.stop_all()
-            return self.above.follow(self.run.end.after.then, now)
+            return [self.run.end.after.then]
         if self.run.fence.let_go_at is None and (overdue or left.keys() <= self.run.attempt.left.keys()):
             # The launcher ended, but its shims live. They would renew leases as long as one process cannot be killed; ranks that
             # are still being stopped keep their grace.
@@ -152,19 +162,19 @@ class Ending:
         wait_s = max(self.run.timers.due_at(Timer.STEP, 0.0), self.run.timers.due_at(Timer.KILLED_STEP, 0.0)) - now.mono
         return self.run.wait_for("Slurm to end the step", wait_s, now) if wait_s > 0 else []
 
-    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> Answer:
         self.run.attempt.close(event.rank, event.why, event.hangup)
         return self.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else []
 
-    def on_rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+    def on_rank_stopped(self, event: ev.RankStopped, now: Now) -> Answer:
         self.run.attempt.stop(event)
         return self.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else []
 
-    def on_node_silent(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+    def on_node_silent(self, event: ev.NodeSilent, now: Now) -> Answer:
         self.run.fence.fall_silent([event.node], now.mono - event.silent_s)
         return self.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else []
 
-    def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+    def on_step_ended(self, event: ev.StepEnded, now: Now) -> Answer:
         by_order = Timer.STEP in self.run.timers and self.run.end.after.another_try and is_cancelled(self.run, event)
         self.run.timers.stop_all()
         self.run.attempt.step_end.end()
@@ -174,13 +184,13 @@ class Ending:
             self.run.end.finish_with(OUT_OF_MEMORY.shell)
         return self.go_on_when_fenced(now)
 
-    def _drop_for_order(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+    def _drop_for_order(self, event: ev.StepEnded, now: Now) -> Answer:
         self.run.end.follow_with(Afterwards(ThenFinish(CANCELLED, event.status.shell)))
         decided = self.run.decided
         dropped = [self.run.note(rec.CarriedOut(now.unix, decided.id, False, CANCELLED))] if decided is not None else []
         return [*dropped, *self.go_on_when_fenced(now)]
 
-    def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def on_signal(self, event: ev.SignalSeen, now: Now) -> Answer:
         """A second Ctrl-C while the step ends: kill the step and start nothing again."""
         if event.rank is None and event.number == SIGINT and self.run.end.after.another_try:
             self.run.end.follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number, Outcome.INTERRUPTED)))
@@ -196,13 +206,13 @@ class Ending:
     def on_step_overdue(self, now: Now) -> list[Decision]:
         return self.kill_step(self.run.end.after, now)
 
-    def on_killed_step_overdue(self, now: Now) -> list[Decision]:
+    def on_killed_step_overdue(self, now: Now) -> Answer:
         """The launcher cannot end the step either: only Slurm's own clean-up remains."""
         self.run.attempt.step_end.give_up()
         self.run.end.as_unended()
         return self.go_on_when_fenced(now)
 
-    def on_lease_due(self, now: Now) -> list[Decision]:
+    def on_lease_due(self, now: Now) -> Answer:
         return self.go_on_when_fenced(now, overdue=True)
 
     # --- ftrun ends: finished, job requeued, or without a ledger
@@ -299,7 +309,7 @@ class Ending:
         self.run.take_in(done)
         return []
 
-    def on_ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
+    def on_ledger_failed(self, event: ev.LedgerFailed, now: Now) -> Answer:
         """The ledger could not be written, and what is not recorded is not done: the job ends as if there were no ladder."""
         self.run.loans.all_again()
         status = self.run.trouble.status if self.run.trouble else 1

@@ -20,16 +20,16 @@ from ftslurm.policies.hang.whohangs import who_hangs
 from ftslurm.policies.judge.causes import Causes
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.ranks import Ranks
-from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import LATER_S, MARGIN_S, Run
+from ftslurm.policies.judge.then import Answer
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
 from ftslurm.policies.weigh.contrast import Contrast, contrast
 
 
 class Hangs:
-    def __init__(self, run: Run, causes: Causes, settling: Settling, ranks: Ranks) -> None:
-        self.run, self.causes, self.settling, self.ranks = run, causes, settling, ranks
+    def __init__(self, run: Run, causes: Causes, ranks: Ranks) -> None:
+        self.run, self.causes, self.ranks = run, causes, ranks
 
     def on_quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
         """All nodes have had no I/O for long enough: ask whether the devices (or CPUs) are busy."""
@@ -46,7 +46,7 @@ class Hangs:
         self.run.timers.set(Timer.USE, now.mono + self.run.settings.hang_sample_s + MARGIN_S)
         return [SampleUse(self.run.settings.hang_sample_s)]
 
-    def on_use_sampled(self, event: ev.UseSampled, now: Now) -> list[Decision]:
+    def on_use_sampled(self, event: ev.UseSampled, now: Now) -> Answer:
         if (
             Timer.USE not in self.run.timers
             or self.run.hangs.hung
@@ -55,13 +55,13 @@ class Hangs:
             return []
         return self.judge_use(now)
 
-    def judge_use(self, now: Now) -> list[Decision]:
+    def judge_use(self, now: Now) -> Answer:
         self.run.timers.stop(Timer.USE)
         hang = self.run.hangs.watch_anew().verdict(self.run.step_nodes())
         # Not every device is idle, or some are unknown: the agents report again after the same time without I/O.
         return self.report("io", hang.what, hang.evidence, now, still_s=hang.still_s) if hang else self.run.watch_all_ranks()
 
-    def on_rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
+    def on_rank_silent(self, event: ev.RankSilent, now: Now) -> Answer:
         over = self.end_hang(f"rank {event.rank} prints again", now, "silence") if event.silent_s <= 0 else []
         if self._hold(now) or self.run.hangs.hung or not self.run.settings.hang_silence:
             return over
@@ -71,7 +71,7 @@ class Hangs:
         what = f"no rank has printed anything for {round(self.run.hangs.watch.silent_s, 1):g} s"
         return self.report("silence", what, (), now, still_s=self.run.hangs.watch.silent_s)
 
-    def on_beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
+    def on_beat_overdue(self, event: ev.BeatOverdue, now: Now) -> Answer:
         """A beat is overdue, judged as ft_launcher's rank monitor does. The program asked to be watched, so no further proof is
         needed.
         """
@@ -98,7 +98,7 @@ class Hangs:
         self.run.timers.stop(Timer.USE)
         return [*self.run.watch_all_ranks(), self.run.intervals()]
 
-    def on_exit_overdue(self, now: Now) -> list[Decision]:
+    def on_exit_overdue(self, now: Now) -> Answer:
         if self.run.hangs.hung:
             return []
         if self.run.under_signal(now):
@@ -216,7 +216,7 @@ class Hangs:
     def report(
         self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None,
         ranks: tuple[int, ...] = (), still_s: float = 0.0, doubt: str = NOBODY,
-    ) -> list[Decision]:  # fmt: skip
+    ) -> Answer:  # fmt: skip
         """Record and print the hang. If a rung handles it, look at what the ranks do before they are stopped.
 
         found: the finding, if the ranks were examined. ranks: the hung ranks, if known without a finding. still_s: how long
@@ -240,7 +240,7 @@ class Hangs:
             return [seen, *seen_of, *keep, *self.begin_trouble(trouble, now, found)]
         self.run.hangs.hangs(trouble)
         if not self.run.watched_nodes():
-            return [seen, *self.settling.begin_trouble(trouble, now)]
+            return [seen, trouble]
         self.run.timers.set(Timer.EVIDENCE, now.mono + self.run.settings.hang_evidence_s)
         return [seen, TakeEvidence(self.run.settings.hang_evidence_s)]
 
@@ -314,13 +314,13 @@ class Hangs:
         cleared = contrast(HANG, ranks, self.run.history, now.unix - self.run.settings.same_code_window_s)
         return ({}, cleared) if cleared is not None else ({node: str(found) for node in found.blamed}, None)
 
-    def begin_trouble(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
+    def begin_trouble(self, trouble: Trouble, now: Now, found: Finding | None = None) -> Answer:
         """Begin trouble for a hang, with the rank that caused it, if the finding tells."""
         found = found or who_hangs(view for views in self.run.attempt.hang.views.values() for view in views)
         if found is None or found.kind is Kind.UNKNOWN:
-            return self.settling.begin_trouble(trouble, now)
+            return [trouble]
         trouble = replace(trouble, what=f"{trouble.what}; {found}")
-        return [self.run.note(self.culprit_record(found, now)), *self.settling.begin_trouble(trouble, now)]
+        return [self.run.note(self.culprit_record(found, now)), trouble]
 
     def culprit_record(self, found: Finding, now: Now) -> rec.CulpritSeen:
         return rec.CulpritSeen(

@@ -2,9 +2,10 @@
 
 The table at the end of this file names, for each phase and event, the method that answers. A pair that the table lacks is an
 error, so nothing is ignored by accident; the table says what is ignored on purpose. The methods are in groups, one class and
-module each. A group gets the groups that it calls when it is made; the five calls that lead up again are in `state.Above`. What
-answers an event is named `on_` and the event, unless it does what its name says at other times as well. Each row names the phases
-that an answer may lead to: `Run.enter` checks that, and docs/ARCHITECTURE.md shows the diagram.
+module each. They answer with decisions; a value of `then` among these (a trouble, what follows the end of the step) says what the
+judge does next, so that no group calls one that stands on it. What answers an event is named `on_` and the event, unless it does
+what its name says at other times as well. Each row names the phases that an answer may lead to: `Run.enter` checks that, and
+docs/ARCHITECTURE.md shows the diagram.
 
     launching        from the first event until ranks run
     earlier_steps    ranks of an earlier ftrun that may still run
@@ -62,16 +63,22 @@ from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import (
     Afterwards,
-    Then,
+    Answer,
+    Next,
+    Settled,
+    ThenAct,
     ThenAfterWarning,
     ThenDecide,
+    ThenEnd,
     ThenFinish,
+    ThenFulfil,
     ThenHeal,
     ThenLaunch,
     ThenLauncherStays,
     ThenReplace,
     ThenRequeue,
     ThenShrink,
+    ThenSignal,
     ThenStepStays,
 )
 from ftslurm.policies.ladder.situation import Trouble
@@ -87,27 +94,22 @@ class Judge:
 
     def __init__(self, settings: Settings, history: History, facts: RunFacts) -> None:
         run = self.run = Run(settings, history, facts, NEXT)
-        self.slurm_away = SlurmAway(run)
-        self.ending = Ending(run, self.slurm_away, self)
-        self.starting = Starting(run, self)
-        self.replacing = Replacing(run, self.ending, self.starting, self)
-        self.rungs = Rungs(run, self.ending, self.starting, self.replacing, self)
-        self.causes = Causes(run, self)
-        self.settling = Settling(run, self.slurm_away, self.ending, self.rungs, self.causes, self)
-        self.earlier_steps = EarlierSteps(run, self.replacing)
-        self.launching = Launching(run, self.ending, self.starting, self.replacing, self.settling, self.earlier_steps)
-        interrupting, answers = (
-            Interrupting(run, self.ending, self.replacing, self.rungs, self.settling),
-            Answers(run, self.starting),
-        )
-        self.requests = Requests(run, self.ending, self.rungs, self.settling, self.launching, interrupting, answers)
-        self.devices = Devices(run, self.rungs, self.settling)
-        self.limit = TimeLimit(run)
-        self.signals = Signals(run, self.ending, self.settling, self.devices, self.limit)
-        self.ranks = Ranks(run, self.ending, self.starting, self.rungs, self.causes, self.settling, self.signals)
-        self.hangs = Hangs(run, self.causes, self.settling, self.ranks)
-        stalls, nodes = Stalls(run, self.settling, self.hangs), Nodes(run, self.replacing, self.rungs, self.settling)
-        groups = (self, *vars(self).values(), stalls, nodes, Drills(run))
+        slurm_away, devices, limit = SlurmAway(run), Devices(run), TimeLimit(run)
+        self.ending = Ending(run, slurm_away)
+        self.starting = Starting(run)
+        self.replacing = Replacing(run, self.starting)
+        self.rungs = Rungs(run, self.ending, self.starting, self.replacing)
+        causes = Causes(run)
+        self.settling = Settling(run, slurm_away, self.rungs, causes)
+        earlier_steps = EarlierSteps(run, self.replacing)
+        self.launching = Launching(run, self.ending, self.starting, self.replacing, earlier_steps)
+        interrupting = Interrupting(run, self.ending, self.replacing, self.rungs)
+        self.requests = Requests(run, self.rungs, interrupting, Answers(run, self.starting))
+        self.signals = Signals(run, devices, limit)
+        self.ranks = Ranks(run, self.starting, self.rungs, causes, self.signals)
+        self.hangs = Hangs(run, causes, self.ranks)
+        others = (devices, limit, causes, earlier_steps, Stalls(run, self.hangs), Nodes(run, self.replacing), Drills(run))
+        groups = (self, *vars(self).values(), *others)
         # A row names an answer as its class has it; this is the object that gives it.
         self._gives = {answer: group for group in groups for answer in vars(type(group)).values() if callable(answer)}
 
@@ -155,7 +157,7 @@ class Judge:
         does not allow.
         """
         self.run.may_enter(None)
-        waited, before = self.requests.before(event, now), self.phase
+        waited, before = self._in_full(self.requests.before(event, now), now), self.phase
         if self.phase is Phase.FINISHED and waited:
             return tuple(waited)
         row = TABLE.get((self.phase, type(event)))
@@ -166,9 +168,24 @@ class Judge:
         if isinstance(event, ev.SignalSeen) and self.signals.is_of_lender(event):
             return tuple(self.signals.on_lender_signal(event, now))
         self.run.may_enter(row.leads_to)
-        found = [*waited, *row.answer(self._gives[row.answer], event, now)]
+        found = [*waited, *self._in_full(row.answer(self._gives[row.answer], event, now), now)]
         self.run.may_enter(None)
-        return (*found, *self.requests.after(event, before, now))
+        if self.finished:
+            return tuple(found)
+        found += self._in_full(self.requests.after(event, now), now)
+        if self.phase is Phase.RUNNING and before is not Phase.RUNNING:
+            found += self._in_full(self.requests.leave_late(now), now)
+        return (*found, *self.requests.watch_checkpoints())
+
+    def _in_full(self, answer: Answer, now: Now) -> list[Decision]:
+        """The decisions of an answer, and those of all that it leads to."""
+        found: list[Decision] = []
+        for part in answer:
+            if isinstance(part, Next):
+                found += self._in_full(self._follow(part, now), now)
+            else:
+                found.append(part)
+        return found
 
     def read(self, history: History) -> None:
         """Another ftrun of the same job has written to the ledger, whose attempts and budgets count as well."""
@@ -177,7 +194,7 @@ class Judge:
     def ignore(self, event: Event, now: Now) -> list[Decision]:
         return []
 
-    def on_program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+    def on_program_said(self, event: ev.ProgramSaid, now: Now) -> Answer:
         if event.what == CHECKPOINT:
             return self.requests.on_checkpoint_told(event, now)
         return self.hangs.on_program_said(event, now)
@@ -192,7 +209,7 @@ class Judge:
         for timer in sorted(due.keys() - timers.running):
             phases, overdue = DUE[timer]
             if self.phase in phases:  # otherwise an event due at the same moment has ended the phase it belongs to
-                found += overdue(self._gives[overdue], now)
+                found += self._in_full(overdue(self._gives[overdue], now), now)
         return found
 
     def on_stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
@@ -205,10 +222,13 @@ class Judge:
         error = f"no answer within {self.settings.slurm_timeout_s:g} s"
         return [*self.handle(ev.SlurmAnswered(error=error, away=True), now)]
 
-    # --- what lower groups need of higher ones: see state.Above
-
-    def follow(self, then: Then, now: Now) -> list[Decision]:
+    def _follow(self, then: Next, now: Now) -> Answer:
         match then:
+            case Trouble():
+                return self.settling.begin_trouble(then, now)
+            case Settled():
+                healing = self.phase is Phase.HEALING
+                return self.rungs.settle_healing(now) if healing else self.settling.settle(now)
             case ThenLaunch():
                 return self.starting.launch_step(now)
             case ThenHeal(faults):
@@ -224,23 +244,21 @@ class Judge:
             case ThenFinish(what, status, outcome):
                 return self.ending.finish(what, status, now, outcome)
             case ThenDecide():
-                return self.requests.decide_again(now)
+                return self.settling.decide_again(now)
             case ThenStepStays():
                 return self.rungs.give_up_step(now)
             case ThenLauncherStays():
                 return self.launching.give_up_launcher(now)
-
-    def begin_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
-        return self.settling.begin_trouble(trouble, now)
-
-    def settle(self, now: Now) -> list[Decision]:
-        return self.settling.settle(now)
-
-    def pass_on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        return self.signals.on_signal(event, now)
-
-    def carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
-        return self.requests.carry_out(trouble, now)
+            case ThenEnd(what, status, outcome):
+                return self.ending.end_step(status, Afterwards(ThenFinish(what, status, outcome)), now)
+            case ThenFulfil(trouble):
+                return self.requests.carry_out(trouble, now)
+            case ThenAct(request):
+                return self.requests.act_later(request, now)
+            case ThenSignal(event, since):
+                return self.signals.on_earlier_signal(event, since, now)
+            case ev.Diagnosed():
+                return self.ranks.on_diagnosed(then, now)
 
 
 # A deadline that passed this long ago passed while ftrun was suspended; it is no evidence of a hang.
@@ -253,7 +271,7 @@ _N, _L, _R, _S, _H, _P, _E, _Q, _F = (
 )  # fmt: skip
 _ANY = frozenset(Phase)
 # What follows when a timer ends, and in which phases. In other phases it is ignored.
-DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., list[Decision]]]] = {
+DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., Answer]]] = {
     Timer.WATCH: ({_R}, Starting.on_watch_due),
     Timer.COMMANDS: ({_R}, Starting.tell_commands),
     Timer.IDLE: ({_R}, Nodes.probe_idle),
@@ -309,7 +327,7 @@ class Row:
     phase; from there the same event may lead on, as NEXT says.
     """
 
-    def __init__(self, answer: Callable[..., list[Decision]], *leads_to: Phase) -> None:
+    def __init__(self, answer: Callable[..., Answer], *leads_to: Phase) -> None:
         self.answer = answer
         self.leads_to = frozenset(leads_to)
 

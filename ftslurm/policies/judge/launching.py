@@ -12,7 +12,6 @@ from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name, undelivered
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings, most_crash_restarts
@@ -23,10 +22,10 @@ from ftslurm.policies.judge.parts.launch import AGENT_COMES_S
 from ftslurm.policies.judge.parts.progress import read_at_begin
 from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.replacing import Replacing
-from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
+from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
-from ftslurm.policies.judge.then import Afterwards, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
+from ftslurm.policies.judge.then import Afterwards, Answer, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 from ftslurm.policies.lease.quorum import longest_s
@@ -39,14 +38,10 @@ NEVER_GRANTED_S = 180.0
 
 
 class Launching:
-    def __init__(
-        self, run: Run, ending: Ending, starting: Starting, replacing: Replacing, settling: Settling,
-        earlier_steps: EarlierSteps,
-    ) -> None:  # fmt: skip
-        self.run, self.ending, self.starting = run, ending, starting
-        self.replacing, self.settling, self.earlier_steps = replacing, settling, earlier_steps
+    def __init__(self, run: Run, ending: Ending, starting: Starting, replacing: Replacing, earlier_steps: EarlierSteps) -> None:
+        self.run, self.ending, self.starting, self.replacing, self.earlier_steps = run, ending, starting, replacing, earlier_steps
 
-    def on_begun(self, _: ev.Begun, now: Now) -> list[Decision]:
+    def on_begun(self, _: ev.Begun, now: Now) -> Answer:
         f, me, st = self.run.facts, self.run.facts.process, self.run.settings
         self.run.launch.begin_run(now.mono, f.earlier.beside)
         began = rec.RunBegan(
@@ -78,7 +73,7 @@ class Launching:
             *(self.earlier_steps.await_others(now) if f.earlier.unproven else self.replacing.first_launch(now)),
         ]
 
-    def on_task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
+    def on_task_arrived(self, event: ev.TaskArrived, now: Now) -> Answer:
         task = self._in_its_slot(event.task)
         self.run.arrive(task)
         self.run.launch.arrive(task.node, event.step, first=task.rank == 0)
@@ -92,7 +87,7 @@ class Launching:
             )
         return self.starting.start(now)
 
-    def on_rank_claimed_twice(self, event: ev.RankClaimedTwice, now: Now) -> list[Decision]:
+    def on_rank_claimed_twice(self, event: ev.RankClaimedTwice, now: Now) -> Answer:
         """The step would be waited for without end. Seen on 22.05, where runc gets the batch script's environment."""
         what = f"two tasks say that they are rank {event.rank}, as Slurm has told them (22.05 does, with --container)"
         return self._give_up_places(what, now)
@@ -113,7 +108,7 @@ class Launching:
                 return f"rank {rank} was placed on {task.node} instead of {meant or fold_nodes(self.run.places.layout.nodes)}"
         return ""
 
-    def _give_up_places(self, what: str, now: Now) -> list[Decision]:
+    def _give_up_places(self, what: str, now: Now) -> Answer:
         """Tasks are on wrong nodes; nothing has been started yet."""
         attempt = self.run.new_attempt()
         attempt.none_begun()
@@ -128,16 +123,21 @@ class Launching:
         """
         self.run.timers.set(Timer.SLOW_LAUNCH, now.mono + self.run.launch.look_less(self.run.settings.silence_s, LONGEST_LOOK_S))
         came = {task.node for task in self.run.tasks.values()}
-        probed = self.run.probe([node for node in self.planned_nodes() if node not in came][:AT_A_TIME], now)
+        probed = self.run.probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
         nobody_came = Capability.STEPS in self.run.facts.can and not self.run.tasks
         told = self.run.wait_for(self._who_comes(came), 0.0, now)
-        return [*probed, *told, *self.run.watch(now, self.planned_nodes()), *([ListSteps()] if nobody_came else [])]
+        return [
+            *probed,
+            *told,
+            *self.run.watch(now, self._planned()),
+            *([ListSteps()] if nobody_came else []),
+        ]
 
     def _who_comes(self, came: Collection[str]) -> str:
-        missing = [node for node in self.planned_nodes() if node not in came]
+        missing = [node for node in self._planned() if node not in came]
         return f"the step to come up on {fold_nodes(missing)}" if missing and came else "the step to come up"
 
-    def on_steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
+    def on_steps_listed(self, event: ev.StepsListed, now: Now) -> Answer:
         """The listed steps have arrived: srun waits until slurmctld reports that a conflicting step has ended, however long that
         takes.
         """
@@ -154,7 +154,7 @@ class Launching:
         self.run.launch.beside()
         return [beside(event.steps), *self.ending.kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
-    def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
+    def _ask_for_a_step_again(self, now: Now) -> Answer:
         """Launch again: no step blocks the nodes, but ours has not started. A slurmctld that had just returned refused it, and
         srun asks again only when a step ends (on 22.05 a second srun got its step at once).
         """
@@ -164,7 +164,7 @@ class Launching:
         said = Say("srun waits although no other step holds the nodes; starting it again")
         return [said, *self.ending.kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
-    def _give_up_grant(self, now: Now) -> list[Decision]:
+    def _give_up_grant(self, now: Now) -> Answer:
         """Give up a step that Slurm never starts, where a requeue can help; elsewhere wait as srun does. Seen on 22.05: a backup
         slurmctld that took over from a killed one while the job was cleaned up."""
         waited_s = now.mono - self.run.launch.asked_at
@@ -172,18 +172,18 @@ class Launching:
             return []
         what = f"Slurm has not started the step for {waited_s:.0f} s, although no step stands in its way"
         self.run.new_attempt().cannot_stay(what)
-        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
+        return [Trouble(Cause.LOST, what, 1)]
 
-    def give_up_launcher(self, now: Now) -> list[Decision]:
+    def give_up_launcher(self, now: Now) -> Answer:
         """The launcher did not end: nothing may be launched beside it."""
         what = "srun waits for nodes, and could not be ended"
         self.run.new_attempt().step_end.cannot_end(what)
         return self._cannot_start(what, now)
 
-    def _cannot_start(self, what: str, now: Now) -> list[Decision]:
+    def _cannot_start(self, what: str, now: Now) -> Answer:
         """The step does not start here. A command that has run before may run elsewhere."""
         self.run.attempt.cannot_stay(what)
-        return self.settling.begin_trouble(Trouble(Cause.LOST if self.run.attempt.number else Cause.LAUNCH, what, 1), now)
+        return [Trouble(Cause.LOST if self.run.attempt.number else Cause.LAUNCH, what, 1)]
 
     # --- a live node on which no task starts
 
@@ -193,10 +193,10 @@ class Launching:
             self.run.timers.set(Timer.STRAGGLERS, now.mono + self.run.settings.straggler_wait_s)
         return []
 
-    def on_stragglers_overdue(self, now: Now) -> list[Decision]:
+    def on_stragglers_overdue(self, now: Now) -> Answer:
         """srun continues with the tasks that run. Check the nodes where tasks are missing."""
         came = {task.node for task in self.run.tasks.values()}
-        self.run.launch.look_at_stragglers([node for node in self.planned_nodes() if node not in came][:AT_A_TIME])
+        self.run.launch.look_at_stragglers([node for node in self._planned() if node not in came][:AT_A_TIME])
         stragglers = self.run.launch.stragglers
         if not stragglers:
             return self.give_up_stragglers(now)
@@ -205,26 +205,26 @@ class Launching:
         said = Say(f"no task of the step has come up on {fold_nodes(stragglers)}; checking it")
         return [said, *(CheckNode(node, lent.get(node, 0), self.run.settings.check_s) for node in sorted(stragglers))]
 
-    def on_node_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
+    def on_node_checked(self, event: ev.NodeChecked, now: Now) -> Answer:
         """The check of such a node: a node that cannot run our check cannot run a rank either, so it counts as bad."""
         if event.node not in self.run.launch.stragglers:
             return self.replacing.on_spare_checked(event, now)
         self.run.launch.seen(event.node, "" if event.good is True else event.why or "it could not be checked")
         return [] if self.run.launch.stragglers else self.give_up_stragglers(now)
 
-    def on_tasks_ended(self, event: ev.TasksEnded, now: Now) -> list[Decision]:
+    def on_tasks_ended(self, event: ev.TasksEnded, now: Now) -> Answer:
         """Before they called: a container did not start there. The contrast is waited for: other nodes may fare no better."""
         came = {task.node for task in self.run.tasks.values()}
         self.run.launch.tasks_ended([node for node in event.nodes if node not in came], event.why)
         return self._give_up_ended(now)
 
-    def _give_up_ended(self, now: Now) -> list[Decision]:
+    def _give_up_ended(self, now: Now) -> Answer:
         """Where all nodes but those have come up. Where none has, srun ends."""
         if not (ended := self.run.launch.ended):
             return []
         came = {task.node for task in self.run.tasks.values()}
-        failed = {node: self._ended_early(node) for node in self.planned_nodes() if node not in came and node in ended}
-        if not (came and failed) or not came | failed.keys() >= {*self.planned_nodes()}:
+        failed = {node: self._ended_early(node) for node in self._planned() if node not in came and node in ended}
+        if not (came and failed) or not came | failed.keys() >= {*self._planned()}:
             return []
         what = f"the tasks on {fold_nodes(failed)} ended before the program began: {next(iter(failed.values()))}"
         return self._give_up_nodes(what, failed, now)
@@ -232,45 +232,42 @@ class Launching:
     def _ended_early(self, node: str) -> str:
         return self.run.launch.ended[node] or "srun does not say why"
 
-    def give_up_stragglers(self, now: Now) -> list[Decision]:
+    def give_up_stragglers(self, now: Now) -> Answer:
         came = {task.node for task in self.run.tasks.values()}
-        missing = [node for node in self.planned_nodes() if node not in came]
+        missing = [node for node in self._planned() if node not in came]
         where = f" on {fold_nodes(missing)}" if missing else ""
         what = f"no task of the step came up{where} within {self.run.settings.straggler_wait_s:g} s of the others"
         against = {node: f"no task came up there, and {why}" for node, why in self.run.launch.unfit.items() if node in missing}
         against |= {node: self._ended_early(node) for node in missing if node in self.run.launch.ended}
         return self._give_up_nodes(what, against, now)
 
-    def _give_up_nodes(self, what: str, against: dict[str, str], now: Now) -> list[Decision]:
+    def _planned(self) -> tuple[str, ...]:
+        return self.run.places.planned(self.run.facts)
+
+    def _give_up_nodes(self, what: str, against: dict[str, str], now: Now) -> Answer:
         attempt = self.run.new_attempt()
         attempt.none_begun()
         attempt.hang.blamed = against
         attempt.cannot_stay(what)
-        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
+        return [Trouble(Cause.LOST, what, 1)]
 
-    def planned_nodes(self) -> tuple[str, ...]:
-        """The nodes of the step; empty if srun chooses them."""
-        if (layout := self.run.places.known) is not None:
-            return layout.nodes
-        return self.run.facts.nodes if self.run.facts.width == len(self.run.facts.nodes) else ()
-
-    def on_node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+    def on_node_probed(self, event: ev.NodeProbed, now: Now) -> Answer:
         if self.run.fence.answer(event.node):
             self.run.timers.stop(Timer.PROBE)
         came = event.node in {task.node for task in self.run.tasks.values()}
-        if event.alive is not False or came or event.node not in self.planned_nodes():  # the probe began before this launch
+        if event.alive is not False or came or event.node not in self._planned():  # the probe began before this launch
             self.run.launch.is_there(event.node)
             return []
         if self.run.launch.is_absent(event.node) < ABSENT_MOST:
             return []
         self.run.new_attempt().nodes.lose(event.node, event.what)
         what = f"no task of the step came up on {event.node}, and {event.what}"
-        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
+        return [Trouble(Cause.LOST, what, 1)]
 
     def launch_again(self, now: Now) -> list[Decision]:
         return self.starting.launch_step(now)
 
-    def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+    def on_step_ended(self, event: ev.StepEnded, now: Now) -> Answer:
         """srun gave up before all tasks were there, and has printed why. A node may be the reason."""
         self.run.new_attempt()
         why = next(filter(None, self.run.launch.ended.values()), "")
@@ -278,16 +275,16 @@ class Launching:
         self.run.attempt.lose_step(what)
         self.run.launch.fail(undelivered(event.status) if Capability.ASK in self.run.facts.can else "")
         cause = Cause.LOST if self.run.attempt.number or self.run.launch.undelivered else Cause.LAUNCH
-        return self.settling.begin_trouble(Trouble(cause, what, event.status.shell or 1), now)
+        return [Trouble(cause, what, event.status.shell or 1)]
 
-    def on_part_ended(self, event: ev.PartEnded, now: Now) -> list[Decision]:
+    def on_part_ended(self, event: ev.PartEnded, now: Now) -> Answer:
         """The donor job has ended, or its node cannot run a step; the other part would wait for these ranks forever."""
         self.run.new_attempt()
         ranks = ", ".join(map(str, event.ranks))
         what = f"the step did not come up: the launcher of rank{'s' if len(event.ranks) > 1 else ''} {ranks} ended"
         return self._cannot_start(what, now)
 
-    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> Answer:
         """A shim connected and closed before the start: the step or its node is going down. A shim that never connected is of the
         previous step.
         """
@@ -296,9 +293,9 @@ class Launching:
         self.run.new_attempt()
         self.run.attempt.lose(event.rank, event.why)
         what = f"the shim of rank {event.rank} was lost before the start: {event.why}"
-        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
+        return [Trouble(Cause.LOST, what, 1)]
 
-    def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def on_signal(self, event: ev.SignalSeen, now: Now) -> Answer:
         """A signal before the ranks start. Before the first start ftrun's own signal ends the job. Later it may be a warning,
         which is passed on to ranks that start in time.
         """
@@ -307,7 +304,7 @@ class Launching:
             return self._keep_warning(event, own_term or self.run.signal.asks_for_requeue(event.number), now)
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
         if self.run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no launcher runs
-            return self.ending.finish(what, status, now, Outcome.ENDED)
+            return [ThenFinish(what, status)]
         return self.ending.kill_step(Afterwards(ThenFinish(what, status)), now)
 
     def _keep_warning(self, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:

@@ -16,9 +16,8 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.launching import ABSENT_MOST, AT_A_TIME
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replacing import Replacing
-from ftslurm.policies.judge.rungs import Rungs
-from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import IDLE_LOOK, Run
+from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -29,8 +28,8 @@ PROBE_AGAIN_S = 5.0
 
 
 class Nodes:
-    def __init__(self, run: Run, replacing: Replacing, rungs: Rungs, settling: Settling) -> None:
-        self.run, self.replacing, self.rungs, self.settling = run, replacing, rungs, settling
+    def __init__(self, run: Run, replacing: Replacing) -> None:
+        self.run, self.replacing = run, replacing
 
     def on_node_silent(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
         """A node became silent while ranks run, stop, or wait for devices: probe it by another way."""
@@ -83,7 +82,7 @@ class Nodes:
         (self.run.fence.paused.add if event.paused else self.run.fence.paused.discard)(event.rank)
         return []
 
-    def on_node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+    def on_node_probed(self, event: ev.NodeProbed, now: Now) -> Answer:
         """A node is dead if it is silent and a probe cannot reach it either; if only some of its ranks are lost, two probes must
         fail.
         """
@@ -99,12 +98,12 @@ class Nodes:
         if self.run.phase in _WATCHED:
             self.run.watch_silence(now)
         if self.run.phase is not Phase.RUNNING:
-            return [*self.rungs.settle_healing(now), *self.settling.settle(now)]
+            return [Settled()]
         if event.node in self.run.attempt.nodes.gone:
             since = self.run.fence.silent.get(event.node)
             for_s = f" for {now.mono - since:.0f} s" if since is not None else ""
             what = f"no message from {event.node}{for_s}, and {event.what}"
-            return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1, self._silent_since([event.node], now)), now)
+            return [Trouble(Cause.LOST, what, 1, self._silent_since([event.node], now))]
         return self._on_idle_probed(event, now)
 
     # --- nodes of the job without ranks: they send nothing, and without --no-kill the job ends when one dies
@@ -140,17 +139,17 @@ class Nodes:
     def probe_again(self, now: Now) -> list[Decision]:
         return self.run.probe(sorted(self.run.attempt.nodes.doubted), now)
 
-    def on_probe_overdue(self, now: Now) -> list[Decision]:
+    def on_probe_overdue(self, now: Now) -> Answer:
         """The probe did not answer: there is no second proof."""
         self.run.fence.ask_anew()
         if self.run.phase in _WATCHED:
             self.run.watch_silence(now)
-        return [*self.rungs.settle_healing(now), *self.settling.settle(now)]
+        return [Settled()]
 
     def probe_silent(self, now: Now) -> list[Decision]:
         return self.run.probe(self.run.silent_nodes(), now)
 
-    def on_leases_over(self, now: Now) -> list[Decision]:
+    def on_leases_over(self, now: Now) -> Answer:
         """The leases have run out: whatever happened there, ranks that were unreachable that long have ended by themselves."""
         over = [node for node in self.run.silent_nodes() if self.run.fence.over_at(node, self.run.settings) <= now.mono]
         asked, over = self._stopped_with_the_job(over, now)
@@ -162,7 +161,7 @@ class Nodes:
         if self.run.phase is Phase.HEALING:
             return []  # decided when that has ended
         what = f"{fold_nodes(over)} was silent longer than its lease ({self.run.settings.lease_s:g} s), so its ranks have ended"
-        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1, self._silent_since(over, now)), now)
+        return [Trouble(Cause.LOST, what, 1, self._silent_since(over, now))]
 
     def _silent_since(self, nodes: Collection[str], now: Now) -> float:
         """When the first of the nodes was last heard, Unix seconds; 0 if none is silent."""

@@ -18,14 +18,13 @@ from ftslurm.model.text import counted, fold_numbers
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
 from ftslurm.policies.judge.causes import DIAGNOSIS_S, TOOK_TOO_LONG, Causes
-from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.ending import lose_step
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.rungs import Rungs
-from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGKILL, Run
-from ftslurm.policies.judge.then import Afterwards, ThenFinish
+from ftslurm.policies.judge.then import Answer, ThenEnd
 from ftslurm.policies.ladder.ladder import Alone, Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -34,14 +33,10 @@ _OF_THE_RANK = frozenset({Cause.CRASH, Cause.UNSTARTABLE})
 
 
 class Ranks:
-    def __init__(
-        self, run: Run, ending: Ending, starting: Starting, rungs: Rungs, causes: Causes, settling: Settling,
-        signals: Signals,
-    ) -> None:  # fmt: skip
-        self.run, self.ending, self.starting, self.rungs = run, ending, starting, rungs
-        self.causes, self.settling, self.signals = causes, settling, signals
+    def __init__(self, run: Run, starting: Starting, rungs: Rungs, causes: Causes, signals: Signals) -> None:
+        self.run, self.starting, self.rungs, self.causes, self.signals = run, starting, rungs, causes, signals
 
-    def on_rank_exited(self, event: ev.RankExited, now: Now) -> list[Decision]:
+    def on_rank_exited(self, event: ev.RankExited, now: Now) -> Answer:
         if not self.run.attempt.exited(event):
             return []
         if self.run.signal.number and self.run.signal_explains(now):
@@ -60,7 +55,7 @@ class Ranks:
         if self.run.facts.process.wait_s:
             self.run.timers.set_first(Timer.OTHERS_END, now.mono + self.run.facts.process.wait_s)
 
-    def end_others(self, now: Now) -> list[Decision]:
+    def end_others(self, now: Now) -> Answer:
         """The user has said how long ranks may outlive the first (srun --wait): no fault, and no remedy. Ranks that are killed so
         make srun's status 137.
         """
@@ -68,44 +63,44 @@ class Ranks:
         status = of_step([*self.run.attempt.exits.values(), *(ExitStatus(0, SIGKILL) for _ in left)]).shell
         what = f"ranks {fold_numbers(left)} still ran {self.run.facts.process.wait_s:g} s after the first had ended (--wait)"
         ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
-        return [ended, Say(what), *self.ending.end_step(status, Afterwards(ThenFinish(what, status)), now)]
+        return [ended, Say(what), ThenEnd(what, status)]
 
-    def _end_of_all(self, now: Now) -> list[Decision]:
+    def _end_of_all(self, now: Now) -> Answer:
         """Every rank has ended by itself. Where a device or node is behind the end of one, the ladder is asked now; else the
         status is srun's."""
         if not self.run.alone.given_up:
             return self._end_well(now)
         for trouble in self.run.alone.given_up.values():
             if self.run.situation(trouble, now).cause not in _OF_THE_RANK:
-                return self.settling.begin_trouble(trouble, now)
+                return [trouble]
         status = of_step(self.run.attempt.exits.values()).shell
         ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
         self.run.attempt.closing.culprit = True  # its own shim ends with that status, the others with 0
         ranks = counted(len(self.run.alone.given_up), "rank")
         what = f"{ranks} failed, and every other ended with status 0"
-        return [ended, *self.ending.end_step(status, Afterwards(ThenFinish(what, status)), now)]
+        return [ended, ThenEnd(what, status)]
 
-    def _end_well(self, now: Now) -> list[Decision]:
+    def _end_well(self, now: Now) -> Answer:
         ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
         but = f", except on {fold_nodes(self.run.alone.failed_nodes)}" if self.run.alone.failed_nodes else ""
         return [
             ended,
             *self.causes.weigh_experiment(True, now),
-            *self.ending.end_step(0, Afterwards(ThenFinish(f"every rank ended with status 0{but}", 0)), now),
+            ThenEnd(f"every rank ended with status 0{but}", 0),
         ]
 
-    def on_rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
+    def on_rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> Answer:
         if not self.run.attempt.could_not_start(event):
             return []
         what = f"rank {event.rank} on {self.run.tasks[event.rank].node} could not be started: {event.why}"
         return self.fail_rank(event.rank, Trouble(Cause.CRASH, what, event.status), now)
 
-    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> Answer:
         self.run.attempt.close(event.rank, event.why, event.hangup)
         what = f"the shim of rank {event.rank} on {self.run.tasks[event.rank].node} was lost: {event.why}"
-        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
+        return [Trouble(Cause.LOST, what, 1)]
 
-    def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+    def on_step_ended(self, event: ev.StepEnded, now: Now) -> Answer:
         """The step has ended before its ranks reported.
 
         This is also what `scancel JOB.0` looks like: SIGKILL for shims and ranks at once, without a SIGTERM before; srun exits
@@ -114,17 +109,17 @@ class Ranks:
         has cancelled ends for good. Where stderr is no file, the line cannot be read, and a lost step is started again.
         """
         what = f"the step ended while ranks were running; its launcher {event.status}"
-        self.settling.lose_step(event, what)
-        return self.settling.begin_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)
+        lose_step(self.run, event, what)
+        return [Trouble(Cause.LOST, what, event.status.shell or 1)]
 
     # --- a rank of an async job
 
-    def fail_rank(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
+    def fail_rank(self, rank: int, trouble: Trouble, now: Now) -> Answer:
         """A rank failed. In an async job the others run on: stop only what this rank has left running, then start it again."""
         if self.run.settings.mode == "min-healthy":
             return self._fail_node(rank, trouble, now)
         if self.run.settings.mode not in ALONE or self.run.attempt.lost:
-            return self.settling.begin_trouble(trouble, now)
+            return [trouble]
         st = self.run.settings
         self.run.alone.mend(rank, trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
         self._await_mending()
@@ -132,7 +127,7 @@ class Ranks:
         number = self.run.attempt.numbers.get(rank, self.run.attempt.number)
         return [self.run.note(seen), StopRanks(number, st.stop_grace_s, st.kill_wait_s, ranks=(rank,))]
 
-    def _fail_node(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
+    def _fail_node(self, rank: int, trouble: Trouble, now: Now) -> Answer:
         """A rank failed in a job with ft_launcher's min-healthy: the node's other ranks are stopped; those of other nodes run on
         while enough nodes are healthy.
         """
@@ -142,9 +137,7 @@ class Ranks:
         left, least = len(nodes) - len(self.run.alone.failed_nodes) - 1, st.min_healthy or len(nodes)
         if left < least:
             needed = f"nodes without a failed rank: {left} of {len(nodes)}, and the job needs {least}"
-            return self.settling.begin_trouble(
-                replace(trouble, what=f"{trouble.what}; {needed}" if st.min_healthy else trouble.what), now
-            )
+            return [replace(trouble, what=f"{trouble.what}; {needed}" if st.min_healthy else trouble.what)]
         self.run.alone.fail_node(node, trouble.what)
         seen = self.run.note(rec.TroubleSeen(now.unix, self.run.attempt.number, trouble.cause.value, trouble.what))
         said = Say(f"{trouble.what}: the job continues on {left} of {counted(len(nodes), 'node')} (nodes.min_healthy {least})")
@@ -157,7 +150,7 @@ class Ranks:
         if (due := self.run.alone.next_mended) is not None:
             self.run.timers.set(Timer.MEND, due)
 
-    def on_rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+    def on_rank_stopped(self, event: ev.RankStopped, now: Now) -> Answer:
         """All processes of the failed rank have ended: ask the ladder for this rank alone, and for all ranks if that is no
         answer.
         """
@@ -173,9 +166,9 @@ class Ranks:
         self._await_mending()
         if self.run.signal.number and self.run.signal_explains(now):
             return self.signals.on_rank_ended(now)
-        return self.settling.begin_trouble(trouble, now) if event.left else self._decide_alone(event.rank, trouble, now)
+        return [trouble] if event.left else self._decide_alone(event.rank, trouble, now)
 
-    def on_diagnosed(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
+    def on_diagnosed(self, event: ev.Diagnosed, now: Now) -> Answer:
         """The cause of the end of a rank of an async job is known: the others run on."""
         if event.rank is None or not self.run.alone.is_asked(event.rank):
             return []
@@ -183,7 +176,7 @@ class Ranks:
             return []
         return self._decide_with_cause(event.rank, event.verdict, now)
 
-    def _decide_with_cause(self, rank: int, verdict: Verdict, now: Now) -> list[Decision]:
+    def _decide_with_cause(self, rank: int, verdict: Verdict, now: Now) -> Answer:
         """Decide on that rank, with the cause of its end."""
         trouble = self.run.alone.take(rank)
         self._await_mending()
@@ -191,7 +184,7 @@ class Ranks:
             return self.signals.on_rank_ended(now)
         return [*self.causes.note_verdict(verdict, now, rank), *self._decide_alone(rank, trouble, now)]
 
-    def _decide_alone(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
+    def _decide_alone(self, rank: int, trouble: Trouble, now: Now) -> Answer:
         independent = self.run.settings.mode == "independent"
         in_a_row = self.run.alone.times(rank) if independent else self.run.alone.in_a_row(rank, now.mono)
         situation = replace(self.run.situation(trouble, now), alone=Alone(rank, in_a_row))
@@ -201,7 +194,7 @@ class Ranks:
         if choice.rung != Rung.RANK_RESTART and in_a_row >= self.run.settings.rank_restarts_in_a_row:
             trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get(Rung.RANK_RESTART, '')}")
         if choice.rung != Rung.RANK_RESTART:
-            return self.settling.begin_trouble(trouble, now)
+            return [trouble]
         self.run.attempt.verdict = None
         decided: list[Decision] = [self.rungs.record_decision(choice, situation, now), ShowCard()]
         wait_s = self.run.alone.start(rank, now.mono)
@@ -210,7 +203,7 @@ class Ranks:
         self._await_starts()
         return [*decided, Say(f"rank {rank} starts again in {wait_s:g} s")]
 
-    def _give_up(self, rank: int, trouble: Trouble, why: str, now: Now) -> list[Decision]:
+    def _give_up(self, rank: int, trouble: Trouble, why: str, now: Now) -> Answer:
         """The rank does not start again; the others run on."""
         self.run.alone.given_up[rank] = trouble
         self.run.attempt.verdict = None
@@ -223,7 +216,7 @@ class Ranks:
         if (due := self.run.alone.next_again) is not None:
             self.run.timers.set(Timer.RANK_AGAIN, due)
 
-    def start_again(self, now: Now) -> list[Decision]:
+    def start_again(self, now: Now) -> Answer:
         """Start the ranks whose individual restart was delayed."""
         due = self.run.alone.take_due(now.mono)
         self._await_starts()
@@ -231,15 +224,12 @@ class Ranks:
             return self.signals.on_rank_ended(now) if due else []
         return [decision for rank in due for decision in self.starting.start_alone(rank, now)]
 
-    def on_mend_overdue(self, now: Now) -> list[Decision]:
+    def on_mend_overdue(self, now: Now) -> Answer:
         late = self.run.alone.late(now.mono)
         left = [rank for rank in late if not self.run.alone.is_asked(rank)]
         for rank in left:
             self.run.attempt.lose(rank, "unknown whether its processes have ended")
         if left:
-            return self.settling.begin_trouble(late[left[0]], now) if self.run.phase is Phase.RUNNING else []
-        found: list[Decision] = []
-        for rank in late:
-            if self.run.alone.is_asked(rank):  # otherwise an earlier one has stopped all
-                found += self._decide_with_cause(rank, unknown(TOOK_TOO_LONG), now)
-        return found
+            return [late[left[0]]] if self.run.phase is Phase.RUNNING else []
+        # If an earlier one stops all, nobody waits for the others any more.
+        return [ev.Diagnosed(self.run.attempt.latest([rank]), unknown(TOOK_TOO_LONG), rank) for rank in late]

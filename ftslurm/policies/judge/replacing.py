@@ -21,13 +21,13 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.parts.places import FirstChoice
 from ftslurm.policies.judge.parts.search import Around, ReplacementSearch
 from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.starting import Starting
-from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Above, Run
+from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
+from ftslurm.policies.judge.then import Answer, Settled, ThenFinish
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -36,11 +36,11 @@ SEARCHES_AGAIN, SEARCH_AGAIN_S = 3, 10.0
 
 
 class Replacing:
-    def __init__(self, run: Run, ending: Ending, starting: Starting, above: Above) -> None:
-        self.run, self.ending, self.starting, self.above = run, ending, starting, above
+    def __init__(self, run: Run, starting: Starting) -> None:
+        self.run, self.starting = run, starting
         self._search: ReplacementSearch | None = None
 
-    def first_launch(self, now: Now) -> list[Decision]:
+    def first_launch(self, now: Now) -> Answer:
         """Launch on the healthy nodes if they are enough; otherwise search for others first."""
         f = self.run.facts
         first = self._first_choice(now).made(self.run.places.layout)
@@ -78,9 +78,7 @@ class Replacing:
         search, self._search = self._search, None
         return search
 
-    def begin_search(
-        self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None
-    ) -> list[Decision]:
+    def begin_search(self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None) -> Answer:
         """Begin a search. found: slot -> node that fills it already."""
         until = now.mono + self.run.settings.replacement_wait_s
         dead = self.run.decided.dead if decision and self.run.decided is not None else ()
@@ -93,17 +91,17 @@ class Replacing:
         used = {*self.run.facts.nodes, *self.run.kept_out(now), *(self.run.places.layout.nodes if self.run.places.layout else ())}
         return Around(now, self.run.spares(now), frozenset(used), self.run.devices.there, self.run.facts.why_not.donor)
 
-    def _note_search(self, search: ReplacementSearch, found: list[Decision], now: Now) -> list[Decision]:
+    def _note_search(self, search: ReplacementSearch, found: list[Decision], now: Now) -> Answer:
         self.run.note_all(found)
         return [*found, *(self._go_on(now) if search.over else [])]
 
-    def on_node_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
+    def on_node_checked(self, event: ev.NodeChecked, now: Now) -> Answer:
         search = self._search
         if search is None or not search.searches_at(event.node):
             return self.on_spare_checked(event, now)
         return self._note_search(search, search.checked(event, self._around(now)), now)
 
-    def on_node_borrowed(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
+    def on_node_borrowed(self, event: ev.NodeBorrowed, now: Now) -> Answer:
         search = self._search
         if search is None or not search.borrows_for(event.slot):
             return self.end_late_loan(event, now)
@@ -144,20 +142,20 @@ class Replacing:
         keep = f"{'it keeps its node' if one else 'they keep their nodes'} until this job ends"
         return [Say(f"ftrun could not end donor job{'' if one else 's'} {jobs}; {keep} (`scancel {cancel}`)")]
 
-    def on_search_overdue(self, now: Now) -> list[Decision]:
+    def on_search_overdue(self, now: Now) -> Answer:
         if self._search is not None:
             self._search.overdue()
         return self._go_on(now)
 
     # --- what comes of it
 
-    def go_on_without_step(self, now: Now) -> list[Decision]:
+    def go_on_without_step(self, now: Now) -> Answer:
         """The old step has ended; the search may still run."""
         self.run.enter(Phase.REPLACING)
         told = self.on_signal(self.run.signal.kept, now) if self.run.signal.kept else []
         return told or self._go_on(now)
 
-    def _go_on(self, now: Now) -> list[Decision]:
+    def _go_on(self, now: Now) -> Answer:
         """Launch the new step, or ask the next rung, once the search is complete and nothing of the old step runs."""
         search = self._search
         if self.run.phase is not Phase.REPLACING or search is None:
@@ -190,7 +188,7 @@ class Replacing:
             *self.release(search.dead),
         ]  # fmt: skip
 
-    def _give_up_search(self, search: ReplacementSearch, now: Now) -> list[Decision]:
+    def _give_up_search(self, search: ReplacementSearch, now: Now) -> Answer:
         self._search = None
         self.run.timers.stop_all()
         loans = search.drop()
@@ -211,7 +209,7 @@ class Replacing:
             self.run.slurm.forget()
             return [*said, self.run.ask_slurm(now)]
         self.run.attempt.search.fail(search.failed)
-        return [*said, *self.above.settle(now)]
+        return [*said, Settled()]
 
     def _search_later(self, now: Now) -> list[Decision]:
         """Before the first start: repeat the search later; there is neither a step nor a decision to return to."""
@@ -220,10 +218,10 @@ class Replacing:
         self.run.timers.only({Timer.SEARCH_AGAIN: now.mono + SEARCH_AGAIN_S})
         return []
 
-    def search_again(self, now: Now) -> list[Decision]:
+    def search_again(self, now: Now) -> Answer:
         return self.first_launch(now) if self._search is None else []
 
-    def _give_up_nodes(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> list[Decision]:
+    def _give_up_nodes(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> Answer:
         """Too few nodes before the first start. Slurm may have refused the exclusion at the last requeue; it will accept it at
         the next one.
         """
@@ -234,9 +232,9 @@ class Replacing:
         why = dict.fromkeys(self.run.facts.missing, "it is not in the job any more")
         why |= {node: self.run.history.exclusions.isolated[node][0] for node in self.run.kept_out(now)}
         attempt.nodes.lose_before({node: why[node] for node in missing if node in why}, self.run.kept_out(now))
-        return self.above.begin_trouble(Trouble(Cause.LAUNCH, what, 1), now)
+        return [Trouble(Cause.LAUNCH, what, 1)]
 
-    def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def on_signal(self, event: ev.SignalSeen, now: Now) -> Answer:
         """A signal during the search: a job that is ending does not wait for nodes, nor does one that is to be requeued now."""
         search, later = self._search, Timer.SEARCH_AGAIN in self.run.timers
         decision = search.decision if search is not None else ""
@@ -252,7 +250,7 @@ class Replacing:
             by_person = event.number == SIGINT
             what = f"{'interrupted by Ctrl-C' if by_person else 'ended by SIGTERM'} while waiting for another node"
             outcome = Outcome.INTERRUPTED if by_person else Outcome.ENDED
-            return [*loans, *self.ending.finish(what, 128 + event.number, now, outcome)]
+            return [*loans, ThenFinish(what, 128 + event.number, outcome)]
         self.run.attempt.search.fail("a signal came meanwhile")
         done = self.run.note(rec.CarriedOut(now.unix, decision, False, "a signal came meanwhile"))
         self.run.signal.take(event.number, now.mono)
@@ -260,7 +258,7 @@ class Replacing:
         self.run.enter(Phase.SETTLING)
         if Capability.ASK not in self.run.facts.can:
             self.run.signal.means(Meaning.TERMINATED)
-            return [*loans, done, *self.above.settle(now)]
+            return [*loans, done, Settled()]
         return [*loans, done, self.run.ask_slurm(now)]
 
     # --- with fewer nodes

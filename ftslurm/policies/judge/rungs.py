@@ -14,7 +14,7 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.folds.streaks import AT_LIMIT
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.outcome import ENDING_STATES, Outcome
+from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
@@ -22,9 +22,12 @@ from ftslurm.policies.judge.parts.signal import Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.starting import Starting
-from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Above, Run
+from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Run
 from ftslurm.policies.judge.then import (
     Afterwards,
+    Answer,
+    Settled,
+    ThenEnd,
     ThenFinish,
     ThenHeal,
     ThenLaunch,
@@ -38,10 +41,10 @@ from ftslurm.policies.ladder.situation import Trouble, avoidable
 
 
 class Rungs:
-    def __init__(self, run: Run, ending: Ending, starting: Starting, replacing: Replacing, above: Above) -> None:
-        self.run, self.ending, self.starting, self.replacing, self.above = run, ending, starting, replacing, above
+    def __init__(self, run: Run, ending: Ending, starting: Starting, replacing: Replacing) -> None:
+        self.run, self.ending, self.starting, self.replacing = run, ending, starting, replacing
 
-    def carry_out(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+    def carry_out(self, choice: Choice, s: Situation, now: Now) -> Answer:
         return _REMEDIES[choice.remedy](self, choice, s, now)
 
     def record_decision(
@@ -63,7 +66,7 @@ class Rungs:
         )  # fmt: skip
         return self.run.note_decision(decided)
 
-    def _restart_in_place(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+    def _restart_in_place(self, choice: Choice, s: Situation, now: Now) -> Answer:
         said = ShowCard()
         decided = self.record_decision(choice, s, now)
         if not s.faults:
@@ -88,7 +91,7 @@ class Rungs:
         heal = HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)
         return [heal, *self.run.wait_for(_devices(ordered), most * (st.self_heal_wait_s + st.reset_wait_s), now)]
 
-    def on_healing_done(self, event: ev.HealingDone, now: Now) -> list[Decision]:
+    def on_healing_done(self, event: ev.HealingDone, now: Now) -> Answer:
         silent = self.run.attempt.devices.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
         failed = [f"device {r.device}: {r.how}" for r in event.results if r.healed is not True]
         failed += [f"device {device}: no word from the agent" for device in sorted(silent)]
@@ -99,7 +102,7 @@ class Rungs:
             self.run.attempt.devices.forget(event.node)
         return self.settle_healing(now)
 
-    def settle_healing(self, now: Now) -> list[Decision]:
+    def settle_healing(self, now: Now) -> Answer:
         """Healing is over: restart in place if every node is healthy; otherwise ask the next rung about the others."""
         if self.run.attempt.devices.to_heal or self.run.phase is not Phase.HEALING:
             return []
@@ -114,38 +117,38 @@ class Rungs:
             return [done, *self.restart(now)]
         self.run.enter(Phase.SETTLING)
         self.run.timers.keep(Timer.ASK)
-        return [done, *self.above.settle(now)]
+        return [done, Settled()]
 
-    def on_heal_overdue(self, now: Now) -> list[Decision]:
+    def on_heal_overdue(self, now: Now) -> Answer:
         for node in sorted(self.run.attempt.devices.to_heal):
             self.run.attempt.healed(node, "no word from the agent while healing")
         return self.settle_healing(now)
 
-    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> Answer:
         """The meaning of a signal during healing: a job that is ending does not wait for its devices."""
         self.run.take_answer(event, now)
         if event.state not in ENDING_STATES or event.error:
             return []
         outcome = ENDING_STATES[event.state]
-        return self.ending.give_up(outcome.words, 128 + (self.run.signal.number or SIGTERM), now, outcome)
+        return [ThenEnd(outcome.words, 128 + (self.run.signal.number or SIGTERM), outcome)]
 
     def _not_by_shim(self) -> bool:
         """Has the ability to restart in place been lost while devices healed?"""
         return self.run.settings.restart_via == "shim" and (bool(self.run.attempt.lost) or self.run.attempt.step_end.gone)
 
-    def restart(self, now: Now) -> list[Decision]:
+    def restart(self, now: Now) -> Answer:
         if self.run.settings.restart_via == "shim":
             return self.starting.start(now)
         return self.ending.end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)
 
-    def give_up_step(self, now: Now) -> list[Decision]:
+    def give_up_step(self, now: Now) -> Answer:
         """The old step could not be ended, so nothing may start beside it. A requeue ends it, or the end of the job."""
         why = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
         self.run.attempt.step_end.cannot_end(why)  # we can do no more about it
         self.run.attempt.cannot_stay(why)
         self.run.enter(Phase.SETTLING)
         self.run.timers.stop_all()
-        return [*self._drop_swap(why, now), *self.above.settle(now)]
+        return [*self._drop_swap(why, now), Settled()]
 
     def _drop_swap(self, why: str, now: Now) -> list[Decision]:
         """A replacement that was to begin after the old step fails: it costs no budget."""
@@ -155,7 +158,7 @@ class Rungs:
             return loans
         return [*loans, self.run.note(rec.CarriedOut(now.unix, self.run.decided.id, False, why))]
 
-    def requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+    def requeue(self, choice: Choice, s: Situation, now: Now) -> Answer:
         avoid = avoidable(tuple(self.run.devices.faults.values()), s, self.run.facts.remembered)
         spared = let_in(s)
         if spared:
@@ -173,7 +176,7 @@ class Rungs:
         left = {node: why for node, why in s.bad.items() if node in s.proven}
         return [TellOthers(left)] if left and self.run.settings.memory_s and not self.run.attempt.drills else []
 
-    def _replace(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+    def _replace(self, choice: Choice, s: Situation, now: Now) -> Answer:
         """Begin the search for other nodes at once, while the old step ends."""
         begun = self._swap(choice, s, now)
         assert self.run.places.layout is not None and self.run.decided is not None
@@ -182,7 +185,7 @@ class Rungs:
         searched = self.replacing.begin_search(out, self.run.decided.id, now)
         return [*begun, *searched, *(ended or self.ending.end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now))]
 
-    def _shrink(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+    def _shrink(self, choice: Choice, s: Situation, now: Now) -> Answer:
         begun = self._swap(choice, s, now)
         return [*begun, *self.ending.end_step(0, Afterwards(ThenShrink(frozenset(s.blamed)), ThenStepStays()), now)]
 
@@ -191,7 +194,7 @@ class Rungs:
         self.run.places.choose(self.replacing.step_layout())
         return [decided, ShowCard(), *self._tell(s)]
 
-    def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+    def _fail(self, choice: Choice, s: Situation, now: Now) -> Answer:
         status = status_of_failure(s)
         decided = self.record_decision(choice, replace(s, status=status), now)
         after, launch = Afterwards(ThenFinish(s.what, status)), self.run.launch
@@ -201,21 +204,21 @@ class Rungs:
         end = self.ending.kill_step(after, now) if unasked else self.ending.end_step(status, after, now)
         return [decided, ShowCard(quiet), *end]
 
-    def return_answer(self, s: Situation, now: Now) -> list[Decision]:
+    def return_answer(self, s: Situation, now: Now) -> Answer:
         """The script wants to know the status, so nothing is done but to return it; said once, however often it asks."""
         first = self.run.history.slots.starts.get((self.run.facts.schedule, self.run.facts.step_key), 0) <= 1
         said = [Say(f"the status {s.status} is returned: {s.wish.call.words}")] if first else []
-        return [*said, *self.ending.give_up(s.what, s.status, now, Outcome.ENDED)]
+        return [*said, ThenEnd(s.what, s.status)]
 
-    def after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
+    def after_warning(self, trouble: Trouble, now: Now) -> Answer:
         """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it, or
         Slurm would do it too, and the signal really was a warning.
         """
         asked = self.run.signal.goes_on(self.run.slurm.requeues_preempted) and self.run.signal.meaning in (Meaning.WARNING, None)
         if asked and (held := self.run.history.control.why_held(Rung.ON_WARNING) or self._resumed_enough()):
-            return [Say(f"the job is not requeued: {held}"), *self._end_after(trouble, now)]
+            return [Say(f"the job is not requeued: {held}"), *self._end_after(trouble)]
         if not (asked and Capability.REQUEUE in self.run.facts.can and self.run.slurm.answer and self.run.slurm.answer.batch):
-            return self._end_after(trouble, now)
+            return self._end_after(trouble)
         setting, value = self._asked_by()
         why = "Slurm would requeue it too" if setting == _PREEMPTION else f"asked for by {setting}"
         choice = Choice(Rung.ON_WARNING, f"{why}, costs nothing", "", (), ((Rung.ON_WARNING.value, setting, value),))
@@ -236,8 +239,8 @@ class Rungs:
         enough = self._asked_by()[0] == AT_LIMIT and done >= most
         return f"its time limit was met {done + 1} times (time_limit.resumes {most})" if enough else ""
 
-    def _end_after(self, trouble: Trouble, now: Now) -> list[Decision]:
-        return self.ending.give_up(trouble.what, self._status_after(trouble), now, trouble.outcome)
+    def _end_after(self, trouble: Trouble) -> list[ThenEnd]:
+        return [ThenEnd(trouble.what, self._status_after(trouble), trouble.outcome)]
 
     def _status_after(self, trouble: Trouble) -> int:
         """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""
@@ -249,7 +252,7 @@ class Rungs:
 _PREEMPTION = "preemption.requeue"
 
 # A rank that starts again alone does not concern the whole attempt: see judge/ranks.
-_REMEDIES: Mapping[Remedy, Callable[[Rungs, Choice, Situation, Now], list[Decision]]] = {
+_REMEDIES: Mapping[Remedy, Callable[[Rungs, Choice, Situation, Now], Answer]] = {
     Remedy.RESTART: Rungs._restart_in_place,
     Remedy.REPLACE: Rungs._replace,
     Remedy.SHRINK: Rungs._shrink,

@@ -12,20 +12,20 @@ from ftslurm.model.decisions import (
     Decision,
     LookAtDevices,
     Say,
-    StopRanks,
 )
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.outcome import ENDING_STATES, Outcome
+from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import TELL_S, Causes
-from ftslurm.policies.judge.ending import CANCELLED, Ending, is_cancelled
+from ftslurm.policies.judge.ending import CANCELLED, lose_step, stop_ranks
 from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
-from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Above, Run
+from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run
+from ftslurm.policies.judge.then import Answer, ThenEnd, ThenFulfil
 from ftslurm.policies.ladder.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -38,11 +38,10 @@ LAUNCHES_AGAIN = 3
 
 
 class Settling:
-    def __init__(self, run: Run, slurm_away: SlurmAway, ending: Ending, rungs: Rungs, causes: Causes, above: Above) -> None:
-        self.run, self.slurm_away, self.ending = run, slurm_away, ending
-        self.rungs, self.causes, self.above = rungs, causes, above
+    def __init__(self, run: Run, slurm_away: SlurmAway, rungs: Rungs, causes: Causes) -> None:
+        self.run, self.slurm_away, self.rungs, self.causes = run, slurm_away, rungs, causes
 
-    def begin_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
+    def begin_trouble(self, trouble: Trouble, now: Now) -> Answer:
         """Record the trouble, then stop all ranks while devices and Slurm are asked what they know."""
         if self.run.attempt.drills:
             trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self.run.attempt.drills)}]")
@@ -59,7 +58,7 @@ class Settling:
         stopped_by = now.mono + self.run.settings.stop_grace_s + self.run.settings.kill_wait_s + MARGIN_S
         self.run.timers.only({Timer.STOP: stopped_by, Timer.TELL: now.mono + TELL_S})
         seen = rec.TroubleSeen(now.unix, self.run.attempt.number, trouble.cause.value, trouble.what, trouble.since)
-        found: list[Decision] = [self.run.note(seen), self.stop_ranks(self.run.settings.stop_grace_s)]
+        found: list[Decision] = [self.run.note(seen), stop_ranks(self.run, self.run.settings.stop_grace_s)]
         if trouble.cause in WILLED:
             return [*found, *self._ask_who_requeued(trouble, now), *self.settle(now)]
         found += self.run.watch(now)
@@ -91,12 +90,6 @@ class Settling:
         lost = () if self.run.attempt.step_end.gone else self.run.attempt.lost
         return {self.run.tasks[rank].node for rank in lost} - self.run.attempt.nodes.gone.keys() | set(self.run.silent_nodes())
 
-    def stop_ranks(self, grace_s: float) -> StopRanks:
-        """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end."""
-        asked = self.run.trouble is not None and self.run.trouble.cause is Cause.WARNING and SIGTERM in self.run.signal.by_ranks
-        grace_s = 0.0 if self.run.signal.out_of_patience else grace_s
-        return StopRanks(self.run.attempt.number, grace_s, self.run.settings.kill_wait_s, asked)
-
     def _needs_slurm(self, likely: Rung) -> bool:
         """Is Slurm's answer needed? Not for a restart in place, which works while slurmctld is away. likely: the rung that what
         is known leads to.
@@ -113,7 +106,7 @@ class Settling:
     def _unlooked(self) -> bool:
         return self.run.agents.may_tell(self.run.attempt.nodes.gone, self.run.attempt.devices.looked)
 
-    def settle(self, now: Now) -> list[Decision]:
+    def settle(self, now: Now) -> Answer:
         """Decide, once nothing is left to wait for."""
         if self.run.phase is not Phase.SETTLING:
             return []
@@ -126,6 +119,11 @@ class Settling:
             return []
         self.run.timers.stop_all()
         return self.decide(now)
+
+    def decide_again(self, now: Now) -> Answer:
+        self.run.enter(Phase.SETTLING)
+        self.run.timers.stop_all()
+        return self.settle(now)
 
     def tell_wait(self, now: Now) -> list[Decision]:
         """Tell people what is waited for; usually all is known in a moment, and nothing is printed."""
@@ -144,7 +142,7 @@ class Settling:
         known = [(self.run.timers.at(wait), what) for wait, what in asked.items() if wait in self.run.timers]
         return self.run.wait_for(known[0][1], known[0][0] - now.mono, now) if known else []
 
-    def decide(self, now: Now) -> list[Decision]:
+    def decide(self, now: Now) -> Answer:
         trouble = self.run.trouble
         assert trouble is not None
         if trouble.cause is Cause.CRASH:  # others may have failed before they were stopped
@@ -163,17 +161,17 @@ class Settling:
             ended += self.slurm_away.note_return(now)
         if self.run.slurm.answer and self.run.slurm.answer.state in ENDING_STATES and not self.run.slurm.answer.error:
             outcome = ENDING_STATES[self.run.slurm.answer.state]
-            return [*ended, *self.ending.give_up(outcome.words, trouble.status, now, outcome)]
+            return [*ended, ThenEnd(outcome.words, trouble.status, outcome)]
         if status := self.run.attempt.step_end.cancelled:
-            return [*ended, *self.ending.give_up(CANCELLED, status, now, Outcome.ENDED)]
+            return [*ended, ThenEnd(CANCELLED, status)]
         if trouble.cause is Cause.WARNING or self.run.signal.open or self.run.signal.meaning is Meaning.INTERRUPTED:
             waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
             return [*ended, *(waiting or self.rungs.after_warning(trouble, now))]
         if willed:
-            return [*ended, *self.above.carry_out_request(trouble, now)]
+            return [*ended, ThenFulfil(trouble)]
         return [*ended, *self._ask_ladder(trouble, now)]
 
-    def _ask_ladder(self, trouble: Trouble, now: Now) -> list[Decision]:
+    def _ask_ladder(self, trouble: Trouble, now: Now) -> Answer:
         """Ask the ladder, once what it looks at is known: what is behind the trouble, and what Slurm knows, where that counts."""
         s = self.run.situation(trouble, now)
         if is_answer(s):
@@ -238,7 +236,7 @@ class Settling:
 
     # --- other events that arrive meanwhile
 
-    def on_rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+    def on_rank_stopped(self, event: ev.RankStopped, now: Now) -> Answer:
         if (
             self.run.attempt.stop(event) and event.free_port and event.rank in self.run.tasks
         ):  # otherwise it is too late for its launch
@@ -253,28 +251,23 @@ class Settling:
         self.run.attempt.could_not_start(event)
         return []
 
-    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> Answer:
         self.run.attempt.close(event.rank, event.why, event.hangup)
         return self.settle(now)
 
-    def on_step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        self.lose_step(event, f"the step ended; its launcher {event.status}")
+    def on_step_ended(self, event: ev.StepEnded, now: Now) -> Answer:
+        lose_step(self.run, event, f"the step ended; its launcher {event.status}")
         return self.settle(now)
 
-    def lose_step(self, event: ev.StepEnded, what: str) -> None:
-        self.run.attempt.lose_step(what)
-        if is_cancelled(self.run, event):
-            self.run.attempt.step_end.cancel(event.status.shell)
-
-    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> Answer:
         self.run.take_answer(event, now)
         return self.settle(now)
 
-    def on_stop_overdue(self, now: Now) -> list[Decision]:
+    def on_stop_overdue(self, now: Now) -> Answer:
         self.run.attempt.lose_rest("unknown whether its processes have ended")
         return self.settle(now)
 
-    def on_look_overdue(self, now: Now) -> list[Decision]:
+    def on_look_overdue(self, now: Now) -> Answer:
         """The device checks took too long: devices that do not answer are unknown, neither good nor to blame."""
         self.run.attempt.devices.look(self.run.agents.kinds)
         self.run.agents.wait_no_more()

@@ -13,12 +13,12 @@ from ftslurm.model.outcome import ENDING_STATES, Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.devices import Devices
-from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.ending import stop_ranks
 from ftslurm.policies.judge.parts.signal import Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.slurm_away import TimeLimit, time_to_save_s
 from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, Run
+from ftslurm.policies.judge.then import Answer, Settled, ThenEnd
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -29,10 +29,10 @@ _ENDING_SIGNALS = frozenset({SIGTERM, SIGINT, SIGHUP, SIGQUIT})
 
 
 class Signals:
-    def __init__(self, run: Run, ending: Ending, settling: Settling, devices: Devices, limit: TimeLimit) -> None:
-        self.run, self.ending, self.settling, self.devices, self.limit = run, ending, settling, devices, limit
+    def __init__(self, run: Run, devices: Devices, limit: TimeLimit) -> None:
+        self.run, self.devices, self.limit = run, devices, limit
 
-    def on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def on_signal(self, event: ev.SignalSeen, now: Now) -> Answer:
         """A signal while ranks run. ftrun's own signals are passed on as srun does. Slurm is asked for the meaning of a TERM or a
         warning.
         """
@@ -57,6 +57,12 @@ class Signals:
         self.run.signal.take(event.number, now.mono)
         return [self.run.ask_slurm(now)]
 
+    def on_earlier_signal(self, event: ev.SignalSeen, since: float, now: Now) -> Answer:
+        """A signal that came before the ranks did: it counts from then on."""
+        found = self.on_signal(event, now)
+        self.run.signal.take(self.run.signal.number, since)
+        return found
+
     def _ends_ranks_within(self, event: ev.SignalSeen) -> float | None:
         """Seconds that the ranks have to end after this signal; None if it may be only a warning."""
         st = self.run.settings
@@ -65,7 +71,7 @@ class Signals:
         alone = self.run.facts.launcher == "local" and event.rank is None and event.number == SIGTERM
         return st.stop_grace_s if alone and not st.warning_requeue else None
 
-    def _tell_to_end(self, event: ev.SignalSeen, within_s: float, now: Now) -> list[Decision]:
+    def _tell_to_end(self, event: ev.SignalSeen, within_s: float, now: Now) -> Answer:
         """Send the signal to each rank once. A rank that still runs after that time is killed, and so are all at a second signal
         to ftrun.
         """
@@ -74,13 +80,13 @@ class Signals:
             self.run.signal.told([event.rank])
         if again and event.rank is None:
             self.run.signal.lose_patience()
-            return self.settling.begin_trouble(self.run.warning_trouble(), now)
+            return [self.run.warning_trouble()]
         if again:
             return []
         self.run.signal.take(event.number, now.mono)
         told = self._end_within(within_s, now)
         if self.run.attempt.all_ended:
-            return [*told, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
+            return [*told, self.run.warning_trouble()]
         at_once = event.rank is None or self.run.facts.launcher == "local"
         delay_s = self.run.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm usually signals all ranks
         if not delay_s:
@@ -115,12 +121,12 @@ class Signals:
         self.run.attempt.nodes.call_back(self.run.tasks[event.rank].node)
         return [self.run.ask_slurm(now)] if Capability.ASK in self.run.facts.can and Timer.ASK not in self.run.timers else []
 
-    def _end_loans(self, now: Now) -> list[Decision]:
+    def _end_loans(self, now: Now) -> Answer:
         """A loan has ended, though its ranks have not reported that yet."""
         if not self.run.attempt.nodes.returned:
             return []
         what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(self.run.attempt.nodes.returned.items()))
-        return self.settling.begin_trouble(Trouble(Cause.LOST, what, 1), now)
+        return [Trouble(Cause.LOST, what, 1)]
 
     def pass_on(self, now: Now) -> list[Decision]:
         """Pass ftrun's own signal on to the ranks, unless they got it themselves, as when Slurm signals the whole job."""
@@ -133,19 +139,19 @@ class Signals:
         self.run.signal.got_by_ranks(number)
         return [SignalRanks(number)]
 
-    def _interrupt(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def _interrupt(self, event: ev.SignalSeen, now: Now) -> Answer:
         """A Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
         again = self.run.signal.meaning is Meaning.INTERRUPTED
         self.run.signal.means(Meaning.INTERRUPTED)
         if self.run.phase is Phase.RUNNING:
             what, status = "interrupted by Ctrl-C", 128 + event.number
-            return self.settling.begin_trouble(Trouble(Cause.WARNING, what, status, outcome=Outcome.INTERRUPTED), now)
+            return [Trouble(Cause.WARNING, what, status, outcome=Outcome.INTERRUPTED)]
         if self.run.phase is Phase.HEALING:
-            return self.ending.give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now, Outcome.INTERRUPTED)
+            return [ThenEnd("interrupted by Ctrl-C while devices healed", 128 + event.number, Outcome.INTERRUPTED)]
         self.run.timers.keep(Timer.STOP)  # other answers no longer matter
-        return [*([self.settling.stop_ranks(0.0)] if again else []), *self.settling.settle(now)]
+        return [*([stop_ranks(self.run, 0.0)] if again else []), Settled()]
 
-    def on_signal_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+    def on_signal_late(self, event: ev.SignalSeen, now: Now) -> Answer:
         """A signal while ranks are being stopped or devices heal. If it may end the job, Slurm is asked before the decision;
         otherwise it is kept for the next ranks.
         """
@@ -161,7 +167,7 @@ class Signals:
             self.run.signal.means(Meaning.TERMINATED)
         return [self.run.ask_slurm(now)] if Capability.ASK in self.run.facts.can and Timer.ASK not in self.run.timers else []
 
-    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> Answer:
         """Slurm's answer while ranks run: about a signal, or about a fault that only a requeue can handle."""
         self.run.take_answer(event, now)
         if loan_over := self._end_loans(now):
@@ -170,7 +176,7 @@ class Signals:
             return self._act_on_meaning(None if event.error else ENDING_STATES.get(event.state), now)
         return [*self.limit.on_slurm_answered(event, now), *self.devices.act_on_faults(now)]
 
-    def _act_on_meaning(self, end: Outcome | None, now: Now) -> list[Decision]:
+    def _act_on_meaning(self, end: Outcome | None, now: Now) -> Answer:
         """The meaning is known. After a warning the ranks end by themselves; in a job that ends they are stopped."""
         self.run.signal.means(Meaning.END if end else Meaning.WARNING)
         if not end and self.run.slurm.preempted:
@@ -183,18 +189,18 @@ class Signals:
         note = self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), words))
         if end:
             trouble = Trouble(Cause.WARNING, end.words, 128 + self.run.signal.number, outcome=end)
-            return [note, *self.settling.begin_trouble(trouble, now)]
+            return [note, trouble]
         if self.run.attempt.all_ended:
-            return [note, *self.settling.begin_trouble(self.run.warning_trouble(), now)]
+            return [note, self.run.warning_trouble()]
         note_and_signal: list[Decision] = [note, *self.pass_on(now)]
         if goes_on or self.run.attempt.exits:
             self.run.timers.set(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return note_and_signal
 
-    def on_rank_ended(self, now: Now) -> list[Decision]:
+    def on_rank_ended(self, now: Now) -> Answer:
         """A rank ended after the signal: the first starts the grace of the others, the last ends the attempt."""
         if self.run.attempt.all_ended and self.run.signal.meaning is not None:
-            return self.settling.begin_trouble(self.run.warning_trouble(), now)
+            return [self.run.warning_trouble()]
         self.run.timers.set_first(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return []
 
@@ -206,7 +212,7 @@ class Signals:
         left = end - now.unix - 5.0 if end else self.run.settings.warning_grace_s
         return max(1.0, min(self.run.settings.warning_grace_s, left))
 
-    def on_warning_overdue(self, now: Now) -> list[Decision]:
+    def on_warning_overdue(self, now: Now) -> Answer:
         all_their_time = self.run.signal.announced is not Announced.SOMETHING
         self.run.signal.lose_patience(all_their_time or self.run.signal.meaning is Meaning.TOLD_TO_END)
-        return self.settling.begin_trouble(self.run.warning_trouble(), now)
+        return [self.run.warning_trouble()]

@@ -18,13 +18,13 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.hang.stall_watch import Opinion, levels_from
 from ftslurm.policies.judge.hang_signs import Hangs
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import LATER_S, Run
+from ftslurm.policies.judge.then import Answer
 
 
 class Stalls:
-    def __init__(self, run: Run, settling: Settling, hangs: Hangs) -> None:
-        self.run, self.settling, self.hangs = run, settling, hangs
+    def __init__(self, run: Run, hangs: Hangs) -> None:
+        self.run, self.hangs = run, hangs
 
     def on_stall_seen(self, event: ev.StallSeen, now: Now) -> list[Decision]:
         pause = self.run.hangs.still.seen(event, now.mono)
@@ -64,7 +64,7 @@ class Stalls:
     def _stalled_s(self, now: Now) -> float:
         return self.run.hangs.still.stalled_s(self.run.step_nodes(), len(self.run.tasks), now.mono)
 
-    def _judge_stall(self, now: Now) -> list[Decision]:
+    def _judge_stall(self, now: Now) -> Answer:
         """All nodes have reported what their ranks do."""
         stalled_s = self._stalled_s(now)
         if not stalled_s or self._not_now(now):
@@ -93,7 +93,7 @@ class Stalls:
             return []
         return self.run.told.show(number, f"{what}, a hang if it lasts", seen.since + seen.limit_s)
 
-    def _report(self, o: Opinion, stalled_s: float, now: Now) -> list[Decision]:
+    def _report(self, o: Opinion, stalled_s: float, now: Now) -> Answer:
         evidence = o.finding.evidence if o.finding else ()
         return self.hangs.report("stall", o.what, evidence, now, o.finding, still_s=stalled_s, doubt=o.doubt)
 
@@ -110,7 +110,7 @@ class Stalls:
             return []
         return [Say(f"{finding.level.value}: {finding}{f' ({what})' if what else ''}")]
 
-    def on_evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
+    def on_evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> Answer:
         self.run.attempt.hang.take(event.node, event.text, event.views)
         there = self.run.watched_nodes()
         if Timer.HINTS in self.run.timers:
@@ -126,14 +126,14 @@ class Stalls:
             return keep
         return [*keep, *self.hangs.begin_trouble(self.run.hangs.hung, now)]
 
-    def on_evidence_overdue(self, now: Now) -> list[Decision]:
+    def on_evidence_overdue(self, now: Now) -> Answer:
         """Some nodes did not answer in time. Half of the ranks do not tell who hangs, but a hang that was noticed is handled
         without it.
         """
         if self.run.hangs.hung is None:
             self.run.timers.set(Timer.EXAMINE, now.mono + self.run.settings.hang_c4d_timeout_s)
             return []
-        return self.settling.begin_trouble(self.run.hangs.hung, now)
+        return [self.run.hangs.hung]
 
     # --- ranks slower than the others
 

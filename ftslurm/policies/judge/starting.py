@@ -21,7 +21,8 @@ from ftslurm.policies.environment import counters_env, moved_in, nvrx_env, place
 from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
-from ftslurm.policies.judge.state import IDLE_LOOK, Above, Run
+from ftslurm.policies.judge.state import IDLE_LOOK, Run
+from ftslurm.policies.judge.then import Answer, ThenSignal
 
 _FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/settings/ft_config.py
 _EVERY_SECTION = "every_section"  # as in sdk/nvrx_config.py
@@ -33,8 +34,8 @@ WHY_MOST = 160
 
 
 class Starting:
-    def __init__(self, run: Run, above: Above) -> None:
-        self.run, self.above = run, above
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
     def launch_step(self, now: Now) -> list[Decision]:
         self.run.enter(Phase.LAUNCHING)
@@ -49,7 +50,7 @@ class Starting:
         self.run.fence.paused.clear()  # the next shims are of another step
         return [LaunchStep(self.run.places.layout, self.run.launch.overlap, self.run.shares())]
 
-    def start(self, now: Now) -> list[Decision]:
+    def start(self, now: Now) -> Answer:
         """Start the ranks. The attempt is recorded first: a number that was used is never used again."""
         f = self.run.facts
         number = self.next_number()
@@ -86,11 +87,7 @@ class Starting:
         started: list[Decision] = [noted, *said, self._start_ranks(self._env(now)), *self.run.watch_all_ranks()]
         started += self._ask_after_silent(now)
         started += self.run.told.show_running(number)
-        if told:
-            signal, since = told
-            started += self.above.pass_on_signal(signal, now)
-            self.run.signal.take(self.run.signal.number, since)
-        return started
+        return [*started, *told]
 
     def tell_commands(self, now: Now) -> list[Decision]:
         """Once in a job: where people look, and which rungs that are on it cannot use."""
@@ -121,18 +118,13 @@ class Starting:
         by_slot = {task.slot: task.share for task in self.run.tasks.values()}
         return tuple(by_slot[slot] for slot in sorted(by_slot)) if sorted(by_slot) == [*range(len(by_slot))] else ()
 
-    def _to_be_told(self, now: Now) -> tuple[ev.SignalSeen, float] | None:
-        """A signal that came while no ranks ran, or a warning that still holds (the ranks that heard it have ended), and since
-        when.
-        """
-        kept = self.run.signal.take_kept()
+    def _to_be_told(self, now: Now) -> list[ThenSignal]:
+        """A signal that came while no ranks ran, or a warning that still holds (the ranks that heard it have ended)."""
+        signal, kept = self.run.signal, self.run.signal.take_kept()
         if kept is not None:
-            return ev.SignalSeen(kept.number, again=kept.rank is not None), now.mono
-        return (
-            (ev.SignalSeen(self.run.signal.number, again=True), self.run.signal.at)
-            if self.run.signal.meaning is Meaning.WARNING and self.run.signal_explains(now)
-            else None
-        )
+            return [ThenSignal(ev.SignalSeen(kept.number, again=kept.rank is not None), now.mono)]
+        holds = signal.meaning is Meaning.WARNING and self.run.signal_explains(now)
+        return [ThenSignal(ev.SignalSeen(signal.number, again=True), signal.at)] if holds else []
 
     def _ask_after_silent(self, now: Now) -> list[Decision]:
         """Probe nodes that fell silent while no rank ran: their silence is not reported again."""

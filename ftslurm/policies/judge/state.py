@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -41,7 +40,6 @@ from ftslurm.policies.judge.parts.requests import RequestBook, WaitTold
 from ftslurm.policies.judge.parts.search import Loans, Spares
 from ftslurm.policies.judge.parts.signal import Announced, Meaning, SignalWatch
 from ftslurm.policies.judge.phases import Phase, RunFacts
-from ftslurm.policies.judge.then import Then
 from ftslurm.policies.ladder.answers import with_call
 from ftslurm.policies.ladder.ladder import Cause, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of
@@ -57,25 +55,6 @@ LATER_S = 60.0
 # Times `nodes.silence`: the interval at which nodes without ranks are probed; even several are well below SlurmdTimeout (300 s
 # unless the site changed it, slurm.conf(5)).
 IDLE_LOOK = 4.0
-
-
-class Above(Protocol):
-    """What groups need of those above them, which stand on them. The judge passes it on."""
-
-    def follow(self, then: Then, now: Now) -> list[Decision]:
-        """Begin what follows the end of the step."""
-
-    def begin_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """Stop the ranks, collect facts, decide."""
-
-    def settle(self, now: Now) -> list[Decision]:
-        """Decide, once nothing is left to wait for: a rung that could not be carried out leads back to a decision."""
-
-    def pass_on_signal(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """Handle a signal that came while no ranks ran."""
-
-    def carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """Carry out what the owner of the job asked for; the ranks have been stopped for it."""
 
 
 class Run:

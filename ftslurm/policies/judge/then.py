@@ -1,8 +1,15 @@
-"""What follows when a step has ended: a value, so that it can be printed and compared. judge.py carries it out."""
+"""What an answer of a group leads to, or what follows when a step has ended: values, so that they can be printed and compared.
+judge.py carries them out. An answer is the decisions of a group; what stands among them leads on from there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ftslurm.model.decisions import Decision
 from ftslurm.model.devices import Fault
+from ftslurm.model.events import Diagnosed, SignalSeen
+from ftslurm.model.folds.control import Request
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder.situation import Trouble
@@ -82,6 +89,47 @@ Then = (
     | ThenStepStays
     | ThenLauncherStays
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ThenEnd:
+    """End the step, and then ftrun, because the work is done or a person or Slurm wants it: no rung is asked."""
+
+    what: str
+    status: int
+    outcome: Outcome = Outcome.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class ThenFulfil:
+    """Carry out what the owner of the job asked for; the ranks have been stopped for it."""
+
+    trouble: Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class ThenAct:
+    """Carry out this request, or stop the ranks for it."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ThenSignal:
+    """Handle a signal that came while no ranks ran. since: when it came, monotonic seconds."""
+
+    event: SignalSeen
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Something that was waited for has come, or will not: decide, or end the healing, if nothing is left to wait for."""
+
+
+# Trouble: stop the ranks, collect facts, decide. Diagnosed: handle it as if it came now.
+Next = Then | ThenEnd | ThenFulfil | ThenAct | ThenSignal | Settled | Trouble | Diagnosed
+Answer = Sequence[Decision | Next]
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,12 @@ class Places:
     def known(self) -> Layout | None:
         return self.layout or self.last
 
+    def planned(self, facts: RunFacts) -> tuple[str, ...]:
+        """The nodes of the step; empty if srun chooses them."""
+        if (layout := self.known) is not None:
+            return layout.nodes
+        return facts.nodes if facts.width == len(facts.nodes) else ()
+
     @property
     def lent(self) -> Mapping[str, int]:
         """node of the step -> the donor job that lends it."""

@@ -15,9 +15,8 @@ from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.rungs import Rungs
-from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import SIGTERM, Run
-from ftslurm.policies.judge.then import Afterwards, ThenDecide, ThenFinish, ThenLaunch, ThenStepStays
+from ftslurm.policies.judge.then import Afterwards, Answer, Settled, ThenDecide, ThenEnd, ThenFinish, ThenLaunch, ThenStepStays
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
@@ -26,42 +25,42 @@ STOPPED_STATUS = 128 + SIGTERM
 
 
 class Interrupting:
-    def __init__(self, run: Run, ending: Ending, replacing: Replacing, rungs: Rungs, settling: Settling) -> None:
-        self.run, self.ending, self.replacing, self.rungs, self.settling = run, ending, replacing, rungs, settling
+    def __init__(self, run: Run, ending: Ending, replacing: Replacing, rungs: Rungs) -> None:
+        self.run, self.ending, self.replacing, self.rungs = run, ending, replacing, rungs
 
-    def break_off(self, what: str, now: Now) -> list[Decision]:
+    def break_off(self, what: str, now: Now) -> Answer:
         """End the job. what: whose request it is."""
         return _STOP[self.run.phase](self, what, now)
 
-    def _stop_launch(self, what: str, now: Now) -> list[Decision]:
+    def _stop_launch(self, what: str, now: Now) -> Answer:
         if self.run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no step runs
-            return self.ending.finish(what, STOPPED_STATUS, now, Outcome.STOPPED)
+            return [ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
         return self.ending.kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)), now)
 
-    def _stop_running(self, what: str, now: Now) -> list[Decision]:
+    def _stop_running(self, what: str, now: Now) -> Answer:
         self.run.signal.means(Meaning.STOPPED)
-        return self.settling.begin_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED), now)
+        return [Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED)]
 
-    def _stop_settling(self, what: str, now: Now) -> list[Decision]:
+    def _stop_settling(self, what: str, now: Now) -> Answer:
         self.run.signal.means(Meaning.STOPPED)
         self.run.set_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED))
         self.run.timers.keep(Timer.STOP)  # other answers no longer matter
-        return self.settling.settle(now)
+        return [Settled()]
 
-    def _stop_healing(self, what: str, now: Now) -> list[Decision]:
-        return self.ending.give_up(what, STOPPED_STATUS, now, Outcome.STOPPED)
+    def _stop_healing(self, what: str, now: Now) -> Answer:
+        return [ThenEnd(what, STOPPED_STATUS, Outcome.STOPPED)]
 
-    def _stop_replacing(self, what: str, now: Now) -> list[Decision]:
-        return [*self._drop_search(what, now), *self.ending.finish(what, STOPPED_STATUS, now, Outcome.STOPPED)]
+    def _stop_replacing(self, what: str, now: Now) -> Answer:
+        return [*self._drop_search(what, now), ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
 
-    def _stop_ending(self, what: str, now: Now) -> list[Decision]:
+    def _stop_ending(self, what: str, now: Now) -> Answer:
         """End while the step ends, without what was to follow: nobody must find that open in the ledger and finish it."""
         dropped = self._drop_search(what, now) or self._drop_decision(what, now)
         self.run.end.follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)))
         return [*dropped, *(self.ending.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else [])]
 
-    def _stop_requeueing(self, what: str, now: Now) -> list[Decision]:
-        return [*self._drop_decision(what, now), *self.ending.finish(what, STOPPED_STATUS, now, Outcome.STOPPED)]
+    def _stop_requeueing(self, what: str, now: Now) -> Answer:
+        return [*self._drop_decision(what, now), ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
 
     def _drop_search(self, why: str, now: Now) -> list[Decision]:
         """Drop the search for other nodes; the decision that asked for it is cancelled."""
@@ -78,15 +77,15 @@ class Interrupting:
         known = decided is not None and (decided.rung in SWAPS or (open_ is not None and open_.id == decided.id))
         return [self.run.note(rec.CarriedOut(now.unix, decided.id, False, why))] if known and decided is not None else []
 
-    def enter_request(self, trouble: Trouble, now: Now) -> list[Decision]:
+    def enter_request(self, trouble: Trouble, now: Now) -> Answer:
         """Go to where a request is carried out, from any phase."""
         if self.run.phase is Phase.RUNNING:
-            return self.settling.begin_trouble(trouble, now)
+            return [trouble]
         dropped: list[Decision] = []
         if self.run.phase is Phase.LAUNCHING:
             self.run.new_attempt().none_begun()
             self.run.attempt.step_end.none(self.run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS))
-            return self.settling.begin_trouble(trouble, now)
+            return [trouble]
         if self.run.phase is Phase.REPLACING:
             dropped = self._drop_search(trouble.what, now)
             if not self.run.attempt.ranks:  # before the first start
@@ -101,9 +100,9 @@ class Interrupting:
         self.run.timers.keep(*([Timer.STOP] if self.run.phase is Phase.SETTLING else []))
         self.run.attempt.devices.call_off()
         self.run.enter(Phase.SETTLING)
-        return [*dropped, *self.settling.settle(now)]
+        return [*dropped, Settled()]
 
-    def start_again(self, back: Choice, trouble: Trouble, s: Situation, now: Now) -> list[Decision]:
+    def start_again(self, back: Choice, trouble: Trouble, s: Situation, now: Now) -> Answer:
         """Start the stopped ranks again where they were, unless something has happened there meanwhile."""
         bad = {
             **self.run.attempt.stuck_nodes(self.run.tasks),
@@ -113,14 +112,14 @@ class Interrupting:
             self.run.set_trouble(
                 Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)
             )  # nothing may start beside that: the ladder is asked
-            return self.settling.decide(now)
+            return [ThenDecide()]
         decided = self.rungs.record_decision(back, s, now)
         if self.run.attempt.step_end.gone or self.run.attempt.lost:
             return [decided, *self.ending.end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
         return [decided, *self.rungs.restart(now)]
 
 
-_STOP: Mapping[Phase, Callable[[Interrupting, str, Now], list[Decision]]] = {
+_STOP: Mapping[Phase, Callable[[Interrupting, str, Now], Answer]] = {
     Phase.LAUNCHING: Interrupting._stop_launch,
     Phase.RUNNING: Interrupting._stop_running,
     Phase.SETTLING: Interrupting._stop_settling,

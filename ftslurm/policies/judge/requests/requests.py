@@ -21,17 +21,14 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.ending import Ending
-from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.parts.requests import reply_to
 from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.requests.answers import Answers, asked_by
 from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS, Interrupting
 from ftslurm.policies.judge.rungs import Rungs
-from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import Run
-from ftslurm.policies.judge.then import ThenRequeue
+from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenEnd, ThenRequeue
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -40,14 +37,10 @@ NODE_NAME_MAX = 64
 
 
 class Requests:
-    def __init__(
-        self, run: Run, ending: Ending, rungs: Rungs, settling: Settling, launching: Launching, interrupting: Interrupting,
-        answers: Answers,
-    ) -> None:  # fmt: skip
-        self.run, self.ending, self.rungs, self.settling = run, ending, rungs, settling
-        self.launching, self.interrupting, self.answers = launching, interrupting, answers
+    def __init__(self, run: Run, rungs: Rungs, interrupting: Interrupting, answers: Answers) -> None:
+        self.run, self.rungs, self.interrupting, self.answers = run, rungs, interrupting, answers
 
-    def on_control_asked(self, event: ev.ControlAsked, now: Now) -> list[Decision]:
+    def on_control_asked(self, event: ev.ControlAsked, now: Now) -> Answer:
         asked = event.request
         if self.run.history.control.get(asked.number) is None:
             self.run.take_in(asked)
@@ -75,7 +68,7 @@ class Requests:
 
     # --- what ends ranks
 
-    def _act(self, request: Request, now: Now) -> list[Decision]:
+    def _act(self, request: Request, now: Now) -> Answer:
         """Carry the request out now, or when its checkpoints have been written."""
         asked = request.asked
         if bad := [node for node in asked.nodes if not _is_node_name(node)]:
@@ -100,7 +93,13 @@ class Requests:
             self.run.requests.due_at(request.number, now.mono + max(0.0, request.asked.until - now.unix))
         return self.run.requests.checkpoints.watch(self.run.history) if request.asked.checkpoints else []
 
-    def _act_now(self, request: Request, now: Now) -> list[Decision]:
+    def act_later(self, request: Request, now: Now) -> Answer:
+        """Carry out a request whose time has come, unless it was answered meanwhile."""
+        known = self.run.history.control.get(request.number)
+        waits = known is not None and known.state in (State.OPEN, State.TAKEN) and self.run.phase is not Phase.FINISHED
+        return self._act_now(request, now) if waits else []
+
+    def _act_now(self, request: Request, now: Now) -> Answer:
         if ban := self._forbidden(request):
             return self.answers.refuse(request, ban, now)
         return _ACT[request.asked.verb](self, request, now)
@@ -116,7 +115,7 @@ class Requests:
 
     # --- stop
 
-    def _stop(self, request: Request, now: Now) -> list[Decision]:
+    def _stop(self, request: Request, now: Now) -> Answer:
         """Stop the job gracefully, as a Ctrl-C does: ranks get the grace, waits end, no rung is asked."""
         what = f"{STOPPED} {request.number} of {asked_by(request)}"
         if self.run.phase is Phase.REQUEUEING and Timer.REQUEUE not in self.run.timers:
@@ -128,7 +127,7 @@ class Requests:
 
     # --- restart
 
-    def _restart(self, request: Request, now: Now) -> list[Decision]:
+    def _restart(self, request: Request, now: Now) -> Answer:
         if self.run.phase is Phase.ENDING and not self.run.end.after.another_try:
             return self.answers.refuse(request, "the job is ending", now)
         if self.run.phase is not Phase.RUNNING:
@@ -138,11 +137,11 @@ class Requests:
             return self.answers.refuse(request, f"the ranks cannot be restarted in place: {why}", now)
         taken = self.answers.agree(request, "the ranks are restarted in place", now, done=True)
         self.run.requests.carry_out(request.number)
-        return [*taken, *self.settling.begin_trouble(trouble, now)]
+        return [*taken, trouble]
 
     # --- requeue
 
-    def _requeue(self, request: Request, now: Now) -> list[Decision]:
+    def _requeue(self, request: Request, now: Now) -> Answer:
         asked = request.asked
         if asked.schedule < self.run.facts.schedule and not request.waits and not self._are_here(asked.nodes):
             return self.answers.agree(request, "the job has been requeued since", now, done=True)
@@ -177,36 +176,27 @@ class Requests:
         self.run.requests.consider_later(request.number)
         return [] if Timer.ASK in self.run.timers else [self.run.ask_slurm(now)]
 
-    def _consider(self, now: Now) -> list[Decision]:
+    def _consider(self, now: Now) -> Answer:
         """Decide on the requests that waited for Slurm: it has answered, if only that it cannot."""
         asked = self.run.requests.take_to_consider()
-        found: list[Decision] = []
-        for request in [self.run.history.control.get(number) for number in asked]:
-            if request is not None and request.state in (State.OPEN, State.TAKEN):
-                found += self._act_now(request, now)
-        return found
-
-    def decide_again(self, now: Now) -> list[Decision]:
-        self.run.enter(Phase.SETTLING)
-        self.run.timers.stop_all()
-        return self.settling.settle(now)
+        return [ThenAct(request) for number in asked if (request := self.run.history.control.get(number))]
 
     # --- leave a node
 
-    def _exclude(self, request: Request, now: Now) -> list[Decision]:
+    def _exclude(self, request: Request, now: Now) -> Answer:
         """Leave the node: at once if ranks run on it and the job can continue without it; otherwise from the next start on."""
         here = [node for node in request.asked.nodes if node in self.run.step_nodes()]
         running = self.run.phase is Phase.RUNNING
         if request.asked.later or not here or not running:
             if self.run.phase is Phase.REQUEUEING:
                 return []  # Slurm's list is fixed now: the job's next ftrun takes the request
-            planned = {*here} if running else {*(self.launching.planned_nodes() or self.run.facts.nodes)}
+            planned = {*here} if running else {*(self.run.places.planned(self.run.facts) or self.run.facts.nodes)}
             then = "the ranks leave it when they run" if planned & {*request.asked.nodes} and not request.asked.later else ""
             text = then or "the job does not run there from its next start on"
             return self.answers.agree(request, text, now, done=not then)
         return self._leave(request, here, now)
 
-    def _leave(self, request: Request, here: list[str], now: Now) -> list[Decision]:
+    def _leave(self, request: Request, here: list[str], now: Now) -> Answer:
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
         out = dict.fromkeys(here, f"excluded by {request.who} (request {request.number})")
         s = self.run.situation(trouble, now, replace(self.run.attempt, nodes=replace(self.run.attempt.nodes, asked_out=out)))
@@ -221,9 +211,9 @@ class Requests:
         self.run.attempt.nodes.ask_out(out)
         taken = self.answers.agree(request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
         self.run.requests.carry_out(0)
-        return [*taken, *self.settling.begin_trouble(trouble, now)]
+        return [*taken, trouble]
 
-    def _leave_late(self, now: Now) -> list[Decision]:
+    def leave_late(self, now: Now) -> Answer:
         """Ranks run again: leave the nodes whose exclusion people asked for meanwhile."""
         for request in self.run.history.control.to_come:
             if request.asked.verb == ctl.EXCLUDE and not request.waits and self.run.phase is Phase.RUNNING:
@@ -235,9 +225,9 @@ class Requests:
 
     # --- the ranks have been stopped: carry out the request
 
-    def carry_out(self, trouble: Trouble, now: Now) -> list[Decision]:
+    def carry_out(self, trouble: Trouble, now: Now) -> Answer:
         if self.run.signal.meaning is Meaning.STOPPED:
-            return self.ending.give_up(trouble.what, self._stopped_status(), now, Outcome.STOPPED)
+            return [ThenEnd(trouble.what, self._stopped_status(), Outcome.STOPPED)]
         number = self.run.requests.take_in_hand()
         s = self.run.situation(trouble, now)
         request = self.run.history.control.get(number)
@@ -261,28 +251,28 @@ class Requests:
 
     # --- checkpoints
 
-    def on_checkpoint_made(self, event: ev.CheckpointMade, now: Now) -> list[Decision]:
+    def on_checkpoint_made(self, event: ev.CheckpointMade, now: Now) -> Answer:
         return self._note_checkpoint("file", event.path, event.pattern, now)
 
-    def on_checkpoint_told(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+    def on_checkpoint_told(self, event: ev.ProgramSaid, now: Now) -> Answer:
         """A rank reports a checkpoint. Each rank may report its part: all are complete when no other follows for a while, or a
         rank reports the next one.
         """
         if not self.run.is_current(event):
             return []
         said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
-        before: list[Decision] = [] if self.run.history.progress.checkpoints_told else [self.run.note(said)]
+        before: list[Decision | Next] = [] if self.run.history.progress.checkpoints_told else [self.run.note(said)]
         if self.run.requests.checkpoints.has_told(event.rank):
             before += self._note_told_checkpoint(now)
         self.run.requests.checkpoints.told(event.rank, now.mono)
         return before
 
-    def _note_told_checkpoint(self, now: Now) -> list[Decision]:
+    def _note_told_checkpoint(self, now: Now) -> Answer:
         told = self.run.requests.checkpoints.take_told()
         return self._note_checkpoint("program", told, "", now) if told else []
 
-    def _note_checkpoint(self, sign: str, where: str, pattern: str, now: Now) -> list[Decision]:
-        found: list[Decision] = []
+    def _note_checkpoint(self, sign: str, where: str, pattern: str, now: Now) -> Answer:
+        found: list[Decision | Next] = []
         for request in self.run.history.control.to_come:
             left = self.run.requests.checkpoints.left(request, pattern, self.run.history, now.unix)
             if left is None:
@@ -291,53 +281,46 @@ class Requests:
                 self.run.note(rec.CheckpointSeen(now.unix, self.answers.attempt_number, request.number, sign, where[:500], left))
             )
             if not left and request.number not in self.run.requests.to_consider:
-                found += self._act_now(request, now)
+                found.append(ThenAct(request))
         return found
 
     # --- around every event
 
-    def before(self, event: ev.Event, now: Now) -> list[Decision]:
+    def before(self, event: ev.Event, now: Now) -> Answer:
         """Before an event: decide the requests that wait for Slurm's answer, before other groups use the event."""
         if not (self.run.requests.to_consider and isinstance(event, ev.SlurmAnswered)):
             return []
         self.run.take_answer(event, now)
         return self._consider(now)
 
-    def after(self, event: ev.Event, before: Phase, now: Now) -> list[Decision]:
-        if self.run.phase is Phase.FINISHED:
-            return []
-        found: list[Decision] = []
+    def after(self, event: ev.Event, now: Now) -> Answer:
+        """After an event: carry out what is due by now."""
         if isinstance(event, ev.Begun):
-            found += self._resume(now)
-        elif isinstance(event, ev.TimePassed):
-            found += self._act_on_due(now)
-        if self.run.phase is Phase.RUNNING and before is not Phase.RUNNING:
-            found += self._leave_late(now)
-        return [
-            *found,
-            *(self.run.requests.checkpoints.watch(self.run.history) if self.run.requests.checkpoints.patterns else []),
-        ]
+            return self._resume(now)
+        return self._act_on_due(now) if isinstance(event, ev.TimePassed) else []
 
-    def _act_on_due(self, now: Now) -> list[Decision]:
-        found: list[Decision] = []
+    def watch_checkpoints(self) -> list[Decision]:
+        checkpoints = self.run.requests.checkpoints
+        return checkpoints.watch(self.run.history) if checkpoints.patterns else []
+
+    def _act_on_due(self, now: Now) -> Answer:
+        found: list[Decision | Next] = []
         if self.run.requests.checkpoints.has_settled(now.mono):
             found += self._note_told_checkpoint(now)
         for number in self.run.requests.take_due(now.mono):
             request = self.run.history.control.get(number)
-            if request is not None and request.state is State.TAKEN and self.run.phase is not Phase.FINISHED:
-                found += self._act_now(request, now)
+            if request is not None and request.state is State.TAKEN:
+                found.append(ThenAct(request))
         return found
 
-    def _resume(self, now: Now) -> list[Decision]:
+    def _resume(self, now: Now) -> Answer:
         """Continue what an earlier ftrun has accepted and not carried out."""
-        found: list[Decision] = []
+        found: list[Decision | Next] = []
         for request in self.run.history.control.to_come:
-            if self.run.phase is Phase.FINISHED:
-                break
             if request.waits:
                 found += self._await(request, now)
             elif request.asked.verb != ctl.EXCLUDE:
-                found += self._act_now(request, now)
+                found.append(ThenAct(request))
         return found
 
 
@@ -367,7 +350,7 @@ def _as_excluded(s: Situation, nodes: tuple[str, ...]) -> Mapping[int, Request]:
     return {last + 1: Request(asked, State.DONE, order=1 << 30)}
 
 
-_Take = Callable[[Requests, Request, Now], list[Decision]]
+_Take = Callable[[Requests, Request, Now], Answer]
 _TAKE: Mapping[str, _Take] = {
     ctl.STOP: Requests._act,
     ctl.RESTART: Requests._act,
