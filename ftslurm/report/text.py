@@ -52,8 +52,8 @@ def print_status(console: Console, view: Status, now: float) -> None:
     print_facts(console, facts, 2)
     if view.card is not None:
         console.print()
-        typed = view.card.next == f"ftslurm status {view.job}"  # just now
-        print_card(console, replace(view.card, next="") if typed else view.card)
+        told = view.card.next == f"ftslurm status {view.job}" or bool(wait and wait.helps)  # typed just now; stands above
+        print_card(console, replace(view.card, next="") if told else view.card)
 
 
 UNSEEN = "a replica that hangs while others get on, endless computing, a rank slower by less than a third"

@@ -270,6 +270,9 @@ def test_a_node_that_two_jobs_left_is_suspect_to_the_third(
         third = stage.tell(Plan(rank="[ $MA_SCHEDULE_CNT = 1 ] && exit 3; exit 0", env=shared), "third")
         assert third.ended("COMPLETED")["ExcNodeList"] == "n1"
         assert "node n1 is suspect" in third.output() and "is requeued without n1" in third.output()
-        assert len(third.json("nodes")[0]["jobs"]) == 2 and "suspect" in third.ftslurm("nodes")
+        # An administrator's walk: one command to the cause and to what mends it, one to let the node in again.
+        cause = third.ftslurm("nodes")
+        assert "suspect" in cause and "80E18402" in cause and "replace the device" in cause, cause
+        assert len(third.json("nodes")[0]["jobs"]) == 2
         third.ftslurm("nodes", "--clear", "n1")
         assert third.ftslurm("nodes") == ""

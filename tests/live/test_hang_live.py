@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -193,9 +194,11 @@ def test_unasked_a_hang_that_is_certain_is_shown_at_once_and_answered_at_its_lim
 
 @story(rank='[ "$MA_PROC_START_CNT" = 1 ] || exit 0; exec sleep 100', ft="--ft-set hang.sample_time=2s", env=SHORT)
 def test_the_command_that_the_card_of_an_unanswered_hang_names_restarts_the_ranks_in_place(told: Story) -> None:
-    command = f"control {told.id} restart"
-    told.wait_for(lambda: f"ftslurm {command}" in told.output(), "the card", END_TIMEOUT_S)
-    assert "no rank is named from within" in told.output()
-    told.ftslurm(*command.split())
+    """A user's walk: one command to the cause (`status`), one to the cure, which stands there."""
+    told.wait_for(lambda: "seems to hang" in told.output(), "the card", END_TIMEOUT_S)
+    cause = told.ftslurm("status", str(told.id))
+    assert "hanging" in cause and "no rank is named from within" in cause
+    (cure,) = re.findall(r"`ftslurm (control \d+ restart)`", cause)
+    told.ftslurm(*cure.split())
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ QUICK_LEASE = f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence={SILENCE
 @pytest.mark.slurms
 @pytest.mark.timeout(400)
 def test_a_frozen_node_is_left_and_nothing_of_it_runs_again_when_it_is_back(job_path: tuple[Path, ...]) -> None:
+    """The walk of who is on call after a power cut: one command to the cause (`status`), one to the cure, which stands there."""
     plan = Plan(nodes=2, rank=BEATS, files={"beat.sh": BEAT}, ft=QUICK_LEASE)
     with booted(nodes=3) as own, new_stage(own, job_path) as stage:
         told = stage.tell(plan, "frozen")
@@ -39,7 +41,10 @@ def test_a_frozen_node_is_left_and_nothing_of_it_runs_again_when_it_is_back(job_
             told.wait_for(lambda: told.job()["ExcNodeList"] == frozen, "the requeue without it", LEASE_S + 100.0)
             requeued_s = time.time() - frozen_at
             # Slurm keeps the job until the node has cleaned up or is down, which it finds out itself after SlurmdTimeout.
-            own.answer(["scontrol", "update", f"NodeName={frozen}", "State=DOWN", "Reason=frozen"], user=admin())
+            cause = told.ftslurm("status", str(told.id))
+            assert f"requeued without {frozen}" in cause and f"no message from {frozen}" in cause, cause
+            (cure,) = re.findall(r"next +(scontrol update .*?)  \(an administrator\)", cause)
+            own.answer(cure.split(), user=admin())
             told.wait_for(lambda: starts_now(told), "the job to run again", 90.0)
             told.wait_for(lambda: {beat.rank for beat in beats(told.folder) if beat.attempt == 2} == {0, 1}, "attempt 2 to write")
         finally:

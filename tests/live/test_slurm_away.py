@@ -120,6 +120,9 @@ def test_a_requeue_waits_for_slurmctld_and_says_so(own_stage: Stage, away: objec
         told.allow("away")
         says(told, "Slurm does not answer: ")
         assert "(slurm.patience) to decide what to do" in told.output()
+        if away is killed:  # the walk of who is on call: one command to the cause, and the cure stands there
+            cause = told.ftslurm("status", str(told.id))
+            assert "waiting for slurmctld, to decide what to do, until" in cause and "systemctl start slurmctld" in cause, cause
         time.sleep(8.0)  # more than one question
         assert told.output().count("ftrun waits up to") == 1
     assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "1"
