@@ -42,8 +42,11 @@ def read_calls(places: Iterable[Place], programs: Iterable[str], argv: Sequence[
     programs: the names under which ftrun may be called. argv: what was called, which tells several calls of a script apart.
     """
     names = frozenset(programs)
-    read = Call()
+    read, before = Call(), None
     for place in places:
+        if before is not None and (place.text, place.name) == (before.text, before.name):
+            continue  # one is a subshell of the other, and the status was followed through the whole script
+        before = place
         read = _read(place, names, argv)
         if read.reading is not Reading.FAILURE or not read.ends:
             return read

@@ -7,6 +7,7 @@ import pytest
 from ftslurm.launchers.script_place import Place, read_calls
 from ftslurm.model.job import Reading
 
+SUBSHELLS = b"{ ftrun -n2 a; } | (sort; echo end)\n( set -e; ftrun -n1 b ) && echo well\n"
 HERE = "<here>"
 FAILURE, ANSWER, DOUBT = Reading.FAILURE, Reading.ANSWER, Reading.DOUBT
 
@@ -124,3 +125,10 @@ def test_it_says_where_and_why() -> None:
 
 def test_what_follows_makes_it_not_the_last() -> None:
     assert not read_calls([Place(b"ftrun x\necho on\n")], ["ftrun"], ["ftrun", "x"]).last
+
+
+@pytest.mark.parametrize(("argv", "offset"), [(["-n2", "a"], 36), (["-n1", "b"], len(SUBSHELLS))])
+def test_a_subshell_of_a_script_is_no_caller_of_it(argv: list[str], offset: int) -> None:
+    """Both have the script open; a step in the subshell has the remedies of one that the script ends with."""
+    shells = [Place(SUBSHELLS, offset, "job.sh")] * 2
+    assert read_calls(shells, {"ftrun"}, argv).reading is FAILURE
