@@ -19,6 +19,7 @@ from ftslurm.cli.jobs.logs import logs
 from ftslurm.cli.jobs.report import report
 from ftslurm.cli.jobs.status import history, status
 from ftslurm.cli.jobs.watch import watch
+from ftslurm.cli.others import WORDS
 from ftslurm.cli.output import store
 from ftslurm.cli.simulate import simulate
 from ftslurm.cli.site import doctor, install_hooks, metrics, nodes, notify
@@ -29,6 +30,10 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Group(click.Group):
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        ctx.meta[WORDS] = list(args)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """`ftslurm history 5 | head` is no error. click and rich end with status 1 there."""
         try:

@@ -133,11 +133,15 @@ def _parse(lines: list[bytes]) -> list[Any]:
         return found
 
 
+def summary_of(fields: Any) -> JobSummary | None:
+    """From JSON; None where it is none of this version."""
+    return JobSummary._make(fields) if type(fields) is list and [*map(type, fields)] == _TYPES else None
+
+
 def _is_entry(body: Any) -> bool:
     """Is it an entry as this version writes it?"""
     if type(body) is not list or len(body) != 5 or body[0] != VERSION:
         return False
-    fields = body[4]
-    if fields is not None and not (type(fields) is list and [*map(type, fields)] == _TYPES):
+    if body[4] is not None and summary_of(body[4]) is None:
         return False
     return type(body[1]) is str and type(body[2]) is int and type(body[3]) is int

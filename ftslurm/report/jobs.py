@@ -138,6 +138,17 @@ def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
     return name, job.name, job.state, str(job.attempt), job.nodes, age(now - job.at), what
 
 
+def lines_of_all(jobs: Sequence[tuple[str, JobSummary, float]], now: float, width: int = 0) -> list[str]:
+    """A heading and a line a job of all users: user, job, lost seconds."""
+    several = len({job.cluster for _, job, _ in jobs}) > 1
+    rows: list[tuple[str, ...]] = [("USER", HEADING[0], *HEADING[2:-1], "LOST", HEADING[-1])]
+    for user, job, lost_s in jobs:
+        number, _, *middle, what = cells(job, now, several)
+        rows.append((user, number, *middle, age(lost_s), what))
+    widths = [min(max(len(row[column]) for row in rows), most) for column, most in enumerate((16, *_LIMITS[:1], *_LIMITS[2:], 8))]
+    return [_line(row, widths, width) for row in rows]
+
+
 def _line(row: Sequence[str], widths: Sequence[int], width: int) -> str:
     *cells, what = row
     text = f"{'  '.join([_cut(cell, most, width).ljust(most) for cell, most in zip(cells, widths, strict=True)])}  {what}"

@@ -17,7 +17,7 @@ from ftslurm.model.folds.story import Story
 from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.values import dataclass
-from ftslurm.report.account.parts import Part, spent
+from ftslurm.report.account.parts import LOST, Part, spent
 
 RUNGS = frozenset({*RUNG_NAMES, *REQUEUES, Rung.BY_SLURM}) - {Rung.FAIL}
 CAUSES = frozenset(
@@ -76,6 +76,11 @@ class JobOf:
     user: str
     measures: Measures
     pulse: Pulse | None = None
+
+
+def lost_s(of: Measures) -> float:
+    """Seconds in which a job did not train, or did again what it had done, as far as its ledger knows."""
+    return sum(of.seconds.get(part.name.lower(), 0.0) for part in LOST)
 
 
 def _seconds(records: Sequence[rec.Record], now: float, over: bool) -> Mapping[str, float]:

@@ -88,6 +88,10 @@ class Group:
             return False
         return True
 
+    def printed(self, after: int, most: int = MAX_OUTPUT_BYTES) -> bytes:
+        """What it has printed so far behind `after` bytes. The position of the file itself is its writer's."""
+        return os.pread(self._output.fileno(), most, after)
+
     def end(self, limit: int = MAX_OUTPUT_BYTES) -> CommandResult:
         """Kill what runs of it, and give what it printed: the last `limit` bytes."""
         status = self._process.poll()

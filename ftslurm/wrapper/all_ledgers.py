@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ftslurm.errors import StateError, UsageError
+from ftslurm.ledger.index import summary_of
 from ftslurm.ledger.journal import from_line
 from ftslurm.ledger.store import Store, state_folder
-from ftslurm.model.folds.summary import OVER, summarise
+from ftslurm.model.folds.summary import OVER, JobSummary, summarise
 from ftslurm.model.record import Record
 from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.report.measures import JobOf, from_json, measure
 from ftslurm.system.owner import Owner
-from ftslurm.wrapper.as_user import LEDGERS, LEDGERS_BYTES, MEASURES, PassedOver, asked_of_all, measures_in
+from ftslurm.wrapper.as_user import HAS, JOBS, LEDGERS, LEDGERS_BYTES, MEASURES, PassedOver, asked_of_all, measures_in
 from ftslurm.wrapper.jobs import job_now
 from ftslurm.wrapper.measuring.live import user_name
 
@@ -96,8 +98,7 @@ def jobs_of_all(
     oldest: float, limit: int, passed_over: PassedOver, ledgers: Sequence[str] = ("{home}/.ftslurm",), first_user_id: int = 1000
 ) -> list[JobOf]:
     """The jobs of all users. limit: for each user. Raises: UsageError if the caller is not root."""
-    if os.geteuid() != 0:
-        raise UsageError("only root may read what other users' jobs wrote", hint="leave --all-users out, or use sudo")
+    _root_only()
     found: list[JobOf] = []
     for owner, said in asked_of_all(first_user_id, ledgers, MEASURES, (oldest, limit), LIMIT_S, LIMIT_BYTES, also=(0,)):
         if isinstance(said, StateError):
@@ -105,3 +106,49 @@ def jobs_of_all(
         else:
             found += [JobOf(owner.name, each) for each in from_json(said)[:limit]]
     return found
+
+
+def list_of_all(
+    oldest: float, limit: int, passed_over: PassedOver, ledgers: Sequence[str], first_user_id: int
+) -> list[tuple[str, JobSummary, float]]:  # fmt: skip
+    """User, job and lost seconds of each job of all users. As jobs_of_all."""
+    _root_only()
+    found: list[tuple[str, JobSummary, float]] = []
+    for owner, said in asked_of_all(first_user_id, ledgers, JOBS, (oldest, limit), LIMIT_S, LIMIT_BYTES, also=(0,)):
+        if isinstance(said, StateError):
+            passed_over(f"the ledgers of user {owner.name} cannot be read: {said}")
+        else:
+            found += [(owner.name, *each) for each in _jobs_in(said)[:limit]]
+    return found
+
+
+def who_has(job: str, passed_over: PassedOver, ledgers: Sequence[str], first_user_id: int) -> Owner | None:
+    """The user who has the ledger of the job, of several the one whose was written last. As jobs_of_all."""
+    _root_only()
+    found: list[tuple[int, Owner]] = []
+    for owner, said in asked_of_all(first_user_id, ledgers, HAS, (job,), LIMIT_S, LIMIT_BYTES, also=(0,)):
+        if isinstance(said, StateError):
+            passed_over(f"the ledgers of user {owner.name} cannot be read: {said}")
+        elif re.fullmatch(rb"\d{1,12}", said):
+            found.append((int(said), owner))
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def _root_only() -> None:
+    """Raises: UsageError."""
+    if os.geteuid() != 0:
+        raise UsageError("only root may read what other users' jobs wrote", hint="leave --all-users out, or use sudo")
+
+
+def _jobs_in(said: bytes) -> list[tuple[JobSummary, float]]:
+    """What makes no sense is left out."""
+    try:
+        rows = json.loads(said)
+    except (ValueError, RecursionError):
+        return []
+    good = (
+        [row for row in rows if isinstance(row, list) and row and isinstance(row[0], float | int)]
+        if isinstance(rows, list)
+        else []
+    )
+    return [(job, float(row[0])) for row in good if (job := summary_of(row[1:])) is not None]

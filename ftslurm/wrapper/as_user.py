@@ -9,30 +9,32 @@ Its arguments: a verb, the verb's words, and the state folders.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError, StateError
+from ftslurm.errors import FtslurmError, StateError, UnknownJob
 from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.shared_file import NodeMemory
-from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, ledger_parts
+from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, Store, ledger_parts
 from ftslurm.ledger.untrusted import MAX_BYTES
 from ftslurm.model.folds.node_memory import NodeCleared, Told
 from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
-from ftslurm.report.measures import Measures, measure, to_json
+from ftslurm.report.measures import Measures, lost_s, measure, to_json
 from ftslurm.system.commands import CommandResult, Group
 from ftslurm.system.files import read_private
 from ftslurm.system.owner import Owner, people, start_as
 from ftslurm.wrapper.jobs import with_slurms_word
 from ftslurm.wrapper.reports import ledgers_since
 
-MEASURES, MEMORY, FORGET, LEDGERS = "measures", "memory", "forget", "ledgers"
+MEASURES, MEMORY, FORGET, LEDGERS, JOBS, HAS = "measures", "memory", "forget", "ledgers", "jobs", "has"
 # Bytes of one user's memory of nodes.
 MEMORY_BYTES = 5 << 20
 CLEARED = b"cleared"
@@ -121,18 +123,22 @@ def _may_be(place: Path) -> bool:
 
 def measures_in(folder: Path, oldest: float, limit: int, passed_over: PassedOver) -> list[Measures]:
     """The measures of the latest jobs in the folder. Raises: StateError."""
+    return [found for _, found in _with_measures(folder, oldest, limit, passed_over)]
+
+
+def _with_measures(
+    folder: Path, oldest: float, limit: int, passed_over: PassedOver
+) -> Iterator[tuple[JobSummary, Measures]]:  # fmt: skip
     jobs = Index(folder).all(lambda error: passed_over(str(error)))
     if jobs:
         jobs, _ = with_slurms_word(jobs, folder.stat().st_uid, os.environ)
     wanted = [job for job in jobs if not job.over or job.at >= oldest]
     wanted.sort(key=lambda job: job.at, reverse=True)
-    found = []
     for job in wanted[:limit]:
         try:
-            found.append(_measured(folder, job))
+            yield job, _measured(folder, job)
         except FtslurmError as error:
             passed_over(str(error))
-    return found
 
 
 def _measured(folder: Path, job: JobSummary) -> Measures:
@@ -147,6 +153,23 @@ def _measures(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
         if (place / "jobs").is_dir():
             found += measures_in(place, float(oldest), int(limit), lambda _: None)
     yield to_json(found)
+
+
+def _jobs(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
+    found: list[object] = []
+    for place in map(Path, places):
+        if (place / "jobs").is_dir():
+            several = _with_measures(place, float(oldest), int(limit), lambda _: None)
+            found += [[lost_s(measures), *job] for job, measures in several]
+    yield json.dumps(found).encode()
+
+
+def _has(job: str, *places: str) -> Iterator[bytes]:
+    """When the job's ledger was written last, Unix seconds; empty for a user without."""
+    for place in map(Path, places):
+        with suppress(UnknownJob):
+            yield b"%d" % int(Store(place).find(job)[0].path.stat().st_mtime)
+            return
 
 
 def _memory(*places: str) -> Iterator[bytes]:
@@ -190,7 +213,7 @@ def _ledger(path: Path) -> bytes:
 
 
 _VERBS: dict[str, Callable[..., Iterator[bytes]]] = {
-    MEASURES: _measures, MEMORY: _memory, FORGET: _forget, LEDGERS: _ledgers,
+    JOBS: _jobs, HAS: _has, MEASURES: _measures, MEMORY: _memory, FORGET: _forget, LEDGERS: _ledgers,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from ftslurm.cli import suggestions as complete
+from ftslurm.cli.others import for_users
 from ftslurm.cli.output import NoLedgerHere, find_ledger, latest_job, print_json
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.journal import Contents, Journal
@@ -48,6 +49,7 @@ LAST = "last"
     help="Show the ladder of this job, and the rungs that `ftslurm control JOB hold` skips.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@for_users("what")
 def explain(
     what: tuple[str, ...], last: bool, number: str, policy: str, profile: str, annotations: str, job: str, as_json: bool
 ) -> None:

@@ -11,6 +11,7 @@ from itertools import chain
 import click
 
 from ftslurm.cli import suggestions as complete
+from ftslurm.cli.others import for_users
 from ftslurm.cli.output import find_ledger
 from ftslurm.errors import UsageError
 from ftslurm.model.text import visible
@@ -22,6 +23,7 @@ from ftslurm.model.text import visible
 @click.option("--rank", type=click.IntRange(0), help="Only this rank: from its own file (-o %t), or by srun's --label.")
 @click.option("-f", "--follow", is_flag=True, help="Print new output, too, until the job is over.")
 @click.option("--raw", is_flag=True, help="Print colours and other control characters to a terminal as they are.")
+@for_users("job")
 def logs(job: str, attempt: int | None, rank: int | None, follow: bool, raw: bool) -> None:
     """Print the output of JOB over all its requeues, including what Slurm has overwritten since.
 

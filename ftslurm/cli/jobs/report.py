@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from ftslurm.cli import suggestions as complete
+from ftslurm.cli.others import for_users
 from ftslurm.cli.output import store
 from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible
@@ -38,8 +39,8 @@ SITE = "/etc/ftslurm/hooks.yaml"
     help="Write to this file; its ending selects the format.",
 )
 @click.option("--since", default="", metavar="TIME", help=f"All jobs of this time: 7d, 12h; {USUAL} where no job is named.")
-@click.option("--all-users", is_flag=True, help="As root: jobs of all users.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Default: by the ending of -o, else md.")
+@for_users("job")
 def report(job: tuple[str, ...], place: str, since: str, all_users: bool, form: str | None) -> None:
     """Report what happened to JOB: where its time went, what failed, what was done; -o job.html makes a page with pictures.
 

@@ -13,16 +13,19 @@ from typing import Any, TypeVar
 import click
 
 from ftslurm.cli import suggestions as complete
-from ftslurm.cli.output import find_ledger, print_json, tasks_of, this_job
+from ftslurm.cli.others import for_users
+from ftslurm.cli.output import find_ledger, print_json, site_settings, tasks_of, this_job
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted, visible
-from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, parse_moment, states_named
+from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, lines_of_all, parse_moment, states_named
 from ftslurm.report.view import Status
 
 T = TypeVar("T")
+# Of each user in a list of all users' jobs.
+MOST = 1000
 
 
 @click.command(short_help="Show where JOB stands, or one line for each job.")
@@ -44,9 +47,10 @@ T = TypeVar("T")
 @click.option("--sort", type=click.Choice(sorted(SORTS)), default="last", show_default=True, help="last: those not over first.")
 @click.option("-r", "--reverse", "backwards", is_flag=True, help="Reverse the order.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@for_users("job")
 def status(
     job: str | None, every: bool, since: str, until: str, states: str, names: str, nodes: str, sort: str, backwards: bool,
-    as_json: bool,
+    as_json: bool, all_users: bool,
 ) -> None:  # fmt: skip
     """Show where JOB stands: attempt, rung, counters, excluded nodes, budgets left.
 
@@ -54,7 +58,7 @@ def status(
 
     Without JOB: the job that this runs in, else one line for each job that has a ledger, the latest first.
     """
-    job = job or (None if every or states or names or nodes or until else this_job())
+    job = job or (None if all_users or every or states or names or nodes or until else this_job())
     tasks = tasks_of(job) if job else []
     if job and not tasks:
         return _one(job, as_json)
@@ -67,6 +71,8 @@ def status(
         parse_moment(until, now) if until else 0.0, tuple(filter(None, names.split(","))),
         frozenset(expand(nodes)), backwards, frozenset(tasks),
     )  # fmt: skip
+    if all_users:
+        return _of_all(wanted, now, as_json)
     jobs, silent = all_jobs(folder, os.environ, passed_over=passed_over)
     shown, older = chosen(jobs, wanted)
     if as_json:
@@ -82,6 +88,19 @@ def status(
         click.echo(visible(more), err=True)
     if silent:
         click.echo(f"from the ledgers alone, because Slurm does not answer: {visible(silent)}", err=True)
+
+
+def _of_all(wanted: Wanted, now: float, as_json: bool) -> None:
+    from ftslurm.wrapper.all_ledgers import list_of_all
+
+    site = site_settings()
+    found = list_of_all(wanted.since, MOST, lambda text: passed_over(StateError(text)), site.ledgers, site.first_user_id)
+    rest = {id(job): (user, lost_s) for user, job, lost_s in found}
+    shown = [(rest[id(job)][0], job, rest[id(job)][1]) for job in chosen((job for _, job, _ in found), wanted)[0]]
+    if as_json:
+        return print_json([{"user": user, "lost_s": lost_s, **job._asdict()} for user, job, lost_s in shown])
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    click.echo(visible("\n".join(lines_of_all(shown, now, width)), lines=True))
 
 
 def passed_over(error: StateError) -> None:
@@ -127,6 +146,7 @@ def _when(since: str) -> str:
 @click.option("--since", default="", metavar="TIME",
               help="Without JOB: those that ran since then: 36h, 2026-11-20. Default: since midnight, as sacct.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, with all that ftrun knew.")
+@for_users("jobs")
 def history(jobs: tuple[str, ...], verbose: bool, since: str, as_json: bool) -> None:
     """List the attempts of JOB: nodes, times, what failed and why, the remedy and its cost. Repetitions are folded.
 

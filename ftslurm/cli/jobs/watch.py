@@ -11,6 +11,7 @@ import time
 import click
 
 from ftslurm.cli import suggestions as complete
+from ftslurm.cli.others import for_users
 from ftslurm.cli.output import store
 from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.model.text import visible
@@ -24,6 +25,7 @@ LEDGER_S = 3.0
 @click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--lines", "as_lines", is_flag=True, help="Print one line for each change, as into a pipe.")
 @click.option("--once", is_flag=True, help="Print the view once, and exit.")
+@for_users("job")
 def watch(job: str | None, as_lines: bool, once: bool) -> None:
     """Watch JOB while it runs: its ranks, nodes and devices, what it waits for, what was decided. q quits.
 
