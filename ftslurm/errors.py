@@ -102,3 +102,11 @@ class CalledItself(FtslurmError):
 
 # Not an error: the job has been given back to Slurm and will run again.
 REQUEUED_STATUS = 75  # EX_TEMPFAIL
+
+
+def own_statuses() -> dict[int, str]:
+    """Every exit status of ftrun's and ftslurm's own, and what it means."""
+    found = {REQUEUED_STATUS: "The job has been given back to Slurm and will run again. Not an error."}
+    for kind in [each for each in globals().values() if isinstance(each, type) and issubclass(each, FtslurmError)]:
+        found[kind.exit_status] = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+    return found | {FtslurmError.exit_status: "An error in ftslurm itself. It should not happen: please report it."}

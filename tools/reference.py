@@ -146,14 +146,7 @@ def _listed(value: Any) -> str:
 
 
 def statuses_part() -> str:
-    found = {errors.REQUEUED_STATUS: "The job has been given back to Slurm and will run again. Not an error."}
-    for name, kind in inspect.getmembers(errors, inspect.isclass):
-        if issubclass(kind, errors.FtslurmError) and not name.startswith("_"):
-            what = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-            if kind is errors.FtslurmError:
-                what = "An error in ftslurm itself. It should not happen: please report it."
-            found[kind.exit_status] = plain(what)
-    return table(("status", "meaning"), ([str(status), found[status]] for status in sorted(found)))
+    return table(("status", "meaning"), ([str(status), plain(what)] for status, what in sorted(errors.own_statuses().items())))
 
 
 def variables_part() -> str:

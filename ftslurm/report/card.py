@@ -59,9 +59,11 @@ class Card:
         means = f" ({self.meaning})" if self.meaning else ""
         if len(self.what) <= most < len(self.what) + len(means):
             means = ""
-        what = cut(self.what, max(most // 2, most - len(means)))
+        told = bool(self.what) and not self.meaning and self.what in self.title
+        what = "" if told else cut(self.what, max(most // 2, most - len(means)))
         facts = (
-            ("", self.title), ("what", f"{what}{means}"), ("where", self.where), ("why", self.why), ("again", self.again),
+            ("", self.title), ("what", what and f"{what}{means}"), ("where", self.where), ("why", self.why),
+            ("again", self.again),
             ("done", self.done), ("hint", self.hint), ("log", self.log), ("next", self.next),
         )  # fmt: skip
         return tuple((label, visible(value)) for label, value in facts if value)

@@ -44,7 +44,7 @@ def print_status(console: Console, view: Status, now: float) -> None:
         *_sight(view),
         ("last word", moment(view.at)),
     ]
-    if view.requeue_open:
+    if view.requeue_open and not (wait and wait.helps):  # that wait may be longer
         facts.append(("note", f"a requeue is under way; if it is not done in two minutes: ftslurm requeue --finish {view.job}"))
     if view.damaged:
         facts.append(("note", f"{view.damaged} damaged lines in the ledger were skipped"))

@@ -11,6 +11,7 @@ from ftslurm.catalogs.codebook import CodeBook
 from ftslurm.catalogs.codes import normalise
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
+from ftslurm.errors import own_statuses
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.diagnose import explain
@@ -84,7 +85,8 @@ class Explainer:
 
     def _exit(self, status: int) -> Explained:
         m = self._patterns.exit(status)
-        return of_exit(m.status, m.meaning, m, m.listed, self._sources(m.sources), self._settings)
+        own = own_statuses().get(status, "")
+        return of_exit(m.status, m.meaning, m, m.listed, self._sources(m.sources), self._settings, own)
 
     def _device(self, kind: str, code: str) -> Explained:
         meaning = self._codes.meaning(kind, code, Severity.UNKNOWN)

@@ -235,6 +235,11 @@ def test_nothing_is_said_twice() -> None:
     assert " ".join(told.values()).count("Slurm says DOWN*") == 1
 
 
+def test_what_the_title_says_in_the_same_words_is_not_said_again() -> None:
+    card = Card(1.0, "isolated-requeue", "job 7 is requeued without n2: its slurmd does not answer", "its slurmd does not answer")
+    assert dict(card.rows()).keys() == {""} and "what" in dict(replace(card, meaning="it is off").rows())
+
+
 @pytest.mark.parametrize(("change", "then"), [
     ({"dead": ("n2",)}, "scontrol update nodename=n2 state=down reason=dead  (an administrator, to start at once)"),
     ({"isolate": {"n2": "Slurm says DRAIN"}}, "ftslurm nodes  (what mends the node)"),

@@ -103,7 +103,7 @@ def test_what_words_may_cost_is_told_with_what_takes_it_back() -> None:
 
 def test_a_status_decides_only_where_nothing_else_does() -> None:
     pattern = Pattern("x", "x", ErrorClass.OOM, Retriable.YES, Blame.NO, Role.ROOT, "log", Remedy.RESTART, 0, "x")
-    found = of_exit(137, "SIGKILL", pattern, True, (), Settings())
+    found = of_exit(137, "SIGKILL", pattern, True, (), Settings(), "its own")
     assert found.does[0].what.startswith("look at devices and output first") and rungs(found) == CRASHED
 
 

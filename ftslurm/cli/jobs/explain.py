@@ -56,7 +56,7 @@ def explain(
     """Explain why ftrun decided as it did in JOB: what it knew and from whom, which rungs it passed over and why, which
     settings led to it and where they were set, what it cost, what became of it. JOB is a number, or a ledger file.
 
-    Or explain a word of ftslurm: a setting (stop.grace), a rung, a variable, a state, a hang, a column of `watch`.
+    Or explain a word of ftslurm: a setting (stop.grace), a rung, a variable, a state, a hang, a notice, a column of `watch`.
 
     Or explain what CODE means, whose fault it is and what ftrun does about it. CODE is a fault code (80E01801, Xid 79), an
     exit status (exit 137, SIGSEGV) or a line of output in quotes; - reads lines from stdin. A bare number is a job if there
@@ -167,10 +167,11 @@ def _term(words: tuple[str, ...], resolved: Resolved, as_json: bool) -> bool:
 
 
 def _terms(resolved: Resolved) -> dict[str, Term]:
+    from ftslurm.notify.outbox import KINDS
     from ftslurm.policies.ladder.ladder import rung_words
     from ftslurm.report.explain.terms import terms
 
-    return terms(resolved, rung_words())
+    return terms(resolved, rung_words(), KINDS)
 
 
 def _code(code: tuple[str, ...], resolved: Resolved, as_json: bool, missing: UnknownJob | None) -> None:

@@ -137,13 +137,17 @@ def of_line(
 _KILLED = "the program's, if memory ran out; the kernel log tells"
 
 
-def of_exit(status: int, meaning: str, finding: Finding, listed: bool, sources: tuple[str, ...], settings: Settings) -> Explained:
-    """An exit status, which decides only where neither a device nor the output says more. listed: not by a rule for many."""
+def of_exit(
+    status: int, meaning: str, finding: Finding, listed: bool, sources: tuple[str, ...], settings: Settings, own: str
+) -> Explained:
+    """An exit status, which decides only where neither a device nor the output says more. listed: not by a rule for many. own:
+    what it means where it is ftrun's own."""
     fault = (_KILLED if finding.error_class is ErrorClass.OOM else FAULT[finding.error_class]) + _BLAME[finding.blame]
     does = (Step("", "look at devices and output first; where these say nothing:"), *_again(finding, 0, settings))
     why = f"class {finding.error_class.value}, {_retriable(finding)}"
     code = f"exit {status}"
-    return Explained(code, "exit status", code, meaning, listed, fault, does, why, sources, "", finding.note)
+    note = "; ".join(filter(None, (f"as ftrun's own: {own}" if own else "", finding.note)))
+    return Explained(code, "exit status", code, meaning, listed, fault, does, why, sources, "", note)
 
 
 def unknown(line: str, settings: Settings) -> Explained:

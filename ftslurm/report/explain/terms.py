@@ -77,10 +77,11 @@ class Term:
     facts: tuple[tuple[str, str], ...] = ()
 
 
-def terms(resolved: Resolved, rungs: Mapping[Rung, RungWords]) -> dict[str, Term]:
-    """Every word by its name. rungs: their words (`policies/ladder`)."""
+def terms(resolved: Resolved, rungs: Mapping[Rung, RungWords], notices: Mapping[str, str]) -> dict[str, Term]:
+    """Every word by its name. rungs, notices: their words (`policies/ladder`, `notify`)."""
     listed = [
         *_plain("state of a job", STATES), *_plain("hang", HANGS), *_plain("phase", PHASES), *_plain("column", COLUMNS),
+        *_plain("notice (the setting notify.KIND says to whom)", notices),
         *_settings(resolved), *_rungs(resolved, rungs), *_variables(),
     ]  # fmt: skip
     return {term.name: term for term in listed}
