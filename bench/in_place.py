@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from measure import ROOT, Series, batch, run, shared_folder
 
 RANKS = 8
-FAILURES = 30
+FAILURES, ROUNDS = 10, 3
 FTRUN = f"{Path(sys.executable).parent}/ftrun"
 RANK = ROOT / "bench" / "rank.sh"
 
@@ -27,6 +28,12 @@ def restart_times_s(folder: Path) -> tuple[float, ...]:
             else:
                 starts.setdefault(int(number), []).append(float(at))
     return tuple(max(starts[n + 1]) - at for n, at in sorted(exits.items()) if len(starts.get(n + 1, ())) == RANKS)
+
+
+def measure(env: Mapping[str, str]) -> list[Series]:
+    """In turn."""
+    rounds = [(locally(), on_slurm(env), torchrun()) for _ in range(ROUNDS)]
+    return [replace(same[0], values=tuple(value for one in same for value in one.values)) for same in zip(*rounds, strict=True)]
 
 
 def on_slurm(env: Mapping[str, str]) -> Series:

@@ -23,6 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from measure import Series
+
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.folds.history import History
 from ftslurm.model.rungs import Capability
@@ -418,6 +420,16 @@ def played(ranks: int, words: int) -> dict[str, float]:
             }  # fmt: skip
         finally:
             stage.end()
+
+
+def measure() -> list[Series]:
+    found = []
+    for words in (0, 64 << 10):
+        for what, value in played(1024, words).items():
+            if what not in ("ranks", "words_kb"):
+                what, _, unit = what.rpartition("_") if what.endswith(("_s", "_mb")) else (what, "", "%")
+                found.append(Series(f"1024 ranks, {words >> 10} kB of last words: {what.replace('_', ' ')}", (value,), unit))
+    return found
 
 
 if __name__ == "__main__":

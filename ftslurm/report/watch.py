@@ -209,7 +209,8 @@ def ranks(seen: Seen, node: str = "") -> Sheet:
         if task.rank not in shown and node in ("", task.node):
             rows.append(_rank_row(RankLive(task.rank, task.rank), task, by_node.get(task.node), live, _stuck(seen, task.rank)))
     rows.sort(key=lambda row: row.rank or 0)
-    without = [each for each in live.nodes if each.node not in {task.node for task in live.tasks} and node in ("", each.node)]
+    with_ranks = {task.node for task in live.tasks}
+    without = [each for each in live.nodes if each.node not in with_ranks and node in ("", each.node)]
     return Sheet(heading, (*rows, *(_no_rank_row(each, heading) for each in without)), RIGHT)
 
 
@@ -406,7 +407,8 @@ def _percent(value: float | None) -> str:
 def screen(seen: Seen, width: int, height: int) -> list[str]:
     """All of it as one page of text, as it is printed once or where a terminal can do nothing else."""
     found = [line.text for line in head(seen, width)]
-    sheet = ranks(seen)
+    many = seen.fresh is not None and len(seen.fresh.tasks) > height // 2
+    sheet = nodes(seen) if many else ranks(seen)
     if len(sheet.rows) > height // 2:
         sheet = nodes(seen)
     room = max(3, (height - len(found) - 4) // 2)

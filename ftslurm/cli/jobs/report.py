@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,10 +16,12 @@ from ftslurm.cli.others import for_users
 from ftslurm.cli.output import store
 from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible
-from ftslurm.report.account.job import JobAccount
-from ftslurm.report.account.jobs import JobsAccount
-from ftslurm.report.page.document import Document
 from ftslurm.report.words import day
+
+if TYPE_CHECKING:
+    from ftslurm.report.account.job import JobAccount
+    from ftslurm.report.account.jobs import JobsAccount
+    from ftslurm.report.page.document import Document
 
 FORMATS = ("html", "md", "json")
 # Without a job and without --since.
