@@ -193,7 +193,7 @@ class Job(Orders):
                 sure_at = None if wait or doubtful else sure_at or time.monotonic()
                 found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))
                 if found is not None and found.kind is Kind.UNKNOWN and not found.ranks:
-                    found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/stalls.py)
+                    found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/hang/stalls.py)
                 unsure = sure_at is not None and time.monotonic() - sure_at < CONFIRM_S
                 if found is not None and not unsure and (self.library or time.monotonic() - self.node.progress_at >= quiet_s):
                     return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s, at_work, doubtful)

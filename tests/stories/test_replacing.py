@@ -17,8 +17,8 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.layout import Layout, Share
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
-from ftslurm.policies.judge.parts.search import LOOK_COUNTS_S
 from ftslurm.policies.judge.phases import WhyNot
+from ftslurm.policies.judge.replace.search import LOOK_COUNTS_S
 from ftslurm.policies.judge.state import IDLE_LOOK
 from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, requeueing, tasks_in
 

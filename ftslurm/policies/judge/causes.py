@@ -16,9 +16,9 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.text import how_often
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
-from ftslurm.policies.judge.parts.inquiry import Inquiry
-from ftslurm.policies.judge.parts.progress import iteration_seen, read_at_end
+from ftslurm.policies.judge.inquiry import Inquiry
 from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.requests.progress import iteration_seen, read_at_end
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder.ladder import Cause

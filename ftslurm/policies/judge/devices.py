@@ -1,12 +1,12 @@
 """Devices: agents that start and stop reporting, device faults that appear and clear. A fault stops running ranks only if some
-rung can handle it.
+rung can handle it. Also drills.
 """
 
 from __future__ import annotations
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, DismissAgents, LookAtDevices, Say
+from ftslurm.model.decisions import AnswerDrill, Decision, DismissAgents, DrillDevice, LookAtDevices, Say
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.rungs import Capability, Rung
@@ -16,6 +16,7 @@ from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.node import drill_orders as drills
 
 
 class Devices:
@@ -78,3 +79,31 @@ class Devices:
 
 def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
     return rec.FaultSeen(now.unix, fault.node, fault.device, fault.code, fault.name, fault.fault_class.value, fault.user_induced)
+
+
+# --- drills: faults that a person orders. Each is recorded before it is injected, so that nobody takes it for a real one
+
+
+class Drills:
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_drill_asked(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
+        """Record the ordered fault, then inject it, so that nobody takes it for a real one."""
+        drill = drills.plan(event, self.run.tasks)
+        if drill is None:
+            return [AnswerDrill(event.asker, False, f"there is no {drills.target(event)} in the step that runs")]
+        note = self.run.note(rec.Drilled(now.unix, self.run.attempt.number, event.fault, drill.target, drill.how), vital=True)
+        told = Say(f"drill: {event.fault} on {drill.target} ({drill.how})")
+        said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]
+        if drill.injects:
+            self.run.attempt.drills.append(f"{event.fault} on {drill.target}")
+        if event.fault == "lost-node":
+            self.run.attempt.nodes.drill(event.node)
+        if isinstance(drill.order, DrillDevice) and not self.run.agents.here(event.node):
+            self.run.agents.order_later(drill.order)  # the agent gets the order when it comes up
+            return [*said, *self.run.watch(now)]
+        return [*said, drill.order]
+
+    def refuse_drill(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
+        return [AnswerDrill(event.asker, False, f"the ranks do not run just now (ftrun is {self.run.phase.value})")]

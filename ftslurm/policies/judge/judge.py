@@ -7,26 +7,26 @@ judge does next, so that no group calls one that stands on it. What answers an e
 what its name says at other times as well. Each row names the phases that an answer may lead to: `Run.enter` checks that, and
 docs/ARCHITECTURE.md shows the diagram.
 
-    launching        from the first event until ranks run
-    earlier_steps    ranks of an earlier ftrun that may still run
-    ranks            ranks that exit or are lost; a rank of an async job
-    signals          signals from outside, and their meaning by Slurm
-    devices          agents, and the faults of devices
-    stalls           stalled and slow ranks, by their collectives
-    hang_signs       hangs by other signs, and what follows from any hang
+A concern is a module with its state beside it, or a folder:
+
+    launch/          launching: from the first event until ranks run; earlier_steps: ranks of an earlier ftrun that may still run;
+                     starting: the step and its ranks start; step_launch: what is known of that
+    ranks            ranks that exit or are lost; a rank of an async job (rank_restarts)
+    signals          signals from outside, and their meaning by Slurm (signal_watch)
+    devices          agents, the faults of devices, and drills: faults that a person orders
+    hang/            stalls: stalled and slow ranks, by their collectives; hang_signs: hangs by other signs, and what follows from
+                     any hang; signs: what is known of both
     nodes            silent nodes
-    drills           faults that a person orders
-    requests         what the owner of the job asks for while it runs
-    interrupting     interrupting the job's work for such a request
+    requests/        requests: what the owner of the job asks for while it runs; interrupting: the job's work is broken off for
+                     that; book, progress: what is still to be done, and after which checkpoints
     settling         trouble: stop ranks, collect facts, decide; most of the above leads there
-    causes           what is behind the end of an attempt: asked beside the loop, and recorded when known
+    causes           what is behind the end of an attempt: asked beside the loop, and recorded when known (inquiry)
     rungs            carrying out the decision
-    replacing        other nodes for the slots of bad nodes
-    starting         starting the step and its ranks
+    replace/         replacing: other nodes for the slots of bad nodes; search: of spares and donor jobs; places: where ranks run
     ending           ending the step, and ftrun
-    slurm_away       waiting for a slurmctld that is away, and for the end that the time limit brings
-    state            `Run`: what the judge knows, and what every group needs
-    parts/           the parts of that: each owns its state, and only its own methods change it
+    slurm_away       waiting for a slurmctld that is away (slurm_contact), and for the end that the time limit brings
+    state            `Run`: what the judge knows, and what every group needs. Its parts own their state, and only their own
+                     methods change it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import ALONE, Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import Causes
-from ftslurm.policies.judge.devices import Devices
-from ftslurm.policies.judge.drills import Drills
-from ftslurm.policies.judge.earlier_steps import EarlierSteps
+from ftslurm.policies.judge.devices import Devices, Drills
 from ftslurm.policies.judge.ending import Ending
-from ftslurm.policies.judge.hang_signs import Hangs
-from ftslurm.policies.judge.launching import Launching, budgets
+from ftslurm.policies.judge.hang.hang_signs import Hangs
+from ftslurm.policies.judge.hang.stalls import Stalls
+from ftslurm.policies.judge.launch.earlier_steps import EarlierSteps
+from ftslurm.policies.judge.launch.launching import Launching, budgets
+from ftslurm.policies.judge.launch.starting import Starting
 from ftslurm.policies.judge.nodes import Nodes
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.ranks import Ranks
-from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.replace.replacing import Replacing
 from ftslurm.policies.judge.requests.answers import Answers
 from ftslurm.policies.judge.requests.interrupting import Interrupting
 from ftslurm.policies.judge.requests.requests import Requests
@@ -58,8 +59,6 @@ from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.slurm_away import SlurmAway, TimeLimit
-from ftslurm.policies.judge.stalls import Stalls
-from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import (
     Afterwards,

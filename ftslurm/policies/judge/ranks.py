@@ -19,10 +19,10 @@ from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
 from ftslurm.policies.judge.causes import DIAGNOSIS_S, TOOK_TOO_LONG, Causes
 from ftslurm.policies.judge.ending import lose_step
+from ftslurm.policies.judge.launch.starting import Starting
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.signals import Signals
-from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGKILL, Run
 from ftslurm.policies.judge.then import Answer, ThenEnd
 from ftslurm.policies.ladder.ladder import Alone, Cause, choose

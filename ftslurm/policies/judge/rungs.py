@@ -18,10 +18,10 @@ from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
-from ftslurm.policies.judge.parts.signal import Announced, Meaning
+from ftslurm.policies.judge.launch.starting import Starting
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.replacing import Replacing
-from ftslurm.policies.judge.starting import Starting
+from ftslurm.policies.judge.replace.replacing import Replacing
+from ftslurm.policies.judge.signal_watch import Announced, Meaning
 from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Run
 from ftslurm.policies.judge.then import (
     Afterwards,

@@ -20,9 +20,9 @@ from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import TELL_S, Causes
 from ftslurm.policies.judge.ending import CANCELLED, lose_step, stop_ranks
-from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.rungs import Rungs
+from ftslurm.policies.judge.signal_watch import Meaning
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run
 from ftslurm.policies.judge.then import Answer, ThenEnd, ThenFulfil

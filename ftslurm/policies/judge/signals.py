@@ -14,8 +14,8 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.devices import Devices
 from ftslurm.policies.judge.ending import stop_ranks
-from ftslurm.policies.judge.parts.signal import Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.signal_watch import Announced, Meaning
 from ftslurm.policies.judge.slurm_away import TimeLimit, time_to_save_s
 from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, Run
 from ftslurm.policies.judge.then import Answer, Settled, ThenEnd

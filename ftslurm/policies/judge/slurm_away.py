@@ -17,7 +17,7 @@ from ftslurm.model.folds.summary import AFTER_LIMIT
 from ftslurm.model.record import Waiting
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.parts.signal import Announced
+from ftslurm.policies.judge.signal_watch import Announced
 from ftslurm.policies.judge.state import Run
 
 # Seconds from a failed request to the next one. Each request is itself repeated for `slurm.timeout`.

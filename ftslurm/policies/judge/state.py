@@ -30,16 +30,16 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.judge.parts.ending import RunEnd, SlurmContact
-from ftslurm.policies.judge.parts.hang_signs import HangSigns, intervals
-from ftslurm.policies.judge.parts.inquiry import DeviceView
-from ftslurm.policies.judge.parts.launch import AgentRoster, StepLaunch, Tasks
-from ftslurm.policies.judge.parts.places import Places
-from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
-from ftslurm.policies.judge.parts.requests import RequestBook, WaitTold
-from ftslurm.policies.judge.parts.search import Loans, Spares
-from ftslurm.policies.judge.parts.signal import Announced, Meaning, SignalWatch
+from ftslurm.policies.judge.hang.signs import HangSigns, intervals
+from ftslurm.policies.judge.inquiry import DeviceView
+from ftslurm.policies.judge.launch.step_launch import AgentRoster, StepLaunch, Tasks
 from ftslurm.policies.judge.phases import Phase, RunFacts
+from ftslurm.policies.judge.rank_restarts import RanksAlone
+from ftslurm.policies.judge.replace.places import Places
+from ftslurm.policies.judge.replace.search import Loans, Spares
+from ftslurm.policies.judge.requests.book import RequestBook, WaitTold
+from ftslurm.policies.judge.signal_watch import Announced, Meaning, SignalWatch
+from ftslurm.policies.judge.slurm_contact import RunEnd, SlurmContact
 from ftslurm.policies.ladder.answers import with_call
 from ftslurm.policies.ladder.ladder import Cause, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of

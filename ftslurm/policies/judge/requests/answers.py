@@ -7,8 +7,8 @@ from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
+from ftslurm.policies.judge.launch.starting import Starting
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import Run
 
 

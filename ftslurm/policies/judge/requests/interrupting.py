@@ -11,10 +11,10 @@ from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import SWAPS
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
-from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.replace.replacing import Replacing
 from ftslurm.policies.judge.rungs import Rungs
+from ftslurm.policies.judge.signal_watch import Meaning
 from ftslurm.policies.judge.state import SIGTERM, Run
 from ftslurm.policies.judge.then import Afterwards, Answer, Settled, ThenDecide, ThenEnd, ThenFinish, ThenLaunch, ThenStepStays
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation

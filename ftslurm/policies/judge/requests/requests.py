@@ -21,12 +21,12 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.parts.requests import reply_to
-from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.requests.answers import Answers, asked_by
+from ftslurm.policies.judge.requests.book import reply_to
 from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS, Interrupting
 from ftslurm.policies.judge.rungs import Rungs
+from ftslurm.policies.judge.signal_watch import Meaning
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenEnd, ThenRequeue
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, why_no_requeue

@@ -18,8 +18,8 @@ from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import most_crash_restarts
 from ftslurm.model.timers import Timer
 from ftslurm.policies.environment import counters_env, moved_in, nvrx_env, placed_env, restart_env, torch_env, whole_env
-from ftslurm.policies.judge.parts.signal import Meaning
 from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.signal_watch import Meaning
 from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
 from ftslurm.policies.judge.state import IDLE_LOOK, Run
 from ftslurm.policies.judge.then import Answer, ThenSignal

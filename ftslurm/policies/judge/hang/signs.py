@@ -1,4 +1,4 @@
-"""The signs of hangs: signs outside the ranks, stalls, slow ranks, and exits that do not come."""
+"""What is known of hangs: signs outside the ranks, stalls, slow ranks, and exits that do not come."""
 
 from __future__ import annotations
 

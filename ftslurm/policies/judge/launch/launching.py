@@ -16,14 +16,14 @@ from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.told import told
 from ftslurm.model.settings.tree import Settings, most_crash_restarts
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.earlier_steps import EarlierSteps, beside
 from ftslurm.policies.judge.ending import Ending
-from ftslurm.policies.judge.parts.launch import AGENT_COMES_S
-from ftslurm.policies.judge.parts.progress import read_at_begin
-from ftslurm.policies.judge.parts.signal import Meaning
-from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.launch.earlier_steps import EarlierSteps, beside
+from ftslurm.policies.judge.launch.starting import Starting
+from ftslurm.policies.judge.launch.step_launch import AGENT_COMES_S
+from ftslurm.policies.judge.replace.replacing import Replacing
+from ftslurm.policies.judge.requests.progress import read_at_begin
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
-from ftslurm.policies.judge.starting import Starting
+from ftslurm.policies.judge.signal_watch import Meaning
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
 from ftslurm.policies.judge.then import Afterwards, Answer, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
 from ftslurm.policies.ladder.ladder import Cause

@@ -11,7 +11,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.judge.parts.progress import Checkpoints
+from ftslurm.policies.judge.requests.progress import Checkpoints
 from ftslurm.policies.ladder.ladder import LADDER
 
 

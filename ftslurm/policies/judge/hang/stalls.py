@@ -16,7 +16,7 @@ from ftslurm.model.folds.summary import stuck_words
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.hang.stall_watch import Opinion, levels_from
-from ftslurm.policies.judge.hang_signs import Hangs
+from ftslurm.policies.judge.hang.hang_signs import Hangs
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import LATER_S, Run
 from ftslurm.policies.judge.then import Answer

@@ -11,7 +11,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.replace.replacing import Replacing
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer
 from ftslurm.policies.lease.quorum import longest_s

@@ -21,11 +21,11 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.parts.places import FirstChoice
-from ftslurm.policies.judge.parts.search import Around, ReplacementSearch
-from ftslurm.policies.judge.parts.signal import Meaning
+from ftslurm.policies.judge.launch.starting import Starting
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.starting import Starting
+from ftslurm.policies.judge.replace.places import FirstChoice
+from ftslurm.policies.judge.replace.search import Around, ReplacementSearch
+from ftslurm.policies.judge.signal_watch import Meaning
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
 from ftslurm.policies.judge.then import Answer, Settled, ThenFinish
 from ftslurm.policies.ladder.ladder import Cause

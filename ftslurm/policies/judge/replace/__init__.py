@@ -1,0 +1,1 @@
+"""Where ranks run, and other nodes for the slots of bad ones."""
