@@ -14,9 +14,8 @@ from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
-from ftslurm.policies.judge.launch.step_launch import AGENT_AGAIN_S, AGENT_COMES_S, AGENT_MAX_S
+from ftslurm.policies.judge.launch.step_launch import AGENT_AGAIN_S, AGENT_COMES_S, AGENT_MAX_S, LAUNCHES_AGAIN
 from ftslurm.policies.judge.phases import EarlierRuns
-from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.policies.judge.slurm_contact import FRESH_S
 from tests.stories.replay import (

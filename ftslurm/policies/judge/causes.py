@@ -1,30 +1,31 @@
-"""What is behind the end of an attempt: asked beside the loop, which must answer beats meanwhile, and recorded when known."""
+"""What is behind the end of an attempt, or of one rank: analysed beside the loop, which must answer beats meanwhile; compared
+with all that the job has seen before; recorded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import (
-    Decision,
-    Diagnose,
-    Say,
-    ShowCard,
-    TellOthers,
-)
+from ftslurm.model.decisions import Advise, Decision, Diagnose, Say, ShowCard, TellOthers
 from ftslurm.model.events import Now
 from ftslurm.model.rungs import Capability
 from ftslurm.model.text import how_often
 from ftslurm.model.timers import Timer
-from ftslurm.model.verdict import Verdict, unknown
-from ftslurm.policies.judge.inquiry import Inquiry
+from ftslurm.model.verdict import Blame, RankEnd, Verdict, unknown
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.requests.progress import iteration_seen, read_at_end
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.node_charges import within_budget
-from ftslurm.policies.ladder.situation import Trouble, bad_nodes
-from ftslurm.policies.weigh.contrast import Contrast
+from ftslurm.policies.ladder.situation import Trouble, acting, bad_nodes
+from ftslurm.policies.node.clock import CLOCKS_DIFFER_S
+from ftslurm.policies.weigh.contrast import Contrast, contrast, shown_by, with_contrast
+from ftslurm.policies.weigh.corrections import without_own_view
+from ftslurm.policies.weigh.spread import BEGUN_S, still_on_most
 
 # Seconds from the trouble to the message that tells what is waited for.
 TELL_S = 3.0
@@ -33,6 +34,8 @@ TELL_S = 3.0
 DIAGNOSIS_S = 60.0
 # For reading progress.file: a file system that hangs delays nobody longer.
 PROGRESS_S = 10.0
+# Of the ranks that show an error, at most this many are recorded in the ledger.
+SHOWN_MAX = 64
 TOOK_TOO_LONG = f"the diagnosis did not end within {DIAGNOSIS_S:g} s"
 
 
@@ -75,7 +78,7 @@ class Causes:
             return []
         self.run.attempt.hang.advised = True
         self.run.timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
-        return [self._inquiry().hints()]
+        return [Advise(self.run.attempt.number, self._before_hang(), dict(self.run.attempt.hang.evidence))]
 
     def _ask_verdict(self, now: Now) -> list[Decision]:
         attempt = self.run.attempt
@@ -86,12 +89,26 @@ class Causes:
 
     def question(self, rank: int | None) -> Diagnose:
         """rank: ask for the cause of the end of this rank alone; None: of the attempt."""
-        return self._inquiry(rank).question(
-            self.run.shown_faults(), bad_nodes(self.run.slurm.answer, self.run.attempt, self.run.chosen_nodes())
-        )
+        attempt = self.run.attempt
+        number = attempt.number if rank is None else attempt.latest([rank])
+        faults = acting(self.run.shown_faults(), self.run.history)
+        bad = bad_nodes(self.run.slurm.answer, attempt, self.run.chosen_nodes())
+        ends = attempt.rank_ends(self.run.tasks, rank)
+        return Diagnose(number, ends, faults, bad, attempt.own_words(), self._has_progressed(), rank)
 
-    def _inquiry(self, rank: int | None = None) -> Inquiry:
-        return Inquiry(self.run.attempt, self.run.tasks, self.run.history, self.run.settings, self.run.facts, rank)
+    def _before_hang(self) -> tuple[RankEnd, ...]:
+        """Every rank with what it had printed before it was stopped: later output is no reason for the hang."""
+        ends, hung_at = self.run.attempt.rank_ends(self.run.tasks), self.run.attempt.hang.at
+        if not hung_at:
+            return ends
+        until = hung_at + CLOCKS_DIFFER_S
+        return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
+
+    def _has_progressed(self) -> bool:
+        """Has the job ever made progress?"""
+        program, progress = self.run.attempt.program, self.run.history.progress
+        known = max(program.step, program.saved, progress.furthest) > 0
+        return known or progress.longest_s >= BEGUN_S or progress.made_at > 0
 
     def on_diagnosed(self, event: ev.Diagnosed, now: Now) -> Answer:
         """The answer about the cause; ignored if nobody waits for it any more."""
@@ -122,15 +139,39 @@ class Causes:
 
     def note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
         """Record the verdict. rank: it is about the end of this rank alone."""
-        showing = frozenset(node for node, _, _ in self.run.devices.faults)
-        found = self._inquiry(rank).weigh(verdict, showing, now)
-        self.run.attempt.verdict = found.verdict
-        noted: list[Decision] = [self.run.note(found.record)]
+        verdict = self._corrected(verdict)
+        shown, past, since = shown_by(verdict), self.run.history, now.unix - self.run.settings.same_code_window_s
+        cleared = contrast(verdict.signature, shown, past, since, past.progress.last_step, verdict.error_class)
+        verdict = verdict if cleared is None else with_contrast(verdict, cleared)
+        self.run.attempt.verdict = verdict
+        noted: list[Decision] = [self.run.note(self._verdict_record(verdict, rank, shown, now))]
         begun = self.run.history.crashes.experiment
-        if rank is None and begun is not None and begun.signature == found.verdict.signature:
+        if rank is None and begun is not None and begun.signature == verdict.signature:
             noted += self.weigh_experiment(False, now)
-        cleared = found.cleared
-        return noted if cleared is None else [*noted, *self.reinstate(found.verdict.signature, cleared, now)]
+        return noted if cleared is None else [*noted, *self.reinstate(verdict.signature, cleared, now)]
+
+    def _corrected(self, verdict: Verdict) -> Verdict:
+        """The verdict, less what the job knows better."""
+        past, showing = self.run.history.verdicts, {node for node, _, _ in self.run.devices.faults}
+        verdict = still_on_most(verdict, past.last if past.same_in_a_row else None)
+        return without_own_view(verdict, self.run.facts.env.hidden, self.run.attempt.devices.seen - showing)
+
+    def _verdict_record(self, v: Verdict, rank: int | None, shown: Mapping[int, str], now: Now) -> rec.Diagnosed:
+        """shown: rank -> node, of those that show the error."""
+        attempt = self.run.attempt
+        against = {
+            blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
+            for blame in (Blame.YES, Blame.SUSPECT)
+        }
+        ends = attempt.rank_ends(self.run.tasks, rank)
+        failed = {end.rank: str(end.status) for end in ends if end.status is not None and not end.status.ok and not end.stopped}
+        return rec.Diagnosed(
+            now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
+            against[Blame.YES], against[Blame.SUSPECT], tuple(failed), len(attempt.ranks), v.program, bool(attempt.drills),
+            {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
+            v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
+            failed.get(v.lead.rank, ""), v.because,
+        )  # fmt: skip
 
     def weigh_experiment(self, well: bool, now: Now) -> list[Decision]:
         """Record what came of running without a node: `well`, or the same failure again. Nothing is known if Slurm gave the job

@@ -21,7 +21,6 @@ from ftslurm.model.decisions import (
     Say,
     ShowCard,
     Start,
-    StopRanks,
 )
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
@@ -61,13 +60,6 @@ def is_cancelled(run: Run, event: ev.StepEnded) -> bool:
     ill = any(status.signal != SIGKILL for status in own) or attempt.nodes.gone or run.signal.number
     old_srun = bool(run.history.exclusions.dead) or run.history.requeues.scheduled_by[1] in (Cause.NODE.value, Cause.LOST.value)
     return not ill and not old_srun and run.launch.own_step(run.places.lent) in event.cancelled
-
-
-def stop_ranks(run: Run, grace_s: float) -> StopRanks:
-    """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end."""
-    asked = run.trouble is not None and run.trouble.cause is Cause.WARNING and SIGTERM in run.signal.by_ranks
-    grace_s = 0.0 if run.signal.out_of_patience else grace_s
-    return StopRanks(run.attempt.number, grace_s, run.settings.kill_wait_s, asked)
 
 
 def lose_step(run: Run, event: ev.StepEnded, what: str) -> None:

@@ -13,16 +13,17 @@ A concern is a module with its state beside it, or a folder:
                      starting: the step and its ranks start; step_launch: what is known of that
     ranks            ranks that exit or are lost; a rank of an async job (rank_restarts)
     signals          signals from outside, and their meaning by Slurm (signal_watch)
-    devices          agents, the faults of devices, and drills: faults that a person orders
+    devices          agents, the faults of devices (device_view), and drills: faults that a person orders
     hang/            stalls: stalled and slow ranks, by their collectives; hang_signs: hangs by other signs, and what follows from
                      any hang; signs: what is known of both
     nodes            silent nodes
     requests/        requests: what the owner of the job asks for while it runs; interrupting: the job's work is broken off for
                      that; book, progress: what is still to be done, and after which checkpoints
     settling         trouble: stop ranks, collect facts, decide; most of the above leads there
-    causes           what is behind the end of an attempt: asked beside the loop, and recorded when known (inquiry)
+    causes           what is behind the end of an attempt: asked beside the loop, and recorded when known
     rungs            carrying out the decision
-    replace/         replacing: other nodes for the slots of bad nodes; search: of spares and donor jobs; places: where ranks run
+    replace/         replacing: other nodes for the slots of bad nodes; search: one such
+                     search; places: where ranks run, and the search that goes on
     ending           ending the step, and ftrun
     slurm_away       waiting for a slurmctld that is away (slurm_contact), and for the end that the time limit brings
     state            `Run`: what the judge knows, and what every group needs. Its parts own their state, and only their own
@@ -40,6 +41,7 @@ from ftslurm.model.folds.control import CHECKPOINT
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import ALONE, Settings
 from ftslurm.model.timers import Timer
+from ftslurm.policies.judge import then
 from ftslurm.policies.judge.causes import Causes
 from ftslurm.policies.judge.devices import Devices, Drills
 from ftslurm.policies.judge.ending import Ending
@@ -60,26 +62,7 @@ from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.slurm_away import SlurmAway, TimeLimit
 from ftslurm.policies.judge.state import Run
-from ftslurm.policies.judge.then import (
-    Afterwards,
-    Answer,
-    Next,
-    Settled,
-    ThenAct,
-    ThenAfterWarning,
-    ThenDecide,
-    ThenEnd,
-    ThenFinish,
-    ThenFulfil,
-    ThenHeal,
-    ThenLaunch,
-    ThenLauncherStays,
-    ThenReplace,
-    ThenRequeue,
-    ThenShrink,
-    ThenSignal,
-    ThenStepStays,
-)
+from ftslurm.policies.judge.then import Afterwards, Answer, Next, Settled
 from ftslurm.policies.ladder.situation import Trouble
 
 __all__ = ["TABLE", "Judge", "Phase", "RunFacts", "budgets"]
@@ -99,14 +82,14 @@ class Judge:
         self.replacing = Replacing(run, self.starting)
         self.rungs = Rungs(run, self.ending, self.starting, self.replacing)
         causes = Causes(run)
-        self.settling = Settling(run, slurm_away, self.rungs, causes)
+        self.settling = Settling(run, slurm_away, causes)
         earlier_steps = EarlierSteps(run, self.replacing)
         self.launching = Launching(run, self.ending, self.starting, self.replacing, earlier_steps)
-        interrupting = Interrupting(run, self.ending, self.replacing, self.rungs)
-        self.requests = Requests(run, self.rungs, interrupting, Answers(run, self.starting))
+        interrupting = Interrupting(run, self.ending)
+        self.requests = Requests(run, interrupting, Answers(run, self.starting))
         self.signals = Signals(run, devices, limit)
-        self.ranks = Ranks(run, self.starting, self.rungs, causes, self.signals)
-        self.hangs = Hangs(run, causes, self.ranks)
+        self.ranks = Ranks(run, self.starting, causes, self.signals)
+        self.hangs = Hangs(run, causes)
         others = (devices, limit, causes, earlier_steps, Stalls(run, self.hangs), Nodes(run, self.replacing), Drills(run))
         groups = (self, *vars(self).values(), *others)
         # A row names an answer as its class has it; this is the object that gives it.
@@ -221,43 +204,49 @@ class Judge:
         error = f"no answer within {self.settings.slurm_timeout_s:g} s"
         return [*self.handle(ev.SlurmAnswered(error=error, away=True), now)]
 
-    def _follow(self, then: Next, now: Now) -> Answer:
-        match then:
+    def _follow(self, step: Next, now: Now) -> Answer:
+        match step:
             case Trouble():
-                return self.settling.begin_trouble(then, now)
+                return self.settling.begin_trouble(step, now)
             case Settled():
                 healing = self.phase is Phase.HEALING
                 return self.rungs.settle_healing(now) if healing else self.settling.settle(now)
-            case ThenLaunch():
+            case then.ThenLaunch():
                 return self.starting.launch_step(now)
-            case ThenHeal(faults):
+            case then.ThenHeal(faults):
                 return self.rungs.heal(faults, now)
-            case ThenReplace():
+            case then.ThenReplace():
                 return self.replacing.go_on_without_step(now)
-            case ThenShrink(nodes):
+            case then.ThenShrink(nodes):
                 return self.replacing.shrink(nodes, now)
-            case ThenRequeue():
+            case then.ThenRequeue():
                 return self.ending.hand_over(now)
-            case ThenAfterWarning(trouble):
+            case then.ThenAfterWarning(trouble):
                 return self.rungs.after_warning(trouble, now)
-            case ThenFinish(what, status, outcome):
+            case then.ThenFinish(what, status, outcome):
                 return self.ending.finish(what, status, now, outcome)
-            case ThenDecide():
+            case then.ThenDecide():
                 return self.settling.decide_again(now)
-            case ThenStepStays():
+            case then.ThenStepStays():
                 return self.rungs.give_up_step(now)
-            case ThenLauncherStays():
+            case then.ThenLauncherStays():
                 return self.launching.give_up_launcher(now)
-            case ThenEnd(what, status, outcome):
-                return self.ending.end_step(status, Afterwards(ThenFinish(what, status, outcome)), now)
-            case ThenFulfil(trouble):
+            case then.ThenEnd(what, status, outcome):
+                return self.ending.end_step(status, Afterwards(then.ThenFinish(what, status, outcome)), now)
+            case then.ThenFulfil(trouble):
                 return self.requests.carry_out(trouble, now)
-            case ThenAct(request):
+            case then.ThenAct(request):
                 return self.requests.act_later(request, now)
-            case ThenSignal(event, since):
+            case then.ThenRemedy(choice, situation):
+                return self.rungs.carry_out(choice, situation, now)
+            case then.ThenRestart():
+                return self.rungs.restart(now)
+            case then.ThenFail(rank, trouble):
+                return self.ranks.fail_rank(rank, trouble, now)
+            case then.ThenSignal(event, since):
                 return self.signals.on_earlier_signal(event, since, now)
             case ev.Diagnosed():
-                return self.ranks.on_diagnosed(then, now)
+                return self.ranks.on_diagnosed(step, now)
 
 
 # A deadline that passed this long ago passed while ftrun was suspended; it is no evidence of a hang.

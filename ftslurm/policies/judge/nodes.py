@@ -13,10 +13,9 @@ from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.launch.launching import ABSENT_MOST, AT_A_TIME
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replace.replacing import Replacing
-from ftslurm.policies.judge.state import IDLE_LOOK, Run
+from ftslurm.policies.judge.state import ABSENT_MOST, AT_A_TIME, IDLE_LOOK, Run
 from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble

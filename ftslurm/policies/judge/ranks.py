@@ -21,9 +21,8 @@ from ftslurm.policies.judge.causes import DIAGNOSIS_S, TOOK_TOO_LONG, Causes
 from ftslurm.policies.judge.ending import lose_step
 from ftslurm.policies.judge.launch.starting import Starting
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.signals import Signals
-from ftslurm.policies.judge.state import MARGIN_S, SIGKILL, Run
+from ftslurm.policies.judge.state import MARGIN_S, SIGKILL, Run, record_decision
 from ftslurm.policies.judge.then import Answer, ThenEnd
 from ftslurm.policies.ladder.ladder import Alone, Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
@@ -33,8 +32,8 @@ _OF_THE_RANK = frozenset({Cause.CRASH, Cause.UNSTARTABLE})
 
 
 class Ranks:
-    def __init__(self, run: Run, starting: Starting, rungs: Rungs, causes: Causes, signals: Signals) -> None:
-        self.run, self.starting, self.rungs, self.causes, self.signals = run, starting, rungs, causes, signals
+    def __init__(self, run: Run, starting: Starting, causes: Causes, signals: Signals) -> None:
+        self.run, self.starting, self.causes, self.signals = run, starting, causes, signals
 
     def on_rank_exited(self, event: ev.RankExited, now: Now) -> Answer:
         if not self.run.attempt.exited(event):
@@ -196,7 +195,7 @@ class Ranks:
         if choice.rung != Rung.RANK_RESTART:
             return [trouble]
         self.run.attempt.verdict = None
-        decided: list[Decision] = [self.rungs.record_decision(choice, situation, now), ShowCard()]
+        decided: list[Decision] = [record_decision(self.run, choice, situation, now), ShowCard()]
         wait_s = self.run.alone.start(rank, now.mono)
         if not wait_s:
             return [*decided, *self.starting.start_alone(rank, now)]

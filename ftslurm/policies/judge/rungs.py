@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, ShowCard, TellOthers
+from ftslurm.model.decisions import Decision, HealDevices, Say, ShowCard, TellOthers
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.folds.streaks import AT_LIMIT
@@ -17,25 +17,14 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
+from ftslurm.policies.judge import then
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
 from ftslurm.policies.judge.launch.starting import Starting
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.replace.replacing import Replacing
 from ftslurm.policies.judge.signal_watch import Announced, Meaning
-from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Run
-from ftslurm.policies.judge.then import (
-    Afterwards,
-    Answer,
-    Settled,
-    ThenEnd,
-    ThenFinish,
-    ThenHeal,
-    ThenLaunch,
-    ThenReplace,
-    ThenRequeue,
-    ThenShrink,
-    ThenStepStays,
-)
+from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Run, record_decision
+from ftslurm.policies.judge.then import Afterwards, Answer, Settled
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, let_in, status_of_failure
 from ftslurm.policies.ladder.situation import Trouble, avoidable
 
@@ -47,32 +36,13 @@ class Rungs:
     def carry_out(self, choice: Choice, s: Situation, now: Now) -> Answer:
         return _REMEDIES[choice.remedy](self, choice, s, now)
 
-    def record_decision(
-        self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None,
-        spared: Collection[str] = (),
-    ) -> Remember:  # fmt: skip
-        """The decision as the ledger records it before anything of it is done. avoid: further nodes to exclude, node -> why.
-        spared: nodes that the next scheduling may use all the same.
-        """
-        isolated = {**(avoid or {}), **s.bad} if isolate else {}
-        without = s.experiment if choice.rung in (Rung.NODE_REPLACEMENT, Rung.ISOLATED_REQUEUE) else ""
-        kept_out = {*self.run.kept_out(now), *isolated} - {*spared}
-        decided = rec.Decided(
-            now.unix, f"{self.run.facts.run}-{self.run.history.decisions + 1}", self.run.attempt.number, choice.rung.value,
-            s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
-            tuple(sorted(kept_out | ({without} if without else set()))), choice.cost, s.status,
-            {node: sign for node, sign in s.on_words.items() if node in isolated},
-            tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings, without,
-        )  # fmt: skip
-        return self.run.note_decision(decided)
-
     def _restart_in_place(self, choice: Choice, s: Situation, now: Now) -> Answer:
         said = ShowCard()
-        decided = self.record_decision(choice, s, now)
+        decided = record_decision(self.run, choice, s, now)
         if not s.faults:
             return [decided, said, *self.restart(now)]
         if self.run.attempt.lost:  # nobody has proven that those ranks have ended; the end of the step does
-            return [decided, said, *self.ending.end_step(0, Afterwards(ThenHeal(s.faults), ThenStepStays()), now)]
+            return [decided, said, *self.ending.end_step(0, Afterwards(then.ThenHeal(s.faults), then.ThenStepStays()), now)]
         return [decided, said, *self.heal(s.faults, now)]
 
     def heal(self, faults: Collection[Fault], now: Now) -> list[Decision]:
@@ -130,7 +100,7 @@ class Rungs:
         if event.state not in ENDING_STATES or event.error:
             return []
         outcome = ENDING_STATES[event.state]
-        return [ThenEnd(outcome.words, 128 + (self.run.signal.number or SIGTERM), outcome)]
+        return [then.ThenEnd(outcome.words, 128 + (self.run.signal.number or SIGTERM), outcome)]
 
     def _not_by_shim(self) -> bool:
         """Has the ability to restart in place been lost while devices healed?"""
@@ -139,7 +109,7 @@ class Rungs:
     def restart(self, now: Now) -> Answer:
         if self.run.settings.restart_via == "shim":
             return self.starting.start(now)
-        return self.ending.end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)
+        return self.ending.end_step(0, Afterwards(then.ThenLaunch(), then.ThenStepStays()), now)
 
     def give_up_step(self, now: Now) -> Answer:
         """The old step could not be ended, so nothing may start beside it. A requeue ends it, or the end of the job."""
@@ -152,7 +122,7 @@ class Rungs:
 
     def _drop_swap(self, why: str, now: Now) -> list[Decision]:
         """A replacement that was to begin after the old step fails: it costs no budget."""
-        search = self.replacing.take_search()
+        search = self.run.places.take_search()
         loans = search.drop() if search is not None else []
         if self.run.decided is None or self.run.decided.rung not in SWAPS:
             return loans
@@ -164,12 +134,12 @@ class Rungs:
         if spared:
             why = f"{choice.why}; too few nodes remain without {fold_nodes(spared)}, so the job may run there"
             choice = replace(choice, why=why)
-        decided = self.record_decision(choice, s, now, isolate=True, avoid=avoid, spared=spared)
+        decided = record_decision(self.run, choice, s, now, isolate=True, avoid=avoid, spared=spared)
         assert self.run.decided is not None
-        then = Afterwards(ThenRequeue(self.run.decided.id))
+        after = Afterwards(then.ThenRequeue(self.run.decided.id))
         tell = self._tell(s) if choice.rung == Rung.ISOLATED_REQUEUE else []
         # The job continues, so nothing is said about ranks that were only stopped.
-        return [decided, ShowCard(), *tell, *self.ending.end_step(0, then, now)]
+        return [decided, ShowCard(), *tell, *self.ending.end_step(0, after, now)]
 
     def _tell(self, s: Situation) -> list[Decision]:
         """Tell later jobs about bad nodes: facts only. A text that has cost this job nodes costs no other job any."""
@@ -181,34 +151,29 @@ class Rungs:
         begun = self._swap(choice, s, now)
         assert self.run.places.layout is not None and self.run.decided is not None
         out = {slot: node for slot, node in enumerate(self.run.places.layout.nodes) if node in s.leaving}
-        ended = [] if self.run.attempt.step_end.gone else self.ending.end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now)
+        after = Afterwards(then.ThenReplace(), then.ThenStepStays())
+        ended = [] if self.run.attempt.step_end.gone else self.ending.end_step(0, after, now)
         searched = self.replacing.begin_search(out, self.run.decided.id, now)
-        return [*begun, *searched, *(ended or self.ending.end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now))]
+        return [*begun, *searched, *(ended or self.ending.end_step(0, after, now))]
 
     def _shrink(self, choice: Choice, s: Situation, now: Now) -> Answer:
         begun = self._swap(choice, s, now)
-        return [*begun, *self.ending.end_step(0, Afterwards(ThenShrink(frozenset(s.blamed)), ThenStepStays()), now)]
+        return [*begun, *self.ending.end_step(0, Afterwards(then.ThenShrink(frozenset(s.blamed)), then.ThenStepStays()), now)]
 
     def _swap(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        decided = self.record_decision(choice, s, now, isolate=True)
+        decided = record_decision(self.run, choice, s, now, isolate=True)
         self.run.places.choose(self.replacing.step_layout())
         return [decided, ShowCard(), *self._tell(s)]
 
     def _fail(self, choice: Choice, s: Situation, now: Now) -> Answer:
         status = status_of_failure(s)
-        decided = self.record_decision(choice, replace(s, status=status), now)
-        after, launch = Afterwards(ThenFinish(s.what, status)), self.run.launch
+        decided = record_decision(self.run, choice, replace(s, status=status), now)
+        after, launch = Afterwards(then.ThenFinish(s.what, status)), self.run.launch
         quiet = s.cause is Cause.LAUNCH and launch.failed and not launch.ended  # srun has printed the reason
         # Without ranks nobody could be asked to leave, and srun would wait.
         unasked = s.cause is Cause.LAUNCH and not self.run.attempt.step_end.gone
         end = self.ending.kill_step(after, now) if unasked else self.ending.end_step(status, after, now)
         return [decided, ShowCard(quiet), *end]
-
-    def return_answer(self, s: Situation, now: Now) -> Answer:
-        """The script wants to know the status, so nothing is done but to return it; said once, however often it asks."""
-        first = self.run.history.slots.starts.get((self.run.facts.schedule, self.run.facts.step_key), 0) <= 1
-        said = [Say(f"the status {s.status} is returned: {s.wish.call.words}")] if first else []
-        return [*said, ThenEnd(s.what, s.status)]
 
     def after_warning(self, trouble: Trouble, now: Now) -> Answer:
         """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it, or
@@ -239,8 +204,8 @@ class Rungs:
         enough = self._asked_by()[0] == AT_LIMIT and done >= most
         return f"its time limit was met {done + 1} times (time_limit.resumes {most})" if enough else ""
 
-    def _end_after(self, trouble: Trouble) -> list[ThenEnd]:
-        return [ThenEnd(trouble.what, self._status_after(trouble), trouble.outcome)]
+    def _end_after(self, trouble: Trouble) -> list[then.ThenEnd]:
+        return [then.ThenEnd(trouble.what, self._status_after(trouble), trouble.outcome)]
 
     def _status_after(self, trouble: Trouble) -> int:
         """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""

@@ -8,24 +8,20 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import (
-    Decision,
-    LookAtDevices,
-    Say,
-)
+from ftslurm.model.decisions import Decision, LookAtDevices, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import TELL_S, Causes
-from ftslurm.policies.judge.ending import CANCELLED, lose_step, stop_ranks
+from ftslurm.policies.judge.ending import CANCELLED, lose_step
+from ftslurm.policies.judge.launch.step_launch import LAUNCHES_AGAIN
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.signal_watch import Meaning
 from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
-from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run
-from ftslurm.policies.judge.then import Answer, ThenEnd, ThenFulfil
+from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, stop_ranks
+from ftslurm.policies.judge.then import Answer, ThenAfterWarning, ThenEnd, ThenFulfil, ThenRemedy
 from ftslurm.policies.ladder.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -33,13 +29,11 @@ from ftslurm.policies.ladder.situation import Trouble
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
 # Rungs of which it counts how many nodes fit the job without those that are to blame.
 _MAY_NOT_FIT = frozenset({Rung.ISOLATED_REQUEUE, Rung.FAIL})
-# A step that does not start may have another reason.
-LAUNCHES_AGAIN = 3
 
 
 class Settling:
-    def __init__(self, run: Run, slurm_away: SlurmAway, rungs: Rungs, causes: Causes) -> None:
-        self.run, self.slurm_away, self.rungs, self.causes = run, slurm_away, rungs, causes
+    def __init__(self, run: Run, slurm_away: SlurmAway, causes: Causes) -> None:
+        self.run, self.slurm_away, self.causes = run, slurm_away, causes
 
     def begin_trouble(self, trouble: Trouble, now: Now) -> Answer:
         """Record the trouble, then stop all ranks while devices and Slurm are asked what they know."""
@@ -166,7 +160,7 @@ class Settling:
             return [*ended, ThenEnd(CANCELLED, status)]
         if trouble.cause is Cause.WARNING or self.run.signal.open or self.run.signal.meaning is Meaning.INTERRUPTED:
             waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
-            return [*ended, *(waiting or self.rungs.after_warning(trouble, now))]
+            return [*ended, *waiting] if waiting else [*ended, ThenAfterWarning(trouble)]
         if willed:
             return [*ended, ThenFulfil(trouble)]
         return [*ended, *self._ask_ladder(trouble, now)]
@@ -175,7 +169,7 @@ class Settling:
         """Ask the ladder, once what it looks at is known: what is behind the trouble, and what Slurm knows, where that counts."""
         s = self.run.situation(trouble, now)
         if is_answer(s):
-            return self.rungs.return_answer(s, now)
+            return self._return_answer(s)
         if asked := self.causes.ask_what_is_behind(trouble, now):
             return asked
         choice = choose(s)
@@ -188,7 +182,13 @@ class Settling:
             self.run.attempt.search.settle(again=False)
             s = self.run.situation(trouble, now)
             choice = choose(s)
-        return [self.run.ask_slurm(now)] if _fit_is_unasked(s, choice) else self.rungs.carry_out(choice, s, now)
+        return [self.run.ask_slurm(now)] if _fit_is_unasked(s, choice) else [ThenRemedy(choice, s)]
+
+    def _return_answer(self, s: Situation) -> Answer:
+        """The script wants to know the status, so nothing is done but to return it; said once, however often it asks."""
+        first = self.run.history.slots.starts.get((self.run.facts.schedule, self.run.facts.step_key), 0) <= 1
+        said = [Say(f"the status {s.status} is returned: {s.wish.call.words}")] if first else []
+        return [*said, ThenEnd(s.what, s.status)]
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
         """Ask Slurm again while it is away and its answer could still help."""

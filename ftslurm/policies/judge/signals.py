@@ -13,11 +13,10 @@ from ftslurm.model.outcome import ENDING_STATES, Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.devices import Devices
-from ftslurm.policies.judge.ending import stop_ranks
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.signal_watch import Announced, Meaning
 from ftslurm.policies.judge.slurm_away import TimeLimit, time_to_save_s
-from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, Run
+from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, Run, stop_ranks
 from ftslurm.policies.judge.then import Answer, Settled, ThenEnd
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble

@@ -15,9 +15,9 @@ from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
 from ftslurm.model.folds.summary import AFTER_LIMIT
 from ftslurm.model.record import Waiting
-from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.signal_watch import Announced
+from ftslurm.policies.judge.slurm_contact import TELL_S
 from ftslurm.policies.judge.state import Run
 
 # Seconds from a failed request to the next one. Each request is itself repeated for `slurm.timeout`.
@@ -33,8 +33,6 @@ CHECKPOINTS = 2.0
 ASK_LEAST_S, ASK_MOST_S, ASK_PART = 5.0, 300.0, 0.5
 # From the end of the ranks' time to the limit: they are killed, the step ends, and Slurm takes the requeue.
 REQUEUE_S = 15.0
-# People are told this long before the limit ends a job that does not go on.
-TELL_S = 60.0
 
 
 class SlurmAway:
@@ -113,14 +111,6 @@ class TimeLimit:
         said = f"the time limit ends the job in {in_time(left_s)}: the ranks get {signal_name(number)}, then the job is requeued"
         noted = self.run.note(rec.Signalled(now.unix, signal_name(number), Announced.LIMIT.value))
         return [noted, Say(said), SignalRanks(number)]
-
-
-def look_at_limit_in_s(run: Run, now: Now) -> float | None:
-    """Seconds from the start of ranks to the first question about the limit, None for never."""
-    can = {Capability.ASK, Capability.REQUEUE} <= run.facts.can
-    if run.settings.resumes_itself:
-        return 0.0 if can else None
-    return max(0.0, run.facts.ends_at - now.unix - TELL_S) if can and run.facts.ends_at else None
 
 
 def time_to_save_s(left_s: float) -> float:

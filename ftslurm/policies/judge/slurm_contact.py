@@ -1,44 +1,12 @@
-"""How the step and ftrun end, and what Slurm has said of the job."""
+"""What Slurm has said of the job: its last answer, since when slurmctld is away, and when the time limit is looked at."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.model import events as ev
 from ftslurm.model.events import Now
-from ftslurm.policies.judge.then import Afterwards, ThenDecide, ThenFinish
-
-
-class RunEnd:
-    """after: what follows when the step has ended. status: ftrun's exit status. cleaned: has the configured clean-up been
-    ordered?
-    """
-
-    def __init__(self) -> None:
-        self.after = Afterwards(ThenDecide())
-        self.status = 0
-        self.cleaned = False
-
-    def follow_with(self, after: Afterwards) -> None:
-        self.after = after
-
-    def as_unended(self) -> None:
-        """Switch to what follows if the step cannot be ended."""
-        self.after = self.after.if_unended
-
-    def finish_with(self, status: int) -> None:
-        """If ftrun is to end, then with this status."""
-        if isinstance(then := self.after.then, ThenFinish):
-            self.after = replace(self.after, then=replace(then, status=status))
-
-    def finish(self, status: int) -> None:
-        self.status = status
-
-    def clean_up(self) -> None:
-        self.cleaned = True
-
-
-# --- Slurm's last answer, and since when slurmctld is away
+from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.judge.phases import RunFacts
 
 # How long Slurm's answer about job and nodes counts, seconds.
 ANSWER_COUNTS_S = 10.0
@@ -128,3 +96,17 @@ class SlurmContact:
         """slurmctld has answered. Gives since when ftrun waited for it, None if it did not."""
         since, self.away_since, self._said_at = self.away_since, None, None
         return since
+
+
+# --- the time limit
+
+# People are told this long before the limit ends a job that does not go on.
+TELL_S = 60.0
+
+
+def look_at_limit_in_s(settings: Settings, facts: RunFacts, now: Now) -> float | None:
+    """Seconds from the start of ranks to the first question about the limit, None for never."""
+    can = {Capability.ASK, Capability.REQUEUE} <= facts.can
+    if settings.resumes_itself:
+        return 0.0 if can else None
+    return max(0.0, facts.ends_at - now.unix - TELL_S) if can and facts.ends_at else None

@@ -17,6 +17,7 @@ from ftslurm.model.decisions import (
     Remember,
     Say,
     SetIntervals,
+    StopRanks,
     WatchNodes,
     WatchRanks,
 )
@@ -26,12 +27,12 @@ from ftslurm.model.exits import of_step, signal_name
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Share
-from ftslurm.model.rungs import Capability
+from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.judge.device_view import DeviceView
 from ftslurm.policies.judge.hang.signs import HangSigns, intervals
-from ftslurm.policies.judge.inquiry import DeviceView
 from ftslurm.policies.judge.launch.step_launch import AgentRoster, StepLaunch, Tasks
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.rank_restarts import RanksAlone
@@ -39,9 +40,10 @@ from ftslurm.policies.judge.replace.places import Places
 from ftslurm.policies.judge.replace.search import Loans, Spares
 from ftslurm.policies.judge.requests.book import RequestBook, WaitTold
 from ftslurm.policies.judge.signal_watch import Announced, Meaning, SignalWatch
-from ftslurm.policies.judge.slurm_contact import RunEnd, SlurmContact
+from ftslurm.policies.judge.slurm_contact import SlurmContact
+from ftslurm.policies.judge.then import RunEnd
 from ftslurm.policies.ladder.answers import with_call
-from ftslurm.policies.ladder.ladder import Cause, Situation
+from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
 
@@ -55,6 +57,8 @@ LATER_S = 60.0
 # Times `nodes.silence`: the interval at which nodes without ranks are probed; even several are well below SlurmdTimeout (300 s
 # unless the site changed it, slurm.conf(5)).
 IDLE_LOOK = 4.0
+# Nodes without ranks, or missing in a slow launch, that are probed in one round; and how often in a row one may be unreachable.
+AT_A_TIME, ABSENT_MOST = 8, 2
 
 
 class Run:
@@ -357,3 +361,30 @@ class Run:
         stall_s = st.hang_c4d_timeout_s if self.watches_stalls else 0.0
         steps = {node: self.launch.steps.get(node, self.launch.step) for node in there}
         return [WatchRanks(there, quiet_s, steps, stall_s, self.hangs.calculated)] if there else []
+
+
+def record_decision(
+    run: Run, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None,
+    spared: Collection[str] = (),
+) -> Remember:  # fmt: skip
+    """The decision as the ledger records it before anything of it is done. avoid: further nodes to exclude, node -> why.
+    spared: nodes that the next scheduling may use all the same.
+    """
+    isolated = {**(avoid or {}), **s.bad} if isolate else {}
+    without = s.experiment if choice.rung in (Rung.NODE_REPLACEMENT, Rung.ISOLATED_REQUEUE) else ""
+    kept_out = {*run.kept_out(now), *isolated} - {*spared}
+    decided = rec.Decided(
+        now.unix, f"{run.facts.run}-{run.history.decisions + 1}", run.attempt.number, choice.rung.value,
+        s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
+        tuple(sorted(kept_out | ({without} if without else set()))), choice.cost, s.status,
+        {node: sign for node, sign in s.on_words.items() if node in isolated},
+        tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings, without,
+    )  # fmt: skip
+    return run.note_decision(decided)
+
+
+def stop_ranks(run: Run, grace_s: float) -> StopRanks:
+    """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end."""
+    asked = run.trouble is not None and run.trouble.cause is Cause.WARNING and SIGTERM in run.signal.by_ranks
+    grace_s = 0.0 if run.signal.out_of_patience else grace_s
+    return StopRanks(run.attempt.number, grace_s, run.settings.kill_wait_s, asked)

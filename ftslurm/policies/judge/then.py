@@ -5,6 +5,7 @@ judge.py carries them out. An answer is the decisions of a group; what stands am
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ftslurm.model.decisions import Decision
 from ftslurm.model.devices import Fault
@@ -12,6 +13,7 @@ from ftslurm.model.events import Diagnosed, SignalSeen
 from ftslurm.model.folds.control import Request
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.values import dataclass
+from ftslurm.policies.ladder.ladder import Choice, Situation
 from ftslurm.policies.ladder.situation import Trouble
 
 
@@ -115,6 +117,27 @@ class ThenAct:
 
 
 @dataclass(frozen=True, slots=True)
+class ThenRemedy:
+    """Carry out what the ladder has chosen."""
+
+    choice: Choice
+    situation: Situation
+
+
+@dataclass(frozen=True, slots=True)
+class ThenRestart:
+    """Start the ranks again where they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThenFail:
+    """Stop what this rank has left running, and start it again alone where the job allows that; otherwise its trouble begins."""
+
+    rank: int
+    trouble: Trouble
+
+
+@dataclass(frozen=True, slots=True)
 class ThenSignal:
     """Handle a signal that came while no ranks ran. since: when it came, monotonic seconds."""
 
@@ -128,7 +151,9 @@ class Settled:
 
 
 # Trouble: stop the ranks, collect facts, decide. Diagnosed: handle it as if it came now.
-Next = Then | ThenEnd | ThenFulfil | ThenAct | ThenSignal | Settled | Trouble | Diagnosed
+Next = (
+    Then | ThenEnd | ThenFulfil | ThenAct | ThenRemedy | ThenRestart | ThenFail | ThenSignal | Settled | Trouble | Diagnosed
+)  # fmt: skip
 Answer = Sequence[Decision | Next]
 
 
@@ -149,3 +174,32 @@ class Afterwards:
     @property
     def if_unended(self) -> Afterwards:
         return Afterwards(self.unended) if self.unended is not None else self
+
+
+class RunEnd:
+    """after: what follows when the step has ended. status: ftrun's exit status. cleaned: has the configured clean-up been
+    ordered?
+    """
+
+    def __init__(self) -> None:
+        self.after = Afterwards(ThenDecide())
+        self.status = 0
+        self.cleaned = False
+
+    def follow_with(self, after: Afterwards) -> None:
+        self.after = after
+
+    def as_unended(self) -> None:
+        """Switch to what follows if the step cannot be ended."""
+        self.after = self.after.if_unended
+
+    def finish_with(self, status: int) -> None:
+        """If ftrun is to end, then with this status."""
+        if isinstance(then := self.after.then, ThenFinish):
+            self.after = replace(self.after, then=replace(then, status=status))
+
+    def finish(self, status: int) -> None:
+        self.status = status
+
+    def clean_up(self) -> None:
+        self.cleaned = True

@@ -19,17 +19,16 @@ from ftslurm.policies.hang.stall_watch import as_seconds
 from ftslurm.policies.hang.whohangs import who_hangs
 from ftslurm.policies.judge.causes import Causes
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.ranks import Ranks
 from ftslurm.policies.judge.state import LATER_S, MARGIN_S, Run
-from ftslurm.policies.judge.then import Answer
+from ftslurm.policies.judge.then import Answer, ThenFail
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
 from ftslurm.policies.weigh.contrast import Contrast, contrast
 
 
 class Hangs:
-    def __init__(self, run: Run, causes: Causes, ranks: Ranks) -> None:
-        self.run, self.causes, self.ranks = run, causes, ranks
+    def __init__(self, run: Run, causes: Causes) -> None:
+        self.run, self.causes = run, causes
 
     def on_quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
         """All nodes have had no I/O for long enough: ask whether the devices (or CPUs) are busy."""
@@ -81,7 +80,7 @@ class Hangs:
             return []
         what = f"rank {event.rank} on {self.run.tasks[event.rank].node}: {event.why}"
         if self.run.settings.mode == "min-healthy":
-            return self.ranks.fail_rank(event.rank, Trouble(Cause.HANG, f"hang: {what}", 1), now)
+            return [ThenFail(event.rank, Trouble(Cause.HANG, f"hang: {what}", 1))]
         return self.report("beat", what, (), now, ranks=(event.rank,), doubt="")
 
     def _hold(self, now: Now) -> bool:

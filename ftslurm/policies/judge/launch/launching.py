@@ -19,20 +19,17 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.launch.earlier_steps import EarlierSteps, beside
 from ftslurm.policies.judge.launch.starting import Starting
-from ftslurm.policies.judge.launch.step_launch import AGENT_COMES_S
+from ftslurm.policies.judge.launch.step_launch import AGENT_COMES_S, LAUNCHES_AGAIN
 from ftslurm.policies.judge.replace.replacing import Replacing
 from ftslurm.policies.judge.requests.progress import read_at_begin
-from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.signal_watch import Meaning
-from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
+from ftslurm.policies.judge.state import ABSENT_MOST, AT_A_TIME, MARGIN_S, SIGINT, SIGTERM, Run
 from ftslurm.policies.judge.then import Afterwards, Answer, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 from ftslurm.policies.lease.quorum import longest_s
 
 LONGEST_LOOK_S = 600.0
-# Missing nodes of a slow launch that are probed in one round; and how often in a row a node may be unreachable.
-AT_A_TIME, ABSENT_MOST = 8, 2
 # How long the last srun of several waits for its step before the job is requeued; a busy slurmctld grants one within seconds.
 NEVER_GRANTED_S = 180.0
 

@@ -20,7 +20,7 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.environment import counters_env, moved_in, nvrx_env, placed_env, restart_env, torch_env, whole_env
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.signal_watch import Meaning
-from ftslurm.policies.judge.slurm_away import look_at_limit_in_s
+from ftslurm.policies.judge.slurm_contact import look_at_limit_in_s
 from ftslurm.policies.judge.state import IDLE_LOOK, Run
 from ftslurm.policies.judge.then import Answer, ThenSignal
 
@@ -68,7 +68,7 @@ class Starting:
         self.run.alone.begin_attempt()
         all_here = self.run.agents.arrived >= set(self.run.step_nodes())
         self.run.timers.only({} if all_here else {Timer.WATCH: now.mono + self._watch_after_s()})
-        if (limit_in_s := look_at_limit_in_s(self.run, now)) is not None:
+        if (limit_in_s := look_at_limit_in_s(self.run.settings, f, now)) is not None:
             self.run.timers.set(Timer.LIMIT, now.mono + limit_in_s)
         if self.run.idle_nodes():
             self.run.timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.run.settings.silence_s)

@@ -8,6 +8,9 @@ from ftslurm.model.decisions import DrillDevice
 from ftslurm.model.events import Now
 from ftslurm.model.job import Task
 
+# A step that does not start may have another reason.
+LAUNCHES_AGAIN = 3
+
 
 class StepLaunch:
     """step: its name, from rank 0's shim. steps: node -> the step there. overlap: is it launched beside ended steps that Slurm

@@ -11,6 +11,7 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.phases import RunFacts
+from ftslurm.policies.judge.replace.search import ReplacementSearch
 
 
 class Places:
@@ -19,7 +20,16 @@ class Places:
     def __init__(self) -> None:
         self.layout: Layout | None = None
         self.last: Layout | None = None
+        self.search: ReplacementSearch | None = None  # for other nodes, while it goes on
         self._meant: tuple[tuple[str, str], ...] = ()  # by slot: name and address of the node that the script may have named
+
+    def search_with(self, search: ReplacementSearch) -> None:
+        self.search = search
+
+    def take_search(self) -> ReplacementSearch | None:
+        """Take the search away: from now on nobody uses what it found."""
+        search, self.search = self.search, None
+        return search
 
     def choose(self, layout: Layout | None) -> None:
         self.layout = layout

@@ -9,12 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import (
-    Decision,
-    DismissAgents,
-    ReleaseNodes,
-    Say,
-)
+from ftslurm.model.decisions import Decision, DismissAgents, ReleaseNodes, Say
 from ftslurm.model.events import Now
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
@@ -38,7 +33,6 @@ SEARCHES_AGAIN, SEARCH_AGAIN_S = 3, 10.0
 class Replacing:
     def __init__(self, run: Run, starting: Starting) -> None:
         self.run, self.starting = run, starting
-        self._search: ReplacementSearch | None = None
 
     def first_launch(self, now: Now) -> Answer:
         """Launch on the healthy nodes if they are enough; otherwise search for others first."""
@@ -73,18 +67,13 @@ class Replacing:
 
     # --- the search
 
-    def take_search(self) -> ReplacementSearch | None:
-        """Take the search away: from now on nobody uses what it found."""
-        search, self._search = self._search, None
-        return search
-
     def begin_search(self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None) -> Answer:
         """Begin a search. found: slot -> node that fills it already."""
         until = now.mono + self.run.settings.replacement_wait_s
         dead = self.run.decided.dead if decision and self.run.decided is not None else ()
         gone = frozenset({*self.run.attempt.nodes.gone, *dead} & set(out.values()))
         search = ReplacementSearch(decision, out, until, gone, found or {}, self.run.settings, self.run.free, self.run.loans)
-        self._search = search
+        self.run.places.search_with(search)
         return self._note_search(search, search.fill(self._around(now)), now)
 
     def _around(self, now: Now) -> Around:
@@ -96,13 +85,13 @@ class Replacing:
         return [*found, *(self._go_on(now) if search.over else [])]
 
     def on_node_checked(self, event: ev.NodeChecked, now: Now) -> Answer:
-        search = self._search
+        search = self.run.places.search
         if search is None or not search.searches_at(event.node):
             return self.on_spare_checked(event, now)
         return self._note_search(search, search.checked(event, self._around(now)), now)
 
     def on_node_borrowed(self, event: ev.NodeBorrowed, now: Now) -> Answer:
-        search = self._search
+        search = self.run.places.search
         if search is None or not search.borrows_for(event.slot):
             return self.end_late_loan(event, now)
         return self._note_search(search, search.borrowed(event, self.run.facts.run, now), now)
@@ -115,7 +104,7 @@ class Replacing:
         return self.run.loans.too_late(event.job)
 
     def on_donor_submitted(self, event: ev.DonorSubmitted, now: Now) -> list[Decision]:
-        search = self._search
+        search = self.run.places.search
         if search is None or not search.borrows_for(event.slot):
             return []
         search.submitted(event)
@@ -143,8 +132,8 @@ class Replacing:
         return [Say(f"ftrun could not end donor job{'' if one else 's'} {jobs}; {keep} (`scancel {cancel}`)")]
 
     def on_search_overdue(self, now: Now) -> Answer:
-        if self._search is not None:
-            self._search.overdue()
+        if self.run.places.search is not None:
+            self.run.places.search.overdue()
         return self._go_on(now)
 
     # --- what comes of it
@@ -157,7 +146,7 @@ class Replacing:
 
     def _go_on(self, now: Now) -> Answer:
         """Launch the new step, or ask the next rung, once the search is complete and nothing of the old step runs."""
-        search = self._search
+        search = self.run.places.search
         if self.run.phase is not Phase.REPLACING or search is None:
             return []
         if search.failed:
@@ -170,7 +159,7 @@ class Replacing:
     def _fill(self, search: ReplacementSearch, now: Now) -> list[Decision]:
         before = self.run.places.layout
         assert before is not None
-        self._search = None
+        self.run.places.take_search()
         layout = before.filled(search.found, search.lent)
         self.run.places.choose(layout)
         ranks = tuple(rank for slot in sorted(search.out) for rank in before.ranks_of(slot))
@@ -189,7 +178,7 @@ class Replacing:
         ]  # fmt: skip
 
     def _give_up_search(self, search: ReplacementSearch, now: Now) -> Answer:
-        self._search = None
+        self.run.places.take_search()
         self.run.timers.stop_all()
         loans = search.drop()
         if not search.decision:
@@ -219,7 +208,7 @@ class Replacing:
         return []
 
     def search_again(self, now: Now) -> Answer:
-        return self.first_launch(now) if self._search is None else []
+        return self.first_launch(now) if self.run.places.search is None else []
 
     def _give_up_nodes(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> Answer:
         """Too few nodes before the first start. Slurm may have refused the exclusion at the last requeue; it will accept it at
@@ -236,14 +225,14 @@ class Replacing:
 
     def on_signal(self, event: ev.SignalSeen, now: Now) -> Answer:
         """A signal during the search: a job that is ending does not wait for nodes, nor does one that is to be requeued now."""
-        search, later = self._search, Timer.SEARCH_AGAIN in self.run.timers
+        search, later = self.run.places.search, Timer.SEARCH_AGAIN in self.run.timers
         decision = search.decision if search is not None else ""
         ends = event.rank is None and event.number in (SIGINT, SIGTERM)
         if (search is None and not later) or not (ends or (decision and self.run.signal.asks_for_requeue(event.number))):
             if self.run.signal.announces(event.number):
                 self.run.signal.keep(event)
             return []
-        self._search = None
+        self.run.places.take_search()
         self.run.timers.stop_all()
         loans = search.drop() if search is not None else []
         if not decision or event.number == SIGINT:

@@ -12,11 +12,19 @@ from ftslurm.model.rungs import SWAPS
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.replace.replacing import Replacing
-from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.signal_watch import Meaning
-from ftslurm.policies.judge.state import SIGTERM, Run
-from ftslurm.policies.judge.then import Afterwards, Answer, Settled, ThenDecide, ThenEnd, ThenFinish, ThenLaunch, ThenStepStays
+from ftslurm.policies.judge.state import SIGTERM, Run, record_decision
+from ftslurm.policies.judge.then import (
+    Afterwards,
+    Answer,
+    Settled,
+    ThenDecide,
+    ThenEnd,
+    ThenFinish,
+    ThenLaunch,
+    ThenRestart,
+    ThenStepStays,
+)
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
@@ -25,8 +33,8 @@ STOPPED_STATUS = 128 + SIGTERM
 
 
 class Interrupting:
-    def __init__(self, run: Run, ending: Ending, replacing: Replacing, rungs: Rungs) -> None:
-        self.run, self.ending, self.replacing, self.rungs = run, ending, replacing, rungs
+    def __init__(self, run: Run, ending: Ending) -> None:
+        self.run, self.ending = run, ending
 
     def break_off(self, what: str, now: Now) -> Answer:
         """End the job. what: whose request it is."""
@@ -64,7 +72,7 @@ class Interrupting:
 
     def _drop_search(self, why: str, now: Now) -> list[Decision]:
         """Drop the search for other nodes; the decision that asked for it is cancelled."""
-        search = self.replacing.take_search()
+        search = self.run.places.take_search()
         self.run.timers.stop(Timer.SEARCH_AGAIN)
         if search is None:
             return []
@@ -113,10 +121,10 @@ class Interrupting:
                 Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)
             )  # nothing may start beside that: the ladder is asked
             return [ThenDecide()]
-        decided = self.rungs.record_decision(back, s, now)
+        decided = record_decision(self.run, back, s, now)
         if self.run.attempt.step_end.gone or self.run.attempt.lost:
             return [decided, *self.ending.end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
-        return [decided, *self.rungs.restart(now)]
+        return [decided, ThenRestart()]
 
 
 _STOP: Mapping[Phase, Callable[[Interrupting, str, Now], Answer]] = {

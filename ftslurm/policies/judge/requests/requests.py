@@ -25,10 +25,9 @@ from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.requests.answers import Answers, asked_by
 from ftslurm.policies.judge.requests.book import reply_to
 from ftslurm.policies.judge.requests.interrupting import STOPPED_STATUS, Interrupting
-from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.signal_watch import Meaning
 from ftslurm.policies.judge.state import Run
-from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenEnd, ThenRequeue
+from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenEnd, ThenRemedy, ThenRequeue
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -37,8 +36,8 @@ NODE_NAME_MAX = 64
 
 
 class Requests:
-    def __init__(self, run: Run, rungs: Rungs, interrupting: Interrupting, answers: Answers) -> None:
-        self.run, self.rungs, self.interrupting, self.answers = run, rungs, interrupting, answers
+    def __init__(self, run: Run, interrupting: Interrupting, answers: Answers) -> None:
+        self.run, self.interrupting, self.answers = run, interrupting, answers
 
     def on_control_asked(self, event: ev.ControlAsked, now: Now) -> Answer:
         asked = event.request
@@ -236,10 +235,10 @@ class Requests:
             return self.interrupting.start_again(back, trouble, s, now)
         if number:
             choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
-            return self.rungs.requeue(choice, s, now)
+            return [ThenRemedy(choice, s)]
         choice = choose(s)
         if choice.rung != Rung.FAIL:
-            return self.rungs.carry_out(choice, s, now)
+            return [ThenRemedy(choice, s)]
         # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
         why = f"the node cannot be excluded after all: {choice.why}"
         back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)
