@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -360,6 +361,8 @@ class Stage:
         if pid == 0:
             try:
                 work()
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(1)
         self._pids.append(pid)
