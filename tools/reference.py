@@ -51,6 +51,10 @@ GROUPS = {
     "metrics": "Metrics and traces",
     "slurm": "Slurm",
 }
+FIRST = (
+    "max_restarts", "rungs.hang-restart.enabled", "hang.stall", "rungs.in-place-restart.crash_restarts", "nodes.spares",
+    "nodes.min", "stop.grace", "time_limit.resume", "notify.file", "metrics.dir",
+)  # fmt: skip
 
 
 def code(text: object) -> str:
@@ -93,16 +97,34 @@ def settings_part() -> str:
         head = name.partition(".")[0] if "." in name else ""
         groups.setdefault(head if head in GROUPS else "", []).append(name)
     assert set(groups) == set(GROUPS), set(groups) ^ set(GROUPS)
-    return "\n\n".join(f"## {title}\n\n{definitions(map(_setting, groups[head]))}" for head, title in GROUPS.items())
+    first = table(("setting", "default", "what it does"), ([_link(name), _set_to(name), _effect_of(name)] for name in FIRST))
+    every = table(("setting", "default", "takes"), ([_link(name), _set_to(name), _kind_of(name)] for name in settings.LEAVES))
+    details = (f"## {title}\n\n" + "\n\n".join(map(_setting, groups[head])) for head, title in GROUPS.items())
+    # A manual page is too narrow for tables of long names.
+    tables = "\n\n".join(("**The ten that people need first**", first, "**All, to scan**", every))
+    return "\n\n".join((f"````{{only}} html\n{tables}\n````", *details))
 
 
-def _setting(name: str) -> tuple[str, str]:
-    leaf = settings.LEAVES[name]
-    default, kind = settings.in_words(leaf, leaf.default), settings.takes(leaf.metadata["kind"])
-    return (
-        f"{code(name)} = {code(default)}",
-        f"{_sentence(leaf.metadata['what'])} Takes {plain(kind)}. Variable {code(settings.env_name(name))}.",
-    )
+def _link(name: str) -> str:
+    return f"[{code(name)}](#set-{name})"
+
+
+def _set_to(name: str) -> str:
+    return code(settings.in_words(settings.LEAVES[name], settings.LEAVES[name].default))
+
+
+def _kind_of(name: str) -> str:
+    return plain(settings.takes(settings.LEAVES[name].metadata["kind"]))
+
+
+def _effect_of(name: str) -> str:
+    return _sentence(settings.LEAVES[name].metadata["what"])
+
+
+def _setting(name: str) -> str:
+    """With a label, so that every page can link to it."""
+    text = f"{_effect_of(name)} Takes {_kind_of(name)}. Variable {code(settings.env_name(name))}."
+    return f"(set-{name})=\n\n{definitions([(f'{code(name)} = {_set_to(name)}', text)])}"
 
 
 def _sentence(text: str) -> str:

@@ -20,7 +20,8 @@ SLURMS = ("scontrol", "sinfo", "squeue")
 
 
 def test_the_first_job_goes_as_its_page_says(stage: Stage) -> None:
-    files = {block.name: block.text for block in blocks(PAGE) if block.name}
+    # A person needs the minute that the program takes there.
+    files = {block.name: block.text.replace("step < 240", "step < 40") for block in blocks(PAGE) if block.name}
     told = stage.prepare(Plan(files=files, env=BY_DEFAULT), "first-job")
     typed = [command for block in blocks(PAGE) if block.language == "sh" for command in commands(block)]
     submit, drill, status, history, cat = (one(typed, word) for word in ("sbatch", "drill", "status", "history", "cat"))

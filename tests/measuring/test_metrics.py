@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -271,6 +273,20 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
         for label in re.findall(r"{{(\w+)}}", target["legendFormat"])
     }
     assert named <= {label for labels in known.values() for label in labels}
+
+
+ALERTS = Path(__file__).parents[2] / "monitoring" / "alerts.yaml"
+
+
+def test_the_alerts_ask_for_what_there_is() -> None:
+    assert {*re.findall(r"\bftslurm_\w+", ALERTS.read_text())} <= names().keys()
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool (Debian's package prometheus)")
+def test_prometheus_itself_takes_the_alerts() -> None:
+    for words in (("check", "rules", str(ALERTS)), ("test", "rules", str(ALERTS.with_name("alerts.test.yaml")))):
+        done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_dashboard_can_be_imported_anywhere() -> None:
