@@ -17,7 +17,9 @@ from ftslurm.system.programs import become, mistaken_for
 
 # Which of our own options take no value, or one by `=` alone; ftrun_options.py has them all, and a test holds the two together.
 # Named here so that a command line without any of ours, the most frequent one, is read without loading click (25 ms).
-FLAGS = frozenset({"--ft-dry-run", "--ft-plain", "--ft-verbose", "--ft-version", "--ft-help", "--ft-resume-at-limit"})
+FLAGS = frozenset(
+    {"--ft-dry-run", "--ft-plain", "--ft-warm", "--ft-verbose", "--ft-version", "--ft-help", "--ft-resume-at-limit"}
+)
 # Of ft_launcher's, those that are bare switches there.
 FT_LAUNCHER_FLAGS = frozenset({"--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg"})
 

@@ -118,6 +118,7 @@ LEAVES = {
     shell_complete=complete.words("none", "torch"),
     help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...",
 )
+@click.option("--ft-warm", is_flag=True, help="Restart Python ranks in place without importing numpy and torch again.")
 @click.option("--ft-grace", metavar="TIME", help="From SIGTERM to SIGKILL when ranks are stopped, e.g. 20s.")
 @click.option(
     "--ft-set",
@@ -202,6 +203,8 @@ def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     values: dict[str, tuple[Any, str]] = {}
     if asked["ft_retry_keyword"]:
         values["retry.keywords"] = (asked["ft_retry_keyword"], "--ft-retry-keyword")
+    if asked["ft_warm"]:
+        values["warm.restart"] = ("true", "--ft-warm")
     if asked["ft_plain"]:
         values["plain"] = ("true", "--ft-plain")
     for name, leaf in LEAVES.items():

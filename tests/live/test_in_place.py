@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.live.stories import Story, story
@@ -195,3 +197,34 @@ def test_what_the_first_attempt_had_and_wrote_the_second_has(told: Story) -> Non
     told.ended("COMPLETED")
     first, second = (words for *_, words in told.said())
     assert first == second
+
+
+# The age of each rank's process when its program begins: a warm one is older than its start. The spare of the first one
+# imports meanwhile.
+AGE = """
+import os, sys, time
+import numpy
+ticks = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
+age_s = float(open("/proc/uptime").read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+rank, starts = os.environ["SLURM_PROCID"], os.environ["MA_PROC_START_CNT"]
+with open(f"{sys.path[0]}/age.{starts}.{rank}", "w") as file:
+    file.write(f"{age_s} {os.getppid()} {sys.argv} {numpy.ones(3).sum()}")
+time.sleep({"0": 15, "1": 30}[rank] if starts == "1" else 0)
+sys.exit(3 if (rank, starts) == ("0", "1") else 0)
+"""
+
+
+@story(
+    nodes=2,
+    tasks=1,
+    files={"train.py": AGE},
+    script="ftrun --ft-warm --ft-set warm.after=1s --ft-set rungs.in-place-restart.crash_restarts=1"
+    f' {sys.executable} "$STORY/train.py" a "b c"',
+)
+def test_a_warm_restart_begins_its_program_in_a_process_that_waited(told: Story) -> None:
+    """Under slurmstepd, in the cgroup of a step."""
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    for rank in (0, 1):
+        cold, warm = ((told.folder / f"age.{starts}.{rank}").read_text().split(maxsplit=1) for starts in (1, 2))
+        assert float(cold[0]) < 5 < float(warm[0])
+        assert warm[1] == cold[1]

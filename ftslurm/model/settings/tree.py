@@ -476,6 +476,21 @@ class Settings:
         True,
         "add the program interface (ftslurm.sdk) to PYTHONPATH of the ranks, so that it need not be installed",
     )
+    warm: bool = leaf(
+        "warm.restart",
+        switch,
+        False,
+        "keep a spare process beside each Python rank that has imported numpy and torch, for a restart without these imports",
+    )
+    warm_after_s: float = leaf(
+        "warm.after", lasting, 30.0, "time from a rank's last import of them to the start of its spare (with warm.restart)"
+    )
+    warm_memory_mb: int = leaf(
+        "warm.memory",
+        count(1, 1_000_000),
+        1024,
+        "megabytes of memory that a spare may take beside its rank, else there is none (with warm.restart)",
+    )
     hang_evidence_s: float = leaf(
         "hang.evidence_time",
         lasting,

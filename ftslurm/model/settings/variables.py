@@ -41,6 +41,7 @@ RANK: Mapping[str, str] = {
     "FTSLURM_PAGE": "where the shared page of the rank is, for the program interface",
     "FTSLURM_WATCH": "level of the probe (hang.watch)",
     "FTSLURM_FT_CONFIG": "ft_launcher's configuration, for its client",
+    "FTSLURM_WARM": "what a spare process of the rank has to know (warm.restart); gone before the program begins",
     "FTSLURM_PROVIDE": "packages that ftslurm's own implementation replaces (sdk.provide)",
 }
 # With rendezvous=torch; a value that the user has set stays.

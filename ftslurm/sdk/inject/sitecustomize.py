@@ -9,6 +9,10 @@ been found without it. It imports nothing that Python has not loaded already.
 import os
 import sys
 
+TYPE_CHECKING = False  # as in typing, which would be imported for it
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -37,6 +41,26 @@ def _go_on() -> None:
         spec.loader.exec_module(other)
 
 
+def _warm() -> "Callable[[], None]":
+    """A process that waits to be the next rank, or a rank that notes its imports for one (warm.py). The former runs no program
+    if that fails."""
+    waits = os.environ["FTSLURM_WARM"].count(":") == 2
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import spec_from_file_location
+
+    try:
+        spec = spec_from_file_location("_ftslurm_warm", os.path.join(os.path.dirname(_HERE), "warm.py"))
+        assert spec is not None and spec.loader is not None
+        warm = module_from_spec(spec)
+        spec.loader.exec_module(warm)
+        then: Callable[[], None] = warm.begin()
+    except BaseException:
+        if waits:
+            os._exit(1)
+        raise
+    return then
+
+
 def _watch() -> None:
     """The probe that tells who waits for whom (probe.py), where it is asked for; the finder of `_provide` finds it."""
     from ftslurm.sdk import probe
@@ -47,10 +71,13 @@ def _watch() -> None:
 if not hasattr(sys, "_ftslurm_injected"):  # one behind us that looks for the next anywhere but in its own folder finds us
     sys._ftslurm_injected = True  # type: ignore[attr-defined]
     try:
+        begin_notes = _warm() if os.environ.get("FTSLURM_WARM") and sys.version_info >= (3, 10) else None
         if sys.version_info >= (3, 8):
             _provide()
             if os.environ.get("FTSLURM_WATCH") and os.environ.get("FTSLURM_PAGE"):
                 _watch()
+        if begin_notes is not None:
+            begin_notes()
     except Exception as error:
         sys.stderr.write(f"ftslurm: cannot stand in for packages that are not installed: {error!r}\n")
     _go_on()

@@ -85,14 +85,15 @@ def descendants(root: int) -> list[int]:
     if os.path.exists("/proc/thread-self/children"):  # not of `root`, which may have ended: then nothing is below it
         found, ahead = [], [root]
         while ahead:
-            children = _children(ahead.pop())
-            found += children
-            ahead += children
+            nearest = children(ahead.pop())
+            found += nearest
+            ahead += nearest
         return found
     return _descendants_by_parent(root)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """By the kernel's own list; empty where it has none."""
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -118,9 +119,9 @@ def _descendants_by_parent(root: int) -> list[int]:
     found, ahead = [], [root]
     while ahead:
         parent = ahead.pop()
-        children = [pid for pid, above in parents.items() if above == parent]
-        found += children
-        ahead += children
+        nearest = [pid for pid, above in parents.items() if above == parent]
+        found += nearest
+        ahead += nearest
     return found
 
 
@@ -182,6 +183,8 @@ class Command:
         self._libc = libc
         self.pid = 0
         self.attempt = 0
+        self.beside = 0  # pid of a spare (warm.py), which is no part of the command; 0: there is none
+        self.beside_status = 0  # how the last one ended, as waitpid gave it
         self.status: int | None = None  # as waitpid gave it, of the command itself
         self.stopping = False
         self._began = False
@@ -195,28 +198,43 @@ class Command:
 
         ends: a descriptor of ours, closed afterwards, and the number under which the command gets it.
         """
+        self._begin(attempt)
+        self.pid, number = self._fork(argv, env, ends)
+        name = argv[0] if len(argv[0]) <= NAME_MAX else argv[0][:NAME_MAX] + "..."
+        return number, f"{name}: {os.strerror(number)}" if number else ""
+
+    def start_beside(self, argv: list[str], env: dict[str, str], ends: list[tuple[int, int]], cpu_s: float) -> None:
+        """Start a spare, if it can be. cpu_s: of CPU time, after which it ends unless it has set that aside."""
+        self.beside, _ = self._fork(argv, env, ends, cpu_s)
+
+    def take(self, attempt: int) -> None:
+        """The spare is the command of `attempt`."""
+        self._begin(attempt)
+        self.pid, self.beside = self.beside, 0
+
+    def _begin(self, attempt: int) -> None:
         if self._began:
             rewind_input()
         self._began = True
         self.attempt, self.status, self.stopping, self.crash_status = attempt, None, False, 0
+
+    def _fork(self, argv: list[str], env: dict[str, str], ends: list[tuple[int, int]], cpu_s: float = 0.0) -> tuple[int, int]:
+        """Pid and 0, or 0 and an errno."""
         path = find_program(argv[0], env.get("PATH", os.defpath))
-        terminal = os.isatty(0)
+        terminal = os.isatty(0) and not cpu_s
         read_end, write_end = os.pipe()  # both close on exec; a failure comes through
         parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._become(path, argv, env, write_end, terminal, ends, parent)
+        pid = os.fork()
+        if pid == 0:
+            self._become(path, argv, env, write_end, terminal, ends, parent, cpu_s)
         for end in {write_end, *(end for end, _ in ends)}:
             os.close(end)
         told = os.read(read_end, 16)
         os.close(read_end)
         if not told:
-            return 0, ""
-        os.waitpid(self.pid, 0)  # a failed child still has our handlers: a SIGTERM to it would look like one to us
-        self.pid = 0
-        number = int(told)
-        name = argv[0] if len(argv[0]) <= NAME_MAX else argv[0][:NAME_MAX] + "..."
-        return number, f"{name}: {os.strerror(number)}"
+            return pid, 0
+        os.waitpid(pid, 0)  # a failed child still has our handlers: a SIGTERM to it would look like one to us
+        return 0, int(told)
 
     def _become(
         self,
@@ -227,6 +245,7 @@ class Command:
         terminal: bool,
         ends: list[tuple[int, int]],
         parent: int,
+        cpu_s: float,
     ) -> None:
         """In the child: own process group, death with the shim, then the command.
 
@@ -246,6 +265,8 @@ class Command:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             for end, fd in ends:
                 os.dup2(end, fd)
+            if cpu_s:  # execve(2) keeps it
+                signal.setitimer(signal.ITIMER_PROF, cpu_s)
             os.execve(path, argv, env)
         except OSError as error:
             os.write(failure, str(error.errno or errno.EIO).encode())
@@ -262,8 +283,12 @@ class Command:
             except ChildProcessError:
                 return True
             if pid == 0:
-                return False
-            if pid == self.pid:
+                # Whoever is no child any more has left its own children here before. Only we collect them, so none is missed.
+                ended = self.beside and (self.status is not None or not self.pid)
+                return bool(ended) and children(os.getpid()) == [self.beside]
+            if pid == self.beside:
+                self.beside, self.beside_status = 0, status
+            elif pid == self.pid:
                 faked = self.crash_status and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
                 self.status = self.crash_status << 8 if faked else status
 
@@ -304,7 +329,7 @@ class Command:
     def freeze(self) -> None:
         """SIGSTOP every process below us. A stopped process cannot fork, so some rounds find them all."""
         seen: set[int] = set()
-        while new := [pid for pid in descendants(os.getpid()) if pid not in seen]:
+        while new := [pid for pid in self.below() if pid not in seen]:
             for pid in new:
                 send_signal(pid, signal.SIGSTOP)
             seen.update(new)
@@ -321,10 +346,16 @@ class Command:
         known = self.pid > 0 and self.status is None
         if known:
             self._send((-self.pid,), numbers)
-        ours = descendants(os.getpid())
+        ours = self.below()
         inside = {pid for pid in ours if self._in_group(pid)}
         left = [pid for pid in ours if pid not in inside]
         self._send(left if known or not inside else [*left, -self.pid], numbers)
+
+    def below(self) -> list[int]:
+        """All processes below us, but for a spare and what is below that."""
+        found = descendants(os.getpid())
+        beside = {self.beside, *descendants(self.beside)} if self.beside else set()
+        return [pid for pid in found if pid not in beside]
 
     def _send(self, targets: Sequence[int], numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -462,7 +493,7 @@ class Drill:
 
 
 # --- memory.py
-# How often the kernel has killed for memory.
+# How often the kernel has killed for memory, and how much of it is left.
 
 def oom_kills(root: str = "") -> int | None:
     """How often the kernel has killed for memory in the cgroup of this process, None where nobody tells.
@@ -471,14 +502,8 @@ def oom_kills(root: str = "") -> int | None:
     up to that of the step: whatever is above has others in it. Source: memory.events in the kernel's cgroup-v2.rst,
     memory.oom_control in its cgroup-v1/memory.rst.
     """
-    places = {}
-    for line in _lines(f"{root}/proc/self/cgroup"):
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0":
-            places["memory.events"] = f"{root}/sys/fs/cgroup", path
-        elif "memory" in controllers.split(","):
-            places["memory.oom_control"] = f"{root}/sys/fs/cgroup/memory", path
-    for file, (base, path) in places.items():
+    for unified, base, path in _cgroups(root):
+        file = "memory.events" if unified else "memory.oom_control"
         while True:
             for line in _lines(f"{base}{path}/{file}"):
                 word, _, count = line.partition(" ")
@@ -488,6 +513,37 @@ def oom_kills(root: str = "") -> int | None:
             if "/step_" not in path:
                 break
     return None
+
+
+def memory_left(root: str = "") -> float:
+    """The least share of any limit of this process's cgroups, and of the node, that could still be had; file pages can be."""
+    shares = []
+    node = dict(line.split()[:2] for line in _lines(f"{root}/proc/meminfo"))
+    if "MemAvailable:" in node:
+        shares.append(int(node["MemAvailable:"]) / int(node["MemTotal:"]))
+    for unified, base, path in _cgroups(root):
+        limit, used = ("memory.max", "memory.current") if unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        names = ("inactive_file", "active_file") if unified else ("total_inactive_file", "total_active_file")
+        while path:
+            most, now = ("".join(_lines(f"{base}{path}/{file}")) for file in (limit, used))
+            if most.isdigit() and now.isdigit() and int(most):
+                stat = dict(line.split()[:2] for line in _lines(f"{base}{path}/memory.stat"))
+                held = int(now) - sum(int(stat.get(name, 0)) for name in names)
+                shares.append(1 - held / int(most))
+            path = path.rstrip("/").rpartition("/")[0]
+    return min(shares, default=1.0)
+
+
+def _cgroups(root: str) -> list[tuple[bool, str, str]]:
+    """Where the memory of this process is accounted: whether by cgroup v2, the mount, the path below it."""
+    found = []
+    for line in _lines(f"{root}/proc/self/cgroup"):
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0":
+            found.append((True, f"{root}/sys/fs/cgroup", path))
+        elif "memory" in controllers.split(","):
+            found.append((False, f"{root}/sys/fs/cgroup/memory", path))
+    return found
 
 
 def _lines(path: str) -> list[str]:
@@ -983,15 +1039,18 @@ class Output:
         self._shared = shared
         self._pumps: list[Pump] = []  # of this attempt
         self._unended: list[Pump] = []  # of all attempts
+        self.piped: tuple[int, ...] = ()  # if the command had a pipe as each of 1 and 2: 1 alone where it is one for both
         set_stack_size(STACK_BYTES)
 
-    def lay(self, limit: int, logs: dict[str, Any] | None = None) -> list[tuple[int, int]]:
+    def lay(self, limit: int, logs: dict[str, Any] | None = None, there: dict[int, int] | None = None) -> list[tuple[int, int]]:
         """Our ends for the command, to be closed once it has them, and the descriptors that it shall have them as.
 
         limit: bytes to keep of each stream; 0: the command gets our own descriptors, and so it does where no pipe, terminal
         or thread is to be had. It also gets a terminal that it reads from (srun --pty): that is its own to rule.
         logs: files of the rank's own, "1" or "2" -> (path, label of lines there, do they go where our own stream goes as well,
-        label of lines there). Raises: OSError for one that cannot be written.
+        label of lines there). there: `piped` of the command that is to be started -> our ends, where it has its
+        own already; those that are used go out of it.
+        Raises: OSError for one that cannot be written.
         """
         files = {fd: tuple(logs[str(fd)]) for fd in (1, 2) if logs and str(fd) in logs}
         self._unended = [pump for pump in self._unended if not pump.ended]
@@ -1000,15 +1059,22 @@ class Output:
         streams = [fd for fd in self._streams if fd not in files and limit > 0 and not (os.isatty(fd) and os.isatty(0))]
         together = same_file(1, 2) if len(streams) == 2 else len(files) == 2 and files[1] == files[2] and not files[1][2]
         opened = self._open(files, together)
+        self.piped = ()
         for fd in sorted({*streams, *files}):
             if fd == 2 and together:  # one for both: so their order stays
                 ends += [(end, 2) for end, _ in ends]
                 continue
             try:
-                ends.append((self._connect(fd, opened.get(fd) or [Target(fd, self._shared)], limit), fd))
+                ends += self._connect(
+                    fd, opened.get(fd) or [Target(fd, self._shared)], limit, there.pop(fd, None) if there else None
+                )
             except OSError:
                 continue
         self._unended += self._pumps
+        laid = tuple(fd for fd in (1, 2) if fd in {*streams, *files} and not (fd == 2 and together))
+        terminals = any(os.isatty(fd) for fd in self._streams)
+        if len(self._pumps) == len(laid) and (together or laid == (1, 2)) and not terminals:
+            self.piped = laid
         return ends
 
     def _open(self, files: dict[int, tuple[str, str, bool, str]], together: bool) -> dict[int, list[Target]]:
@@ -1027,10 +1093,10 @@ class Output:
                 found[fd].append(Target(fd, self._shared, console_label.encode(errors="replace")))
         return found
 
-    def _connect(self, fd: int, targets: list[Target], limit: int) -> int:
-        """A new pump for `fd`; gives the command's end. Raises: OSError."""
+    def _connect(self, fd: int, targets: list[Target], limit: int, there: int | None) -> list[tuple[int, int]]:
+        """A new pump for `fd`, from `there` if given; the command's end otherwise, and `fd`. Raises: OSError."""
         like = targets[0].fd == fd and os.isatty(fd)
-        source, end = terminal_like(fd) if like else os.pipe()
+        source, end = (there, -1) if there is not None else terminal_like(fd) if like else os.pipe()
         tail = Tail("out" if fd == 1 else "err", max(1, min(limit, TAIL_MAX)))
         try:
             fds = {target.fd for target in targets}
@@ -1038,9 +1104,10 @@ class Output:
             self._pumps.append(Pump(source, targets, tail, earlier))
         except ThreadError as error:
             os.close(source)
-            os.close(end)
+            if there is None:
+                os.close(end)
             raise OSError(errno.EAGAIN, str(error)) from None
-        return end
+        return [(end, fd)] if there is None else []
 
     def caught_up(self) -> bool:
         return all(pump.caught_up() for pump in self._pumps)
@@ -1327,6 +1394,12 @@ class Ending:
         """A start. page: of the command, empty for none."""
         self.told, self._tell_by = False, 0.0
         self._page, self._oom_kills = page, oom_kills()
+
+    def discount(self) -> None:
+        """What the kernel has just killed was no process of the command."""
+        kills = oom_kills()
+        if self._oom_kills is not None and kills is not None and kills > self._oom_kills:
+            self._oom_kills += 1
 
     def tell(self) -> None:
         """The controller is being told."""
@@ -2244,6 +2317,209 @@ def end_left_before(page: str, env: Mapping[str, str], limit_s: float) -> tuple[
     return found, left
 
 
+# --- warm.py
+# A spare process beside the rank that has imported what the rank did, and becomes the next one. sdk/warm.py is its other half.
+#
+# It is the rank's own command, started once more: Python comes to that module before the program's first line, and waits there.
+# So it has the parent, the group, the flags and the limits of a cold start; what it gets at the end is its environment.
+
+# What a spare has in common with the rank that it becomes: its argv, and the shape of its output.
+Plan: TypeAlias = "tuple[list[str], tuple[object, ...]]"
+WARM_VARIABLE = "FTSLURM_WARM"
+SPARE_LOOK_S = 10.0  # between two looks at a spare and at the memory that is left
+LEAST_LEFT = 0.05  # of memory, below which a spare is given up
+ANSWER_S = 2.0  # for a spare to take what it is given: it looks at a dozen folders
+READY, TAKEN = "ready\n", "taken\n"
+START_MORE_S = 0.05  # of CPU time, beside twice what the rank took, until a spare has come to wait
+
+
+class Spare:
+    """At most one at a time, begun once for each start of the rank."""
+
+    def __init__(self, command: Command, output: Output, discount: Callable[[], None], tells: bool) -> None:
+        """discount: call it when the kernel may have killed a spare for memory, which is no kill of the rank. tells: why not."""
+        self._tells = tells
+        self._told: set[str] = set()
+        self._discount = discount
+        self._command = command
+        self._output = output
+        self._plan: Plan = ([], ())
+        self._env: dict[str, str] = {}
+        self._after_s, self._memory = 0.0, 0
+        self._look_at = 0.0  # monotonic, 0: nothing is to be done
+        self._sock: socket.socket | None = None
+        self.streams: dict[int, int] = {}  # our ends of its stdout and stderr
+        self._said = ""
+
+    def watch(self, asked: Mapping[str, Any], plan: Plan, env: dict[str, str], now: float) -> None:
+        """The rank is being started. asked: a spare may begin `after_s` after its last import, and take `memory` bytes."""
+        self._after_s, self._memory = (float(asked["after_s"]), int(asked["memory"])) if asked else (0.0, 0)
+        self._look_at = now + self._after_s if asked else 0.0
+        self._plan, self._env = plan, dict(env)
+        if asked:
+            env[WARM_VARIABLE] = str(os.getpid())
+
+    def wakes_in(self, now: float) -> float | None:
+        return max(0.0, self._look_at - now) if self._look_at else None
+
+    def turn(self, now: float) -> None:
+        """Begin it when it is time, give it up when it must."""
+        if self._sock is not None and not self._command.beside:
+            if os.WIFSIGNALED(self._command.beside_status):
+                self._discount()
+            self._said = "" if self._said == READY else self._said
+            self._hear(0.0)
+            self._give_up(self._said.strip())
+        if not self._look_at or now < self._look_at:
+            return
+        if self._sock is None:
+            if self._command.status is not None or self._command.stopping or self._command.beside:
+                self._look_at = 0.0
+            elif (rests_s := self._imports_rest_s()) < self._after_s:
+                self._look_at = now + self._after_s - rests_s
+            else:
+                self._look_at = now + SPARE_LOOK_S
+                self._begin()
+            return
+        self._look_at = now + SPARE_LOOK_S
+        self._hear(0.0)
+        why = self._why_not()
+        if not why and memory_left() < LEAST_LEFT:
+            why = "memory is short"
+        if why:
+            self._give_up(why)
+
+    def offer(self, plan: Plan, env: Mapping[str, str]) -> None:
+        """Let it, if there is one, take the place of the next rank, up to `go`; or end it."""
+        self._look_at = 0.0
+        if self._sock is None:
+            return
+        self._hear(0.0)
+        why = self._why_not()
+        if not why:
+            why = "the command has changed" if plan != self._plan else self._ask(env)
+        if why:
+            self._give_up(why)
+
+    def _give_up(self, why: str) -> None:
+        """It is told once for each reason, by one rank a node."""
+        self.drop()
+        if self._tells and why not in self._told:
+            complain(f"ftslurm: {socket.gethostname()}: restarts import again in spite of --ft-warm: {why}")
+        self._told.add(why)
+
+    def _ask(self, env: Mapping[str, str]) -> str:
+        """Why it cannot take `env`."""
+        assert self._sock is not None
+        if self._said != READY:
+            return "the spare process was still importing"
+        self._said = ""
+        try:
+            self._sock.sendall(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items()) + b"\0")
+            self._hear(ANSWER_S)
+        except OSError:
+            pass
+        return "" if self._said == TAKEN else self._said.strip() or "the spare process did not answer"
+
+    def go(self) -> None:
+        """It is the rank now."""
+        assert self._sock is not None
+        try:
+            self._sock.send(b"+")
+        except OSError:
+            pass  # it has just been killed: so has the rank, then
+        self._sock.close()
+        self._sock, self.streams = None, {}
+
+    def drop(self) -> None:
+        """End it. It may be found dead later (`Command.reap`)."""
+        self._look_at = 0.0
+        if self._sock is None:
+            return
+        if self._command.beside:
+            send_signal(self._command.beside, signal.SIGKILL)
+        self._sock.close()
+        for end in self.streams.values():
+            os.close(end)
+        self._sock, self.streams = None, {}
+
+    def _imports_rest_s(self) -> float:
+        """Since the rank's last note; -1 while it has noted its start alone."""
+        try:
+            return -1.0 if content(self._notes).count(b"\n") < 2 else max(0.0, time.time() - os.stat(self._notes).st_mtime)
+        except OSError:
+            return -1.0
+
+    @property
+    def _notes(self) -> str:
+        """The file that sdk/warm.py keeps."""
+        return f"{self._env.get(PAGE_VARIABLE, '').rpartition('.')[0]}.warm"
+
+    def _begin(self) -> None:
+        """Only where the rank's interpreter has come to the place where a spare waits: else its program would run twice."""
+        page, _, attempt = self._env.get(PAGE_VARIABLE, "").rpartition(".")
+        fds = () if os.isatty(0) else self._output.piped  # a command rules its terminal
+        ms = _start_ms(self._notes, self._plan[0], self._env)
+        inject = self._env.get("PYTHONPATH", "").partition(":")[0]
+        if not (page and fds and ms is not None and os.access(f"{inject}/sitecustomize.py", os.R_OK)) or not _can_be_told_apart():
+            self._look_at = 0.0
+            return
+        self._sock, theirs = socket.socketpair()
+        self._sock.settimeout(ANSWER_S)
+        os.set_inheritable(theirs.fileno(), True)
+        pipes = {fd: os.pipe() for fd in fds}
+        self.streams, self._said = {fd: ours for fd, (ours, _) in pipes.items()}, ""
+        ends = [(end, fd) for fd, (_, end) in pipes.items()] + ([(pipes[1][1], 2)] if fds == (1,) else [])
+        waits = f"{os.getpid()}:{theirs.fileno()}:{self._memory}"
+        env = {**self._env, PAGE_VARIABLE: f"{page}.{int(attempt) + 1}", WARM_VARIABLE: waits}
+        self._command.start_beside(self._plan[0], env, ends, 2 * ms / 1000 + START_MORE_S)
+        theirs.close()
+        if not self._command.beside:
+            self.drop()
+
+    def _hear(self, limit_s: float) -> None:
+        """The next line that it says, if it comes in time; a word of ours where it has ended."""
+        assert self._sock is not None
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLIN)
+        while not self._said.endswith("\n") and poll.poll(limit_s * 1000):
+            data = self._sock.recv(4096)
+            self._said += data.decode(errors="replace") if data else "the spare process has ended\n"
+
+    def _why_not(self) -> str:
+        if self._said not in ("", READY):
+            return self._said.strip()
+        poll = select.poll()
+        for end in self.streams.values():
+            poll.register(end, select.POLLIN)
+        return "packages print something when they are imported" if poll.poll(0) else ""
+
+
+def _start_ms(path: str, argv: list[str], env: Mapping[str, str]) -> float | None:
+    """CPU time that the rank took to come to sdk/warm.py, by its notes; None if it has not, or not as `argv` says."""
+    try:
+        ms, _, words = content(path).partition(b"\n")[0].partition(b" ")
+        ran = bytes.fromhex(words.decode()).split(b"\0")
+        if ran != [os.fsencode(word) for word in argv]:  # a script that begins with its interpreter
+            script = find_program(argv[0], env.get("PATH", os.defpath))
+            if ran[-len(argv) :] != [os.fsencode(word) for word in (script, *argv[1:])] or not _is_pythons(script):
+                return None
+        return float(ms)
+    except (OSError, ValueError):
+        return None
+
+
+def _is_pythons(script: str) -> bool:
+    with open(script, "rb") as file:
+        first = file.readline(256)
+    return first.startswith(b"#!") and b"python" in first
+
+
+def _can_be_told_apart() -> bool:
+    """Whether the kernel lists children, by which the end of all but a spare is proven."""
+    return os.path.exists("/proc/thread-self/children")
+
+
 # --- loop.py
 # The shim's loop: the connection, the signals and the clock.
 
@@ -2281,6 +2557,7 @@ class Shim:
         self._pages = Pages(env, self._rank, channel)
         self._alone_here = False  # nothing is left of earlier steps
         self._ending = Ending(self._command, output)
+        self._spare = Spare(self._command, output, self._ending.discount, tells=env.get("SLURM_LOCALID", "0") == "0")
         self._began = 0.0  # when the command first started, Unix seconds
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
@@ -2303,6 +2580,7 @@ class Shim:
                 elif not self._orphan:
                     self._listen()
             if self._turn():
+                self._spare.drop()
                 self._pages.clear()
                 return self._last_status()
 
@@ -2310,6 +2588,7 @@ class Shim:
         settle_s = SETTLE_STEP_S if self._ending.untold else None
         line_s = self._line.wakes_in(boot_s())
         moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s,
+                   self._spare.wakes_in(now),
                    line_s if line_s < 1e6 else None)  # fmt: skip
         return min((moment * 1000 for moment in moments if moment is not None), default=None)
 
@@ -2327,6 +2606,7 @@ class Shim:
         """Look at the children and the connection; True when all is done."""
         nothing_left = self._command.reap()
         now = time.monotonic()
+        self._spare.turn(now)
         self._line.turn(boot_s())
         if self._line.gone and not self._orphan:
             self._orphaned()
@@ -2344,7 +2624,7 @@ class Shim:
                 if not self._ending.untold:
                     self._stopped([])
             elif not self._command.press(now):
-                self._stopped(descendants(os.getpid()))
+                self._stopped(self._command.below())
         return not self._command.stopping and (self._end is not None or self._orphan)
 
     def _watch_over(self, nothing_left: bool) -> None:
@@ -2372,10 +2652,7 @@ class Shim:
         what = message["t"]
         if what == "start":
             self._passes_on = self._passes_on or bool(message.get("alone"))
-            self._start(
-                int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
-                str(message.get("inject") or ""), message.get("logs") or {},
-            )  # fmt: skip
+            self._start(int(message["attempt"]), message.get("argv") or self._argv, message["env"], message)
             self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
             self._drill.over()
@@ -2403,9 +2680,11 @@ class Shim:
         else:
             raise ValueError(f"unknown message {what!r}")
 
-    def _start(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, logs: dict[str, Any]) -> None:
-        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
-        logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
+    def _start(self, attempt: int, argv: list[str], env: dict[str, str], message: Message) -> None:
+        """message: tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for
+        PYTHONPATH. logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in. warm: see
+        Spare.watch."""
+        inject = str(message.get("inject") or "")
         self._own_status, self._began = None, self._began or time.time()
         env = for_the_whole({**self._env, **self._pages.variables(attempt), **env}, self._env)
         self._ending.begin(env.get(PAGE_VARIABLE, ""))
@@ -2414,7 +2693,7 @@ class Shim:
         if left := self._end_left_before(env):
             status, why = OWN_FAILURE, f"processes {', '.join(map(str, left))} of an earlier attempt outlived SIGKILL"[:NAME_MAX]
         else:
-            status, why = self._start_with(attempt, argv, env, tail, logs)
+            status, why = self._start_with(attempt, argv, env, message)
         if why:
             self._ending.tell()
             self._own_status = status
@@ -2422,16 +2701,28 @@ class Shim:
         else:
             self._say({"t": "started", "attempt": attempt, "pid": self._command.pid})
 
-    def _start_with(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, logs: dict[str, Any]) -> tuple[int, str]:
+    def _start_with(self, attempt: int, argv: list[str], env: dict[str, str], message: Message) -> tuple[int, str]:
         """Status and reason of what cannot be started, else 0 and nothing."""
+        tail, logs = int(message.get("tail") or 0), message.get("logs") or {}
+        plan = argv, (tail > 0, *sorted(logs))
         try:
             if logs.get("folder"):
                 make_folder(logs["folder"])
                 env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
-            ends = self._output.lay(tail, logs)
+            self._spare.offer(plan, env)
+            there = tuple(self._spare.streams)
+            ends = self._output.lay(tail, logs, self._spare.streams)
+            if there and self._output.piped != there:  # no thread is to be had for a pump
+                self._spare.drop()
+                there, ends = (), self._output.lay(tail, logs)
         except OSError as error:
+            self._spare.drop()
             return OWN_FAILURE, f"its output cannot be written to {error.filename}: {error.strerror}"[:NAME_MAX]
-        return self._command.start(attempt, argv, env, ends)
+        if there:
+            self._spare.go()
+            self._command.take(attempt)
+        self._spare.watch(message.get("warm") or {}, plan, env, time.monotonic())
+        return (0, "") if there else self._command.start(attempt, argv, env, ends)
 
     def _end_left_before(self, env: Mapping[str, str]) -> list[int]:
         """What a shim of an earlier step, which was killed, has left of its rank. Gives those that outlive it."""
@@ -2456,6 +2747,7 @@ class Shim:
 
     def _alone(self) -> None:
         self._orphan = True
+        self._spare.drop()
         self._line.close()
         self._drill.over()
 

@@ -6,7 +6,7 @@ import errno
 import os
 
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal
-from ftslurm.wrapper.shim.processes import RESCAN_S, descendants, send_signal
+from ftslurm.wrapper.shim.processes import RESCAN_S, children, descendants, send_signal
 
 if TYPE_CHECKING:
     import ctypes
@@ -42,6 +42,8 @@ class Command:
         self._libc = libc
         self.pid = 0
         self.attempt = 0
+        self.beside = 0  # pid of a spare (warm.py), which is no part of the command; 0: there is none
+        self.beside_status = 0  # how the last one ended, as waitpid gave it
         self.status: int | None = None  # as waitpid gave it, of the command itself
         self.stopping = False
         self._began = False
@@ -55,28 +57,43 @@ class Command:
 
         ends: a descriptor of ours, closed afterwards, and the number under which the command gets it.
         """
+        self._begin(attempt)
+        self.pid, number = self._fork(argv, env, ends)
+        name = argv[0] if len(argv[0]) <= NAME_MAX else argv[0][:NAME_MAX] + "..."
+        return number, f"{name}: {os.strerror(number)}" if number else ""
+
+    def start_beside(self, argv: list[str], env: dict[str, str], ends: list[tuple[int, int]], cpu_s: float) -> None:
+        """Start a spare, if it can be. cpu_s: of CPU time, after which it ends unless it has set that aside."""
+        self.beside, _ = self._fork(argv, env, ends, cpu_s)
+
+    def take(self, attempt: int) -> None:
+        """The spare is the command of `attempt`."""
+        self._begin(attempt)
+        self.pid, self.beside = self.beside, 0
+
+    def _begin(self, attempt: int) -> None:
         if self._began:
             rewind_input()
         self._began = True
         self.attempt, self.status, self.stopping, self.crash_status = attempt, None, False, 0
+
+    def _fork(self, argv: list[str], env: dict[str, str], ends: list[tuple[int, int]], cpu_s: float = 0.0) -> tuple[int, int]:
+        """Pid and 0, or 0 and an errno."""
         path = find_program(argv[0], env.get("PATH", os.defpath))
-        terminal = os.isatty(0)
+        terminal = os.isatty(0) and not cpu_s
         read_end, write_end = os.pipe()  # both close on exec; a failure comes through
         parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._become(path, argv, env, write_end, terminal, ends, parent)
+        pid = os.fork()
+        if pid == 0:
+            self._become(path, argv, env, write_end, terminal, ends, parent, cpu_s)
         for end in {write_end, *(end for end, _ in ends)}:
             os.close(end)
         told = os.read(read_end, 16)
         os.close(read_end)
         if not told:
-            return 0, ""
-        os.waitpid(self.pid, 0)  # a failed child still has our handlers: a SIGTERM to it would look like one to us
-        self.pid = 0
-        number = int(told)
-        name = argv[0] if len(argv[0]) <= NAME_MAX else argv[0][:NAME_MAX] + "..."
-        return number, f"{name}: {os.strerror(number)}"
+            return pid, 0
+        os.waitpid(pid, 0)  # a failed child still has our handlers: a SIGTERM to it would look like one to us
+        return 0, int(told)
 
     def _become(
         self,
@@ -87,6 +104,7 @@ class Command:
         terminal: bool,
         ends: list[tuple[int, int]],
         parent: int,
+        cpu_s: float,
     ) -> None:
         """In the child: own process group, death with the shim, then the command.
 
@@ -106,6 +124,8 @@ class Command:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             for end, fd in ends:
                 os.dup2(end, fd)
+            if cpu_s:  # execve(2) keeps it
+                signal.setitimer(signal.ITIMER_PROF, cpu_s)
             os.execve(path, argv, env)
         except OSError as error:
             os.write(failure, str(error.errno or errno.EIO).encode())
@@ -122,8 +142,12 @@ class Command:
             except ChildProcessError:
                 return True
             if pid == 0:
-                return False
-            if pid == self.pid:
+                # Whoever is no child any more has left its own children here before. Only we collect them, so none is missed.
+                ended = self.beside and (self.status is not None or not self.pid)
+                return bool(ended) and children(os.getpid()) == [self.beside]
+            if pid == self.beside:
+                self.beside, self.beside_status = 0, status
+            elif pid == self.pid:
                 faked = self.crash_status and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
                 self.status = self.crash_status << 8 if faked else status
 
@@ -164,7 +188,7 @@ class Command:
     def freeze(self) -> None:
         """SIGSTOP every process below us. A stopped process cannot fork, so some rounds find them all."""
         seen: set[int] = set()
-        while new := [pid for pid in descendants(os.getpid()) if pid not in seen]:
+        while new := [pid for pid in self.below() if pid not in seen]:
             for pid in new:
                 send_signal(pid, signal.SIGSTOP)
             seen.update(new)
@@ -181,10 +205,16 @@ class Command:
         known = self.pid > 0 and self.status is None
         if known:
             self._send((-self.pid,), numbers)
-        ours = descendants(os.getpid())
+        ours = self.below()
         inside = {pid for pid in ours if self._in_group(pid)}
         left = [pid for pid in ours if pid not in inside]
         self._send(left if known or not inside else [*left, -self.pid], numbers)
+
+    def below(self) -> list[int]:
+        """All processes below us, but for a spare and what is below that."""
+        found = descendants(os.getpid())
+        beside = {self.beside, *descendants(self.beside)} if self.beside else set()
+        return [pid for pid in found if pid not in beside]
 
     def _send(self, targets: Sequence[int], numbers: Sequence[int]) -> None:
         for number in numbers:

@@ -30,6 +30,12 @@ class Ending:
         self.told, self._tell_by = False, 0.0
         self._page, self._oom_kills = page, oom_kills()
 
+    def discount(self) -> None:
+        """What the kernel has just killed was no process of the command."""
+        kills = oom_kills()
+        if self._oom_kills is not None and kills is not None and kills > self._oom_kills:
+            self._oom_kills += 1
+
     def tell(self) -> None:
         """The controller is being told."""
         self.told = True

@@ -17,7 +17,7 @@ from ftslurm.wrapper.shim.output.streams import complain
 from ftslurm.wrapper.shim.output.target import make_folder
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Pages
 from ftslurm.wrapper.shim.ports import free_port
-from ftslurm.wrapper.shim.processes import RESCAN_S, descendants
+from ftslurm.wrapper.shim.processes import RESCAN_S
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.hello import hello
 from ftslurm.wrapper.shim.protocol.messages import Message
@@ -28,10 +28,10 @@ from ftslurm.wrapper.shim.shared_memory import clear_shared_memory
 from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
 from ftslurm.wrapper.shim.survivors import end_left_before
 from ftslurm.wrapper.shim.timers import Guard, boot_s
+from ftslurm.wrapper.shim.warm import Spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"  # where programs under torch's `record` write how they failed
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
@@ -67,6 +67,7 @@ class Shim:
         self._pages = Pages(env, self._rank, channel)
         self._alone_here = False  # nothing is left of earlier steps
         self._ending = Ending(self._command, output)
+        self._spare = Spare(self._command, output, self._ending.discount, tells=env.get("SLURM_LOCALID", "0") == "0")
         self._began = 0.0  # when the command first started, Unix seconds
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
@@ -89,6 +90,7 @@ class Shim:
                 elif not self._orphan:
                     self._listen()
             if self._turn():
+                self._spare.drop()
                 self._pages.clear()
                 return self._last_status()
 
@@ -96,6 +98,7 @@ class Shim:
         settle_s = SETTLE_STEP_S if self._ending.untold else None
         line_s = self._line.wakes_in(boot_s())
         moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s,
+                   self._spare.wakes_in(now),
                    line_s if line_s < 1e6 else None)  # fmt: skip
         return min((moment * 1000 for moment in moments if moment is not None), default=None)
 
@@ -113,6 +116,7 @@ class Shim:
         """Look at the children and the connection; True when all is done."""
         nothing_left = self._command.reap()
         now = time.monotonic()
+        self._spare.turn(now)
         self._line.turn(boot_s())
         if self._line.gone and not self._orphan:
             self._orphaned()
@@ -130,7 +134,7 @@ class Shim:
                 if not self._ending.untold:
                     self._stopped([])
             elif not self._command.press(now):
-                self._stopped(descendants(os.getpid()))
+                self._stopped(self._command.below())
         return not self._command.stopping and (self._end is not None or self._orphan)
 
     def _watch_over(self, nothing_left: bool) -> None:
@@ -158,10 +162,7 @@ class Shim:
         what = message["t"]
         if what == "start":
             self._passes_on = self._passes_on or bool(message.get("alone"))
-            self._start(
-                int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
-                str(message.get("inject") or ""), message.get("logs") or {},
-            )  # fmt: skip
+            self._start(int(message["attempt"]), message.get("argv") or self._argv, message["env"], message)
             self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
             self._drill.over()
@@ -189,9 +190,11 @@ class Shim:
         else:
             raise ValueError(f"unknown message {what!r}")
 
-    def _start(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, logs: dict[str, Any]) -> None:
-        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
-        logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
+    def _start(self, attempt: int, argv: list[str], env: dict[str, str], message: Message) -> None:
+        """message: tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for
+        PYTHONPATH. logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in. warm: see
+        Spare.watch."""
+        inject = str(message.get("inject") or "")
         self._own_status, self._began = None, self._began or time.time()
         env = for_the_whole({**self._env, **self._pages.variables(attempt), **env}, self._env)
         self._ending.begin(env.get(PAGE_VARIABLE, ""))
@@ -200,7 +203,7 @@ class Shim:
         if left := self._end_left_before(env):
             status, why = OWN_FAILURE, f"processes {', '.join(map(str, left))} of an earlier attempt outlived SIGKILL"[:NAME_MAX]
         else:
-            status, why = self._start_with(attempt, argv, env, tail, logs)
+            status, why = self._start_with(attempt, argv, env, message)
         if why:
             self._ending.tell()
             self._own_status = status
@@ -208,16 +211,28 @@ class Shim:
         else:
             self._say({"t": "started", "attempt": attempt, "pid": self._command.pid})
 
-    def _start_with(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, logs: dict[str, Any]) -> tuple[int, str]:
+    def _start_with(self, attempt: int, argv: list[str], env: dict[str, str], message: Message) -> tuple[int, str]:
         """Status and reason of what cannot be started, else 0 and nothing."""
+        tail, logs = int(message.get("tail") or 0), message.get("logs") or {}
+        plan = argv, (tail > 0, *sorted(logs))
         try:
             if logs.get("folder"):
                 make_folder(logs["folder"])
                 env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
-            ends = self._output.lay(tail, logs)
+            self._spare.offer(plan, env)
+            there = tuple(self._spare.streams)
+            ends = self._output.lay(tail, logs, self._spare.streams)
+            if there and self._output.piped != there:  # no thread is to be had for a pump
+                self._spare.drop()
+                there, ends = (), self._output.lay(tail, logs)
         except OSError as error:
+            self._spare.drop()
             return OWN_FAILURE, f"its output cannot be written to {error.filename}: {error.strerror}"[:NAME_MAX]
-        return self._command.start(attempt, argv, env, ends)
+        if there:
+            self._spare.go()
+            self._command.take(attempt)
+        self._spare.watch(message.get("warm") or {}, plan, env, time.monotonic())
+        return (0, "") if there else self._command.start(attempt, argv, env, ends)
 
     def _end_left_before(self, env: Mapping[str, str]) -> list[int]:
         """What a shim of an earlier step, which was killed, has left of its rank. Gives those that outlive it."""
@@ -242,6 +257,7 @@ class Shim:
 
     def _alone(self) -> None:
         self._orphan = True
+        self._spare.drop()
         self._line.close()
         self._drill.over()
 

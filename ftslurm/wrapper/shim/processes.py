@@ -16,14 +16,15 @@ def descendants(root: int) -> list[int]:
     if os.path.exists("/proc/thread-self/children"):  # not of `root`, which may have ended: then nothing is below it
         found, ahead = [], [root]
         while ahead:
-            children = _children(ahead.pop())
-            found += children
-            ahead += children
+            nearest = children(ahead.pop())
+            found += nearest
+            ahead += nearest
         return found
     return _descendants_by_parent(root)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """By the kernel's own list; empty where it has none."""
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -49,9 +50,9 @@ def _descendants_by_parent(root: int) -> list[int]:
     found, ahead = [], [root]
     while ahead:
         parent = ahead.pop()
-        children = [pid for pid, above in parents.items() if above == parent]
-        found += children
-        ahead += children
+        nearest = [pid for pid, above in parents.items() if above == parent]
+        found += nearest
+        ahead += nearest
     return found
 
 

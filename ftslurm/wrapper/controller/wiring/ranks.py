@@ -28,7 +28,7 @@ def rank_setup(order: Order, settings: Settings, logs: RankLogs | None, bundle: 
         _programs(order.components),
         partial(_logs_of, logs, order.env.get("ROLE_NAME", "default")) if logs is not None else None,
         settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, _inject_folder(settings, bundle),
-        alone, beat_config(settings),
+        _spare(settings), alone, beat_config(settings),
     )  # fmt: skip
 
 
@@ -66,6 +66,10 @@ def _programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int,
 def _inject_folder(settings: Settings, bundle: str) -> str:
     package = Path(bundle, PACKAGES, "ftslurm") if bundle else Path(ftslurm.__file__).resolve().parent
     return str(package / "sdk" / "inject") if settings.inject else ""
+
+
+def _spare(settings: Settings) -> Mapping[str, float]:
+    return {"after_s": settings.warm_after_s, "memory": settings.warm_memory_mb << 20} if settings.warm else {}
 
 
 # --- ft_launcher's configuration

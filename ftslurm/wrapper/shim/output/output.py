@@ -108,15 +108,18 @@ class Output:
         self._shared = shared
         self._pumps: list[Pump] = []  # of this attempt
         self._unended: list[Pump] = []  # of all attempts
+        self.piped: tuple[int, ...] = ()  # if the command had a pipe as each of 1 and 2: 1 alone where it is one for both
         set_stack_size(STACK_BYTES)
 
-    def lay(self, limit: int, logs: dict[str, Any] | None = None) -> list[tuple[int, int]]:
+    def lay(self, limit: int, logs: dict[str, Any] | None = None, there: dict[int, int] | None = None) -> list[tuple[int, int]]:
         """Our ends for the command, to be closed once it has them, and the descriptors that it shall have them as.
 
         limit: bytes to keep of each stream; 0: the command gets our own descriptors, and so it does where no pipe, terminal
         or thread is to be had. It also gets a terminal that it reads from (srun --pty): that is its own to rule.
         logs: files of the rank's own, "1" or "2" -> (path, label of lines there, do they go where our own stream goes as well,
-        label of lines there). Raises: OSError for one that cannot be written.
+        label of lines there). there: `piped` of the command that is to be started -> our ends, where it has its
+        own already; those that are used go out of it.
+        Raises: OSError for one that cannot be written.
         """
         files = {fd: tuple(logs[str(fd)]) for fd in (1, 2) if logs and str(fd) in logs}
         self._unended = [pump for pump in self._unended if not pump.ended]
@@ -125,15 +128,22 @@ class Output:
         streams = [fd for fd in self._streams if fd not in files and limit > 0 and not (os.isatty(fd) and os.isatty(0))]
         together = same_file(1, 2) if len(streams) == 2 else len(files) == 2 and files[1] == files[2] and not files[1][2]
         opened = self._open(files, together)
+        self.piped = ()
         for fd in sorted({*streams, *files}):
             if fd == 2 and together:  # one for both: so their order stays
                 ends += [(end, 2) for end, _ in ends]
                 continue
             try:
-                ends.append((self._connect(fd, opened.get(fd) or [Target(fd, self._shared)], limit), fd))
+                ends += self._connect(
+                    fd, opened.get(fd) or [Target(fd, self._shared)], limit, there.pop(fd, None) if there else None
+                )
             except OSError:
                 continue
         self._unended += self._pumps
+        laid = tuple(fd for fd in (1, 2) if fd in {*streams, *files} and not (fd == 2 and together))
+        terminals = any(os.isatty(fd) for fd in self._streams)
+        if len(self._pumps) == len(laid) and (together or laid == (1, 2)) and not terminals:
+            self.piped = laid
         return ends
 
     def _open(self, files: dict[int, tuple[str, str, bool, str]], together: bool) -> dict[int, list[Target]]:
@@ -152,10 +162,10 @@ class Output:
                 found[fd].append(Target(fd, self._shared, console_label.encode(errors="replace")))
         return found
 
-    def _connect(self, fd: int, targets: list[Target], limit: int) -> int:
-        """A new pump for `fd`; gives the command's end. Raises: OSError."""
+    def _connect(self, fd: int, targets: list[Target], limit: int, there: int | None) -> list[tuple[int, int]]:
+        """A new pump for `fd`, from `there` if given; the command's end otherwise, and `fd`. Raises: OSError."""
         like = targets[0].fd == fd and os.isatty(fd)
-        source, end = terminal_like(fd) if like else os.pipe()
+        source, end = (there, -1) if there is not None else terminal_like(fd) if like else os.pipe()
         tail = Tail("out" if fd == 1 else "err", max(1, min(limit, TAIL_MAX)))
         try:
             fds = {target.fd for target in targets}
@@ -163,9 +173,10 @@ class Output:
             self._pumps.append(Pump(source, targets, tail, earlier))
         except ThreadError as error:
             os.close(source)
-            os.close(end)
+            if there is None:
+                os.close(end)
             raise OSError(errno.EAGAIN, str(error)) from None
-        return end
+        return [(end, fd)] if there is None else []
 
     def caught_up(self) -> bool:
         return all(pump.caught_up() for pump in self._pumps)

@@ -1,0 +1,220 @@
+"""A spare process beside the rank that has imported what the rank did, and becomes the next one. sdk/warm.py is its other half.
+
+It is the rank's own command, started once more: Python comes to that module before the program's first line, and waits there.
+So it has the parent, the group, the flags and the limits of a cold start; what it gets at the end is its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from ftslurm.wrapper.shim.command import Command, find_program
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
+from ftslurm.wrapper.shim.files import content
+from ftslurm.wrapper.shim.memory import memory_left
+from ftslurm.wrapper.shim.output.output import Output
+from ftslurm.wrapper.shim.output.streams import complain
+from ftslurm.wrapper.shim.pages import PAGE_VARIABLE
+from ftslurm.wrapper.shim.processes import send_signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeAlias
+
+# What a spare has in common with the rank that it becomes: its argv, and the shape of its output.
+Plan: TypeAlias = "tuple[list[str], tuple[object, ...]]"
+WARM_VARIABLE = "FTSLURM_WARM"
+SPARE_LOOK_S = 10.0  # between two looks at a spare and at the memory that is left
+LEAST_LEFT = 0.05  # of memory, below which a spare is given up
+ANSWER_S = 2.0  # for a spare to take what it is given: it looks at a dozen folders
+READY, TAKEN = "ready\n", "taken\n"
+START_MORE_S = 0.05  # of CPU time, beside twice what the rank took, until a spare has come to wait
+
+
+class Spare:
+    """At most one at a time, begun once for each start of the rank."""
+
+    def __init__(self, command: Command, output: Output, discount: Callable[[], None], tells: bool) -> None:
+        """discount: call it when the kernel may have killed a spare for memory, which is no kill of the rank. tells: why not."""
+        self._tells = tells
+        self._told: set[str] = set()
+        self._discount = discount
+        self._command = command
+        self._output = output
+        self._plan: Plan = ([], ())
+        self._env: dict[str, str] = {}
+        self._after_s, self._memory = 0.0, 0
+        self._look_at = 0.0  # monotonic, 0: nothing is to be done
+        self._sock: socket.socket | None = None
+        self.streams: dict[int, int] = {}  # our ends of its stdout and stderr
+        self._said = ""
+
+    def watch(self, asked: Mapping[str, Any], plan: Plan, env: dict[str, str], now: float) -> None:
+        """The rank is being started. asked: a spare may begin `after_s` after its last import, and take `memory` bytes."""
+        self._after_s, self._memory = (float(asked["after_s"]), int(asked["memory"])) if asked else (0.0, 0)
+        self._look_at = now + self._after_s if asked else 0.0
+        self._plan, self._env = plan, dict(env)
+        if asked:
+            env[WARM_VARIABLE] = str(os.getpid())
+
+    def wakes_in(self, now: float) -> float | None:
+        return max(0.0, self._look_at - now) if self._look_at else None
+
+    def turn(self, now: float) -> None:
+        """Begin it when it is time, give it up when it must."""
+        if self._sock is not None and not self._command.beside:
+            if os.WIFSIGNALED(self._command.beside_status):
+                self._discount()
+            self._said = "" if self._said == READY else self._said
+            self._hear(0.0)
+            self._give_up(self._said.strip())
+        if not self._look_at or now < self._look_at:
+            return
+        if self._sock is None:
+            if self._command.status is not None or self._command.stopping or self._command.beside:
+                self._look_at = 0.0
+            elif (rests_s := self._imports_rest_s()) < self._after_s:
+                self._look_at = now + self._after_s - rests_s
+            else:
+                self._look_at = now + SPARE_LOOK_S
+                self._begin()
+            return
+        self._look_at = now + SPARE_LOOK_S
+        self._hear(0.0)
+        why = self._why_not()
+        if not why and memory_left() < LEAST_LEFT:
+            why = "memory is short"
+        if why:
+            self._give_up(why)
+
+    def offer(self, plan: Plan, env: Mapping[str, str]) -> None:
+        """Let it, if there is one, take the place of the next rank, up to `go`; or end it."""
+        self._look_at = 0.0
+        if self._sock is None:
+            return
+        self._hear(0.0)
+        why = self._why_not()
+        if not why:
+            why = "the command has changed" if plan != self._plan else self._ask(env)
+        if why:
+            self._give_up(why)
+
+    def _give_up(self, why: str) -> None:
+        """It is told once for each reason, by one rank a node."""
+        self.drop()
+        if self._tells and why not in self._told:
+            complain(f"ftslurm: {socket.gethostname()}: restarts import again in spite of --ft-warm: {why}")
+        self._told.add(why)
+
+    def _ask(self, env: Mapping[str, str]) -> str:
+        """Why it cannot take `env`."""
+        assert self._sock is not None
+        if self._said != READY:
+            return "the spare process was still importing"
+        self._said = ""
+        try:
+            self._sock.sendall(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items()) + b"\0")
+            self._hear(ANSWER_S)
+        except OSError:
+            pass
+        return "" if self._said == TAKEN else self._said.strip() or "the spare process did not answer"
+
+    def go(self) -> None:
+        """It is the rank now."""
+        assert self._sock is not None
+        try:
+            self._sock.send(b"+")
+        except OSError:
+            pass  # it has just been killed: so has the rank, then
+        self._sock.close()
+        self._sock, self.streams = None, {}
+
+    def drop(self) -> None:
+        """End it. It may be found dead later (`Command.reap`)."""
+        self._look_at = 0.0
+        if self._sock is None:
+            return
+        if self._command.beside:
+            send_signal(self._command.beside, signal.SIGKILL)
+        self._sock.close()
+        for end in self.streams.values():
+            os.close(end)
+        self._sock, self.streams = None, {}
+
+    def _imports_rest_s(self) -> float:
+        """Since the rank's last note; -1 while it has noted its start alone."""
+        try:
+            return -1.0 if content(self._notes).count(b"\n") < 2 else max(0.0, time.time() - os.stat(self._notes).st_mtime)
+        except OSError:
+            return -1.0
+
+    @property
+    def _notes(self) -> str:
+        """The file that sdk/warm.py keeps."""
+        return f"{self._env.get(PAGE_VARIABLE, '').rpartition('.')[0]}.warm"
+
+    def _begin(self) -> None:
+        """Only where the rank's interpreter has come to the place where a spare waits: else its program would run twice."""
+        page, _, attempt = self._env.get(PAGE_VARIABLE, "").rpartition(".")
+        fds = () if os.isatty(0) else self._output.piped  # a command rules its terminal
+        ms = _start_ms(self._notes, self._plan[0], self._env)
+        inject = self._env.get("PYTHONPATH", "").partition(":")[0]
+        if not (page and fds and ms is not None and os.access(f"{inject}/sitecustomize.py", os.R_OK)) or not _can_be_told_apart():
+            self._look_at = 0.0
+            return
+        self._sock, theirs = socket.socketpair()
+        self._sock.settimeout(ANSWER_S)
+        os.set_inheritable(theirs.fileno(), True)
+        pipes = {fd: os.pipe() for fd in fds}
+        self.streams, self._said = {fd: ours for fd, (ours, _) in pipes.items()}, ""
+        ends = [(end, fd) for fd, (_, end) in pipes.items()] + ([(pipes[1][1], 2)] if fds == (1,) else [])
+        waits = f"{os.getpid()}:{theirs.fileno()}:{self._memory}"
+        env = {**self._env, PAGE_VARIABLE: f"{page}.{int(attempt) + 1}", WARM_VARIABLE: waits}
+        self._command.start_beside(self._plan[0], env, ends, 2 * ms / 1000 + START_MORE_S)
+        theirs.close()
+        if not self._command.beside:
+            self.drop()
+
+    def _hear(self, limit_s: float) -> None:
+        """The next line that it says, if it comes in time; a word of ours where it has ended."""
+        assert self._sock is not None
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLIN)
+        while not self._said.endswith("\n") and poll.poll(limit_s * 1000):
+            data = self._sock.recv(4096)
+            self._said += data.decode(errors="replace") if data else "the spare process has ended\n"
+
+    def _why_not(self) -> str:
+        if self._said not in ("", READY):
+            return self._said.strip()
+        poll = select.poll()
+        for end in self.streams.values():
+            poll.register(end, select.POLLIN)
+        return "packages print something when they are imported" if poll.poll(0) else ""
+
+
+def _start_ms(path: str, argv: list[str], env: Mapping[str, str]) -> float | None:
+    """CPU time that the rank took to come to sdk/warm.py, by its notes; None if it has not, or not as `argv` says."""
+    try:
+        ms, _, words = content(path).partition(b"\n")[0].partition(b" ")
+        ran = bytes.fromhex(words.decode()).split(b"\0")
+        if ran != [os.fsencode(word) for word in argv]:  # a script that begins with its interpreter
+            script = find_program(argv[0], env.get("PATH", os.defpath))
+            if ran[-len(argv) :] != [os.fsencode(word) for word in (script, *argv[1:])] or not _is_pythons(script):
+                return None
+        return float(ms)
+    except (OSError, ValueError):
+        return None
+
+
+def _is_pythons(script: str) -> bool:
+    with open(script, "rb") as file:
+        first = file.readline(256)
+    return first.startswith(b"#!") and b"python" in first
+
+
+def _can_be_told_apart() -> bool:
+    """Whether the kernel lists children, by which the end of all but a spare is proven."""
+    return os.path.exists("/proc/thread-self/children")
