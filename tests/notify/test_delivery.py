@@ -75,6 +75,8 @@ def test_why_it_did_not_go_holds_nothing_secret(tmp_path: Path) -> None:
     nobody = deliver(Destination("n", f"json://user:topsecret@127.0.0.1:{free_port()}/secretpath"), CARD)
     assert "Connection error" in nobody and "topsecret" not in nobody and "secretpath" not in nobody
     assert "topsecret" not in deliver(Destination("n", "nosuch://topsecret/"), CARD)
+    program = Destination("p", argv=("/bin/sh", "-c", 'echo "refused: $1" >&2; exit 3', "sh", "token=topsecret"))
+    assert (why := deliver(program, CARD)).startswith("/bin/sh ended with status 3: refused") and "topsecret" not in why
 
 
 @pytest.mark.parametrize("url", [
