@@ -229,8 +229,8 @@ class Shim:
             self._spare.drop()
             return OWN_FAILURE, f"its output cannot be written to {error.filename}: {error.strerror}"[:NAME_MAX]
         if there:
+            self._command.take(attempt)  # which rewinds the input, before it reads that
             self._spare.go()
-            self._command.take(attempt)
         self._spare.watch(message.get("warm") or {}, plan, env, time.monotonic())
         return (0, "") if there else self._command.start(attempt, argv, env, ends)
 
