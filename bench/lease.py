@@ -23,7 +23,7 @@ CALLERS, ROUNDS = 200, 50
 
 def measure() -> list[Series]:
     settings = Settings()
-    beats_s = BEATS / min(settings.lease_s, settings.silence_s)
+    beats_s = BEATS / min(settings.lease.time_s, settings.nodes.silence_s)
     sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1")  # type: ignore[arg-type, return-value]
     read_end, write_end = os.pipe()
     pid = os.fork()

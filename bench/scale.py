@@ -115,7 +115,7 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
     clock, signals = Clock(), Signals()
     sources = Sources(clock, signals, lambda *_: None)  # type: ignore[arg-type, return-value]
     channel = sources.server.channel_text(["127.0.0.1"])
-    setup = RankSetup(tail_bytes=settings.tail_bytes)
+    setup = RankSetup(tail_bytes=settings.logs.tail_bytes)
     diagnosis = Diagnosis(settings)
     effects = Effects(sources, Launcher(tell), Scheduler(), signals, clock, lambda: channel, setup=setup, diagnosis=diagnosis)  # type: ignore[arg-type]
     Controller(Judge(settings, History(), facts), sources, effects, Journal(folder / "jobs/scale.1.jsonl"), clock).run()

@@ -8,12 +8,11 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import scale
 
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import Settings, with_values
 
 RANKS, EVERY = 32, 200
 
@@ -33,7 +32,9 @@ class Many(scale.Stage):
 
 
 def main(restarts: int) -> None:
-    scale.Settings = lambda: replace(Settings(), crash_restarts=10**6, crash_restarts_total=10**6)  # type: ignore[assignment, misc]
+    scale.Settings = lambda: with_values(
+        Settings(), {"rungs.in-place-restart.crash_restarts": 10**6, "rungs.in-place-restart.crash_restarts_total": 10**6}
+    )  # type: ignore[assignment, misc]
     with tempfile.TemporaryDirectory(prefix="ftslurm-bench-") as folder:
         stage = Many(RANKS, 0, Path(folder))
         try:

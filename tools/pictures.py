@@ -147,7 +147,7 @@ def processes() -> Picture:
 def lease() -> Picture:
     """On a scale of time, by the defaults."""
     st = Settings()
-    beat = st.silence_s / BEATS
+    beat = st.nodes.silence_s / BEATS
     width, left, scale = 900, 190, 8.6
     made = Picture("A lease: a node that is cut off ends its ranks before they start elsewhere", width, 300)
 
@@ -161,19 +161,21 @@ def lease() -> Picture:
     made.line(at(0), 36, at(0), 270, arrow=False, dashed=True, colour="#ba2525")
     made.line(at(-beat), 70, at(-beat), 148)
     made.text(at(-beat) - 4, 112, "last renewal", SMALL, SOFT, "end")
-    made.box(at(-beat), 138, st.lease_s * scale, 24, [f"ranks run on: lease.time, {st.lease_s:g} s from the renewal"], "user")
-    end = st.lease_s - beat
+    made.box(
+        at(-beat), 138, st.lease.time_s * scale, 24, [f"ranks run on: lease.time, {st.lease.time_s:g} s from the renewal"], "user"
+    )
+    end = st.lease.time_s - beat
     made.box(at(end), 138, 44, 24, [], "bad")
     made.text(at(end) + 22, 154, "killed", SMALL, INK, "middle")
-    made.line(at(0), 70, at(st.silence_s), 70, arrow=False, colour="#ba2525")
-    made.text(at(0) + 6, 60, f"nodes.silence, {st.silence_s:g} s", SMALL, SOFT)
-    made.box(at(st.silence_s), 56, 12 * scale, 28, ["ask Slurm"], "slurm")
-    unreachable = f"no answer in {st.probe_s:g} s: unreachable. Wait for the end of the lease"
-    made.text(at(st.silence_s + 12) + 8, 60, unreachable, SMALL, SOFT)
-    start = end + st.lease_margin_s
+    made.line(at(0), 70, at(st.nodes.silence_s), 70, arrow=False, colour="#ba2525")
+    made.text(at(0) + 6, 60, f"nodes.silence, {st.nodes.silence_s:g} s", SMALL, SOFT)
+    made.box(at(st.nodes.silence_s), 56, 12 * scale, 28, ["ask Slurm"], "slurm")
+    unreachable = f"no answer in {st.nodes.probe_timeout_s:g} s: unreachable. Wait for the end of the lease"
+    made.text(at(st.nodes.silence_s + 12) + 8, 60, unreachable, SMALL, SOFT)
+    start = end + st.lease.margin_s
     made.line(at(end), 162, at(end), 214, arrow=False, dashed=True)
     made.line(at(start), 84, at(start), 216, dashed=True)
-    made.text(at(end) - 8, 200, f"lease.margin, {st.lease_margin_s:g} s", SMALL, SOFT, "end")
+    made.text(at(end) - 8, 200, f"lease.margin, {st.lease.margin_s:g} s", SMALL, SOFT, "end")
     made.box(at(start), 216, width - 24 - at(start), 28, ["ranks start"], "ours")
     made.text(left, 282, "Clocks are each node's own; nothing is started before the ranks must have ended.", SMALL, SOFT)
     return made
@@ -232,7 +234,7 @@ def requeue() -> Picture:
 
 def take_over() -> Picture:
     st = Settings()
-    last_s = st.lease_s + 2 * st.silence_s + st.lease_margin_s
+    last_s = st.lease.time_s + 2 * st.nodes.silence_s + st.lease.margin_s
     return sequence(
         "Take-over: the batch node dies and an agent requeues the job",
         {"batch node (ftrun)": "ours", "agent on n2": "ours", "agent on n3": "ours", "slurmctld": "slurm"},
@@ -241,7 +243,7 @@ def take_over() -> Picture:
             ("The batch node loses its power",),
             ("agent on n2", "ftrun is silent: wait"),
             ("agent on n3", "ftrun is silent: wait"),
-            (f"{st.lease_s:g} s: the leases run out, every rank has ended",),
+            (f"{st.lease.time_s:g} s: the leases run out, every rank has ended",),
             (f"{last_s:g} s: the agent on n2 has its turn",),
             ("agent on n2", "slurmctld", "is the batch node down?"),
             ("slurmctld", "agent on n2", "down, or its slurmd is silent"),

@@ -26,7 +26,7 @@ from ftslurm.config import catalog_files
 from ftslurm.config.settings_files import profile_layers
 from ftslurm.model.devices import Severity
 from ftslurm.model.record import KINDS
-from ftslurm.model.settings import hook_settings, variables
+from ftslurm.model.settings import hook_settings, kinds, variables
 from ftslurm.model.settings import tree as settings
 from ftslurm.policies.site.examine import RULES
 
@@ -110,15 +110,15 @@ def _link(name: str) -> str:
 
 
 def _set_to(name: str) -> str:
-    return code(settings.in_words(settings.LEAVES[name], settings.LEAVES[name].default))
+    return code(kinds.in_words(settings.LEAVES[name], settings.LEAVES[name].default))
 
 
 def _kind_of(name: str) -> str:
-    return plain(settings.takes(settings.LEAVES[name].metadata["kind"]))
+    return plain(kinds.takes(settings.LEAVES[name].kind))
 
 
 def _effect_of(name: str) -> str:
-    return _sentence(settings.LEAVES[name].metadata["what"])
+    return _sentence(settings.LEAVES[name].what)
 
 
 def _setting(name: str) -> str:
@@ -137,11 +137,11 @@ def profiles_part() -> str:
     rows = []
     for name, leaf in settings.LEAVES.items():
         cells = [
-            code(settings.in_words(leaf, getattr(each.settings, leaf.name))) if each.places[name] != "default" else ""
+            code(kinds.in_words(leaf, leaf.of(each.settings))) if each.places[name] != "default" else ""
             for each in resolved.values()
         ]
         if any(cells):
-            rows.append([code(name), code(settings.in_words(leaf, leaf.default)), *cells])
+            rows.append([code(name), code(kinds.in_words(leaf, leaf.default)), *cells])
     return table(("setting", "default", *PROFILES), rows)
 
 
@@ -150,12 +150,12 @@ def hooks_part() -> str:
 
 
 def _hook(leaf: Any) -> tuple[str, str]:
-    default = {} if leaf.default is MISSING else leaf.default
-    seconds = leaf.metadata["kind"] in (settings.lasting, settings.duration)
+    default = leaf.default
+    seconds = leaf.kind in (kinds.lasting, kinds.duration)
     shown = f"{default:g}s" if seconds else str(default).lower() if isinstance(default, bool) else _listed(default)
-    if leaf.metadata["kind"] is settings.duration and not default:
+    if leaf.kind is kinds.duration and not default:
         shown = "never"
-    return f"{code(leaf.metadata['name'])}: {code(shown)}", _sentence(leaf.metadata["what"])
+    return f"{code(leaf.name)}: {code(shown)}", _sentence(leaf.what)
 
 
 def _listed(value: Any) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Remedy
-from ftslurm.model.settings.tree import suggestion
+from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 
 

@@ -13,7 +13,7 @@ from ftslurm.catalogs.codebook import CodeBook
 from ftslurm.catalogs.pattern_files import check_patterns, laid_over
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model.devices import Remedy
-from ftslurm.model.settings.tree import suggestion
+from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import whole
 
 SITE = ("site",)

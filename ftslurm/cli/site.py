@@ -64,7 +64,7 @@ def doctor(verbose: bool, policy: str, as_json: bool) -> None:
     from ftslurm.wrapper.site_look import look
 
     settings = settings_in_force(Request(policy), os.environ).settings
-    site = look(os.environ, settings.slurm_bin, _hook_settings)
+    site = look(os.environ, settings.slurm.bin, _hook_settings)
     findings = examine(site)
     if as_json:
         print_json(for_programs(findings))
@@ -178,7 +178,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
     except ImportError:
         raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
     from ftslurm.cli.output import site_settings
-    from ftslurm.model.settings.tree import duration
+    from ftslurm.model.settings.kinds import duration
     from ftslurm.wrapper.all_ledgers import jobs_of_all, jobs_of_me
 
     try:
@@ -236,7 +236,7 @@ def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> No
     """Show who is notified of which events of your jobs. The addresses are in notify.yaml in the state folder, mode 0600."""
     from ftslurm.config.settings_files import Request, settings_in_force
     from ftslurm.ledger.store import state_folder
-    from ftslurm.model.settings.tree import suggestion
+    from ftslurm.model.settings.kinds import suggestion
     from ftslurm.notify.deliver import read_destinations
     from ftslurm.wrapper.telling.notices import FILE, place_of
     from ftslurm.wrapper.telling.teller import routes
@@ -254,7 +254,7 @@ def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> No
     if test:
         return _test(file, [known[name] for name in names or known])
     if pending:
-        return _send_pending(root, file, settings.notify_burst, settings.notify_window_s)
+        return _send_pending(root, file, settings.notify.burst, settings.notify.window_s)
     told = routes(settings, list(known), lambda text: click.echo(f"ftslurm: {visible(text)}", err=True))
     for name, destination in known.items():
         kinds = ", ".join(kind for kind in told if name in told[kind] and kind != "test")

@@ -34,14 +34,15 @@ def jobs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 def settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """NAME=DEFAULT, to be changed."""
-    from ftslurm.model.settings.tree import LEAVES, in_words
+    from ftslurm.model.settings.kinds import in_words
+    from ftslurm.model.settings.tree import LEAVES
 
     found = []
     for name, leaf in LEAVES.items():
         if name.startswith(incomplete):
             default = in_words(leaf, leaf.default)
             value = "" if default in ("none", "(empty)") or " " in default else default
-            found.append(CompletionItem(f"{name}={value}", help=leaf.metadata["what"]))
+            found.append(CompletionItem(f"{name}={value}", help=leaf.what))
     return found
 
 

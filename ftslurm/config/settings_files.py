@@ -10,18 +10,17 @@ from ftslurm.config.text_files import read_text, read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings import aimaster
 from ftslurm.model.settings import annotations as ma
+from ftslurm.model.settings.kinds import Layer, suggestion
 from ftslurm.model.settings.limits import Limit, base, check, limits_of
 from ftslurm.model.settings.tree import (
-    Layer,
     Resolved,
+    check_name,
     from_c4d,
     from_environment,
     from_modelarts,
     from_tree,
-    known_leaf,
     parse_leaf,
     resolve,
-    suggestion,
 )
 from ftslurm.model.values import dataclass
 
@@ -111,7 +110,7 @@ def _layers(tree: dict[str, Any], lines: Mapping[str, int], place: str) -> list[
     profile = tree.pop("profile", None)
     layer = from_tree(tree, lambda name: f"{place}, line {_line(lines, name)}")
     for name, raw in layer.values.items():  # here, so that the first mistake in the file is the one that is named
-        known_leaf(name, layer.places[name])
+        check_name(name, layer.places[name])
         parse_leaf(name, raw, layer.places[name])
     below = profile_layers(str(profile), f"{place}, line {_line(lines, 'profile')}") if profile is not None else []
     return [*below, layer]

@@ -174,7 +174,7 @@ def mpi_default(settings: Settings, config: Mapping[str, str]) -> str:
     Of weight only for programs of which a new step each time is asked, as those with MPI need it, and where donors may come.
     Others start with it and take no notice.
     """
-    if settings.restart_via != "step" or not (settings.node_replacement and settings.donor):
+    if settings.restart_via != "step" or not (settings.node_replacement.enabled and settings.nodes.donor):
         return ""
     return config.get("MpiDefault", "")
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from string import Template
 
 from ftslurm.launchers.srun_options import has_flag, option_value
-from ftslurm.model.settings.streams import STDERR, STDOUT, streams, streams_of
+from ftslurm.model.settings.features import STDERR, STDOUT, streams, streams_of
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
@@ -150,7 +150,12 @@ class RankLogs:
 
 def rank_logs(settings: Settings) -> RankLogs:
     return RankLogs(
-        settings.log_folder, settings.redirects, settings.tee, settings.console_ranks, settings.cycle_files, settings.line_prefix
+        settings.logs.folder,
+        settings.logs.redirects,
+        settings.logs.tee,
+        settings.logs.local_ranks,
+        settings.logs.cycle_files,
+        settings.logs.line_prefix,
     )
 
 

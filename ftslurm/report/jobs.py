@@ -14,7 +14,7 @@ from ftslurm.errors import UsageError
 from ftslurm.model.folds.summary import OVER, JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import Rung
-from ftslurm.model.settings.tree import duration
+from ftslurm.model.settings.kinds import duration
 from ftslurm.model.values import dataclass
 from ftslurm.report.words import age, clock
 

@@ -15,7 +15,7 @@ from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.nodes import fold
 from ftslurm.model.settings.told import told
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.model.values import dataclass
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
@@ -253,7 +253,7 @@ def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> Outco
         return DeviceFault(node, fault.device, found.code, found.name, found.fault_class, found.user_induced)
 
     # Ranks that are slower than the others are not simulated, so nobody need look for them.
-    calm = replace(settings, hang_compare_s=0.0)
+    calm = with_values(settings, {"hang.compare": 0.0})
     return play(with_few_nodes(trace, calm), calm, grade, patterns, name)
 
 

@@ -20,7 +20,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import summarise
 from ftslurm.model.rungs import REQUEUES, Budget, Rung
 from ftslurm.model.settings.told import settings_told
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
@@ -97,7 +97,7 @@ def _settings(records: Sequence[rec.Record]) -> Settings | None:
     run = next(record for record in reversed(records) if isinstance(record, rec.RunBegan))
     settings, unknown = settings_told(run.settings)
     if run.budgets.get(Budget.CRASH_RESTARTS) == 0:  # the default of older versions
-        settings = replace(settings, crash_restarts=0)
+        settings = with_values(settings, {"rungs.in-place-restart.crash_restarts": 0})
     return settings if run.settings and not unknown else None
 
 

@@ -127,7 +127,7 @@ class Play:
         self._trace, self._settings, self._grade, self._book = trace, settings, grade, book
         plan = trace.plan
         self._agenda, self._time = Agenda(), TimeBook()
-        self._cluster = Cluster(plan.cluster + settings.spares, plan.slurmd_timeout_s, trace.names, trace.ftrun_apart)
+        self._cluster = Cluster(plan.cluster + settings.nodes.spares, plan.slurmd_timeout_s, trace.names, trace.ftrun_apart)
         self._training = Training(plan, self._time)
         self._ledger: list[rec.Record] = []
         self._history = History()  # of these
@@ -206,8 +206,8 @@ class Play:
         self._pending = True
 
         def start() -> None:
-            nodes = self._cluster.allocate(plan.nodes + settings.spares, self._excluded, before, self._agenda.now)
-            if len(nodes) < plan.nodes + settings.spares:
+            nodes = self._cluster.allocate(plan.nodes + settings.nodes.spares, self._excluded, before, self._agenda.now)
+            if len(nodes) < plan.nodes + settings.nodes.spares:
                 wait = self._cluster.next_repair(self._agenda.now) - self._agenda.now
                 if wait != float("inf"):
                     self._agenda.after(wait, start)

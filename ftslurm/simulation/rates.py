@@ -7,7 +7,8 @@ from dataclasses import replace
 from random import Random
 
 from ftslurm.errors import UsageError
-from ftslurm.model.settings.tree import Settings, suggestion
+from ftslurm.model.settings.kinds import suggestion
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 from ftslurm.simulation.trace import MOST_FAULTS, Fault, JobPlan, Kind, Trace
 
@@ -20,14 +21,14 @@ def with_few_nodes(trace: Trace, settings: Settings) -> Trace:
     plan, met = trace.plan, {1, *(fault.node for fault in trace.faults)}
     if trace.names or _counts_nodes(settings) or any(not fault.node and fault.rank for fault in trace.faults):
         return trace
-    whole = plan.cluster + settings.spares
+    whole = plan.cluster + settings.nodes.spares
     mine = _filled(met, range(1, plan.nodes + 1), LEAST)
-    others = _filled(met, range(plan.nodes + 1, whole + 1), 2 * len(trace.faults) + settings.spares + FREE)
+    others = _filled(met, range(plan.nodes + 1, whole + 1), 2 * len(trace.faults) + settings.nodes.spares + FREE)
     kept = (*mine, *others)
     if len(kept) == whole:
         return trace
     digits, place = len(str(whole)), {node: at for at, node in enumerate(kept, 1)} | {0: 0}
-    few = replace(plan, nodes=len(mine), other_nodes=len(others) - settings.spares)
+    few = replace(plan, nodes=len(mine), other_nodes=len(others) - settings.nodes.spares)
     faults = tuple(replace(fault, node=place[fault.node]) for fault in trace.faults)
     names = tuple(f"n{node:0{digits}d}" for node in kept)
     return replace(trace, plan=few, faults=faults, names=names, alike=plan.nodes - len(mine))
@@ -42,7 +43,7 @@ def _filled(met: set[int], nodes: range, more: int) -> list[int]:
 
 def _counts_nodes(settings: Settings) -> bool:
     """Does a setting name a number or a share of nodes or ranks?"""
-    return bool(settings.min_nodes or settings.min_healthy or settings.failure_rate >= 0)
+    return bool(settings.nodes.min or settings.nodes.min_healthy or settings.retry.failure_rate >= 0)
 
 
 # --- random traces: faults that come at a constant rate, each on any node of the cluster. The same seed gives the same trace

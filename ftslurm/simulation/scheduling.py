@@ -367,15 +367,15 @@ class Scheduling(_Ftrun):
             return self.ranks.running == started and self.training.blocked
 
         nodes = tuple(dict.fromkeys(task.node for task in self.tasks))
-        if st.hang_c4d and st.watch != "L0" and self.plan.probe:
-            each, limit = self.plan.tasks_per_node, st.hang_c4d_timeout_s
+        if st.hang.c4d and st.hang.watch != "L0" and self.plan.probe:
+            each, limit = self.plan.tasks_per_node, st.hang.c4d_timeout_s
             told = [ev.StallSeen(n, each, limit, usual_s=self.plan.step_s, attempt=attempt) for n in nodes]
             self._after(limit, lambda: told if still() else [])
-        if st.hang_detection:
-            quiet = [ev.QuietSeen(n, st.hang_detect_s, f"no IO for {st.hang_detect_s:g} s", attempt) for n in nodes]
-            self._after(st.hang_detect_s, lambda: quiet if still() else [])
-        if st.hang_silence:
-            self._after(st.hang_interval_s, lambda: [ev.RankSilent(r, st.hang_interval_s) for r in started] if still() else [])
+        if st.hang.detection:
+            quiet = [ev.QuietSeen(n, st.hang.detect_time_s, f"no IO for {st.hang.detect_time_s:g} s", attempt) for n in nodes]
+            self._after(st.hang.detect_time_s, lambda: quiet if still() else [])
+        if st.hang.log_silence:
+            self._after(st.hang.interval_s, lambda: [ev.RankSilent(r, st.hang.interval_s) for r in started] if still() else [])
         self.ranks.hang_at(rank, fault.network)
 
     def dies(self, node: str, hangs_up: bool = False) -> None:
@@ -386,13 +386,13 @@ class Scheduling(_Ftrun):
         self.ranks.cut_off(node, mine)
 
         def silent() -> Events:
-            return [ev.AgentLost(node, "no message"), ev.NodeSilent(node, st.silence_s)] if not self.lives(node) else []
+            return [ev.AgentLost(node, "no message"), ev.NodeSilent(node, st.nodes.silence_s)] if not self.lives(node) else []
 
         def gone() -> Events:
             return [ev.AgentLost(node, "it hung up"), *(ev.ShimLost(rank, "it hung up") for rank in mine)]
 
         if mine and self.ranks.up:
-            self._after(0.0 if hangs_up else st.silence_s, gone if hangs_up else silent)
+            self._after(0.0 if hangs_up else st.nodes.silence_s, gone if hangs_up else silent)
 
     def warned(self) -> None:
         self.tell(ev.SignalSeen(SIGTERM))

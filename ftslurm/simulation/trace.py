@@ -14,7 +14,7 @@ from typing import Any
 from ftslurm.config.text_files import read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Fault as DeviceFault
-from ftslurm.model.settings.tree import choice, count, lasting, suggestion, switch, value_of
+from ftslurm.model.settings.kinds import choice, count, lasting, suggestion, switch, value_of
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 

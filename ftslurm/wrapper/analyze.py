@@ -24,7 +24,7 @@ def analyze(paths: Sequence[str], settings: Settings, status: int | None = None)
     files = read_logs(paths)
     parts: list[Part] = [part for file in files for part in file.parts]
     log = read_log(parts, status)
-    book = JobLogBook(load_pattern_book(settings.catalogs).of_job_logs().with_keywords(settings.keywords))
+    book = JobLogBook(load_pattern_book(settings.catalogs).of_job_logs().with_keywords(settings.retry.keywords))
     verdict = _verdict(log, book)
     if verdict.lead.rank != NO_RANK and any(end.rank == NO_RANK for end in log.ends):
         log = without_the_rest(log)  # the number of ranks is known by then

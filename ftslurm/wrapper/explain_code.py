@@ -32,8 +32,8 @@ class Explainer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._codes: CodeBook = load_code_book(settings.catalogs)
-        self._patterns: PatternBook = load_pattern_book(settings.catalogs).with_keywords(settings.keywords)
-        self._induced = frozenset(normalise(code) for code in settings.user_induced)
+        self._patterns: PatternBook = load_pattern_book(settings.catalogs).with_keywords(settings.retry.keywords)
+        self._induced = frozenset(normalise(code) for code in settings.devices.user_induced)
         self._ids = {pattern.id.lower(): pattern for pattern in self._patterns.patterns}
 
     def words(self, words: Sequence[str]) -> list[Explained]:

@@ -31,7 +31,7 @@ DRAINED = re.compile(r"DRAIN|DOWN|FAIL")
 
 def of_me(root: Path, settings: Settings, now: float) -> tuple[Remembered, ...]:
     """The nodes that this user's jobs remember. Raises: StateError."""
-    return remembered(NodeMemory(root).read(), now, settings.memory_s, settings.memory_jobs)
+    return remembered(NodeMemory(root).read(), now, settings.isolation.memory_s, settings.isolation.memory_jobs)
 
 
 def of_all(
@@ -42,7 +42,7 @@ def of_all(
     for owner, said in asked_of_all(first_user_id, ledgers, MEMORY, (), LIMIT_S, MEMORY_BYTES, also=(os.geteuid(),)):
         if isinstance(said, StateError):
             passed_over(f"what jobs of {owner.name} remember cannot be read: {said}")
-        elif told := remembered(parse_memory(said), now, settings.memory_s, settings.memory_jobs):
+        elif told := remembered(parse_memory(said), now, settings.isolation.memory_s, settings.isolation.memory_jobs):
             found[owner.name] = told
     return found
 

@@ -19,6 +19,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import ErrorClass, Retriable
 from ftslurm.report.explain.code import Explained
 from ftslurm.wrapper.explain_code import Explainer
+from tests.settings import settings_with
 
 Write = Callable[[str], str]
 EXPLAINER = Explainer(Settings())
@@ -225,7 +226,9 @@ def test_of_a_text_each_kind_of_line_is_explained_once() -> None:
 
 
 def test_a_sites_catalogue_and_settings_are_explained(write: Write) -> None:
-    explainer = Explainer(Settings(catalogs=(write(SITE),), user_induced=("0x80e18008",), keywords=("flaky",)))
+    explainer = Explainer(
+        settings_with(catalogs=(write(SITE),), devices__user_induced=("0x80e18008",), retry__keywords=("flaky",))
+    )
     assert one("80E01801", explainer).does[0].rung == "isolated-requeue"
     assert one("80E18008", explainer).fault.startswith("the program's")
     assert one("so flaky today", explainer).code == "keyword:flaky"

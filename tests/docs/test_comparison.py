@@ -13,7 +13,8 @@ from ftslurm.config.settings_files import profile_layers
 from ftslurm.model.settings.aimaster import FLAGS
 from ftslurm.model.settings.annotations import HANG, POD, RETRY, UNCONDITIONAL
 from ftslurm.model.settings.ft_config import KEYS
-from ftslurm.model.settings.tree import LEAVES, Settings, in_words, resolve
+from ftslurm.model.settings.kinds import in_words
+from ftslurm.model.settings.tree import LEAVES, Settings, resolve
 
 REPO = Path(__file__).parents[2]
 TABLES = comparison.tables()
@@ -70,7 +71,7 @@ def test_what_ours_names_is_in_force(table: comparison.Table, row: comparison.Ro
             assert str(KEYS[name].default) == value, name
             continue
         settings, leaf = (Settings() if which == "default" else in_force), LEAVES[name]
-        assert in_words(leaf, getattr(settings, leaf.name)) == value, f"{which or profile} {name}"
+        assert in_words(leaf, leaf.of(settings)) == value, f"{which or profile} {name}"
 
 
 def told(name: str) -> str:

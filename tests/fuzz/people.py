@@ -22,17 +22,8 @@ from ftslurm.launchers.srun_options import (
 )
 from ftslurm.model.settings import aimaster
 from ftslurm.model.settings import annotations as ma
-from ftslurm.model.settings.tree import (
-    LEAVES,
-    Layer,
-    Resolved,
-    Settings,
-    env_name,
-    from_environment,
-    in_words,
-    parse_leaf,
-    resolve,
-)
+from ftslurm.model.settings.kinds import Layer, in_words
+from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, from_environment, parse_leaf, resolve, with_values
 from tests.fuzz.files import written
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (
@@ -118,7 +109,7 @@ def _flags(text: str) -> tuple[Layer, Resolved]:
 def _leaf(given: tuple[str, Any]) -> tuple[Settings, str]:
     name, raw = given
     value = parse_leaf(name, raw, "here")
-    return Settings(**{LEAVES[name].name: value}), in_words(LEAVES[name], value)
+    return with_values(Settings(), {name: value}), in_words(LEAVES[name], value)
 
 
 PEOPLE = [

@@ -12,7 +12,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.hang.pause_limits import PauseLimits, Phase, Stall, StallLimits, judge
 
 KINDS = ("steady", "ckpt", "messy")
-TOLD_S = Settings().hang_c4d_timeout_s  # shorter pauses no agent tells of
+TOLD_S = Settings().hang.c4d_timeout_s  # shorter pauses no agent tells of
 Interval = tuple[float, bool]  # seconds; do the ranks that hold the others up show work?
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,9 +23,9 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.layout import Layout
-from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import fold_numbers, unfold_numbers
 from ftslurm.wrapper.shim.protocol.channel import Channel
+from tests.settings import settings_with
 
 FIRST = Layout(("n1", "n2", "n3"))
 MOVED = Layout(("n1", "n4", "n3"), (0, 0, 1, 1, 2, 2))
@@ -240,10 +239,13 @@ def test_where_the_nodes_are_not_ours_to_choose_there_are_no_spares(components: 
 
 
 def test_slurm_s_way_of_starting_mpi_programs_is_of_weight_where_donors_may_come() -> None:
-    config, may_come = {"MpiDefault": "pmix"}, replace(Settings(), restart_via="step", node_replacement=True, donor=True)
+    config, may_come = (
+        {"MpiDefault": "pmix"},
+        settings_with(restart_via="step", node_replacement__enabled=True, nodes__donor=True),
+    )
     assert mpi_default(may_come, config) == "pmix" and mpi_default(may_come, {}) == ""
-    for less in ({"restart_via": "shim"}, {"node_replacement": False}, {"donor": False}):
-        assert mpi_default(replace(may_come, **less), config) == ""  # type: ignore[arg-type]
+    for less in ({"restart_via": "shim"}, {"node_replacement__enabled": False}, {"nodes__donor": False}):
+        assert mpi_default(settings_with(may_come, **less), config) == ""
 
 
 @pytest.mark.parametrize("options", ["--het-group=1", "--pack-group 0,1"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.launchers.rank_logs import RankLogs, StreamTo, cycle_file, from_text
-from ftslurm.model.settings.streams import STDERR, STDOUT, local_ranks, streams, streams_of
+from ftslurm.model.settings.features import STDERR, STDOUT, local_ranks, streams, streams_of
 
 LABEL = "[default1]:"
 

@@ -16,9 +16,15 @@ def settings(flags: str) -> Settings:
 
 def test_its_defaults_restart_nothing() -> None:
     st = settings("")
-    assert (st.mode, st.retry_policy, st.same_error, st.failure_rate) == ("sync", "ExitCodeAndErrorMsg", 10, -1.0)
-    assert not (st.in_place or st.isolated_requeue or st.unconditional_requeue or st.hang_restart or st.crash_restarts)
-    assert (st.hang_interval_s, st.hang_exit_s) == (1800.0, 600.0)
+    assert (st.mode, st.retry.policy, st.retry.same_error, st.retry.failure_rate) == ("sync", "ExitCodeAndErrorMsg", 10, -1.0)
+    assert not (
+        st.in_place_restart.enabled
+        or st.isolated_requeue.enabled
+        or st.unconditional_requeue.enabled
+        or st.hang_restart.enabled
+        or st.in_place_restart.crash_restarts
+    )
+    assert (st.hang.interval_s, st.hang.exit_interval_s) == (1800.0, 600.0)
 
 
 @pytest.mark.parametrize(("profile", "flags"), [("aimaster-sync", ""), ("aimaster-async", "--job-execution-mode=Async")])
@@ -30,13 +36,18 @@ def test_the_samples_of_its_page() -> None:
     sync = settings(
         "--job-execution-mode=Sync --enable-job-restart=True --max-num-of-job-restart=3 --fault-tolerant-policy=ExitCodeAndErrorMsg"
     )
-    assert sync.mode == "sync" and sync.in_place and sync.crash_restarts == sync.max_job_restarts == 3 and sync.isolated_requeue
+    assert (
+        sync.mode == "sync"
+        and sync.in_place_restart.enabled
+        and sync.in_place_restart.crash_restarts == sync.max_job_restarts == 3
+        and sync.isolated_requeue.enabled
+    )
     hang = settings(
         "--job-execution-mode=Sync --enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600"
     )
-    assert hang.hang_restart and hang.hang_interval_s == 3600.0
+    assert hang.hang_restart.enabled and hang.hang.interval_s == 3600.0
     workers = settings("--job-execution-mode=Async --fault-tolerant-policy=OnFailure")
-    assert workers.mode == "async" and workers.retry_policy == "OnFailure" and not workers.unconditional_requeue
+    assert workers.mode == "async" and workers.retry.policy == "OnFailure" and not workers.unconditional_requeue.enabled
 
 
 def test_values_may_stand_apart_and_the_rest_of_the_table_is_taken() -> None:
@@ -44,8 +55,10 @@ def test_values_may_stand_apart_and_the_rest_of_the_table_is_taken() -> None:
         "--max-tolerated-failure-rate 0.3 --max-num-of-same-error 2 --enable-c4d-hang-detection True --c4d-log-level=Info "
         "--c4d-common-envs=C4D_HANG_TIMEOUT=60,C4D_HANG_TIMES=3 --enable-job-exit-hang-detection=True --job-exit-hang-interval=60"
     )
-    assert (st.failure_rate, st.same_error, st.hang_c4d, st.hang_c4d_level) == (0.3, 2, False, "Info"), "C4D needs hang detection"
-    assert (st.hang_c4d_timeout_s, st.hang_c4d_times, st.hang_exit, st.hang_exit_s) == (60.0, 3, True, 60.0)
+    assert (st.retry.failure_rate, st.retry.same_error, st.hang.c4d, st.hang.c4d_level) == (0.3, 2, False, "Info"), (
+        "C4D needs hang detection"
+    )
+    assert (st.hang.c4d_timeout_s, st.hang.c4d_times, st.hang.exit_detection, st.hang.exit_interval_s) == (60.0, 3, True, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +100,19 @@ def test_a_hang_restarts_a_job_only_where_restarts_are_on() -> None:
     both = settings(
         "--enable-job-restart=True --enable-job-hang-detection=True --enable-c4d-hang-detection=True --max-num-of-job-restart=5"
     )
-    assert both.hang_restart and both.hang_c4d and both.hang_detection and both.hangs_in_a_row == 5
-    assert not settings("--enable-job-hang-detection=True").hang_restart
+    assert both.hang_restart.enabled and both.hang.c4d and both.hang.detection and both.hang_restart.in_a_row == 5
+    assert not settings("--enable-job-hang-detection=True").hang_restart.enabled
     exits = settings("--enable-job-restart=True --enable-job-exit-hang-detection=True")
-    assert exits.hang_restart and exits.hang_exit and not (exits.hang_detection or exits.hang_silence or exits.hang_c4d)
+    assert (
+        exits.hang_restart.enabled
+        and exits.hang.exit_detection
+        and not (exits.hang.detection or exits.hang.log_silence or exits.hang.c4d)
+    )
 
 
 def test_no_rule_calls_a_hang_what_the_interval_allows() -> None:
     st = settings(
         "--enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600 --enable-c4d-hang-detection=True"
     )
-    limits = (st.hang_interval_s, st.hang_detect_s, st.hang_stall_s, st.hang_work_s, st.hang_start_s)
+    limits = (st.hang.interval_s, st.hang.detect_time_s, st.hang.stall_s, st.hang.stall_at_work_s, st.hang.start_s)
     assert limits == (3600.0,) * 5

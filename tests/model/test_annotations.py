@@ -26,13 +26,19 @@ def in_force(annotations: dict[str, Any] | str) -> Settings:
 
 
 def switches(s: Settings) -> tuple[bool, bool, bool, bool, bool]:
-    return (s.in_place, s.isolated_requeue, s.unconditional_requeue, s.hang_restart, s.node_replacement)
+    return (
+        s.in_place_restart.enabled,
+        s.isolated_requeue.enabled,
+        s.unconditional_requeue.enabled,
+        s.hang_restart.enabled,
+        s.node_replacement.enabled,
+    )
 
 
 def test_the_example_of_the_seed_switches_everything_on() -> None:
     settings = in_force(SEED)
     assert switches(settings) == (True,) * 5
-    assert (settings.max_restarts, settings.node_replacements) == (8, 3)
+    assert (settings.max_restarts, settings.node_replacement.budget) == (8, 3)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +59,7 @@ def test_an_annotation_switches_on_what_it_names_and_nothing_else(more: dict[str
     ("more", "policy"), [({}, "Evidence"), ({UNCONDITIONAL: "true"}, "OnFailure"), ({UNCONDITIONAL: "false"}, "Evidence")]
 )
 def test_unconditional_is_meant_for_every_failure(more: dict[str, str], policy: str) -> None:
-    assert in_force({RETRY: "8", **more}).retry_policy == policy
+    assert in_force({RETRY: "8", **more}).retry.policy == policy
 
 
 @pytest.mark.parametrize("number", ["1", "128", 1, 128])

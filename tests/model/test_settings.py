@@ -10,22 +10,9 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES
-from ftslurm.model.settings.tree import (
-    LEAVES,
-    Layer,
-    Settings,
-    count,
-    duration,
-    env_name,
-    from_environment,
-    from_modelarts,
-    from_tree,
-    in_words,
-    is_on,
-    resolve,
-    switch,
-    words_of,
-)
+from ftslurm.model.settings.kinds import Layer, count, duration, in_words, switch, words_of
+from ftslurm.model.settings.tree import LEAVES, Settings, env_name, from_environment, from_modelarts, from_tree, is_on, resolve
+from tests.settings import settings_with
 
 
 def layer(place: str = "policy.yaml, line 4", **values: Any) -> Layer:
@@ -117,16 +104,20 @@ def test_words_come_as_a_list_or_with_commas() -> None:
 
 def test_the_defaults_are_those_of_the_contract() -> None:
     plain = Settings()
-    assert (plain.same_code_limit, plain.same_code_window_s, plain.unconditional_in_a_row) == (3, 86400.0, 3)
+    assert (
+        plain.in_place_restart.same_code_limit,
+        plain.in_place_restart.same_code_window_s,
+        plain.unconditional_requeue.in_a_row,
+    ) == (3, 86400.0, 3)
     assert plain.ladder == RUNG_NAMES and 1 <= plain.max_restarts <= 128
-    assert (plain.warning_requeue, plain.crash_restarts, plain.even_if_no_requeue) == (False, 1, False)
+    assert (plain.warning.requeue, plain.in_place_restart.crash_restarts, plain.requeue.even_if_no_requeue) == (False, 1, False)
 
 
 def test_later_layers_win_and_every_value_knows_its_place() -> None:
     resolved = resolve([
         layer("site", max_restarts=2, stop__grace="10s"), layer("policy", max_restarts="5"), layer("cli"),
     ])  # fmt: skip
-    assert (resolved.settings.max_restarts, resolved.settings.stop_grace_s) == (5, 10.0)
+    assert (resolved.settings.max_restarts, resolved.settings.stop.grace_s) == (5, 10.0)
     assert (resolved.places["max_restarts"], resolved.places["stop.grace"], resolved.places["launcher"]) == (
         "policy",
         "site",
@@ -168,7 +159,7 @@ def test_never_is_refused_where_it_would_mean_at_once(leaf: str) -> None:
 
 @pytest.mark.parametrize("leaf", ["isolation.expires"])
 def test_never_is_taken_where_it_means_something(leaf: str) -> None:
-    assert resolve([Layer({leaf: "never"}, {leaf: "x"})]).settings.isolation_expires_s == 0.0
+    assert resolve([Layer({leaf: "never"}, {leaf: "x"})]).settings.isolation.expires_s == 0.0
 
 
 def test_a_tree_is_flattened_to_the_names() -> None:
@@ -180,7 +171,7 @@ def test_a_tree_is_flattened_to_the_names() -> None:
 
 def test_every_rung_that_can_be_switched_says_whether_it_is_on() -> None:
     assert is_on(Settings(), "fail") and is_on(Settings(), "in-place-restart")
-    assert not is_on(Settings(in_place=False), "in-place-restart")
+    assert not is_on(settings_with(in_place_restart__enabled=False), "in-place-restart")
     assert [is_on(Settings(), rung) for rung in RUNG_NAMES] == [False, True, True, False, False, True, True, True]
 
 
@@ -233,15 +224,15 @@ def test_any_value_is_taken_or_refused_with_its_place(leaf: str, raw: Any) -> No
 def test_a_default_in_words_is_that_default(leaf: str) -> None:
     field = LEAVES[leaf]
     words = in_words(field, field.default)
-    assert words and (words in ("none", "(empty)") or field.metadata["kind"](words) == field.default)
+    assert words and (words in ("none", "(empty)") or field.kind(words) == field.default)
 
 
 @pytest.mark.parametrize(("said", "grace_s", "words"), [("10", 10.0, "10s"), ("0.5", 0.5, "0.5s"), ("-1", -1.0, "-1")])
 def test_how_long_a_clean_up_may_hold_up_a_requeue(said: str, grace_s: float, words: str) -> None:
     layer = from_modelarts({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})
     settings = resolve([layer]).settings
-    assert settings.cleanup_grace_s == grace_s
-    assert in_words(LEAVES["requeue.cleanup_grace"], settings.cleanup_grace_s) == words
+    assert settings.requeue.cleanup_grace_s == grace_s
+    assert in_words(LEAVES["requeue.cleanup_grace"], settings.requeue.cleanup_grace_s) == words
 
 
 @pytest.mark.parametrize("said", ["-2", "0", "soon", "10s", "nan"])
@@ -268,13 +259,13 @@ def test_leases_that_would_not_do_are_refused(values: dict[str, str], complaint:
 
 
 def test_a_lease_that_just_covers_the_second_proof_will_do() -> None:
-    assert resolve([Layer({"lease.time": "30s"}, {"lease.time": "policy.yaml, line 1"})]).settings.lease_s == 30.0
+    assert resolve([Layer({"lease.time": "30s"}, {"lease.time": "policy.yaml, line 1"})]).settings.lease.time_s == 30.0
 
 
 def swaps(*layers: Layer) -> tuple[bool, bool, int]:
     """(node-replacement, shrink, their budget)"""
     settings = resolve(layers).settings
-    return settings.node_replacement, settings.shrink, settings.node_replacements
+    return settings.node_replacement.enabled, settings.shrink.enabled, settings.node_replacement.budget
 
 
 @pytest.mark.parametrize(
@@ -334,7 +325,7 @@ def test_what_was_said_of_the_rung_itself_counts_more_wherever_it_stands(where: 
 )
 def test_a_switch_means_its_number_and_a_number_its_switch(leaves: dict[str, str], leaf: str, value: object) -> None:
     settings = resolve([Layer(leaves, dict.fromkeys(leaves, "policy.yaml"))]).settings
-    assert getattr(settings, LEAVES[leaf].name) == value
+    assert LEAVES[leaf].of(settings) == value
 
 
 def test_what_is_implied_stands_where_it_was_implied() -> None:
@@ -354,14 +345,14 @@ def test_what_is_implied_stands_where_it_was_implied() -> None:
 def test_who_sets_a_timeout_for_heartbeats_or_sections_means_a_restart(given: dict[str, Any], on: bool) -> None:
     config = Layer({"fault_tolerance": given}, {"fault_tolerance": "--ft-cfg-path"})
     resolved = resolve((config,))
-    assert resolved.settings.hang_restart is (True if on else None)
+    assert resolved.settings.hang_restart.enabled is (True if on else None)
     assert resolved.places["rungs.hang-restart.enabled"] == ("--ft-cfg-path" if on else "default")
     off = Layer({"rungs.hang-restart.enabled": "false"}, {"rungs.hang-restart.enabled": "a policy"})
-    assert not resolve((off, config)).settings.hang_restart and not resolve((config, off)).settings.hang_restart
+    assert not resolve((off, config)).settings.hang_restart.enabled and not resolve((config, off)).settings.hang_restart.enabled
 
 
 def test_whoever_switches_hang_restart_off_has_it_off_for_the_program_too() -> None:
     off = Layer({"rungs.hang-restart.enabled": "false"}, {"rungs.hang-restart.enabled": "a policy"})
     by_program = Layer({"rungs.hang-restart.by_program": "true"}, {"rungs.hang-restart.by_program": "a policy"})
-    assert resolve(()).settings.hang_restart_asked and not resolve((off,)).settings.hang_restart_asked
-    assert resolve((off, by_program)).settings.hang_restart_asked
+    assert resolve(()).settings.hang_restart.by_program and not resolve((off,)).settings.hang_restart.by_program
+    assert resolve((off, by_program)).settings.hang_restart.by_program

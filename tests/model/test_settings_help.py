@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ftslurm.model.settings import hook_settings
+from ftslurm.model.settings import hook_settings, kinds
 from ftslurm.model.settings import tree as settings
 from ftslurm.policies.ladder.ladder import rung_words
 from ftslurm.report.explain.terms import ladder_as_json, print_ladder
@@ -21,24 +21,24 @@ NOT_PLAIN = re.compile(
 )
 
 
-@pytest.mark.parametrize("leaf", ALL, ids=lambda leaf: leaf.metadata["name"])
+@pytest.mark.parametrize("leaf", ALL, ids=lambda leaf: leaf.name)
 def test_a_setting_says_what_it_does(leaf: Any) -> None:
-    what = leaf.metadata["what"]
+    what = leaf.what
     assert len(what) >= 20, "a bare unit explains nothing"
     assert not NOT_PLAIN.search(what)
     assert not what.endswith("."), "a phrase, so that a value can stand before it"
 
 
-@pytest.mark.parametrize("leaf", settings.LEAVES.values(), ids=lambda leaf: leaf.metadata["name"])
+@pytest.mark.parametrize("leaf", settings.LEAVES.values(), ids=lambda leaf: leaf.name)
 def test_a_setting_says_what_it_takes_and_takes_its_default(leaf: Any) -> None:
-    kind = leaf.metadata["kind"]
-    assert settings.takes(kind) != "text" or kind is settings.text
-    written = settings.in_words(leaf, leaf.default)
+    kind = leaf.kind
+    assert kinds.takes(kind) != "text" or kind is kinds.text
+    written = kinds.in_words(leaf, leaf.default)
     assert kind("" if written in ("(empty)", "none") and leaf.default in ("", (), None) else written) == leaf.default
 
 
 def test_explain_shows_value_place_default_and_effect() -> None:
-    resolved = settings.resolve([settings.Layer({"stop.grace": "1m"}, {"stop.grace": "policy.yaml, line 3"})])
+    resolved = settings.resolve([kinds.Layer({"stop.grace": "1m"}, {"stop.grace": "policy.yaml, line 3"})])
     out = io.StringIO()
     print_ladder(Console(file=out, width=200), resolved, rung_words())
     assert re.search(r"stop\.grace +1m +\[policy\.yaml, line 3; default 20s\] +time from SIGTERM to SIGKILL", out.getvalue())

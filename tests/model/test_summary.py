@@ -51,7 +51,7 @@ def test_it_agrees_with_the_detailed_view() -> None:
 
 
 def test_ends() -> None:
-    well, failed = Job().begin(), Job(requeueing(unconditional_requeue=False)).begin()
+    well, failed = Job().begin(), Job(requeueing(unconditional_requeue__enabled=False)).begin()
     well.all_exit(0)
     failed.exits(2, 9)
     assert summary(well)[4:7] == ("completed", "", True)

@@ -20,6 +20,7 @@ from ftslurm.notify.deliver import Destination, read_destinations, scrubbed
 from ftslurm.notify.outbox import KINDS, TAKEN_S, TOO_OLD_S, Due, Notice, Outbox, Pace, due, from_json, shown, summary, to_json
 from ftslurm.wrapper.telling.notices import place_of
 from ftslurm.wrapper.telling.teller import Held, digests, of_record, routes
+from tests.settings import settings_with
 
 PACE = Pace(burst=3, window_s=600)
 
@@ -124,7 +125,7 @@ def test_a_scheduling_of_which_nobody_saw_the_end_is_told() -> None:
 
 def test_who_is_told_of_what() -> None:
     heard: list[str] = []
-    told_of = Settings(notify_failure=("team", "tem"), notify_message=("none",))
+    told_of = settings_with(notify__failure=("team", "tem"), notify__message=("none",))
     told = routes(told_of, ["team", "me"], heard.append)
     assert told["failure"] == ("team",) and told["message"] == () and told["requeue"] == ("team", "me") and told["end"] == ()
     assert told.keys() == KINDS.keys()
@@ -132,8 +133,8 @@ def test_who_is_told_of_what() -> None:
 
 
 def test_where_the_file_is(tmp_path: Path) -> None:
-    assert place_of(Settings(), tmp_path) is None and place_of(Settings(notify_file="none"), tmp_path) is None
-    assert place_of(Settings(notify_file="/x/y"), tmp_path) == Path("/x/y")
+    assert place_of(Settings(), tmp_path) is None and place_of(settings_with(notify__file="none"), tmp_path) is None
+    assert place_of(settings_with(notify__file="/x/y"), tmp_path) == Path("/x/y")
     (tmp_path / "notify.yaml").write_text("")
     assert place_of(Settings(), tmp_path) == tmp_path / "notify.yaml"
     with pytest.raises(PolicyError, match="the path of a file is wanted"):
@@ -265,4 +266,4 @@ def test_a_digest_is_one_summary_in_an_hour_and_at_the_end() -> None:
     (told,) = held.take(notice(kind="failure"), NOW + 9)
     assert told.text.endswith("\nbefore: restart 1") and held.due(NOW, ending=True) == []
     assert digests(Settings()) == {"restart"} and routes(Settings(), ["team"], print)["restart"] == ("team",)
-    assert routes(Settings(notify_restart=("me", "digest")), ["team", "me"], print)["restart"] == ("me",)
+    assert routes(settings_with(notify__restart=("me", "digest")), ["team", "me"], print)["restart"] == ("me",)

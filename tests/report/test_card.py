@@ -97,7 +97,7 @@ def test_healing_that_failed_is_said_with_what_came_of_it() -> None:
 
 
 def test_a_ledger_of_before_is_told_from_the_sentence_that_it_has() -> None:
-    job = Job(requeueing(unconditional_requeue=False)).begin()
+    job = Job(requeueing(unconditional_requeue__enabled=False)).begin()
     job.exits(2, 9)
     old = [replace(r, reason="") if isinstance(r, rec.Decided) else r for r in job.ledger]
     old.insert(-3, rec.Diagnosed(1.0, 1, "exit 9", "unknown", "unknown", "none", "rank 2 on n2 exited with status 9"))

@@ -150,7 +150,7 @@ def test_for_programs() -> None:
 def test_the_ladder_of_a_job_is_that_of_its_ledger() -> None:
     known = terms.of_job([run(), PLACES])
     assert known is not None and known[1] == ()
-    assert known[0].settings.in_place is False and known[0].places["max_restarts"] == "p.yaml, line 2"
+    assert known[0].settings.in_place_restart.enabled is False and known[0].places["max_restarts"] == "p.yaml, line 2"
     told = {"max_restarts": "4", "mode": "async", "no.such": "1"}
     old = terms.of_job([rec.RunBegan(T, "r", "7", "c", 0, "k", "x", "n1", settings=told)])
     assert old is not None and old[1] == ("no.such",)

@@ -14,19 +14,20 @@ from ftslurm.model.devices import CodeMeaning, Remedy
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.explain.code import Background, Explained, as_json, of_device, of_exit, of_line, print_explained, unknown
+from tests.settings import settings_with
 
 
 def device(remedy: Remedy, induced: bool = False, limit: tuple[int, float] | None = None, **changes: Any) -> Explained:
     meaning = CodeMeaning("80E01801", "HBM", CLASS_OF[remedy], induced, "catalogue: X", remedy)
     return of_device(
-        "80e01801", meaning, True, Background("Ascend fault code", "HBM", "", ("a source",), limit), Settings(**changes)
+        "80e01801", meaning, True, Background("Ascend fault code", "HBM", "", ("a source",), limit), settings_with(**changes)
     )
 
 
 def line(role: Role = Role.ROOT, error_class: ErrorClass = ErrorClass.DATA, retriable: Retriable = Retriable.YES,
          blame: Blame = Blame.NO, remedy: Remedy = Remedy.RESTART, confirm: int = 0, **changes: Any) -> Explained:  # fmt: skip
     pattern = Pattern("an-id", "a name", error_class, retriable, blame, role, "log", remedy, confirm, "x", note="look there")
-    return of_line("text", pattern, ("a source",), Settings(**changes))
+    return of_line("text", pattern, ("a source",), settings_with(**changes))
 
 
 def rungs(found: Explained) -> list[str]:
@@ -35,7 +36,7 @@ def rungs(found: Explained) -> list[str]:
 
 CRASHED = ["in-place-restart", "isolated-requeue", "unconditional-requeue", "fail"]
 ASYNC = {"mode": "async"}
-REPLACE = {"node_replacement": True, "node_replacements": 2}
+REPLACE = {"node_replacement__enabled": True, "node_replacement__budget": 2}
 
 
 @pytest.mark.parametrize(
@@ -44,11 +45,16 @@ REPLACE = {"node_replacement": True, "node_replacements": 2}
         (Remedy.RESTART, False, {}, ["in-place-restart", "isolated-requeue"]),
         (Remedy.RESET, False, REPLACE, ["in-place-restart", "node-replacement", "isolated-requeue"]),
         (Remedy.RESTART, True, {}, ["in-place-restart", "unconditional-requeue"]),
-        (Remedy.RESTART, True, {"unconditional_requeue": False}, ["in-place-restart", "unconditional-requeue"]),
-        (Remedy.RESTART, False, {"in_place": False}, ["isolated-requeue"]),
-        (Remedy.RESTART, True, {"in_place": False, "isolated_requeue": False, "unconditional_requeue": False}, ["fail"]),
+        (Remedy.RESTART, True, {"unconditional_requeue__enabled": False}, ["in-place-restart", "unconditional-requeue"]),
+        (Remedy.RESTART, False, {"in_place_restart__enabled": False}, ["isolated-requeue"]),
+        (
+            Remedy.RESTART,
+            True,
+            {"in_place_restart__enabled": False, "isolated_requeue__enabled": False, "unconditional_requeue__enabled": False},
+            ["fail"],
+        ),
         (Remedy.REPLACE, False, {}, ["isolated-requeue"]),
-        (Remedy.REPLACE, False, {"isolated_requeue": False}, ["fail"]),
+        (Remedy.REPLACE, False, {"isolated_requeue__enabled": False}, ["fail"]),
         (Remedy.FAIL, False, {}, ["isolated-requeue"]),
         (Remedy.AVOID, False, {}, []),
         (Remedy.LOG, False, {}, []),
@@ -63,10 +69,16 @@ def test_device_codes(remedy: Remedy, induced: bool, changes: dict[str, Any], ex
 
 
 def test_the_limits_in_force_are_told() -> None:
-    found = device(Remedy.RESTART, same_code_limit=5, same_code_window_s=7200.0, self_heal_wait_s=30.0, max_restarts=3)
+    found = device(
+        Remedy.RESTART,
+        in_place_restart__same_code_limit=5,
+        in_place_restart__same_code_window_s=7200.0,
+        in_place_restart__self_heal_wait_s=30.0,
+        max_restarts=3,
+    )
     assert "has not healed in 30s" in found.does[0].what
     assert "the 5th time in 2 h on one device" in found.does[1].what and "max_restarts 3" in found.does[1].what
-    assert "reset" not in device(Remedy.RESET, reset="never").does[0].what
+    assert "reset" not in device(Remedy.RESET, in_place_restart__reset="never").does[0].what
     assert "MindCluster itself takes the chip out after 2 in 24 h" in device(Remedy.RESTART, limit=(2, 86400.0)).why
 
 
@@ -75,18 +87,18 @@ def test_the_limits_in_force_are_told() -> None:
     [
         ({}, {}, CRASHED),
         ({}, ASYNC, ["rank-restart", *CRASHED]),
-        ({}, {"crash_restarts": 0, "retry_policy": "OnFailure"}, ["unconditional-requeue", "fail"]),
-        ({}, {"unconditional_requeue": False, "crash_restarts": 0}, ["fail"]),
-        ({}, {"retry_policy": "Never"}, ["fail"]),
+        ({}, {"in_place_restart__crash_restarts": 0, "retry__policy": "OnFailure"}, ["unconditional-requeue", "fail"]),
+        ({}, {"unconditional_requeue__enabled": False, "in_place_restart__crash_restarts": 0}, ["fail"]),
+        ({}, {"retry__policy": "Never"}, ["fail"]),
         ({"retriable": Retriable.NO}, {}, ["fail", "in-place-restart"]),
         ({"retriable": Retriable.NO, "confirm": 2}, {}, ["in-place-restart", "isolated-requeue", "fail"]),
-        ({"retriable": Retriable.NO}, {"retry_policy": "OnFailure"}, ["in-place-restart", "unconditional-requeue", "fail"]),
-        ({"retriable": Retriable.NO}, {"retry_policy": "ExitCodeAndErrorMsg"}, ["fail"]),
-        ({"retriable": Retriable.UNKNOWN}, {"retry_policy": "ExitCodeAndErrorMsg"}, ["fail"]),
+        ({"retriable": Retriable.NO}, {"retry__policy": "OnFailure"}, ["in-place-restart", "unconditional-requeue", "fail"]),
+        ({"retriable": Retriable.NO}, {"retry__policy": "ExitCodeAndErrorMsg"}, ["fail"]),
+        ({"retriable": Retriable.UNKNOWN}, {"retry__policy": "ExitCodeAndErrorMsg"}, ["fail"]),
         ({"blame": Blame.YES}, {}, ["isolated-requeue"]),
         ({"blame": Blame.SUSPECT}, {}, [*CRASHED, "isolated-requeue"]),
-        ({"blame": Blame.YES}, {"blame_on_words": 0}, CRASHED),
-        ({"blame": Blame.SUSPECT}, {"blame_on_words": 0}, CRASHED),
+        ({"blame": Blame.YES}, {"blame__on_words": 0}, CRASHED),
+        ({"blame": Blame.SUSPECT}, {"blame__on_words": 0}, CRASHED),
         ({"error_class": ErrorClass.HARDWARE}, {}, ["in-place-restart", "isolated-requeue"]),  # it heals
         ({"role": Role.SYMPTOM}, {}, CRASHED),
         ({"role": Role.CONTEXT}, {}, []),
@@ -97,7 +109,7 @@ def test_lines(given: dict[str, Any], changes: dict[str, Any], expected: list[st
 
 
 def test_what_words_may_cost_is_told_with_what_takes_it_back() -> None:
-    (*_, last) = line(blame=Blame.YES, blame_on_words=2).does
+    (*_, last) = line(blame=Blame.YES, blame__on_words=2).does
     assert "exclude at most 2 nodes per job (blame.on_words)" in last.what and "reinstates the first" in last.what
 
 
@@ -111,7 +123,7 @@ def test_what_is_not_known_is_said_to_be_so() -> None:
     found = unknown("gibberish", Settings())
     assert found.name == "unknown: would be answered from the unconditional budget" and not found.known
     assert rungs(found) == CRASHED
-    assert rungs(unknown("gibberish", Settings(retry_policy="Never"))) == ["fail"]
+    assert rungs(unknown("gibberish", settings_with(retry__policy="Never"))) == ["fail"]
 
 
 def shown(found: list[Explained], terminal: bool, width: int = 80) -> str:

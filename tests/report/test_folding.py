@@ -13,7 +13,7 @@ from tests.stories.replay import Job, requeueing
 
 def crashes(times: int) -> Job:
     """The same crash again and again."""
-    job = Job(requeueing(max_restarts=20, unconditional_in_a_row=20)).begin()
+    job = Job(requeueing(max_restarts=20, unconditional_requeue__in_a_row=20)).begin()
     for _ in range(times):
         job.exits(1, 9)
         job = job.again().begin()

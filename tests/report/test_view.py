@@ -101,7 +101,7 @@ def test_a_requeue_that_nobody_finished_is_shown_as_open() -> None:
 
 def test_the_end_is_told_with_status_and_reason() -> None:
     assert view(long_story()).state_words == "completed"
-    failed = Job(requeueing(unconditional_requeue=False)).begin()
+    failed = Job(requeueing(unconditional_requeue__enabled=False)).begin()
     failed.exits(2, 9)
     assert view(failed).state_words.startswith("failed: status 9: rank 2 on n2 exited with status 9")
     assert "state      failed\n" in shown(print_status, view(failed), 0.0), "the card says what the end was about"

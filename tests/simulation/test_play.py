@@ -19,12 +19,13 @@ from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.command import Asked, simulate
 from ftslurm.simulation.play import Outcome, play
 from ftslurm.simulation.trace import Fault, JobPlan, Kind, Trace
+from tests.settings import settings_with
 
 HOUR_S = 3600.0
 PLAN = JobPlan(nodes=4, other_nodes=2, until_s=24 * HOUR_S)
 BOOK = load_pattern_book().of_ranks()
 HEALS, BROKEN = "heals", "broken"
-SPARE = Settings(node_replacement=True, node_replacements=2, spares=1, donor=False)
+SPARE = settings_with(node_replacement__enabled=True, node_replacement__budget=2, nodes__spares=1, nodes__donor=False)
 
 
 def grade(fault: Fault, node: str) -> DeviceFault:
@@ -70,12 +71,16 @@ def test_a_dead_node_is_replaced_by_a_spare_and_without_one_the_job_is_requeued(
     assert answers(spare) == [["node-replacement"]] and spare.budgets["max_restarts"] == (8, 8) and spare.requeues == 0
     assert spare.useful_s > without.useful_s and spare.node_goodput < spare.goodput, "the spare was paid for"
     st = Settings()
-    assert without.parts[Part.NOTICING] == pytest.approx(st.silence_s + PLAN.node_known_s, abs=0.5), "the judge's own limits"
-    assert without.parts[Part.REPLACING] == pytest.approx(st.lease_s + st.lease_margin_s - st.silence_s, abs=3), "and its lease"
+    assert without.parts[Part.NOTICING] == pytest.approx(st.nodes.silence_s + PLAN.node_known_s, abs=0.5), (
+        "the judge's own limits"
+    )
+    assert without.parts[Part.REPLACING] == pytest.approx(st.lease.time_s + st.lease.margin_s - st.nodes.silence_s, abs=3), (
+        "and its lease"
+    )
 
 
 def test_a_donor_lends_a_node_where_no_spare_is_kept() -> None:
-    found = played(Fault(HOUR_S, Kind.NODE_DEATH, node=3), settings=replace(SPARE, spares=0, donor=True))
+    found = played(Fault(HOUR_S, Kind.NODE_DEATH, node=3), settings=settings_with(SPARE, nodes__spares=0, nodes__donor=True))
     assert answers(found) == [["node-replacement"]]
 
 
@@ -89,7 +94,7 @@ def test_a_budget_that_is_spent_ends_the_job() -> None:
 
 def test_the_same_trace_costs_more_with_the_rung_switched_off() -> None:
     faults = [Fault(HOUR_S * hour, Kind.DEVICE, rank=1, code=HEALS) for hour in (2, 9)]
-    on, off = played(*faults), played(*faults, settings=Settings(in_place=False))
+    on, off = played(*faults), played(*faults, settings=settings_with(in_place_restart__enabled=False))
     assert "in-place-restart" not in off.rungs and off.useful_s < on.useful_s
     none = played(*faults, settings=Settings(ladder=("fail",)))
     assert none.ended == "failed" and none.useful_s < off.useful_s
@@ -97,10 +102,13 @@ def test_the_same_trace_costs_more_with_the_rung_switched_off() -> None:
 
 def test_a_hang_is_answered_where_it_is_proven_or_that_is_switched_on_and_else_by_a_person() -> None:
     hang = Fault(HOUR_S, Kind.HANG, node=2)
-    on, off = played(hang), played(hang, settings=Settings(hang_restart=False))
+    on, off = played(hang), played(hang, settings=settings_with(hang_restart__enabled=False))
     assert answers(on) == [["hang-restart"]] and on.parts[Part.NOTICING] == pytest.approx(180, abs=15), "hang.stall"
     assert answers(off) == [[]] and off.parts[Part.NOTICING] == pytest.approx(PLAN.person_s, abs=1)
-    unseen = [played(hang, settings=Settings(hang_restart=wanted), plan=replace(PLAN, probe=False)) for wanted in (True, None)]
+    unseen = [
+        played(hang, settings=settings_with(hang_restart__enabled=wanted), plan=replace(PLAN, probe=False))
+        for wanted in (True, None)
+    ]
     assert [answers(each) for each in unseen] == [[["hang-restart"]], [[]]], "only IO and use of devices speak"
     assert unseen[0].parts[Part.NOTICING] == pytest.approx(1861, abs=15), "hang.detect_time and hang.sample_time"
 
@@ -121,8 +129,8 @@ def test_a_bug_ends_the_job_and_a_crash_that_may_pass_does_not() -> None:
 
 def test_a_preemption_with_a_warning_saves_the_work_where_the_program_saves() -> None:
     warned = Fault(HOUR_S, Kind.PREEMPTION, warning_s=60, wait_s=600)
-    plain = played(warned, settings=Settings(warning_requeue=True))
-    saves = played(warned, settings=Settings(warning_requeue=True), plan=replace(PLAN, saves_on_signal=True))
+    plain = played(warned, settings=settings_with(warning__requeue=True))
+    saves = played(warned, settings=settings_with(warning__requeue=True), plan=replace(PLAN, saves_on_signal=True))
     assert answers(plain) == answers(saves) == [["requeue-on-warning"]]
     assert plain.parts[Part.REDONE] > 1000 and saves.parts[Part.REDONE] == 0
     assert played(replace(warned, warning_s=0)).parts[Part.QUEUE] == pytest.approx(600 + PLAN.plain_requeue_s)
@@ -158,16 +166,16 @@ FAULTS = st.builds(
     wait_s=st.sampled_from([0.0, 900.0]),
 )
 SETTINGS = st.builds(
-    Settings,
-    hang_restart=st.booleans(),
-    in_place=st.booleans(),
-    node_replacement=st.booleans(),
-    node_replacements=st.integers(0, 3),
-    spares=st.integers(0, 1),
+    settings_with,
+    hang_restart__enabled=st.booleans(),
+    in_place_restart__enabled=st.booleans(),
+    node_replacement__enabled=st.booleans(),
+    node_replacement__budget=st.integers(0, 3),
+    nodes__spares=st.integers(0, 1),
     max_restarts=st.integers(0, 4),
-    warning_requeue=st.booleans(),
-    shrink=st.booleans(),
-    min_nodes=st.integers(1, 4),
+    warning__requeue=st.booleans(),
+    shrink__enabled=st.booleans(),
+    nodes__min=st.integers(1, 4),
 )
 
 
@@ -199,7 +207,10 @@ FAULTS = st.builds(
 
 
 @quickly(max_examples=40, deadline=None)
-@given(st.lists(FAULTS, max_size=6), st.sampled_from([Settings(), SPARE, Settings(donor=True, node_replacement=True)]))
+@given(
+    st.lists(FAULTS, max_size=6),
+    st.sampled_from([Settings(), SPARE, settings_with(nodes__donor=True, node_replacement__enabled=True)]),
+)
 def test_nodes_to_which_nothing_happens_change_nothing(faults: list[Fault], policy: Settings) -> None:
     plan = JobPlan(nodes=40, other_nodes=40, until_s=24 * HOUR_S)
     whole = Trace(plan, tuple(sorted(faults, key=lambda fault: fault.at)))
@@ -230,5 +241,5 @@ def test_nodes_to_which_nothing_happens_change_nothing(faults: list[Fault], poli
 def test_where_a_policy_counts_nodes_all_are_played() -> None:
     whole = Trace(JobPlan(nodes=400, until_s=HOUR_S))
     assert rates.with_few_nodes(whole, Settings()).alike > 300
-    for policy in (Settings(min_nodes=399), Settings(min_healthy=3), Settings(failure_rate=0.5)):
+    for policy in (settings_with(nodes__min=399), settings_with(nodes__min_healthy=3), settings_with(retry__failure_rate=0.5)):
         assert rates.with_few_nodes(whole, policy) is whole

@@ -31,6 +31,7 @@ from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, WhyNot
 from ftslurm.policies.weigh.spread import on_the_whole
 from ftslurm.report.card import LastCard, last_card, lines
+from tests.settings import settings_with
 
 T = TypeVar("T")
 # What answers the judge's questions on failures and hangs.
@@ -47,7 +48,7 @@ SILENT = ev.SlurmAnswered(error="slurmctld does not answer")
 
 def requeueing(**values: Any) -> Settings:
     """The default but that a crash is answered by a requeue at once: the stories of requeues begin with it."""
-    return Settings(**{"crash_restarts": 0, **values})
+    return settings_with(**{"in_place_restart__crash_restarts": 0, **values})
 
 
 def tasks_on(nodes: Sequence[str], per_node: int) -> tuple[Task, ...]:
@@ -89,7 +90,7 @@ class Truth:
     def __init__(self, tasks: Sequence[Task], settings: Settings, spent: int = 0) -> None:
         self.tasks = tasks
         self.node_of = {task.rank: task.node for task in tasks}
-        self.lease_s = settings.lease_s + settings.lease_margin_s
+        self.lease_s = settings.lease.time_s + settings.lease.margin_s
         self.now = 0.0  # monotonic
         self.dead: set[str] = set()  # nodes that a second proof says cannot run anything
         self.loans: set[int] = set()

@@ -7,6 +7,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.settings.tree import Settings
+from tests.settings import settings_with
 from tests.stories.replay import Job, fault
 
 ANSWER = Call(Reading.ANSWER, "line 2, `if ftrun x; then a; fi`: it is the condition of `if`")
@@ -45,7 +46,7 @@ def test_a_node_that_slurm_calls_down_has_its_remedy_all_the_same() -> None:
 
 
 def test_the_setting_takes_it_for_a_failure() -> None:
-    job = Job(Settings(answers=False, crash_restarts=0), call=ANSWER).begin()
+    job = Job(settings_with(answers=False, in_place_restart__crash_restarts=0), call=ANSWER).begin()
     job.all_exit(1)
     assert (job.status, job.rungs) == (REQUEUED, ["unconditional-requeue"])
 
@@ -58,7 +59,7 @@ def test_in_doubt_a_step_that_was_over_at_once_is_an_answer() -> None:
 
 
 def test_in_doubt_a_step_that_worked_has_cheap_remedies_and_no_requeue() -> None:
-    job = Job(Settings(crash_restarts=1), call=DOUBT).begin()
+    job = Job(settings_with(in_place_restart__crash_restarts=1), call=DOUBT).begin()
     job.wait(60)
     job.all_exit(1)
     assert job.rungs == ["in-place-restart"]
@@ -70,7 +71,7 @@ def test_in_doubt_a_step_that_worked_has_cheap_remedies_and_no_requeue() -> None
 
 
 def test_in_doubt_the_last_of_a_script_is_no_question() -> None:
-    job = Job(Settings(crash_restarts=1), call=Call(Reading.DOUBT, "line 3", last=True)).begin()
+    job = Job(settings_with(in_place_restart__crash_restarts=1), call=Call(Reading.DOUBT, "line 3", last=True)).begin()
     job.all_exit(1)
     assert job.rungs == ["in-place-restart"]
 

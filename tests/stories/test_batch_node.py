@@ -96,7 +96,7 @@ def test_where_nothing_holds_the_nodes_srun_is_started_again_and_not_for_ever() 
     """A slurmctld that has just come back knows of no node, and what it lets wait it forgets."""
     job = held()
     for _ in range(9):
-        job.wait(job.settings.silence_s + 1.0)
+        job.wait(job.settings.nodes.silence_s + 1.0)
         job.tell(ev.StepsListed(frozenset()))
     assert len(job.did(do.LaunchStep)) == 1 + LAUNCHES_AGAIN and "starting it again" in job.said
     assert not any(launch.overlap for launch in job.did(do.LaunchStep))
@@ -107,7 +107,7 @@ def test_a_step_that_slurm_never_starts_is_given_up_for_a_requeue_alone(can: set
     """Else ftrun waits, as srun does. A slurmctld that took over in the middle of a clean-up may never start a step again."""
     job = held(can=can)
     for _ in range(30):
-        job.wait(job.settings.silence_s + 1.0)
+        job.wait(job.settings.nodes.silence_s + 1.0)
         if decided and job.rungs:
             break
         job.tell(ev.StepsListed(frozenset()))
@@ -267,7 +267,7 @@ def test_steps_that_are_over_are_those_of_this_scheduling_whose_ftrun_is() -> No
 
 # --- all ranks are on our own node: who would succeed us?
 
-ALONE = requeueing(node_replacement=True, node_replacements=4, spares=2, donor=False)
+ALONE = requeueing(node_replacement__enabled=True, node_replacement__budget=4, nodes__spares=2, nodes__donor=False)
 
 
 def alone(**how: Any) -> Job:
@@ -311,7 +311,7 @@ def test_one_that_is_given_back_is_followed_by_the_next() -> None:
     job = alone()
     job.silent = {do.ProbeNodes}
     for _ in range(2):
-        job.wait(IDLE_LOOK * job.settings.silence_s)
+        job.wait(IDLE_LOOK * job.settings.nodes.silence_s)
         job.tell(ev.NodeProbed("n2", False, "nobody answers"))
     assert job.did(do.ReleaseNodes) == [do.ReleaseNodes(("n2",))] and job.did(do.DismissAgents) == [do.DismissAgents(("n2",))]
     assert watched(job) == [("n1", "n2"), ("n3",)]

@@ -186,7 +186,7 @@ def test_but_not_after_the_job_has_got_further_meanwhile() -> None:
 
 
 def test_what_comes_at_the_same_step_on_another_node_is_the_data_s() -> None:
-    job = Campaign(per_node=2, policy=requeueing(blame_on_words=0))
+    job = Campaign(per_node=2, policy=requeueing(blame__on_words=0))
     for rank in (2, 1):
         job.job.tell(ev.Progressed("n1", 500))
         assert job.fails(rank, LAUNCH) == "unconditional-requeue"
@@ -222,7 +222,7 @@ def test_what_the_user_s_own_word_calls_retriable_stays_so_wherever_it_comes() -
         verdict(ErrorClass.NETWORK, Retriable.YES, suspects=(Suspect(node, 1, Blame.SUSPECT, "x"),), shown={1: node}, called=True)
         for node in CLUSTER[1:5]
     ]
-    job = Job(requeueing(retry_policy="ExitCodeAndErrorMsg"), diagnose=told(*said)).begin()
+    job = Job(requeueing(retry__policy="ExitCodeAndErrorMsg"), diagnose=told(*said)).begin()
     for _ in range(3):
         job.exits(1, 1)
         assert job.rungs == ["unconditional-requeue"]
@@ -254,7 +254,7 @@ def test_the_budget_is_a_setting(most: int, left: int) -> None:
         ErrorClass.HARDWARE, Retriable.YES, signature="cuda-x",
         suspects=tuple(replace(s, blame=Blame.YES) for s in judged_suspects("n1", "n2", "n3")),
     )  # fmt: skip
-    job = Job(requeueing(blame_on_words=most), nodes=CLUSTER[:4], diagnose=told(convicts)).begin()
+    job = Job(requeueing(blame__on_words=most), nodes=CLUSTER[:4], diagnose=told(convicts)).begin()
     job.exits(0, 1)
     assert len(job.recorded(rec.Decided)[0].isolate) == left
 
@@ -305,7 +305,7 @@ def test_a_start_that_lives_far_longer_than_those_before_breaks_it(lived_s: floa
 
 
 def test_a_hang_restart_in_a_row_is_not_forgotten_over_a_crash() -> None:
-    policy = requeueing(hang_restart=True, hang_silence=True)
+    policy = requeueing(hang_restart__enabled=True, hang__log_silence=True)
     job = Job(policy, diagnose=told(FAULT)).begin()
     for number in range(3):
         job.tell(*(ev.RankSilent(rank, 1800.0) for rank in range(4)))
@@ -330,7 +330,7 @@ def test_a_device_error_that_a_restart_heals_by_words_alone_does_not_restart_for
     heals = verdict(
         ErrorClass.HARDWARE, Retriable.YES, signature="npu-x", heals=True, suspects=judged_suspects("n1")[:1], shown={0: "n1"}
     )
-    job = Job(requeueing(blame_on_words=0), diagnose=told(heals)).begin()
+    job = Job(requeueing(blame__on_words=0), diagnose=told(heals)).begin()
     for _ in range(3):
         job.exits(0, 1)
     assert job.rungs == ["in-place-restart", "in-place-restart", "unconditional-requeue"]

@@ -119,7 +119,7 @@ class Life:
             if (
                 new[0].cause == "device"
                 and node not in self.broken
-                and self.healing[node] < self.policy.same_code_limit
+                and self.healing[node] < self.policy.in_place_restart.same_code_limit
                 and new[0].rung != "in-place-restart"
             ):
                 self.dearer.append(f"{new[0].rung}: {new[0].passed}")
@@ -179,7 +179,7 @@ LIVES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def lived(acts: Sequence[Act], budget: int, remembered: frozenset[str], shape: tuple[int, int], **more: Any) -> Life:
-    policy = requeueing(blame_on_words=budget, hang_silence=True, hang_restart=True, **more)
+    policy = requeueing(blame__on_words=budget, hang__log_silence=True, hang_restart__enabled=True, **more)
     life = Life(policy, remembered, *shape)
     for act in acts:
         if life.over:
@@ -194,7 +194,7 @@ def test_words_never_cost_more_nodes_than_they_may_and_nobody_hears_of_them(
     acts: Sequence[Act], budget: int, remembered: frozenset[str], shape: tuple[int, int]
 ) -> None:
     """Healing is never answered by more because of a memory, either."""
-    life = lived(acts, budget, remembered, shape, max_restarts=128, unconditional_in_a_row=128)
+    life = lived(acts, budget, remembered, shape, max_restarts=128, unconditional_requeue__in_a_row=128)
     assert len(life.left_on_words) <= budget
     history = fold(life.job.ledger)
     on_words = {node for decided in of_kind(life.job.ledger, rec.Decided) for node in decided.words}

@@ -17,6 +17,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Piece
+from tests.settings import settings_with
 from tests.stories.replay import HOUR_S, RUNNING, Job, fault, of_kind
 from tests.stories.test_blame import BOOM, CLUSTER, UNHEARD, judged
 
@@ -150,7 +151,7 @@ def test_the_experiment_lasts_for_one_attempt() -> None:
 
 
 def test_a_spare_node_is_tried_before_a_requeue() -> None:
-    policy = Settings(node_replacement=True, node_replacements=2, spares=1)
+    policy = settings_with(node_replacement__enabled=True, node_replacement__budget=2, nodes__spares=1)
     world = World(on("n1"), policy=policy, more={"can": ("ask", "requeue", "replace"), "width": 1})
     world.job = Job(policy, nodes=("n1", "n2"), per_node=1, diagnose=judged, can=("ask", "requeue", "replace"), width=1)
     world.job.tasks = world.job.tasks[:1]
@@ -175,7 +176,7 @@ def test_progress_begins_the_count_again() -> None:
 
 
 def test_the_total_is_a_bound_whatever_the_progress() -> None:
-    job = Job(Settings(crash_restarts_total=2), diagnose=judged).begin()
+    job = Job(settings_with(in_place_restart__crash_restarts_total=2), diagnose=judged).begin()
     lives = 60.0
     for _ in range(3):
         job.exits(0, 1)
@@ -205,7 +206,9 @@ def test_what_a_person_mends_and_requeues_begins_with_a_fresh_series() -> None:
     assert fold(world.job.ledger).budgets.spent["max_restarts"] == 1, "budgets of the whole job stay"
 
 
-@pytest.mark.parametrize("policy", [Settings(retry_policy="OnFailure"), Settings(unconditional_requeue=False)])
+@pytest.mark.parametrize(
+    "policy", [settings_with(retry__policy="OnFailure"), settings_with(unconditional_requeue__enabled=False)]
+)
 def test_a_job_whose_policy_does_not_judge_makes_no_experiment(policy: Settings) -> None:
     assert WITHOUT not in World(on("n1"), policy=policy).life()
 

@@ -52,7 +52,7 @@ def test_one_that_takes_too_long_is_unknown_and_its_answer_is_of_no_use_any_more
 
 
 def test_the_answer_to_an_attempt_before_is_none_to_this_one() -> None:
-    job = asked(requeueing(crash_restarts=1))
+    job = asked(requeueing(in_place_restart__crash_restarts=1))
     job.wait(61.0)
     job.exits(0, 1)
     job.tell(ev.Diagnosed(1, PROGRAM))
@@ -101,7 +101,7 @@ class Recorded(Job):
 
 
 def test_who_is_told_the_same_decides_the_same_with_nobody_to_ask() -> None:
-    job = Recorded(requeueing(crash_restarts=2), diagnose=program, now=START).begin()
+    job = Recorded(requeueing(in_place_restart__crash_restarts=2), diagnose=program, now=START).begin()
     for _ in range(3):
         if not job.judge.finished:
             job.exits(0, 1)

@@ -16,9 +16,10 @@ from ftslurm.model.collectives import GroupView, ProcessState, RankView
 from ftslurm.model.folds.summary import summarise
 from ftslurm.model.verdict import Piece, RankEnd
 from ftslurm.report.view import status
+from tests.settings import settings_with
 from tests.stories.replay import Advise, Job, fault, requeueing
 
-ON = requeueing(hang_restart=True)
+ON = requeueing(hang_restart__enabled=True)
 
 
 def quiet(job: Job, *nodes: str, seconds: float = 1800.0) -> list[do.Decision]:
@@ -26,11 +27,11 @@ def quiet(job: Job, *nodes: str, seconds: float = 1800.0) -> list[do.Decision]:
 
 
 def test_agents_are_told_which_shims_to_watch_and_for_how_long() -> None:
-    job = Job(requeueing(hang_detect_s=60.0)).begin()
+    job = Job(requeueing(hang__detect_time_s=60.0)).begin()
     told = {node: ranks for watch in job.did(do.WatchRanks) for node, ranks in watch.ranks.items()}
     assert told == {"n1": ((0, 9000, 1), (1, 9001, 1)), "n2": ((2, 9002, 1), (3, 9003, 1))}
     assert {watch.quiet_s for watch in job.did(do.WatchRanks)} == {60.0}
-    assert {watch.quiet_s for watch in Job(requeueing(hang_detection=False)).begin().did(do.WatchRanks)} == {0.0}
+    assert {watch.quiet_s for watch in Job(requeueing(hang__detection=False)).begin().did(do.WatchRanks)} == {0.0}
 
 
 def test_a_job_without_io_and_without_change_of_use_hangs_and_is_started_again_in_place() -> None:
@@ -132,7 +133,7 @@ def test_a_hardware_fault_found_then_goes_its_own_rung() -> None:
 
 
 def test_silence_of_every_running_rank_is_a_hang_where_it_is_asked_for() -> None:
-    job = Job(requeueing(hang_restart=True, hang_silence=True, hang_interval_s=60.0)).begin()
+    job = Job(requeueing(hang_restart__enabled=True, hang__log_silence=True, hang__interval_s=60.0)).begin()
     job.tell(*(ev.RankSilent(rank, 60.0) for rank in range(3)))
     assert not job.recorded(rec.HangSeen)
     job.tell(ev.RankSilent(2, 0.0), ev.RankSilent(3, 60.0))
@@ -145,7 +146,7 @@ def test_silence_of_every_running_rank_is_a_hang_where_it_is_asked_for() -> None
 
 
 def test_ranks_that_do_not_end_after_the_others_hang() -> None:
-    job = Job(requeueing(hang_restart=True, hang_exit=True, hang_exit_s=60.0)).begin()
+    job = Job(requeueing(hang_restart__enabled=True, hang__exit_detection=True, hang__exit_interval_s=60.0)).begin()
     job.exits(0)
     job.exits(1)
     job.wait(59)
@@ -156,7 +157,7 @@ def test_ranks_that_do_not_end_after_the_others_hang() -> None:
 
 
 def test_ranks_that_end_in_time_do_not() -> None:
-    job = Job(requeueing(hang_restart=True, hang_exit=True, hang_exit_s=60.0)).begin()
+    job = Job(requeueing(hang_restart__enabled=True, hang__exit_detection=True, hang__exit_interval_s=60.0)).begin()
     job.exits(0)
     job.wait(59)
     for rank in (1, 2, 3):
@@ -220,7 +221,7 @@ def test_who_hangs_is_told_from_what_all_ranks_were_doing() -> None:
 
 
 def started_again() -> Job:
-    job = Job(replace(ON, hang_exit=True)).begin()
+    job = Job(settings_with(ON, hang__exit_detection=True)).begin()
     quiet(job)
     assert job.counters[2] == 2 and job.rungs == ["hang-restart"]
     return job
@@ -298,7 +299,7 @@ def outlives(job: Job) -> Job:
     [ev.BeatOverdue(1, "late")],
 ], ids=lambda events: type(events[0]).__name__)  # fmt: skip
 def test_what_was_told_while_a_signal_explained_it_is_told_again_after_it(told: list[ev.Event]) -> None:
-    job = outlives(Job(replace(ON, hang_silence=True, hang_interval_s=60.0)).begin())
+    job = outlives(Job(settings_with(ON, hang__log_silence=True, hang__interval_s=60.0)).begin())
     watched, told_s = len(job.did(do.WatchRanks)), len(job.did(do.SetIntervals))
     job.tell(*told)
     job.wait(500)
@@ -325,7 +326,7 @@ def test_life_before_the_signal_is_not_remembered_beyond_it() -> None:
 
 # --- a rank of an async job that is started again alone
 
-ALONE = replace(ON, mode="async", hang_silence=True, hang_interval_s=60.0)
+ALONE = settings_with(ON, mode="async", hang__log_silence=True, hang__interval_s=60.0)
 
 
 def test_where_the_program_of_a_rank_was_is_forgotten_with_it() -> None:
@@ -399,7 +400,7 @@ def test_what_is_no_limit_asks_for_nothing(said: ev.Event) -> None:
 
 
 def test_hang_restart_that_was_switched_off_stays_off() -> None:
-    job = Job(replace(UNSAID, hang_restart=False, hang_restart_asked=False)).begin()
+    job = Job(settings_with(UNSAID, hang_restart__enabled=False, hang_restart__by_program=False)).begin()
     job.tell(ev.ProgramSaid(1, "limits", ("beat 3 s",), 1), ev.StageSet(1, 180.0, 1), OVERDUE)
     assert not job.rungs and job.recorded(rec.HangSeen)
 
@@ -410,7 +411,7 @@ def test_a_rank_without_a_probe_is_told_once_for_all() -> None:
     job.tell(*said)
     assert job.said.count("has no probe: something has set PYTHONPATH anew") == 1 and "rank 2" in job.said
     assert [(found.what, found.rank) for found in job.recorded(rec.ProgramSaid)] == [("probe", 2)] and not job.rungs
-    job = Job(replace(UNSAID, inject=False)).begin()
+    job = Job(settings_with(UNSAID, sdk__inject=False)).begin()
     job.tell(*said)
     assert not job.recorded(rec.ProgramSaid), "that is what was asked for"
 
@@ -475,7 +476,7 @@ def goes_on_by(job: Job, sign: str) -> None:
     ("io", "io"), ("silence", "silence"), ("beat", "beat"), ("io", "progress"), ("silence", "progress"), ("beat", "progress"),
 ])  # fmt: skip
 def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -> None:
-    job = Job(requeueing(hang_silence=True, hang_interval_s=60.0)).begin()
+    job = Job(requeueing(hang__log_silence=True, hang__interval_s=60.0)).begin()
     if sign == "io":
         quiet(job)
     elif sign == "silence":
@@ -497,14 +498,14 @@ def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -
 
 
 def test_the_limit_that_the_program_has_set_is_the_one_that_is_named() -> None:
-    job = Job(requeueing(hang_silence=True, hang_interval_s=600.0, hang_restart_asked=False)).begin()
+    job = Job(requeueing(hang__log_silence=True, hang__interval_s=600.0, hang_restart__by_program=False)).begin()
     job.tell(*(ev.StageSet(rank, 4.0) for rank in range(4)))
     job.tell(*(ev.RankSilent(rank, 4.0) for rank in range(4)))
     assert job.recorded(rec.HangSeen)[0].what == "no rank has printed anything for 4 s"
 
 
 def test_calculated_timeouts_hold_after_a_restart_without_any_help_of_the_program() -> None:
-    job = Job(replace(ON, crash_restarts=1))
+    job = Job(settings_with(ON, in_place_restart__crash_restarts=1))
     config = '{"rank_heartbeat_timeout":60.0,"safety_factor":2.0}'
     job.judge.run.facts = job.facts = replace(job.facts, env=replace(job.facts.env, sdk={"FTSLURM_FT_CONFIG": config}))
     job.begin()
@@ -516,7 +517,7 @@ def test_calculated_timeouts_hold_after_a_restart_without_any_help_of_the_progra
 
 
 def test_calculated_timeouts_reach_a_client_that_was_given_no_configuration() -> None:
-    job = Job(replace(ON, crash_restarts=1)).begin()
+    job = Job(settings_with(ON, in_place_restart__crash_restarts=1)).begin()
     job.tell(ev.ProgramSaid(1, "limits", ("first beat 9 s", "beat 3 s"), 1))
     job.exits(1, 1)
     told = json.loads(job.did(do.StartRanks)[-1].env[0]["FTSLURM_FT_CONFIG"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ftslurm.launchers.srun import are_independent
 from ftslurm.model import decisions as do
-from ftslurm.model.settings.tree import Settings
+from tests.settings import settings_with
 from tests.stories.replay import Job, fault
 
-ONCE = Settings(mode="independent", crash_restarts=1)
+ONCE = settings_with(mode="independent", in_place_restart__crash_restarts=1)
 
 
 def test_a_member_that_fails_for_good_ends_no_other_and_the_status_is_srun_s() -> None:
@@ -31,7 +31,7 @@ def test_a_member_that_gets_on_at_the_second_try_leaves_no_failure() -> None:
 
 
 def test_without_restarts_after_a_crash_it_is_plain_srun() -> None:
-    job = Job(Settings(mode="independent", crash_restarts=0)).begin()
+    job = Job(settings_with(mode="independent", in_place_restart__crash_restarts=0)).begin()
     for rank in (0, 2, 3):
         job.exits(rank, 0)
     job.exits(1, 9)

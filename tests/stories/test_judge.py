@@ -18,6 +18,7 @@ from ftslurm.policies.judge.launch.step_launch import AGENT_AGAIN_S, AGENT_COMES
 from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.policies.judge.slurm_contact import FRESH_S
+from tests.settings import settings_with
 from tests.stories.replay import (
     HOUR_S,
     RUNNING,
@@ -141,7 +142,7 @@ def test_a_fault_that_heals_is_answered_in_place() -> None:
     job = Job().begin()
     told = job.shows(fault())
     assert [kind for kind in kinds(told) if kind != "LookAtDevices"] == ["StopRanks", "HealDevices", "StartRanks"]
-    assert job.did(do.StopRanks)[0].grace_s == requeueing().stop_grace_s
+    assert job.did(do.StopRanks)[0].grace_s == requeueing().stop.grace_s
     assert job.did(do.HealDevices)[0].devices == {"n2": (("0.0", ("80E01801",)),)}
     assert len(job.did(do.LaunchStep)) == 1, "the same step goes on"
     assert job.counters == (1, 2, 2)
@@ -227,7 +228,7 @@ def test_in_place_restarts_cost_no_max_restarts() -> None:
 
 
 def test_a_fault_that_shows_for_long_counts_once() -> None:
-    job = Job(requeueing(in_place=False), can=()).begin()  # nothing can be done about it, so the ranks run on
+    job = Job(requeueing(in_place_restart__enabled=False), can=()).begin()  # nothing can be done about it, so the ranks run on
     for _ in range(10):
         job.shows(*(() if job.devices else (fault(),)))
         job.tell(ev.DevicesSeen("n2", job.devices["n2"]))
@@ -239,7 +240,7 @@ def test_a_fault_that_shows_for_long_counts_once() -> None:
 
 
 def test_no_answer_of_a_node_clears_no_fault() -> None:
-    job = Job(requeueing(in_place=False), can=()).begin()
+    job = Job(requeueing(in_place_restart__enabled=False), can=()).begin()
     job.shows(fault())
     job.tell(ev.DevicesSeen("n2", (), error="npu-smi does not answer"), ev.DevicesSeen("n2", job.devices["n2"]))
     assert len(job.recorded(rec.FaultSeen)) == 1
@@ -304,7 +305,7 @@ def test_the_third_fault_counts_even_if_it_clears_while_the_ranks_are_stopped() 
 
 
 def test_the_limit_and_the_window_are_the_policy_s() -> None:
-    job = Job(requeueing(same_code_limit=2, same_code_window_s=HOUR_S)).begin()
+    job = Job(requeueing(in_place_restart__same_code_limit=2, in_place_restart__same_code_window_s=HOUR_S)).begin()
     job.shows(fault())
     job.wait(1.5 * HOUR_S)
     job.shows(fault())
@@ -315,7 +316,7 @@ def test_the_limit_and_the_window_are_the_policy_s() -> None:
 @pytest.mark.parametrize("code", ["80C98002", "80CB8002"])
 @pytest.mark.parametrize("unconditional", [True, False])
 def test_the_third_fault_that_the_user_caused_requeues_and_isolates_nothing(code: str, unconditional: bool) -> None:
-    job = Job(requeueing(unconditional_requeue=unconditional)).begin()
+    job = Job(requeueing(unconditional_requeue__enabled=unconditional)).begin()
     for _ in range(3):
         job.shows(users(code))
     decided = job.recorded(rec.Decided)[-1]
@@ -419,13 +420,13 @@ def test_a_node_is_not_avoided_at_the_price_of_never_running_again() -> None:
 
 def test_a_device_fault_with_in_place_restart_switched_off_goes_to_the_next_rung_and_takes_the_node_out() -> None:
     """ModelArts, fault recovery, table 1: isolated requeue answers all device faults."""
-    job = Job(requeueing(in_place=False)).begin()
+    job = Job(requeueing(in_place_restart__enabled=False)).begin()
     job.shows(fault())
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
 
 
 def test_a_fault_with_no_remedy_leaves_a_healthy_job_alone() -> None:
-    job = Job(requeueing(isolated_requeue=False)).begin()
+    job = Job(requeueing(isolated_requeue__enabled=False)).begin()
     job.shows(fault(graded=ISOLATE))
     job.wait(HOUR_S)
     assert not job.did(do.StopRanks) and not job.rungs and "keep running" in job.said
@@ -447,7 +448,7 @@ def test_a_fault_that_was_left_alone_still_explains_a_crash_later() -> None:
 
 
 def test_a_fault_that_was_left_alone_does_not_end_the_job_when_another_node_has_one_that_heals() -> None:
-    job = Job(requeueing(isolated_requeue=False, unconditional_requeue=False)).begin()
+    job = Job(requeueing(isolated_requeue__enabled=False, unconditional_requeue__enabled=False)).begin()
     job.shows(fault(graded=ISOLATE))
     assert not job.did(do.StopRanks)
     job.shows(fault("n1"))
@@ -551,7 +552,7 @@ def test_an_explicit_fault_between_breaks_the_row_even_if_nothing_was_done_about
 
 @pytest.mark.parametrize("limit", [1, 2, 128])
 def test_max_restarts_is_the_end(limit: int) -> None:
-    rungs, job = crash_until_it_is_over(requeueing(max_restarts=limit, unconditional_in_a_row=128), code=5)
+    rungs, job = crash_until_it_is_over(requeueing(max_restarts=limit, unconditional_requeue__in_a_row=128), code=5)
     if limit < 128:
         assert ("the 1 requeue (max_restarts) is" if limit == 1 else f"all {limit} requeues (max_restarts) are") in job.said
     assert rungs == ["unconditional-requeue"] * limit + ["fail"]
@@ -569,7 +570,7 @@ def test_isolated_and_unconditional_requeues_draw_on_one_budget() -> None:
 
 
 def test_nodes_stay_out_over_later_requeues_until_their_time_is_up() -> None:
-    job = Job(requeueing(isolation_expires_s=10 * HOUR_S)).begin()
+    job = Job(requeueing(isolation__expires_s=10 * HOUR_S)).begin()
     job.shows(fault(graded=ISOLATE))
     job = job.again(nodes=("n1", "n3")).begin()
     assert job.env()["FTSLURM_EXCLUDED_NODES"] == "n2"
@@ -626,7 +627,7 @@ def test_what_slurm_said_long_ago_is_not_what_it_says_now() -> None:
 
 @pytest.mark.parametrize(("second", "status"), [((7, 0), 7), ((2, 0), 3), ((0, SIGTERM), 128 + SIGTERM)])
 def test_several_that_fail_by_themselves_make_the_status_that_srun_ends_with(second: tuple[int, int], status: int) -> None:
-    job = Job(requeueing(unconditional_requeue=False)).begin()
+    job = Job(requeueing(unconditional_requeue__enabled=False)).begin()
     job.silent = {do.StopRanks}
     job.tell(job.exit_of(1, 3), job.exit_of(2, *second), replace(job.exit_of(3, 0, SIGKILL), stopped=True))
     job.tell(*(ev.RankStopped(rank, 1) for rank in range(4)))
@@ -635,7 +636,7 @@ def test_several_that_fail_by_themselves_make_the_status_that_srun_ends_with(sec
 
 
 def test_the_first_failure_names_the_status_and_not_what_we_did_to_the_others() -> None:
-    job = Job(requeueing(unconditional_requeue=False)).begin()
+    job = Job(requeueing(unconditional_requeue__enabled=False)).begin()
     job.exits(2, 3)
     assert job.status == 3 and "rank 2" in job.said and "switched off" in job.said
 
@@ -672,7 +673,7 @@ def test_where_srun_says_that_the_step_had_too_little_memory_so_does_ftrun(oom: 
 
 
 def test_no_requeue_is_overruled_only_where_that_is_asked_for() -> None:
-    job = Job(requeueing(even_if_no_requeue=True)).begin()
+    job = Job(requeueing(requeue__even_if_no_requeue=True)).begin()
     job.slurm = replace(RUNNING, requeueable=False)
     job.exits(1, 1)
     assert job.did(do.Requeue)[0].allow_first
@@ -695,14 +696,16 @@ def test_a_requeue_that_slurm_refuses_ends_the_job_with_the_user_s_status() -> N
 
 
 def test_every_verdict_tells_each_rung_before_it_and_why_it_was_not_the_one() -> None:
-    job = Job(requeueing(unconditional_requeue=False)).begin()
+    job = Job(requeueing(unconditional_requeue__enabled=False)).begin()
     job.exits(0, 1)
     passed = dict(job.recorded(rec.Decided)[0].passed)
     assert list(passed) == [rung for rung in requeueing().ladder if rung not in ("fail", "rank-restart")] and all(passed.values())
 
 
 def test_crashes_may_be_answered_in_place_as_ft_launcher_does() -> None:
-    settings = requeueing(crash_restarts=2, isolated_requeue=False, unconditional_requeue=False)
+    settings = requeueing(
+        in_place_restart__crash_restarts=2, isolated_requeue__enabled=False, unconditional_requeue__enabled=False
+    )
     job = Job(settings).begin()
     job.exits(0, 1)
     job.exits(3, 1)
@@ -719,7 +722,7 @@ def test_devices_that_do_not_answer_blame_nobody() -> None:
     job.silent = {do.LookAtDevices}
     job.exits(0, 1)
     assert not job.rungs
-    job.wait(requeueing().answer_wait_s)
+    job.wait(requeueing().devices.answer_wait_s)
     assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
 
 
@@ -736,7 +739,7 @@ def test_agents_that_never_come_hold_nothing_up_for_long() -> None:
     job.silent = {do.WatchNodes}
     job.begin()
     job.exits(0, 1)
-    job.wait(requeueing().answer_wait_s)
+    job.wait(requeueing().devices.answer_wait_s)
     assert job.rungs == ["unconditional-requeue"]
 
 
@@ -777,7 +780,7 @@ def test_an_agent_that_dies_before_it_calls_is_missed(restarted: bool) -> None:
     job.tell(ev.AgentArrived("n1", ()))
     if restarted:
         job.tell(ev.DevicesSeen("n1", (fault("n1"),)))
-        job.wait(requeueing().answer_wait_s)
+        job.wait(requeueing().devices.answer_wait_s)
         assert job.counters == (1, 2, 2)
     job.wait(AGENT_COMES_S / 2)
     assert len(job.did(do.WatchNodes)) == 1
@@ -796,7 +799,7 @@ def test_an_agent_that_comes_up_while_devices_heal_watches_the_ranks_after_it() 
     job.wait(AGENT_AGAIN_S + 1.0)
     assert [watch.nodes for watch in job.did(do.WatchNodes)] == [("n1", "n2"), ("n1",)]
     job.shows(fault())
-    job.wait(requeueing().answer_wait_s)
+    job.wait(requeueing().devices.answer_wait_s)
     assert job.judge.phase is Phase.HEALING
     job.tell(ev.AgentArrived("n1", ("ascend",)))
     job.devices["n2"] = ()
@@ -837,9 +840,9 @@ def test_a_crash_while_slurmctld_is_silent_ends_with_its_own_status_and_names_sl
     job = Job().begin()
     job.silent = {do.AskSlurm}
     job.exits(0, 4)
-    job.wait(requeueing().slurm_timeout_s + 60)
+    job.wait(requeueing().slurm.timeout_s + 60)
     assert job.status is None and "60 s. ftrun waits up to 4 h (slurm.patience) to decide what to do" in job.said
-    job.wait(requeueing().slurm_patience_s)
+    job.wait(requeueing().slurm.patience_s)
     assert job.status == 4 and "Slurm did not say how the job stands" in job.said
 
 
@@ -863,7 +866,11 @@ def test_a_slurmctld_that_is_away_is_asked_again_until_it_is_back_and_nothing_is
 
 
 def test_what_no_answer_of_slurm_could_change_is_not_waited_for() -> None:
-    for settings in (requeueing(unconditional_requeue=False), requeueing(retry_policy="Never"), requeueing(slurm_patience_s=0.0)):
+    for settings in (
+        requeueing(unconditional_requeue__enabled=False),
+        requeueing(retry__policy="Never"),
+        requeueing(slurm__patience_s=0.0),
+    ):
         job = Job(settings).begin()
         job.slurm = AWAY
         job.exits(0, 4)
@@ -899,7 +906,7 @@ def test_a_job_that_was_cancelled_meanwhile_is_over_when_slurm_is_back() -> None
 
 
 def test_a_warning_whose_requeue_needs_slurm_waits_for_it() -> None:
-    job = Job(requeueing(warning_requeue=True)).begin()
+    job = Job(requeueing(warning__requeue=True)).begin()
     job.slurm = AWAY
     job.tell(ev.SignalSeen(15))
     for rank in range(4):
@@ -934,7 +941,7 @@ def test_a_requeue_that_its_step_has_recorded_is_recorded_once() -> None:
 
 
 def test_a_requeue_is_not_tried_for_ever() -> None:
-    job = Job(requeueing(slurm_patience_s=60.0)).begin()
+    job = Job(requeueing(slurm__patience_s=60.0)).begin()
     job.silent = {do.Requeue}
     job.exits(0, 4)
     for _ in range(20):
@@ -987,7 +994,7 @@ def test_a_slurmctld_that_answers_late_but_in_time_is_heard() -> None:
     job = Job().begin()
     job.silent = {do.AskSlurm}
     job.exits(0, 4)
-    job.wait(requeueing().slurm_timeout_s - 1)
+    job.wait(requeueing().slurm.timeout_s - 1)
     job.tell(RUNNING)
     assert job.rungs == ["unconditional-requeue"]
 
@@ -996,8 +1003,8 @@ def test_a_slurmctld_that_answers_late_but_in_time_is_heard() -> None:
     ("settings", "rung"),
     [
         (requeueing(), "fail"),
-        (requeueing(crash_restarts=3), "fail"),
-        (requeueing(crash_restarts=3, restart_via="step"), "in-place-restart"),  # which ends the old step first
+        (requeueing(in_place_restart__crash_restarts=3), "fail"),
+        (requeueing(in_place_restart__crash_restarts=3, restart_via="step"), "in-place-restart"),  # which ends the old step first
     ],
 )
 def test_when_every_deadline_has_passed_at_once_nothing_starts_beside_what_may_be_left(settings: Settings, rung: str) -> None:
@@ -1007,7 +1014,7 @@ def test_when_every_deadline_has_passed_at_once_nothing_starts_beside_what_may_b
     job.exits(0, 1)
     job.jump(HOUR_S)
     job.tell(ev.TimePassed())
-    job.wait(requeueing().slurm_patience_s + 120)
+    job.wait(requeueing().slurm.patience_s + 120)
     assert job.rungs == [rung] and job.judge.phase in (Phase.RUNNING, Phase.FINISHED)
 
 
@@ -1087,7 +1094,7 @@ def test_a_restart_via_step_ends_the_old_step_first() -> None:
 
 
 def test_a_restart_via_step_gets_over_a_lost_shim() -> None:
-    job = Job(requeueing(restart_via="step", crash_restarts=1)).begin()
+    job = Job(requeueing(restart_via="step", in_place_restart__crash_restarts=1)).begin()
     job.silent = {do.StopRanks}
     job.exits(0, 1)
     job.tell(ev.ShimLost(3, "it hung up"), *(ev.RankStopped(rank, 1) for rank in (0, 1, 2)))
@@ -1157,7 +1164,7 @@ def test_a_warning_leaves_the_ranks_to_end_by_themselves(sender: int | None) -> 
 
 
 # A signal that ends ftrun: of its own where there is no Slurm, any where a time limit was set for it.
-BOUND = requeueing(after_signal_s=9.0)
+BOUND = requeueing(stop__after_signal_s=9.0)
 
 
 def local(settings: Settings) -> Job:
@@ -1167,7 +1174,7 @@ def local(settings: Settings) -> Job:
 
 
 def test_without_slurm_a_sigterm_to_ftrun_is_the_end_and_ranks_that_obey_are_no_error() -> None:
-    job = local(requeueing(stop_grace_s=5.0))
+    job = local(requeueing(stop__grace_s=5.0))
     job.tell(ev.SignalSeen(SIGTERM))
     assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (0, 1, 2, 3))] and not job.did(do.StopRanks)
     job.all_exit(0)
@@ -1175,7 +1182,7 @@ def test_without_slurm_a_sigterm_to_ftrun_is_the_end_and_ranks_that_obey_are_no_
 
 
 def test_ranks_that_ignore_it_are_killed_after_the_grace_and_asked_once() -> None:
-    job = local(requeueing(stop_grace_s=5.0))
+    job = local(requeueing(stop__grace_s=5.0))
     job.tell(ev.SignalSeen(SIGTERM))
     job.exits(0)
     job.wait(4.9)
@@ -1188,9 +1195,9 @@ def test_ranks_that_ignore_it_are_killed_after_the_grace_and_asked_once() -> Non
 def test_in_an_allocation_as_well_unless_slurm_announces_something_or_a_requeue_is_to_follow() -> None:
     """srun ends its step at a SIGTERM of its own (`timeout 60 srun`)."""
     for number, rank, more, ended in (
-        (SIGTERM, None, {}, True), (SIGTERM, 0, {}, False), (SIGTERM, None, {"warning_requeue": True}, False), (SIGUSR1, None, {}, False)
+        (SIGTERM, None, {}, True), (SIGTERM, 0, {}, False), (SIGTERM, None, {"warning__requeue": True}, False), (SIGUSR1, None, {}, False)
     ):  # fmt: skip
-        job = Job(requeueing(stop_grace_s=5.0, **more)).begin()
+        job = Job(requeueing(stop__grace_s=5.0, **more)).begin()
         job.tell(ev.SignalSeen(number, rank))
         job.wait(4.0)
         assert not job.did(do.StopRanks) and all(not told.ranks or told.number == SIGTERM for told in job.did(do.SignalRanks))
@@ -1207,7 +1214,7 @@ def test_a_second_signal_does_not_wait() -> None:
 
 def test_with_a_limit_the_signal_of_one_rank_reaches_the_others_and_no_crash_is_seen_in_it() -> None:
     """`os.kill(os.getppid(), SIGTERM)` in a rank, as ft_launcher's users do it."""
-    job = local(replace(BOUND, crash_restarts=3))
+    job = local(settings_with(BOUND, in_place_restart__crash_restarts=3))
     job.tell(ev.SignalSeen(SIGTERM, 0))
     assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (1, 2, 3), group=True)]
     job.wait(1.0)
@@ -1217,7 +1224,7 @@ def test_with_a_limit_the_signal_of_one_rank_reaches_the_others_and_no_crash_is_
 
 def test_ranks_that_have_just_begun_get_the_signal_a_moment_later() -> None:
     """Those that are slower than the rank that sent it may have no handler yet."""
-    job = local(replace(BOUND, signal_delay_s=0.3))
+    job = local(settings_with(BOUND, stop__signal_delay_s=0.3))
     job.tell(ev.SignalSeen(SIGTERM, 0))
     assert not job.did(do.SignalRanks)
     job.wait(0.4)
@@ -1243,7 +1250,7 @@ def test_a_warning_requeues_only_when_asked_to() -> None:
 
 
 def test_a_warning_requeues_at_no_cost_when_asked_to() -> None:
-    job = Job(requeueing(warning_requeue=True, max_restarts=1)).begin()
+    job = Job(requeueing(warning__requeue=True, max_restarts=1)).begin()
     for _ in range(4):
         job.tell(ev.SignalSeen(SIGTERM, 0))
         job.all_exit(0)
@@ -1256,16 +1263,16 @@ def test_a_warning_requeues_at_no_cost_when_asked_to() -> None:
 
 
 def test_the_first_rank_that_ends_after_a_warning_starts_the_grace_of_the_others() -> None:
-    job = Job(requeueing(warning_requeue=True)).begin()
+    job = Job(requeueing(warning__requeue=True)).begin()
     job.tell(ev.SignalSeen(SIGTERM, 0))
-    job.wait(requeueing().warning_grace_s - 1)
+    job.wait(requeueing().warning.grace_s - 1)
     assert not job.did(do.StopRanks)
     job.wait(2)
     assert job.did(do.StopRanks) and job.status == REQUEUED
 
 
 def test_the_grace_after_a_warning_ends_before_the_allocation_does() -> None:
-    job = Job(requeueing(warning_requeue=True)).begin()
+    job = Job(requeueing(warning__requeue=True)).begin()
     job.slurm = replace(RUNNING, end_time=int(job.now.unix) + 30)
     job.tell(ev.SignalSeen(SIGTERM, 0))
     job.wait(29)
@@ -1274,7 +1281,7 @@ def test_the_grace_after_a_warning_ends_before_the_allocation_does() -> None:
 
 @pytest.mark.parametrize("batch", [True, False])
 def test_ranks_that_were_killed_after_a_warning_are_no_success(batch: bool) -> None:
-    job = Job(requeueing(warning_requeue=not batch)).begin()
+    job = Job(requeueing(warning__requeue=not batch)).begin()
     job.slurm = replace(RUNNING, batch=batch)
     job.tell(ev.SignalSeen(SIGTERM, 0))
     job.exits(0, 0)
@@ -1295,7 +1302,7 @@ def test_a_crash_long_after_a_warning_is_a_crash() -> None:
 
 
 def test_another_warning_signal_counts_only_where_the_policy_names_it() -> None:
-    plain, named = Job().begin(), Job(requeueing(warning_signals=("USR1",), warning_requeue=True)).begin()
+    plain, named = Job().begin(), Job(requeueing(warning__signals=("USR1",), warning__requeue=True)).begin()
     for job in (plain, named):
         job.tell(ev.SignalSeen(SIGUSR1))
         assert job.did(do.SignalRanks) == [do.SignalRanks(SIGUSR1)]
@@ -1305,7 +1312,7 @@ def test_another_warning_signal_counts_only_where_the_policy_names_it() -> None:
 
 @pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "PREEMPTED", "PENDING", "NODE_FAIL"])
 def test_a_job_that_slurm_ends_is_ended_and_not_requeued(state: str) -> None:
-    job = Job(requeueing(warning_requeue=True)).begin()
+    job = Job(requeueing(warning__requeue=True)).begin()
     job.slurm = replace(RUNNING, state=state)
     job.tell(*(ev.SignalSeen(SIGTERM, task.rank) for task in job.tasks))
     assert job.did(do.StopRanks) and job.status == 143
@@ -1313,7 +1320,7 @@ def test_a_job_that_slurm_ends_is_ended_and_not_requeued(state: str) -> None:
     assert ("--ft-resume-at-limit" in job.said) == bool(job.said) == (state == "TIMEOUT")
 
 
-@pytest.mark.parametrize("settings", [requeueing(), requeueing(crash_restarts=1)])
+@pytest.mark.parametrize("settings", [requeueing(), requeueing(in_place_restart__crash_restarts=1)])
 def test_a_cancelled_job_whose_ranks_were_killed_first_is_not_tried_again(settings: Settings) -> None:
     job = Job(settings).begin()
     job.slurm = replace(RUNNING, state="CANCELLED")
@@ -1332,7 +1339,7 @@ def test_a_cancelled_job_whose_step_went_first_is_not_requeued() -> None:
 def test_ctrl_c_ends_everything() -> None:
     job = Job().begin()
     job.tell(ev.SignalSeen(SIGINT))
-    assert job.did(do.StopRanks)[0].grace_s == requeueing().stop_grace_s
+    assert job.did(do.StopRanks)[0].grace_s == requeueing().stop.grace_s
     assert job.status == 130 and not job.did(do.Requeue)
 
 
@@ -1340,7 +1347,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_grace() -> None:
     job = Job().begin()
     job.silent = {do.StopRanks}
     job.tell(ev.SignalSeen(SIGINT), ev.SignalSeen(SIGINT))
-    assert [stop.grace_s for stop in job.did(do.StopRanks)] == [requeueing().stop_grace_s, 0.0]
+    assert [stop.grace_s for stop in job.did(do.StopRanks)] == [requeueing().stop.grace_s, 0.0]
     job.tell(*(ev.RankStopped(rank, 1) for rank in range(4)))
     assert job.status == 130
 
@@ -1370,7 +1377,7 @@ def test_ctrl_c_waits_for_no_answer_of_slurm_or_devices(silent: type) -> None:
     assert job.status == 3 and not job.did(do.Requeue), "two Ctrl-C, and it still waits for an answer"
 
 
-@pytest.mark.parametrize("settings", [requeueing(), requeueing(restart_via="step", crash_restarts=1)])
+@pytest.mark.parametrize("settings", [requeueing(), requeueing(restart_via="step", in_place_restart__crash_restarts=1)])
 def test_ctrl_c_while_the_step_comes_down_for_another_try_ends_the_job(settings: Settings) -> None:
     job = Job(settings).begin()
     job.silent = {do.EndStep}
@@ -1389,7 +1396,7 @@ def test_ctrl_c_while_the_step_comes_down_kills_it() -> None:
 
 
 def test_a_warning_while_devices_heal_requeues_when_asked_to() -> None:
-    job = Job(requeueing(warning_requeue=True)).begin()
+    job = Job(requeueing(warning__requeue=True)).begin()
     job.silent = {do.HealDevices}
     job.shows(fault())
     job.tell(ev.SignalSeen(SIGTERM))
@@ -1400,7 +1407,7 @@ def test_a_warning_while_devices_heal_requeues_when_asked_to() -> None:
 @pytest.mark.parametrize("between", [do.EndStep, do.LaunchStep])
 def test_a_warning_between_two_steps_is_not_forgotten(between: type) -> None:
     """Passed on to the ranks that come, or the job is requeued; Slurm will not warn again."""
-    job = Job(requeueing(restart_via="step", warning_requeue=True)).begin()
+    job = Job(requeueing(restart_via="step", warning__requeue=True)).begin()
     job.silent = {between}
     job.shows(fault())
     assert job.judge.phase in (Phase.ENDING, Phase.LAUNCHING)
@@ -1410,13 +1417,13 @@ def test_a_warning_between_two_steps_is_not_forgotten(between: type) -> None:
     assert job.status == REQUEUED and job.recorded(rec.Decided)[-1].cost == ""
 
 
-USR1_TOO = requeueing(warning_signals=("TERM", "USR1"), restart_via="step", crash_restarts=5)
+USR1_TOO = requeueing(warning__signals=("TERM", "USR1"), restart_via="step", in_place_restart__crash_restarts=5)
 
 
 @pytest.mark.parametrize("between", [do.StopRanks, do.EndStep, do.LaunchStep, do.HealDevices])
 @pytest.mark.parametrize("requeue", [True, False])
 def test_a_warning_by_another_signal_while_no_ranks_run_is_not_forgotten_either(between: type, requeue: bool) -> None:
-    job = Job(replace(USR1_TOO, warning_requeue=requeue)).begin()
+    job = Job(settings_with(USR1_TOO, warning__requeue=requeue)).begin()
     job.silent = {between}
     if between is do.HealDevices:
         job.shows(fault())
@@ -1464,7 +1471,7 @@ def test_a_warning_to_the_tasks_of_a_step_that_comes_up_reaches_the_ranks_once(a
 
 
 def test_a_step_that_comes_up_too_late_after_a_warning_to_its_tasks_is_not_waited_for() -> None:
-    job = Job(replace(USR1_TOO, warning_requeue=True)).begin()
+    job = Job(settings_with(USR1_TOO, warning__requeue=True)).begin()
     job.silent = {do.LaunchStep}
     job.exits(0, 1)
     job.tell(ev.TaskArrived(job.tasks[0], 4, "7.1"), *[ev.SignalSeen(SIGTERM, 0)] * 2)
@@ -1475,7 +1482,7 @@ def test_a_step_that_comes_up_too_late_after_a_warning_to_its_tasks_is_not_waite
 
 def test_a_job_cancelled_while_its_step_comes_up_is_over() -> None:
     """Slurm signals the tasks and, in the end, kills them."""
-    job = Job(replace(USR1_TOO, warning_requeue=True)).begin()
+    job = Job(settings_with(USR1_TOO, warning__requeue=True)).begin()
     job.silent = {do.LaunchStep}
     job.exits(0, 1)
     job.slurm = replace(RUNNING, state="CANCELLED")
@@ -1513,7 +1520,9 @@ def test_a_signal_while_the_job_is_given_back_is_the_requeue_s_own(number: int) 
 # --- a ledger that cannot be written
 
 
-@pytest.mark.parametrize("settings", [requeueing(), requeueing(crash_restarts=1), requeueing(unconditional_requeue=False)])
+@pytest.mark.parametrize(
+    "settings", [requeueing(), requeueing(in_place_restart__crash_restarts=1), requeueing(unconditional_requeue__enabled=False)]
+)
 def test_what_cannot_be_written_is_not_done_and_the_job_ends_with_its_own_status(settings: Settings) -> None:
     job = Job(settings).begin()
     job.full = True
@@ -1523,7 +1532,7 @@ def test_what_cannot_be_written_is_not_done_and_the_job_ends_with_its_own_status
     assert job.status == 7
 
 
-@pytest.mark.parametrize("settings", [requeueing(), requeueing(unconditional_requeue=False)])
+@pytest.mark.parametrize("settings", [requeueing(), requeueing(unconditional_requeue__enabled=False)])
 def test_a_full_disk_after_the_step_has_gone_is_a_clear_end_too(settings: Settings) -> None:
     job = Job(settings).begin()
     job.silent = {do.StopRanks}
@@ -1697,7 +1706,7 @@ def test_clean_ups_that_other_jobs_have_met_are_counted_on() -> None:
     ],
 )
 def test_what_the_job_says_of_its_clean_up_is_waited_for(given_s: float, grace_s: float, epilog: bool, in_s: float) -> None:
-    job = Job(requeueing(start_in_s=given_s, cleanup_grace_s=grace_s)).begin()
+    job = Job(requeueing(requeue__start_in_s=given_s, requeue__cleanup_grace_s=grace_s)).begin()
     assert start_of(job, epilog) == do.Start(in_s, 0.0, epilog)
 
 
@@ -1789,7 +1798,7 @@ def test_a_signal_before_the_step_is_started_once_more_ends_ftrun() -> None:
 
 
 def test_the_job_s_own_clean_up_comes_before_a_requeue_and_only_once() -> None:
-    job = Job(requeueing(cleanup=("umount", "/data"), cleanup_grace_s=5.0)).begin()
+    job = Job(requeueing(requeue__cleanup=("umount", "/data"), requeue__cleanup_grace_s=5.0)).begin()
     job.silent = {do.Requeue}
     job.exits(0, 4)
     (asked,) = job.did(do.Requeue)
@@ -1800,7 +1809,7 @@ def test_the_job_s_own_clean_up_comes_before_a_requeue_and_only_once() -> None:
 
 
 def test_no_clean_up_is_tried_on_a_node_that_is_gone_nor_where_none_was_asked_for() -> None:
-    job = Job(requeueing(cleanup=("umount", "/data")), can=("ask", "requeue", "probe"), nodes=("n1", "n2", "n3")).begin()
+    job = Job(requeueing(requeue__cleanup=("umount", "/data")), can=("ask", "requeue", "probe"), nodes=("n1", "n2", "n3")).begin()
     job.reachable = False
     job.tell(ev.NodeSilent("n2", 15.0))
     job.wait(200.0)
@@ -1812,7 +1821,7 @@ def test_no_clean_up_is_tried_on_a_node_that_is_gone_nor_where_none_was_asked_fo
 
 
 def test_what_follows_the_end_of_the_step_can_be_printed() -> None:
-    job = Job(requeueing(in_place=False)).begin()
+    job = Job(requeueing(in_place_restart__enabled=False)).begin()
     job.silent = {do.EndStep}
     job.exits(0, 1)
     assert job.judge.phase is Phase.ENDING

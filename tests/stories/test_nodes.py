@@ -22,7 +22,7 @@ from ftslurm.policies.lease.quorum import longest_s
 from tests.stories.replay import SILENT, START, Job, fault, requeueing
 
 CAN = ("ask", "requeue", "probe")
-ALL_S = requeueing().lease_s + requeueing().lease_margin_s
+ALL_S = requeueing().lease.time_s + requeueing().lease.margin_s
 
 
 def running(**how: Any) -> Job:
@@ -240,7 +240,7 @@ def test_nor_is_a_shim_that_lives_and_says_nothing_where_the_launcher_is_gone() 
 
 def test_processes_left_of_a_rank_that_has_not_come_up_again_blame_no_node() -> None:
     """Told late, of the step before."""
-    job = running(settings=requeueing(crash_restarts=1, restart_via="step"))
+    job = running(settings=requeueing(in_place_restart__crash_restarts=1, restart_via="step"))
     job.silent = {do.LaunchStep}
     job.exits(0, 1)
     job.tell(*(ev.TaskArrived(task, 4, "7.1") for task in job.tasks if task.node == "n1"))
@@ -299,7 +299,7 @@ def test_what_slurm_has_forgotten_may_run_as_well() -> None:
 
 
 def test_nobody_waits_for_leases_where_nothing_is_to_be_started() -> None:
-    job = running(settings=requeueing(isolated_requeue=False, unconditional_requeue=False))
+    job = running(settings=requeueing(isolated_requeue__enabled=False, unconditional_requeue__enabled=False))
     job.reachable = False
     goes_silent(job)
     assert job.rungs == ["fail"] and job.status is not None
@@ -308,7 +308,7 @@ def test_nobody_waits_for_leases_where_nothing_is_to_be_started() -> None:
 
 @pytest.mark.parametrize("age_s", [1.0, ALL_S + 1.0])
 def test_whoever_comes_after_it_in_the_script_waits_for_them_as_long_as_they_last(age_s: float) -> None:
-    job = running(settings=requeueing(isolated_requeue=False, unconditional_requeue=False))
+    job = running(settings=requeueing(isolated_requeue__enabled=False, unconditional_requeue__enabled=False))
     job.reachable = False
     goes_silent(job)
     assert job.recorded(rec.Finished)[-1].unproven == ("n2",)
@@ -320,7 +320,7 @@ def test_whoever_comes_after_it_in_the_script_waits_for_them_as_long_as_they_las
 
 
 def test_nobody_waits_for_ranks_whose_end_is_proven() -> None:
-    job = running(settings=requeueing(isolated_requeue=False, unconditional_requeue=False))
+    job = running(settings=requeueing(isolated_requeue__enabled=False, unconditional_requeue__enabled=False))
     job.exits(0, 1)
     assert job.rungs == ["fail"] and not job.recorded(rec.Finished)[-1].unproven
     well = running()
@@ -360,7 +360,7 @@ def test_where_the_job_runs_on_and_they_do_not_nothing_starts_beside_them_but_by
 
 
 def test_a_restart_in_place_is_none_while_a_rank_may_stand_still_somewhere() -> None:
-    job = paused(running(settings=requeueing(crash_restarts=1, restart_via="step")), 2, 3)
+    job = paused(running(settings=requeueing(in_place_restart__crash_restarts=1, restart_via="step")), 2, 3)
     goes_silent(job)
     job.silent = {do.StopRanks, do.KillStep}
     job.exits(0, 1)
@@ -411,9 +411,9 @@ def launching(**how: Any) -> Job:
 def test_a_node_that_never_comes_up_and_does_not_answer_is_left() -> None:
     job = launching()
     job.reachable = False
-    job.wait(requeueing().silence_s + 1.0)
+    job.wait(requeueing().nodes.silence_s + 1.0)
     assert [probe.nodes for probe in job.did(do.ProbeNodes)] == [("n2",)] and not job.did(do.StopRanks), "once is not enough"
-    job.wait(2 * requeueing().silence_s)
+    job.wait(2 * requeueing().nodes.silence_s)
     job.tell(ev.ShimLeft(0), ev.ShimLeft(1))
     assert job.did(do.AbandonStep) and job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
     assert "no task of the step came up on n2" in job.said
@@ -439,7 +439,7 @@ def test_two_tasks_of_one_rank_are_told_at_once() -> None:
 @pytest.mark.parametrize("alive", [True, None])
 def test_a_node_that_lives_or_may_live_has_all_the_time_it_wants_to_come_up(alive: bool | None) -> None:
     """Where the job has set no limit."""
-    job = launching(policy=requeueing(straggler_wait_s=0.0))
+    job = launching(policy=requeueing(nodes__straggler_wait_s=0.0))
     job.reachable = alive
     job.wait(3600.0)
     assert not job.did(do.StopRanks) and 8 < len(job.did(do.ProbeNodes)) < 20, "again and again, less and less often"
@@ -457,7 +457,7 @@ def test_a_step_that_comes_up_in_part_is_not_waited_for_for_ever(
     job = launching()
     if fit is not True:
         job.unfit = {"n2": fit}
-    job.wait(requeueing().straggler_wait_s - 1.0)
+    job.wait(requeueing().nodes.straggler_wait_s - 1.0)
     assert not job.did(do.CheckNode) and not job.did(do.StopRanks)
     job.wait(2.0)
     assert [check.node for check in job.did(do.CheckNode)] == ["n2"]
@@ -484,14 +484,14 @@ def test_on_all_nodes_the_job_fails_with_the_reason_and_contrast_is_waited_for()
 def test_a_task_that_comes_late_starts_the_ranks_and_a_look_that_tells_nothing_is_not_waited_for() -> None:
     job = launching()
     job.silent |= {do.CheckNode}
-    job.wait(requeueing().straggler_wait_s + 1.0)
+    job.wait(requeueing().nodes.straggler_wait_s + 1.0)
     job.tell(*(ev.TaskArrived(task, 4, "7.0") for task in job.tasks if task.node == "n2"))
     assert job.did(do.StartRanks)
     job.tell(ev.NodeChecked("n2", None, "too late"))
     assert not job.did(do.StopRanks)
     other = launching()
     other.silent |= {do.CheckNode}
-    other.wait(requeueing().straggler_wait_s + 200.0)
+    other.wait(requeueing().nodes.straggler_wait_s + 200.0)
     assert other.did(do.StopRanks)
 
 
@@ -509,7 +509,7 @@ def test_agents_come_up_beside_a_launch_that_takes_long() -> None:
     """The batch node may die meanwhile: nobody else would go on for it."""
     job = launching()
     assert not job.did(do.WatchNodes), "most launches do not"
-    job.wait(requeueing().silence_s + 1.0)
+    job.wait(requeueing().nodes.silence_s + 1.0)
     assert [watch.nodes for watch in job.did(do.WatchNodes)] == [("n1", "n2")] and not job.did(do.WatchRanks)
     job.tell(*(ev.TaskArrived(task, 4, "7.0") for task in job.tasks if task.node == "n2"))
     job.wait(60.0)

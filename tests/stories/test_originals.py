@@ -163,7 +163,7 @@ def test_so_is_a_command_that_no_node_can_execute() -> None:
 
 def test_without_that_annotation_a_failure_of_the_program_ends_the_job() -> None:
     settings = by_annotations(job_retry_num="8")
-    assert settings.retry_policy == Settings().retry_policy
+    assert settings.retry.policy == Settings().retry.policy
     job = Job(settings, diagnose=told(NOT_RETRIABLE)).begin(watched=False)
     job.all_exit(1)
     assert job.rungs == ["fail"]

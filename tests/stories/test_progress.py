@@ -7,11 +7,16 @@ import pytest
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import decisions as do
 from ftslurm.model import record as rec
-from ftslurm.model.settings.tree import Layer, Settings, resolve
+from ftslurm.model.settings.kinds import Layer
+from ftslurm.model.settings.tree import Settings, resolve
 from tests.stories.replay import Job, requeueing
 
 IN_PLACE = requeueing(
-    progress_file="/ckpt/latest", progress_attempts=2, crash_restarts=50, no_restart_status=93, retry_policy="OnFailure"
+    progress__file="/ckpt/latest",
+    progress__attempts=2,
+    in_place_restart__crash_restarts=50,
+    no_restart_status=93,
+    retry__policy="OnFailure",
 )
 
 
@@ -47,7 +52,7 @@ def test_as_many_in_a_row_end_the_job_with_a_status_of_its_own() -> None:
 
 
 def test_the_count_survives_a_requeue() -> None:
-    job = attempts(begun(requeueing(progress_file="/ckpt/latest", progress_attempts=2), at=5), 5)
+    job = attempts(begun(requeueing(progress__file="/ckpt/latest", progress__attempts=2), at=5), 5)
     assert job.status == REQUEUED_STATUS
     again = job.again()
     again.iteration = 5
@@ -68,4 +73,6 @@ def test_the_keys_of_ft_launcher_set_it_and_a_setting_beats_them() -> None:
         [Layer({"fault_tolerance": config, "progress.iterations": 9}, {"fault_tolerance": "x", "progress.iterations": "y"})]
     )
     st = found.settings
-    assert (st.progress_file, st.progress_least, st.progress_attempts) == ("/a", 9, 0) and found.places["progress.file"] == "x"
+    assert (st.progress.file, st.progress.iterations, st.progress.attempts) == ("/a", 9, 0) and found.places[
+        "progress.file"
+    ] == "x"

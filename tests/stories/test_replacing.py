@@ -20,19 +20,20 @@ from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.phases import WhyNot
 from ftslurm.policies.judge.replace.search import LOOK_COUNTS_S
 from ftslurm.policies.judge.state import IDLE_LOOK
+from tests.settings import settings_with
 from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, requeueing, tasks_in
 
 CAN = ("ask", "requeue", "probe", "replace", "release")
 BROKEN = fault(graded=FaultClass.ISOLATE)
-POLICY = requeueing(node_replacement=True, node_replacements=4, spares=2, donor=False)
-ON_LOAN = requeueing(node_replacement=True, node_replacements=4)
-SMALLER = requeueing(shrink=True, min_nodes=2, node_replacements=4)
+POLICY = requeueing(node_replacement__enabled=True, node_replacement__budget=4, nodes__spares=2, nodes__donor=False)
+ON_LOAN = requeueing(node_replacement__enabled=True, node_replacement__budget=4)
+SMALLER = requeueing(shrink__enabled=True, nodes__min=2, node_replacement__budget=4)
 
 
 def with_spares(policy: Settings = POLICY, nodes: int = 5, **how: Any) -> Job:
     """Two spares beside as many nodes as are left."""
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
-    return Job(policy, nodes=names, can=CAN, width=nodes - policy.spares, **how).begin()
+    return Job(policy, nodes=names, can=CAN, width=nodes - policy.nodes.spares, **how).begin()
 
 
 def layout(job: Job) -> Layout:
@@ -133,7 +134,7 @@ def test_a_step_that_slurm_would_refuse_is_not_asked_for(cpus: tuple[int, int], 
 
 
 def test_counters_go_on_from_there() -> None:
-    job = with_spares(replace(POLICY, crash_restarts=5))
+    job = with_spares(settings_with(POLICY, in_place_restart__crash_restarts=5))
     job.shows(BROKEN)
     job.exits(0, 1)
     assert job.rungs == ["node-replacement", "in-place-restart"]
@@ -226,7 +227,7 @@ def test_a_spare_that_slurm_calls_down_is_nobodys_trouble_and_not_taken() -> Non
 
 
 def test_a_node_that_was_left_is_nobodys_trouble_when_slurm_drains_it() -> None:
-    job = with_spares(replace(POLICY, crash_restarts=5))
+    job = with_spares(settings_with(POLICY, in_place_restart__crash_restarts=5))
     job.shows(BROKEN)
     job.slurm = replace(job.slurm, bad_nodes=(("n2", "DRAINED: device broken"),))
     job.wait(60.0)
@@ -249,7 +250,7 @@ def test_the_same_where_srun_was_to_place_the_ranks() -> None:
 def with_spares_but_down(policy: Settings = POLICY, nodes: int = 5) -> Job:
     """n2 goes down while the first step comes up: the tasks of n1 arrive, and srun gives up."""
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
-    job = Job(policy, nodes=names, can=CAN, width=nodes - policy.spares)
+    job = Job(policy, nodes=names, can=CAN, width=nodes - policy.nodes.spares)
     job.slurm, job.donors = replace(job.slurm, bad_nodes=(("n2", "DOWN"),)), ["n9"]
     job.silent = {do.LaunchStep}
     job.tell(ev.Begun(), *(ev.TaskArrived(task, 2 * job.facts.width, "7.0") for task in job.tasks[:2]))
@@ -368,7 +369,7 @@ def test_a_node_that_is_cut_off_is_replaced_after_its_leases() -> None:
     job.wait(15.0)
     job.tell(ev.NodeSilent("n2", 15.0))
     assert job.rungs == ["node-replacement"] and job.judge.phase is Phase.ENDING
-    job.wait(POLICY.lease_s + POLICY.lease_margin_s - 15.0 - 1.0)
+    job.wait(POLICY.lease.time_s + POLICY.lease.margin_s - 15.0 - 1.0)
     assert job.judge.phase is Phase.ENDING
     job.wait(2.0)
     assert job.judge.phase is Phase.RUNNING and layout(job).nodes == ("n1", "n4", "n3")
@@ -405,7 +406,7 @@ def test_where_the_new_step_does_not_come_up_no_device_that_heals_makes_up_for_i
 
 
 def test_where_no_node_can_be_replaced_the_next_rung_is_asked_and_the_reason_said() -> None:
-    policy = replace(POLICY, shrink=True, min_nodes=1)
+    policy = settings_with(POLICY, shrink__enabled=True, nodes__min=1)
     job = Job(policy, nodes=("n1", "n2", "n3", "n4", "n5"), can={*CAN} - {"replace"}, width=3, no_swap="too many tasks").begin()
     job.shows(BROKEN)
     passed = dict(job.recorded(rec.Decided)[-1].passed)
@@ -425,9 +426,9 @@ def test_without_spares_a_donor_job_lends_a_node() -> None:
     job.donors = ["n9"]
     job.begin().shows(BROKEN)
     (asked,) = job.did(do.BorrowNode)
-    assert asked.exclude == ("n1", "n2") and asked.wait_s == ON_LOAN.replacement_wait_s
+    assert asked.exclude == ("n1", "n2") and asked.wait_s == ON_LOAN.nodes.replacement_wait_s
     assert layout(job) == Layout(("n1", "n9"), (0, 0, 1, 1), {"n9": 909})
-    assert job.did(do.CheckNode)[-1] == do.CheckNode("n9", 909, ON_LOAN.check_s)
+    assert job.did(do.CheckNode)[-1] == do.CheckNode("n9", 909, ON_LOAN.nodes.check_timeout_s)
     assert (job.env(2)["SLURM_JOB_ID"], job.env(2)["SLURM_STEP_ID"]) == ("7", "0")
     job.wait(2.0)
     assert job.did(do.WatchNodes)[-1] == do.WatchNodes(("n9",), {"n9": 909})
@@ -480,7 +481,7 @@ def test_no_node_in_time_and_the_job_is_requeued_and_no_donor_stays() -> None:
     job.silent = {do.BorrowNode}
     job.shows(BROKEN)
     assert job.judge.phase is Phase.REPLACING
-    job.wait(ON_LOAN.replacement_wait_s + 100.0)
+    job.wait(ON_LOAN.nodes.replacement_wait_s + 100.0)
     assert job.rungs == ["node-replacement", "isolated-requeue"] and job.excluded == ("n2",)
     assert fold(job.ledger).budgets.spent == {"node_replacements": 0, "max_restarts": 1}
 
@@ -489,18 +490,18 @@ def test_a_loan_that_comes_too_late_is_ended() -> None:
     job = on_loan().begin()
     job.silent = {do.BorrowNode, do.Requeue}
     job.shows(BROKEN)
-    job.wait(ON_LOAN.replacement_wait_s + 100.0)
+    job.wait(ON_LOAN.nodes.replacement_wait_s + 100.0)
     assert job.tell(ev.NodeBorrowed(1, "n9", 909)) == [do.EndLoans((909,))]
 
 
-@pytest.mark.parametrize("policy", [ON_LOAN, replace(ON_LOAN, shrink=True, min_nodes=1)])
+@pytest.mark.parametrize("policy", [ON_LOAN, settings_with(ON_LOAN, shrink__enabled=True, nodes__min=1)])
 def test_a_donor_that_lends_nothing_and_could_not_be_ended_is_ended_beside_what_follows(policy: Settings) -> None:
     job = on_loan(policy).begin()
     job.silent = {do.BorrowNode, do.EndLoans}
     job.shows(BROKEN)
     job.tell(ev.NodeBorrowed(1, "", 909, "slurmctld does not answer"))
     assert job.did(do.EndLoans)[0] == do.EndLoans((909,))
-    assert job.rungs == ["node-replacement", "shrink" if policy.shrink else "isolated-requeue"]
+    assert job.rungs == ["node-replacement", "shrink" if policy.shrink.enabled else "isolated-requeue"]
 
 
 def test_donors_that_stay_are_named() -> None:
@@ -514,7 +515,7 @@ def test_a_donor_whose_end_could_not_be_written_down_with_the_rest_goes_all_the_
     job = on_loan().begin()
     job.donors, job.silent = ["n9"], {do.CheckNode}
     job.shows(BROKEN)
-    job.jump(ON_LOAN.replacement_wait_s + 1.0)
+    job.jump(ON_LOAN.nodes.replacement_wait_s + 1.0)
     job.full = True
     job.tell(ev.NodeChecked("n9", None, "no step came up there"))
     assert job.judge.finished and set(job.did(do.EndLoans)) == {do.EndLoans((909,))}
@@ -531,7 +532,7 @@ def test_where_the_old_step_cannot_be_ended_nothing_is_swapped_and_nothing_spent
 
 
 def test_before_a_requeue_the_donors_go() -> None:
-    job = on_loan(replace(ON_LOAN, node_replacements=1))
+    job = on_loan(settings_with(ON_LOAN, node_replacement__budget=1))
     job.donors = ["n9"]
     job.begin().shows(BROKEN)
     job.shows(fault("n1", graded=FaultClass.ISOLATE))
@@ -560,7 +561,7 @@ def test_a_job_that_ends_does_not_wait_for_a_node(number: int, status: int) -> N
 
 @pytest.mark.parametrize("requeue", [True, False])
 def test_a_warning_while_a_node_is_waited_for_is_not_forgotten(requeue: bool) -> None:
-    job = on_loan(replace(ON_LOAN, warning_signals=("TERM", "USR1"), warning_requeue=requeue)).begin()
+    job = on_loan(settings_with(ON_LOAN, warning__signals=("TERM", "USR1"), warning__requeue=requeue)).begin()
     job.silent = {do.BorrowNode}
     job.shows(BROKEN)
     job.tell(ev.SignalSeen(SIGUSR1))
@@ -575,7 +576,7 @@ def test_a_warning_while_a_node_is_waited_for_is_not_forgotten(requeue: bool) ->
 @pytest.mark.parametrize("requeue", [True, False])
 def test_a_node_that_dies_after_a_warning_does_not_undo_it(requeue: bool) -> None:
     """The ranks that heard it are gone."""
-    job = with_spares(replace(POLICY, warning_requeue=requeue))
+    job = with_spares(settings_with(POLICY, warning__requeue=requeue))
     job.reachable = False
     job.wait(15.0)
     job.tell(ev.SignalSeen(SIGTERM, rank=0))
@@ -615,7 +616,7 @@ def test_the_next_ftrun_of_the_script_does_not_go_back_to_a_node_that_was_left()
 @pytest.mark.parametrize("requeue", [True, False])
 def test_a_requeue_whose_exclusion_slurm_did_not_take_is_made_once_more(requeue: bool) -> None:
     """Of a job that has given a node back, Slurm 22.05 without slurmdbd takes no change until it runs again."""
-    first = with_spares(replace(POLICY, spares=1), 3)
+    first = with_spares(settings_with(POLICY, nodes__spares=1), 3)
     for node in ("n1", "n2"):
         first.shows(fault(node, graded=FaultClass.ISOLATE))
     assert first.rungs == ["node-replacement", "isolated-requeue"]
@@ -635,7 +636,7 @@ def in_a_cluster_of(nodes: int, job: Job) -> Job:
 
 
 def test_a_requeue_that_blames_nobody_lets_in_a_node_that_the_job_cannot_start_without() -> None:
-    job = in_a_cluster_of(3, with_spares(replace(POLICY, spares=1), 3))
+    job = in_a_cluster_of(3, with_spares(settings_with(POLICY, nodes__spares=1), 3))
     job.shows(BROKEN)
     assert layout(job).nodes == ("n1", "n3")
     job.exits(0, 1)
@@ -651,14 +652,16 @@ def left(node: str, at: float) -> rec.Decided:
 
 def test_the_one_left_longest_ago_is_let_in_and_no_more_than_it_takes() -> None:
     at = START.unix
-    job = in_a_cluster_of(4, with_spares(replace(POLICY, spares=1), 3, past=[left("n4", at - 60.0), left("n2", at - 90.0)]))
+    job = in_a_cluster_of(
+        4, with_spares(settings_with(POLICY, nodes__spares=1), 3, past=[left("n4", at - 60.0), left("n2", at - 90.0)])
+    )
     job.exits(0, 1)
     assert job.rungs == ["unconditional-requeue"] and job.excluded == ("n4",)
 
 
 @pytest.mark.parametrize("replaces", [True, False])
 def test_a_node_that_was_let_in_runs_ranks_where_nothing_else_will_do(replaces: bool) -> None:
-    policy = replace(ON_LOAN, node_replacement=replaces)
+    policy = settings_with(ON_LOAN, node_replacement__enabled=replaces)
     first = Job(policy, can=CAN, width=2, past=[left("n2", START.unix)], nodes=("n1", "n3"), schedule=1).begin()
     in_a_cluster_of(2, first).exits(0, 1)  # n3 is none of the partition's any more
     assert first.rungs == ["unconditional-requeue"] and first.excluded == ()
@@ -681,12 +684,12 @@ def test_nodes_that_the_user_has_excluded_cannot_be_counted_on(own: frozenset[st
 
 def test_a_node_that_was_let_in_is_not_used_where_fewer_are_enough() -> None:
     past = [replace(left("n2", START.unix), exclude=())]
-    job = Job(replace(SMALLER, min_nodes=1), can=CAN, width=2, past=past, schedule=1).begin()
+    job = Job(settings_with(SMALLER, nodes__min=1), can=CAN, width=2, past=past, schedule=1).begin()
     assert layout(job).nodes == ("n1",)
 
 
 def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was() -> None:
-    job = in_a_cluster_of(4, with_spares(replace(POLICY, spares=1), 3))
+    job = in_a_cluster_of(4, with_spares(settings_with(POLICY, nodes__spares=1), 3))
     job.reachable = False
     job.wait(15.0)
     job.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
@@ -699,7 +702,7 @@ def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was() -> None:
 
 
 def test_the_next_ftrun_of_its_script_knows_that_too() -> None:
-    first = with_spares(replace(POLICY, spares=1), 3)
+    first = with_spares(settings_with(POLICY, nodes__spares=1), 3)
     first.all_exit(0)
     second = in_a_cluster_of(3, Job(POLICY, nodes=("n1", "n3"), can=CAN, width=2, past=first.ledger, step_key="eval").begin())
     assert second.slurm.node_count == 2
@@ -709,7 +712,9 @@ def test_the_next_ftrun_of_its_script_knows_that_too() -> None:
 
 
 def test_a_requeue_after_a_warning_lets_in_even_what_is_to_blame_now() -> None:
-    job = in_a_cluster_of(2, Job(replace(ON_LOAN, node_replacement=False, warning_requeue=True), can=CAN, width=2).begin())
+    job = in_a_cluster_of(
+        2, Job(settings_with(ON_LOAN, node_replacement__enabled=False, warning__requeue=True), can=CAN, width=2).begin()
+    )
     job.tell(ev.SignalSeen(SIGTERM))
     job.shows(BROKEN)
     job.all_exit(0)
@@ -718,7 +723,7 @@ def test_a_requeue_after_a_warning_lets_in_even_what_is_to_blame_now() -> None:
 
 
 def test_the_next_ftrun_of_the_script_finds_every_slot_where_it_was() -> None:
-    first = with_spares(replace(POLICY, spares=1), 4)
+    first = with_spares(settings_with(POLICY, nodes__spares=1), 4)
     first.shows(fault("n1", graded=FaultClass.ISOLATE))
     assert layout(first).nodes == ("n4", "n2", "n3")
     first.all_exit(0)
@@ -762,12 +767,12 @@ def test_a_slot_in_the_middle_stays_there_when_its_node_was_given_back() -> None
 def test_a_node_that_is_well_again_takes_an_open_slot_and_another_is_borrowed(
     donors: list[str], nodes: tuple[str, ...] | None
 ) -> None:
-    policy = replace(ON_LOAN, isolation_expires_s=3600.0)
+    policy = settings_with(ON_LOAN, isolation__expires_s=3600.0)
     first = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3)
     first.donors = ["n9"]
     first.begin().shows(BROKEN)
     first.all_exit(0)
-    later = Now(first.now.mono, first.now.unix + policy.isolation_expires_s)
+    later = Now(first.now.mono, first.now.unix + policy.isolation.expires_s)
     refused = [rec.NodeRefused(later.unix, "n3", "its link is down")]
     second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3, past=[*first.ledger, *refused], now=later)
     second.donors = donors
@@ -780,7 +785,7 @@ def test_a_node_that_is_well_again_takes_an_open_slot_and_another_is_borrowed(
 
 
 def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again() -> None:
-    policy = replace(ON_LOAN, spares=1)
+    policy = settings_with(ON_LOAN, nodes__spares=1)
     first = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=2)
     first.donors, first.unfit = ["n9"], {"n3": None}
     first.begin().shows(BROKEN)
@@ -796,11 +801,11 @@ def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again
 def test_a_spare_that_dies_is_given_back_before_slurm_ends_the_job_with_it() -> None:
     job = with_spares()
     job.reachable = False
-    job.wait(IDLE_LOOK * POLICY.silence_s)
+    job.wait(IDLE_LOOK * POLICY.nodes.silence_s)
     assert job.did(do.ProbeNodes)[-1].nodes == ("n4", "n5") and not job.did(do.ReleaseNodes), (
         "its slurmd may only be started anew"
     )
-    job.wait(IDLE_LOOK * POLICY.silence_s)
+    job.wait(IDLE_LOOK * POLICY.nodes.silence_s)
     assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n4",), ("n5",)]
     assert [refused.node for refused in job.recorded(rec.NodeRefused)] == ["n4", "n5"]
     job.reachable = True
@@ -813,17 +818,17 @@ def test_a_spare_that_answers_again_is_kept() -> None:
     job = with_spares()
     for reachable in (False, True, False, None):
         job.reachable = reachable
-        job.wait(IDLE_LOOK * POLICY.silence_s)
+        job.wait(IDLE_LOOK * POLICY.nodes.silence_s)
     assert not job.did(do.ReleaseNodes)
 
 
 def test_a_node_that_was_replaced_is_looked_at_as_well() -> None:
-    job = with_spares(replace(POLICY, spares=1), nodes=3)
+    job = with_spares(settings_with(POLICY, nodes__spares=1), nodes=3)
     job.shows(BROKEN)
     assert layout(job).nodes == ("n1", "n3") and not job.did(do.ReleaseNodes)
     job.reachable = False
     for _ in range(2):
-        job.wait(IDLE_LOOK * POLICY.silence_s)
+        job.wait(IDLE_LOOK * POLICY.nodes.silence_s)
     assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n2",)] and not job.recorded(rec.NodeRefused)
 
 
@@ -855,7 +860,7 @@ def test_the_job_goes_on_with_fewer_nodes_where_that_is_enough() -> None:
 
 
 def test_smaller_only_when_no_other_node_is_to_be_had() -> None:
-    policy = replace(SMALLER, node_replacement=True)
+    policy = settings_with(SMALLER, node_replacement__enabled=True)
     job = smaller(policy)
     job.shows(BROKEN)
     assert job.rungs == ["node-replacement", "shrink"] and layout(job).nodes == ("n1", "n3")
@@ -871,7 +876,7 @@ def test_a_rank_that_moved_up_keeps_the_starts_it_had_alone() -> None:
 
 
 def test_a_slot_that_moved_up_keeps_its_counters() -> None:
-    policy = replace(SMALLER, node_replacement=True, spares=1, donor=False)
+    policy = settings_with(SMALLER, node_replacement__enabled=True, nodes__spares=1, nodes__donor=False)
     job = Job(policy, nodes=("n1", "n2", "n3", "n4"), can=CAN, width=3).begin()
     job.shows(fault("n3", graded=FaultClass.ISOLATE))
     assert counts(job) == [(1, 2), (1, 2), (1, 2), (1, 2), (2, 1), (2, 1)]
@@ -885,13 +890,13 @@ def test_the_next_ftrun_of_a_script_that_went_on_with_fewer_nodes_does_so_too(re
     first = smaller()
     first.shows(BROKEN)
     first.all_exit(0)
-    policy = replace(SMALLER, node_replacement=replaces)
+    policy = settings_with(SMALLER, node_replacement__enabled=replaces)
     second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3, past=first.ledger, step_key="eval").begin()
     assert layout(second).nodes == ("n1", "n3") and second.status is None
 
 
 def test_the_next_ftrun_of_a_job_with_replaced_and_with_fewer_nodes_finds_every_slot_where_it_was() -> None:
-    policy = replace(SMALLER, node_replacement=True, spares=1, donor=False)
+    policy = settings_with(SMALLER, node_replacement__enabled=True, nodes__spares=1, nodes__donor=False)
     names = ("n1", "n2", "n3", "n4")
     first = Job(policy, nodes=names, can=CAN, width=3).begin()
     first.shows(fault("n1", graded=FaultClass.ISOLATE))
@@ -924,21 +929,21 @@ def test_a_node_that_the_job_lost_before_it_began_is_replaced_in_its_slot() -> N
 
 @pytest.mark.parametrize("replaces", [True, False])
 def test_or_the_job_goes_on_with_fewer_or_is_requeued_without_it(replaces: bool) -> None:
-    job = without_n2(replace(SMALLER, node_replacement=replaces)).begin()
+    job = without_n2(settings_with(SMALLER, node_replacement__enabled=replaces)).begin()
     assert layout(job).nodes == ("n1", "n3") and job.status is None
-    job = without_n2(replace(ON_LOAN, node_replacement=replaces)).begin()
+    job = without_n2(settings_with(ON_LOAN, node_replacement__enabled=replaces)).begin()
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",) and not job.did(do.LaunchStep)
     assert "n2" in job.said and fold(job.ledger).slots.size == 3
 
 
 def test_a_spare_makes_up_for_it() -> None:
-    job = Job(replace(POLICY, spares=1), nodes=("n1", "n3"), granted=THREE, can=CAN, width=2).begin()
+    job = Job(settings_with(POLICY, nodes__spares=1), nodes=("n1", "n3"), granted=THREE, can=CAN, width=2).begin()
     assert layout(job).nodes == ("n1", "n3")
 
 
 def test_as_many_hangs_are_survived_where_no_node_is_to_be_had() -> None:
     """Each is answered twice, by a replacement that fails and by a requeue, and counts once."""
-    job = Job(replace(ON_LOAN, hang_restart=True), can=CAN, width=2).begin()
+    job = Job(settings_with(ON_LOAN, hang_restart__enabled=True), can=CAN, width=2).begin()
     for number in range(4):
         job.tell(ev.ProgramSaid(rank=2, what="exclude", words=("slow",)), ev.BeatOverdue(rank=0, why="no beat"))
         job.wait(60.0)
@@ -953,7 +958,10 @@ def test_as_many_hangs_are_survived_where_no_node_is_to_be_had() -> None:
 AWAY = ev.SlurmAnswered(error="nobody listens", away=True)
 
 
-@pytest.mark.parametrize("policy", [POLICY, replace(POLICY, shrink=True, min_nodes=2), replace(POLICY, isolated_requeue=False)])
+@pytest.mark.parametrize(
+    "policy",
+    [POLICY, settings_with(POLICY, shrink__enabled=True, nodes__min=2), settings_with(POLICY, isolated_requeue__enabled=False)],
+)
 def test_a_replacement_waits_for_slurmctld_and_nothing_dearer_is_taken_meanwhile(policy: Settings) -> None:
     job = with_spares(policy)
     job.slurm, job.unfit = AWAY, {"n4": None, "n5": None}  # no step comes up while it is away
@@ -1004,10 +1012,10 @@ def test_a_donor_that_slurmctld_s_absence_kept_from_being_had_is_asked_for_again
 
 
 def test_when_patience_with_slurmctld_is_spent_the_next_rung_is_asked() -> None:
-    job = with_spares(replace(POLICY, shrink=True, min_nodes=2))
+    job = with_spares(settings_with(POLICY, shrink__enabled=True, nodes__min=2))
     job.slurm, job.unfit = AWAY, {"n4": None, "n5": None}
     job.shows(BROKEN)
-    job.wait(POLICY.slurm_patience_s + 60.0)
+    job.wait(POLICY.slurm.patience_s + 60.0)
     assert job.rungs == ["node-replacement", "shrink"]
 
 

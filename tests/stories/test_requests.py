@@ -20,10 +20,11 @@ from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.phases import EarlierRuns
+from tests.settings import settings_with
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 SPARE = {"nodes": ("n1", "n2", "n3"), "width": 2, "can": ("ask", "requeue", "probe", "replace", "release")}
-REPLACES = Settings(spares=1, node_replacement=True)
+REPLACES = settings_with(nodes__spares=1, node_replacement__enabled=True)
 
 
 def ask(job: Job, verb: str, **about: Any) -> rec.Requested:
@@ -98,7 +99,9 @@ def healing() -> Job:
 
 def replacing() -> Job:
     """n2 is left, and a donor is awaited."""
-    job = Job(replace(REPLACES, spares=0, node_replacements=4), nodes=("n1", "n2"), width=2, can=SPARE["can"]).begin()
+    job = Job(
+        settings_with(REPLACES, nodes__spares=0, node_replacement__budget=4), nodes=("n1", "n2"), width=2, can=SPARE["can"]
+    ).begin()
     job.silent = {do.BorrowNode}
     job.shows(fault(graded=FaultClass.ISOLATE))
     return job
@@ -246,7 +249,7 @@ def test_what_makes_no_sense_is_refused_everywhere_with_a_reason(name: str, verb
 
 
 def test_a_restart_on_request_is_in_place_now_and_costs_nothing() -> None:
-    job = Job(Settings(in_place=False)).begin()
+    job = Job(settings_with(in_place_restart__enabled=False)).begin()
     asked = ask(job, ctl.RESTART)
     assert answer(job, asked.number) == (True, "the ranks are restarted in place")
     (decided,) = job.recorded(rec.Decided)
@@ -344,7 +347,7 @@ def test_an_excluded_node_is_never_let_in_again_for_want_of_others() -> None:
 
 
 def test_a_reinstated_node_is_used_again_whoever_excluded_it() -> None:
-    job = Job(replace(Settings(), unconditional_requeue=True)).begin()
+    job = Job(settings_with(unconditional_requeue__enabled=True)).begin()
     job.shows(fault(graded=FaultClass.ISOLATE))
     assert job.excluded == ("n2",)
     job = job.again(nodes=("n1", "n3")).begin()
@@ -471,7 +474,7 @@ def test_stop_after_the_next_checkpoint_that_the_program_tells_of() -> None:
     assert job.judge.phase is Phase.RUNNING
     job.tell(PROGRAM, replace(PROGRAM, rank=1))
     assert job.judge.phase is Phase.RUNNING, "other ranks may still write"
-    job.wait(Settings().checkpoint_settle_s)
+    job.wait(Settings().checkpoint.settle_s)
     assert job.status == 143
     (seen,) = job.recorded(rec.CheckpointSeen)
     assert (seen.request, seen.sign, seen.where, seen.left) == (1, "program", "ranks 0, 1", 0)
@@ -495,7 +498,7 @@ def test_checkpoints_are_counted_and_those_before_a_moment_are_not() -> None:
 
 
 def test_files_show_a_checkpoint_too_by_a_setting_or_by_the_request() -> None:
-    job = Job(Settings(checkpoint_files="/ckpt/*.pt")).begin()
+    job = Job(settings_with(checkpoint__files="/ckpt/*.pt")).begin()
     ask(job, ctl.STOP, checkpoints=1)
     assert job.did(do.WatchCheckpoints) == [do.WatchCheckpoints(("/ckpt/*.pt",), 5.0)]
     ask(job, ctl.REQUEUE, checkpoints=1, files="/other/*.pt")
@@ -533,7 +536,7 @@ def test_a_moment_that_passes_between_two_schedulings_is_kept_by_the_next() -> N
 
 
 def test_what_waits_can_be_undone() -> None:
-    job = Job(Settings(checkpoint_files="/ckpt/*.pt")).begin()
+    job = Job(settings_with(checkpoint__files="/ckpt/*.pt")).begin()
     asked = ask(job, ctl.STOP, checkpoints=1, until=job.now.unix + 60.0)
     undo = ask(job, ctl.UNDO, target=asked.number)
     assert answer(job, undo.number)[0]
@@ -623,7 +626,7 @@ def test_no_more_restarts_lets_the_next_failure_end_the_job_until_they_are_allow
 
 
 def test_no_more_restarts_holds_for_a_warning_too() -> None:
-    job = Job(Settings(warning_requeue=True)).begin()
+    job = Job(settings_with(warning__requeue=True)).begin()
     ask(job, ctl.NO_RESTARTS)
     job.tell(ev.SignalSeen(15))
     job.wait(120.0)

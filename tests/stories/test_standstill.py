@@ -16,10 +16,11 @@ from ftslurm.model import record as rec
 from ftslurm.model.collectives import CurrentCall, EntryTimes, GroupView, ProcessState, RankView, Socket
 from ftslurm.model.folds.summary import stuck
 from ftslurm.model.settings.tree import Settings
+from tests.settings import settings_with
 from tests.stories.replay import HOUR_S, Job, requeueing
 
-ON = requeueing(hang_restart=True)
-ENDS = replace(ON, hang_exit=True, hang_compare_s=0.0)
+ON = requeueing(hang_restart__enabled=True)
+ENDS = settings_with(ON, hang__exit_detection=True, hang__compare_s=0.0)
 GROUP = GroupView("0#1", (0, 1, 2, 3), 11, 10, None, "gloo:all_reduce")
 INSIDE = tuple(
     RankView(rank, f"n{rank // 2 + 1}", ProcessState.SLEEPING, groups=(GROUP,), cpu_percent=0.1, probed=True) for rank in range(4)
@@ -78,7 +79,14 @@ def test_where_fewer_nodes_are_enough_they_go_on_without_the_node_whose_connecti
     least: int, rungs: list[str]
 ) -> None:
     """With hang restarts off, what the ladder cannot answer is left alone."""
-    policy = replace(ON, hang_restart=False, isolated_requeue=False, shrink=True, min_nodes=least, node_replacements=1)
+    policy = settings_with(
+        ON,
+        hang_restart__enabled=False,
+        isolated_requeue__enabled=False,
+        shrink__enabled=True,
+        nodes__min=least,
+        node_replacement__budget=1,
+    )
     job = Job(policy, can=("ask", "requeue", "replace", "release"), width=2).begin()
     job.views = CUT
     stalls(job)
@@ -97,7 +105,7 @@ def test_a_hang_inside_a_collective_leaves_the_node_whose_connections_are_stuck(
 
 
 def test_also_where_hang_restarts_are_off_but_not_a_hang_that_blames_nobody() -> None:
-    off = requeueing(hang_restart=False)
+    off = requeueing(hang_restart__enabled=False)
     job = standing(CUT, off)
     job.wait(200)
     assert job.rungs == ["isolated-requeue"]
@@ -151,7 +159,7 @@ def test_a_hang_at_the_start_of_an_attempt_after_one_that_got_on_is_answered() -
 
 
 def test_c4d_s_own_times() -> None:
-    job = standing(CUT, replace(ON, hang_c4d_timeout_s=5.0, hang_c4d_times=3, hang_stall_s=100.0), seconds=5.0)
+    job = standing(CUT, settings_with(ON, hang__c4d_timeout_s=5.0, hang__c4d_times=3, hang__stall_s=100.0), seconds=5.0)
     job.wait(17)
     assert job.rungs == ["isolated-requeue"]
 
@@ -260,13 +268,13 @@ def test_ranks_of_which_some_have_ended_are_the_exit_hang_s() -> None:
 
 
 def test_levels_below_the_one_that_is_wanted_are_only_written_down() -> None:
-    job = standing(SOMEBODY_LATE, replace(ON, hang_c4d_level="Error"))
+    job = standing(SOMEBODY_LATE, settings_with(ON, hang__c4d_level="Error"))
     job.wait(5)
     assert job.recorded(rec.CulpritSeen) and "RankNonCommHang" not in job.said
 
 
 def test_without_c4d_nothing_is_asked() -> None:
-    for settings in (requeueing(hang_c4d=False), requeueing(watch="L0"), requeueing(mode="async")):
+    for settings in (requeueing(hang__c4d=False), requeueing(hang__watch="L0"), requeueing(mode="async")):
         job = Job(settings).begin()
         assert {watch.stall_s for watch in job.did(do.WatchRanks)} == {0.0}
         job.wait(1000)
@@ -274,7 +282,7 @@ def test_without_c4d_nothing_is_asked() -> None:
 
 
 def test_a_slow_rank_is_written_down_once() -> None:
-    job = Job(replace(ON, hang_c4d_level="Info")).begin()
+    job = Job(settings_with(ON, hang__c4d_level="Info")).begin()
 
     def enters(rank: int) -> EntryTimes:
         late_ns = 30_000_000 if rank == 1 else 0
@@ -567,7 +575,7 @@ def test_pauses_from_before_a_restart_count_before_the_usual_interval_is_known_a
 
 
 def test_an_interval_set_by_the_program_holds_for_silence_and_io_too() -> None:
-    job = Job(replace(ON, hang_silence=True)).begin()
+    job = Job(settings_with(ON, hang__log_silence=True)).begin()
     job.tell(ev.StageSet(0, 60.0))
     assert job.did(do.SetIntervals) == [do.SetIntervals(60.0, 60.0)]
     job.tell(ev.StageSet(1, -1.0))
@@ -577,7 +585,7 @@ def test_an_interval_set_by_the_program_holds_for_silence_and_io_too() -> None:
 
 
 def test_the_interval_for_ends_may_be_set_by_the_program() -> None:
-    job = Job(replace(ON, hang_exit=True)).begin()
+    job = Job(settings_with(ON, hang__exit_detection=True)).begin()
     job.tell(ev.ProgramSaid(0, "setting", ("job_exit_hang_interval", "60.0")))
     job.exits(0)
     job.wait(61)
@@ -692,7 +700,7 @@ def test_work_is_nobodys_standstill() -> None:
 def test_a_rank_that_waits_for_a_server_is_reported_and_a_look_without_that_must_hold() -> None:
     """In the moment in which a pause ends a rank no longer waits for the server, and is not seen to be in the collective yet."""
     asks = tuple(replace(view, wchan="wait_woken") if view.rank == 2 else view for view in SOMEBODY_LATE)
-    job = standing(asks, requeueing(hang_restart=None), begun=True)
+    job = standing(asks, requeueing(hang_restart__enabled=None), begun=True)
     job.wait(240)
     assert "rank 2 waits for another process" in job.recorded(rec.HangSeen)[-1].left and not job.rungs
     job.views = SOMEBODY_LATE

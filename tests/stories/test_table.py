@@ -21,6 +21,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict, unknown
 from ftslurm.policies.judge.judge import DUE, NEXT, TABLE, Phase
+from tests.settings import settings_with
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 EVENTS = get_args(Event)
@@ -93,8 +94,8 @@ class Chaos:
     """A world that answers late, in any order or not at all. `possible` is what may happen next; nothing else is told."""
 
     def __init__(self, policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
-        nodes = tuple(f"n{number}" for number in range(1, 3 + policy.spares))
-        width = (2 - script[-1] % 2 if policy.spares else 2) if "replace" in can else 0
+        nodes = tuple(f"n{number}" for number in range(1, 3 + policy.nodes.spares))
+        width = (2 - script[-1] % 2 if policy.nodes.spares else 2) if "replace" in can else 0
         self.job = Job(policy, can=can, nodes=nodes, per_node=1, width=width, batch_node="n1")
         self.job.silent = {kind for kind in get_args(do.Decision) if kind is not do.Remember}
         self._script = iter(script)
@@ -248,31 +249,31 @@ def scripts(most: int) -> st.SearchStrategy[list[int]]:
 
 
 POLICIES = st.builds(
-    Settings,
+    settings_with,
     max_restarts=st.integers(1, 3),
-    crash_restarts=st.sampled_from([0, 2]),
+    in_place_restart__crash_restarts=st.sampled_from([0, 2]),
     restart_via=st.sampled_from(["shim", "step"]),
-    warning_requeue=st.booleans(),
-    warning_signals=st.sampled_from([("TERM",), ("TERM", "USR1")]),
-    in_place=st.booleans(),
+    warning__requeue=st.booleans(),
+    warning__signals=st.sampled_from([("TERM",), ("TERM", "USR1")]),
+    in_place_restart__enabled=st.booleans(),
     rendezvous=st.sampled_from(["none", "torch"]),
-    slurm_timeout_s=st.sampled_from([5.0, 50.0, 60.0]),  # 50 s: due at the same moment as the stop
+    slurm__timeout_s=st.sampled_from([5.0, 50.0, 60.0]),  # 50 s: due at the same moment as the stop
 )
 REPLACING = st.builds(
-    Settings,
+    settings_with,
     max_restarts=st.integers(1, 3),
-    crash_restarts=st.sampled_from([0, 2]),
+    in_place_restart__crash_restarts=st.sampled_from([0, 2]),
     restart_via=st.sampled_from(["shim", "step"]),
     mode=st.sampled_from(["sync", "async"]),
-    warning_requeue=st.booleans(),
-    warning_signals=st.sampled_from([("TERM",), ("TERM", "USR1")]),
-    node_replacement=st.booleans(),
-    node_replacements=st.integers(1, 3),
-    spares=st.integers(0, 2),
-    donor=st.booleans(),
-    shrink=st.booleans(),
-    min_nodes=st.sampled_from([0, 1, 2]),
-    replacement_wait_s=st.sampled_from([10.0, 600.0]),
+    warning__requeue=st.booleans(),
+    warning__signals=st.sampled_from([("TERM",), ("TERM", "USR1")]),
+    node_replacement__enabled=st.booleans(),
+    node_replacement__budget=st.integers(1, 3),
+    nodes__spares=st.integers(0, 2),
+    nodes__donor=st.booleans(),
+    shrink__enabled=st.booleans(),
+    nodes__min=st.sampled_from([0, 1, 2]),
+    nodes__replacement_wait_s=st.sampled_from([10.0, 600.0]),
 )
 CAN_REPLACE = ("ask", "requeue", "probe", "replace", "release")
 
@@ -328,9 +329,9 @@ def test_whatever_happens_while_nodes_are_replaced_the_rules_hold_at_length(
 
 # A rank that was started again alone, a shim that is lost, and a late word on the start before: no proof that it has ended.
 LATE_WORD = [0] * 17 + [1, 129, 127, 1186, 1, 118, 14, 21, 128, 102505, 765, 364, 1]
-ALONE = Settings(
-    mode="async", max_restarts=1, crash_restarts=0, restart_via="shim", warning_requeue=False, warning_signals=("TERM",),
-    node_replacement=True, node_replacements=1, spares=2, donor=False, replacement_wait_s=10.0,
+ALONE = settings_with(
+    mode="async", max_restarts=1, in_place_restart__crash_restarts=0, restart_via="shim", warning__requeue=False, warning__signals=("TERM",),
+    node_replacement__enabled=True, node_replacement__budget=1, nodes__spares=2, nodes__donor=False, nodes__replacement_wait_s=10.0,
 )  # fmt: skip
 
 
@@ -341,7 +342,9 @@ def test_left_alone_after_anything_a_job_comes_to_an_end(policy: Settings, scrip
     """Whatever has happened: once nobody answers any more and a day goes by, ftrun is done or its ranks still run."""
     chaos = Chaos(
         policy,
-        CAN_REPLACE if policy.node_replacement or policy.shrink else ("ask", "requeue", "probe", "diagnose", "advise"),
+        CAN_REPLACE
+        if policy.node_replacement.enabled or policy.shrink.enabled
+        else ("ask", "requeue", "probe", "diagnose", "advise"),
         script,
     )
     chaos.run()

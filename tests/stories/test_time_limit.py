@@ -10,10 +10,11 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Settings
+from tests.settings import settings_with
 from tests.stories.replay import HOUR_S, RUNNING, SIGTERM, SIGUSR1, START, Job
 
 REQUEUED = 75
-RESUMES = Settings(resume_at_limit_s=120.0)
+RESUMES = settings_with(time_limit__resume_s=120.0)
 
 
 def ending_in(seconds: float, settings: Settings = RESUMES) -> Job:
@@ -63,7 +64,7 @@ def test_a_limit_that_was_moved_counts() -> None:
 
 
 def test_slurm_is_asked_seldom() -> None:
-    job = ending_in(24 * HOUR_S, Settings(resume_at_limit_s=1200.0))
+    job = ending_in(24 * HOUR_S, settings_with(time_limit__resume_s=1200.0))
     job.wait(10 * HOUR_S)
     assert len(job.did(do.AskSlurm)) <= 10 * 12 + 2
 
@@ -81,13 +82,13 @@ def test_a_slurmctld_that_is_away_leaves_the_end_that_it_told() -> None:
 
 
 def test_by_default_a_checkpoint_is_given_the_time_that_it_was_seen_to_take() -> None:
-    job = ending_in(10 * HOUR_S, Settings(resume_at_limit_s=0.0))
+    job = ending_in(10 * HOUR_S, settings_with(time_limit__resume_s=0.0))
     job.tell(ev.Progressed("n1", 100, saved=3, saving_s=300.0))
     job.wait(10 * HOUR_S - 700)
     assert not job.did(do.SignalRanks)
     job.wait(100)
     assert job.did(do.SignalRanks)
-    plain = ending_in(10 * HOUR_S, Settings(resume_at_limit_s=0.0))
+    plain = ending_in(10 * HOUR_S, settings_with(time_limit__resume_s=0.0))
     plain.wait(10 * HOUR_S - 130)
     assert not plain.did(do.SignalRanks)
     plain.wait(15)
@@ -95,7 +96,7 @@ def test_by_default_a_checkpoint_is_given_the_time_that_it_was_seen_to_take() ->
 
 
 def test_it_is_bounded_by_a_count() -> None:
-    settings = replace(RESUMES, resumes_at_limit=2, max_restarts=0)
+    settings = settings_with(RESUMES, time_limit__resumes=2, max_restarts=0)
     job = ending_in(HOUR_S, settings)
     for _ in range(2):
         job.wait(HOUR_S - 100)
@@ -109,11 +110,11 @@ def test_it_is_bounded_by_a_count() -> None:
     assert job.status == 0 and job.rungs == [] and "time_limit.resumes 2" in job.said
 
 
-@pytest.mark.parametrize("settings", [RESUMES, replace(RESUMES, warning_signals=("USR1",))])
+@pytest.mark.parametrize("settings", [RESUMES, settings_with(RESUMES, warning__signals=("USR1",))])
 def test_a_warning_of_slurms_own_before_it_is_the_warning(settings: Settings) -> None:
     job = ending_in(HOUR_S, settings)
     job.wait(HOUR_S - 300)
-    number = SIGUSR1 if "USR1" in settings.warning_signals else SIGTERM
+    number = SIGUSR1 if "USR1" in settings.warning.signals else SIGTERM
     job.tell(ev.SignalSeen(number, 0))
     job.wait(1)
     assert not job.did(do.SignalRanks)
@@ -178,8 +179,8 @@ def test_what_saves_and_exits_in_the_grace_of_a_preemption_runs_again_at_no_cost
         (lambda: preempted(ev.Preempted.UNKNOWN), True),
         (lambda: preempted(ev.Preempted.UNKNOWN, requeueable=False), False),
         (lambda: preempted(ev.Preempted.ENDED), False),
-        (lambda: preempted(ev.Preempted.REQUEUED, Settings(preemption_requeue=False)), False),
-        (lambda: preempted(ev.Preempted.ENDED, Settings(warning_requeue=True)), True),
+        (lambda: preempted(ev.Preempted.REQUEUED, settings_with(preemption__requeue=False)), False),
+        (lambda: preempted(ev.Preempted.ENDED, settings_with(warning__requeue=True)), True),
     ],
 )
 def test_but_not_where_slurm_would_end_it_and_nobody_asked(job: object, again: bool) -> None:

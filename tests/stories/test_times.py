@@ -45,7 +45,7 @@ def test_a_silent_node_is_lost_since_it_was_last_heard_of() -> None:
 
 
 def test_a_hang_began_when_progress_ended() -> None:
-    job = Job(requeueing(hang_restart=True)).begin()
+    job = Job(requeueing(hang_restart__enabled=True)).begin()
     job.tell(*(ev.QuietSeen(node, 1800.0, "no IO") for node in job.nodes))
     (hang,), (trouble,) = job.recorded(rec.HangSeen), job.recorded(rec.TroubleSeen)
     assert hang.at - hang.since == 1800.0 and trouble.since == hang.since
@@ -64,7 +64,7 @@ def test_a_step_is_asked_for_before_its_ranks_start() -> None:
 
 
 def test_an_attempt_tells_its_first_step_and_the_first_that_is_new() -> None:
-    job = Job(requeueing(unconditional_requeue=True)).begin()
+    job = Job(requeueing(unconditional_requeue__enabled=True)).begin()
     for step in (10, 20, 30):
         job.tell(ev.Progressed("n1", step))
     job.exits(0, 1)
@@ -81,7 +81,7 @@ def test_an_attempt_tells_its_first_step_and_the_first_that_is_new() -> None:
 def test_training_that_begins_at_its_first_step_again_is_asked_once_for_its_checkpoint(
     lived_s: float, first: int, asked: bool
 ) -> None:
-    job = Job(requeueing(unconditional_requeue=True), tips=True).begin()
+    job = Job(requeueing(unconditional_requeue__enabled=True), tips=True).begin()
     job.tell(ev.Progressed("n1", 1))
     job.wait(lived_s)
     job.tell(ev.Progressed("n1", 25))
@@ -98,7 +98,7 @@ def test_training_that_begins_at_its_first_step_again_is_asked_once_for_its_chec
 
 
 def test_a_restart_from_a_checkpoint_at_the_very_end_redoes_nothing() -> None:
-    job = Job(requeueing(unconditional_requeue=True)).begin()
+    job = Job(requeueing(unconditional_requeue__enabled=True)).begin()
     job.tell(ev.Progressed("n1", 10))
     job.exits(0, 1)
     again = job.again().begin()

@@ -14,6 +14,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
+from tests.settings import settings_with
 from tests.stories.replay import HOUR_S, Job, fault, requeueing
 
 FAULT = Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "exit 1", "rank 0 exited with status 1")
@@ -111,27 +112,27 @@ def test_nothing_known_is_left_to_the_unconditional_budget() -> None:
     ],
 )  # fmt: skip
 def test_the_policy_says_what_is_worth_another_try(policy: str, found: Verdict, rung: str) -> None:
-    job = Job(requeueing(retry_policy=policy), diagnose=told(found)).begin()
+    job = Job(requeueing(retry__policy=policy), diagnose=told(found)).begin()
     job.exits(0, 1)
     assert job.rungs == [rung]
 
 
 def test_a_status_worth_one_more_try_gets_one() -> None:
     once = verdict(ErrorClass.UNKNOWN, Retriable.ONCE, Confidence.WEAK, "SIGSEGV")
-    job = requeues(Job(requeueing(retry_policy="ExitCodeAndErrorMsg"), diagnose=told(once)), 9)
+    job = requeues(Job(requeueing(retry__policy="ExitCodeAndErrorMsg"), diagnose=told(once)), 9)
     assert job.facts.schedule == 1
 
 
 def test_the_same_error_of_one_rank_too_often_ends_the_job() -> None:
     again = verdict(ErrorClass.NETWORK, Retriable.YES, Confidence.WEAK, "conn-reset")
-    settings = requeueing(same_error=2, unconditional_in_a_row=100, max_restarts=100)
+    settings = requeueing(retry__same_error=2, unconditional_requeue__in_a_row=100, max_restarts=100)
     job = requeues(Job(settings, diagnose=told(again)), 9)
     assert job.facts.schedule == 2 and "3 times on rank 0" in job.said, "two are allowed, the third is not"
 
 
 def test_too_large_a_share_of_failed_ranks_ends_the_job() -> None:
     again = verdict(ErrorClass.NETWORK, Retriable.YES, Confidence.WEAK, "conn-reset")
-    settings = requeueing(failure_rate=0.3, unconditional_in_a_row=100)
+    settings = requeueing(retry__failure_rate=0.3, unconditional_requeue__in_a_row=100)
     job = Job(settings, diagnose=told(again)).begin()
     job.exits(0, 1)
     assert job.rungs == ["unconditional-requeue"], "1 of 4"
@@ -274,7 +275,7 @@ def test_an_async_job_ends_well_only_when_the_last_rank_has() -> None:
 
 
 def test_a_rank_that_fails_again_and_again_is_started_later_each_time_and_not_for_ever() -> None:
-    job = Job(replace(ASYNC, rank_restarts_in_a_row=4, unconditional_requeue=False), diagnose=told(RETRY)).begin()
+    job = Job(settings_with(ASYNC, rank_restart__in_a_row=4, unconditional_requeue__enabled=False), diagnose=told(RETRY)).begin()
     for wait_s in (0.0, 1.0, 2.0, 4.0):
         job.exits(2, 1)
         started = len(job.did(do.StartRanks))
@@ -287,7 +288,7 @@ def test_a_rank_that_fails_again_and_again_is_started_later_each_time_and_not_fo
 
 
 def test_a_rank_that_lived_long_is_started_at_once() -> None:
-    job = Job(replace(ASYNC, rank_restarts_in_a_row=1), diagnose=told(RETRY)).begin()
+    job = Job(settings_with(ASYNC, rank_restart__in_a_row=1), diagnose=told(RETRY)).begin()
     for _ in range(3):
         job.exits(2, 1)
         assert list(job.did(do.StartRanks)[-1].env) == [2]
@@ -309,7 +310,9 @@ def test_the_end_of_the_others_waits_for_a_rank_that_is_to_start_again() -> None
 
 # --- ft_launcher's min-healthy
 
-MIN_HEALTHY = requeueing(mode="min-healthy", min_healthy=1, crash_restarts=1, unconditional_requeue=False)
+MIN_HEALTHY = requeueing(
+    mode="min-healthy", nodes__min_healthy=1, in_place_restart__crash_restarts=1, unconditional_requeue__enabled=False
+)
 
 
 def test_under_min_healthy_a_failure_ends_its_node_and_the_others_go_on() -> None:
@@ -334,7 +337,7 @@ def test_below_the_minimum_of_healthy_nodes_all_start_again_as_often_as_allowed(
 
 
 def test_a_missed_beat_counts_as_a_failure_under_min_healthy() -> None:
-    job = Job(replace(MIN_HEALTHY, hang_restart=True), diagnose=told(RETRY)).begin()
+    job = Job(settings_with(MIN_HEALTHY, hang_restart__enabled=True), diagnose=told(RETRY)).begin()
     job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s", 1))
     assert job.did(do.StopRanks)[-1].ranks == (0, 1) and not job.rungs
     job.tell(ev.BeatOverdue(3, "no heartbeat for 3.0 s", 1))
@@ -342,14 +345,14 @@ def test_a_missed_beat_counts_as_a_failure_under_min_healthy() -> None:
 
 
 def test_an_error_not_worth_another_try_ends_an_async_job_with_its_status() -> None:
-    settings = requeueing(mode="async", retry_policy="ExitCodeAndErrorMsg", unconditional_requeue=False)
+    settings = requeueing(mode="async", retry__policy="ExitCodeAndErrorMsg", unconditional_requeue__enabled=False)
     job = Job(settings, diagnose=told(FAULT)).begin()
     job.exits(1, 7)
     assert job.rungs == ["fail"] and job.status == 7
 
 
 def test_limits_hold_per_instance_in_an_async_job() -> None:
-    settings = requeueing(mode="async", same_error=1, unconditional_requeue=False)
+    settings = requeueing(mode="async", retry__same_error=1, unconditional_requeue__enabled=False)
     job = Job(settings, diagnose=told(RETRY)).begin()
     job.exits(1, 1)
     job.exits(2, 1)

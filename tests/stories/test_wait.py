@@ -10,6 +10,7 @@ from ftslurm.launchers.srun import wait_s
 from ftslurm.model import decisions as do
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.phases import OwnProcess
+from tests.settings import settings_with
 from tests.stories.replay import Job
 
 
@@ -40,7 +41,7 @@ def test_who_ends_in_time_ends_well() -> None:
 
 
 def test_a_restart_begins_to_count_anew() -> None:
-    job = waiting(Settings(crash_restarts=1))
+    job = waiting(settings_with(in_place_restart__crash_restarts=1))
     job.exits(1, 0)
     job.wait(30.0)
     job.exits(2, 1)
@@ -49,7 +50,7 @@ def test_a_restart_begins_to_count_anew() -> None:
 
 
 def test_an_independent_rank_that_has_failed_for_good_is_the_first_end_too() -> None:
-    job = waiting(Settings(mode="independent", crash_restarts=0))
+    job = waiting(settings_with(mode="independent", in_place_restart__crash_restarts=0))
     job.exits(1, 7)
     job.wait(61.0)
     assert job.status == 137

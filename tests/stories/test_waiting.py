@@ -13,6 +13,7 @@ from ftslurm.model.folds.summary import last_wait, summarise
 from ftslurm.policies.judge.causes import TELL_S
 from ftslurm.policies.judge.ending import TELL_STEP_S
 from ftslurm.policies.judge.phases import OutputPlace
+from tests.settings import settings_with
 from tests.stories.replay import RUNNING, SILENT, Job, fault, requeueing
 
 CAN = ("ask", "requeue", "probe", "replace", "release")
@@ -36,7 +37,7 @@ def test_devices_that_heal_and_the_end_of_the_wait() -> None:
     job = Job().begin()
     job.silent = {do.HealDevices}
     job.shows(fault())
-    told(job, "device 0.0 of n2 to heal or to be reset", ST.self_heal_wait_s + ST.reset_wait_s)
+    told(job, "device 0.0 of n2 to heal or to be reset", ST.in_place_restart.self_heal_wait_s + ST.in_place_restart.reset_wait_s)
     summary = summarise(job.ledger)
     assert summary is not None and summary.state == "waiting" and summary.until > job.now.unix
     job.tell(ev.HealingDone("n2", ()))
@@ -91,30 +92,30 @@ def test_leases() -> None:
 
 
 def test_a_donor_s_number_is_told_at_once() -> None:
-    job = Job(requeueing(node_replacement=True, node_replacements=4), can=CAN).begin()
+    job = Job(requeueing(node_replacement__enabled=True, node_replacement__budget=4), can=CAN).begin()
     job.slurm, job.silent = replace(RUNNING, bad_nodes=(("n2", "DOWN*"),)), {do.BorrowNode}
     job.exits(2, 1)
     job.tell(ev.DonorSubmitted(1, 4712))
-    told(job, "a node of donor job 4712", ST.replacement_wait_s)
+    told(job, "a node of donor job 4712", ST.nodes.replacement_wait_s)
     assert "for donor job 4712 to borrow a replacement for n2" in job.said
     job.reachable = False
     assert waits(job)[-1] == "a node of donor job 4712"
     job.tell(ev.DonorSubmitted(1, 4712, "n5"))
-    told(job, "n5 of donor job 4712 to boot", ST.replacement_wait_s)
+    told(job, "n5 of donor job 4712 to boot", ST.nodes.replacement_wait_s)
     assert "(nodes.replacement_wait) for n5 of donor job 4712 to boot, which replaces n2" in job.said
     job.tell(ev.DonorSubmitted(5, 4713))  # not for a slot that is open
     assert "4713" not in job.said
 
 
 def test_a_donor_that_is_waited_for_longer_than_the_leases_is_told_of_again() -> None:
-    job = Job(requeueing(node_replacement=True, node_replacements=4), can=CAN).begin()
+    job = Job(requeueing(node_replacement__enabled=True, node_replacement__budget=4), can=CAN).begin()
     job.silent, job.reachable = {do.BorrowNode}, False
     job.wait(15.0)
     job.tell(ev.NodeSilent("n2", 15.0))
     job.tell(ev.DonorSubmitted(1, 4712))
     job.wait(5.0)
     assert waits(job)[-1] == "the leases of the ranks on n2"
-    job.wait(ST.lease_s + ST.lease_margin_s)
+    job.wait(ST.lease.time_s + ST.lease.margin_s)
     assert waits(job)[-1] == "a node of donor job 4712"
     job.tell(ev.NodeBorrowed(1, "n5", 4712))
     kinds = [type(decision) for decision in job.decisions]
@@ -166,7 +167,7 @@ def test_once_in_a_job_that_is_under_way_people_are_told_where_to_look(why: str,
 
 
 def test_people_are_told_once_which_rungs_the_job_cannot_use() -> None:
-    settings = replace(requeueing(), node_replacement=True, shrink=True, min_nodes=1, spares=0)
+    settings = settings_with(requeueing(), node_replacement__enabled=True, shrink__enabled=True, nodes__min=1, nodes__spares=0)
     job = Job(settings, tips=True, no_swap="a heterogeneous step (`:`)").begin()
     job.wait(70.0)
     assert [said.text for said in job.did(do.Say)][1:] == [

@@ -24,6 +24,7 @@ from ftslurm.report.card import MAX_LINES
 from ftslurm.wrapper.analyze import analyze
 from ftslurm.wrapper.output import large_files
 from ftslurm.wrapper.output.large_files import LogUnreadable, read_logs
+from tests.settings import settings_with
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/u/t.py", line 3, in <module>\n'
 KEY = TRACE + "KeyError: 'lr'\n"
@@ -161,7 +162,7 @@ def test_what_a_progress_bar_overwrites_is_left_out(tmp_path: Path) -> None:
 
 def test_a_site_s_keywords_count(tmp_path: Path) -> None:
     path = write(tmp_path, log=KEY)
-    assert analyze(path, Settings(keywords=("KeyError: 'lr'",))).verdict.retriable is Retriable.YES
+    assert analyze(path, settings_with(retry__keywords=("KeyError: 'lr'",))).verdict.retriable is Retriable.YES
 
 
 # --- the examples of ModelArts' page on hangs: a log without an error

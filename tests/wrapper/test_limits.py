@@ -43,7 +43,7 @@ def in_force(site: Path, **values: object) -> Resolved:
 
 def test_defaults_stay_defaults_and_limits_are_in_force_where_nobody_says_anything(site: Path) -> None:
     resolved = in_force(site)
-    found = {name: getattr(resolved.settings, LEAVES[name].name) for name in LEAVES}
+    found = {name: LEAVES[name].of(resolved.settings) for name in LEAVES}
     assert (found["max_restarts"], found["max_job_restarts"], found["mode"]) == (6, 40, "sync")
     assert (found["nodes.ports"], found["rungs.unconditional-requeue.enabled"]) == ((60000, 60100), False)
     assert resolved.places["max_job_restarts"] == f"{site}, line 5", "explain says whose it is"

@@ -48,7 +48,11 @@ def complaint(path: Path) -> str:
 
 def test_a_policy_sets_what_it_names(policy: Write) -> None:
     resolved = in_force(policy("max_restarts: 5\nstop:\n  grace: 10s\nrungs:\n  hang-restart:\n    enabled: on\n"))
-    assert (resolved.settings.max_restarts, resolved.settings.stop_grace_s, resolved.settings.hang_restart) == (5, 10.0, True)
+    assert (resolved.settings.max_restarts, resolved.settings.stop.grace_s, resolved.settings.hang_restart.enabled) == (
+        5,
+        10.0,
+        True,
+    )
     assert resolved.places["stop.grace"].endswith("policy.yaml, line 3")
     assert resolved.places["launcher"] == "default"
 
@@ -144,7 +148,7 @@ def test_a_name_with_nothing_behind_it_sets_nothing_of_the_name_None(policy: Wri
     *folders, name = leaf.split(".")
     path = policy("".join(f"{folder}:\n  " for folder in folders) + f"{name}:\n")
     try:
-        value = getattr(in_force(path).settings, LEAVES[leaf].name)
+        value = LEAVES[leaf].of(in_force(path).settings)
     except PolicyError:
         return
     assert value in ("", ())
@@ -195,7 +199,7 @@ def test_the_layers_lie_as_the_contract_says(tmp_path: Path, policy: Write) -> N
     for request, variables, note, restarts, place in stack:
         resolved = settings_in_force(request, variables, note, site)
         assert (resolved.settings.max_restarts, resolved.places["max_restarts"]) == (restarts, place)
-        assert resolved.settings.stop_grace_s == 1.0
+        assert resolved.settings.stop.grace_s == 1.0
 
 
 def test_variables_may_name_the_files_and_options_beat_them(tmp_path: Path, policy: Write) -> None:
@@ -246,13 +250,23 @@ def test_profiles_ship_and_are_right(name: str) -> None:
 
 def test_the_profile_modelarts_is_the_ladder_of_the_seed() -> None:
     s = settings_in_force(Request(profile="modelarts"), {}, site=NO_SITE).settings
-    assert s.in_place and s.hang_restart and s.node_replacement and s.isolated_requeue and s.unconditional_requeue
-    assert (s.same_code_limit, s.same_code_window_s, s.unconditional_in_a_row) == (3, 86400.0, 3)
+    assert (
+        s.in_place_restart.enabled
+        and s.hang_restart.enabled
+        and s.node_replacement.enabled
+        and s.isolated_requeue.enabled
+        and s.unconditional_requeue.enabled
+    )
+    assert (s.in_place_restart.same_code_limit, s.in_place_restart.same_code_window_s, s.unconditional_requeue.in_a_row) == (
+        3,
+        86400.0,
+        3,
+    )
 
 
 def test_the_profile_ft_launcher_answers_hangs_as_ft_launcher_does() -> None:
     settings = settings_in_force(Request(profile="ft-launcher"), {}, site=NO_SITE).settings
-    assert settings.hang_restart and not (settings.hang_detection or settings.hang_c4d)
+    assert settings.hang_restart.enabled and not (settings.hang.detection or settings.hang.c4d)
 
 
 @pytest.mark.parametrize(("asked", "allowed"), [(None, 0), ("5", 5), ("1", 1), ("0", 0)])
@@ -270,7 +284,7 @@ def test_crash_restarts_that_are_allowed_count_under_it() -> None:
 
 def test_a_policy_may_stand_on_a_profile(policy: Write) -> None:
     resolved = in_force(policy("max_restarts: 2\nprofile: ft-launcher\n"))
-    assert (resolved.settings.max_restarts, resolved.settings.crash_restarts) == (2, 2)
+    assert (resolved.settings.max_restarts, resolved.settings.in_place_restart.crash_restarts) == (2, 2)
     assert resolved.places["rungs.hang-restart.in_a_row"].startswith("profile ft-launcher, line ")
 
 
@@ -301,5 +315,5 @@ def test_any_text_is_a_policy_or_a_policy_error(tmp_path: Path, text: str) -> No
 
 @pytest.mark.parametrize("written", ["80E01801", "0x80e01801", "80e01801"])
 def test_a_code_that_the_policy_calls_user_induced_is_found_however_it_is_written(policy: Write, written: str) -> None:
-    codes = in_force(policy(f'devices:\n  user_induced: ["{written}"]\n')).settings.user_induced
+    codes = in_force(policy(f'devices:\n  user_induced: ["{written}"]\n')).settings.devices.user_induced
     assert fault_lookup(codes)("ascend", "80E01801", Severity.MAJOR).user_induced

@@ -29,12 +29,13 @@ from ftslurm.wrapper.agent.standby import StandbyController
 from ftslurm.wrapper.node_check import answer_text, read_answer
 from ftslurm.wrapper.shim.timers import boot_s
 from tests.fakes.slurm import FakeSlurm
+from tests.settings import settings_with
 
 pytestmark = pytest.mark.timeout(60)
 REPOSITORY = Path(__file__).parents[2]
 
 LONG_AGO_S = 200.0  # everybody's turn has come
-SETTINGS = Settings(probe_s=0.5, silence_s=0.2)
+SETTINGS = settings_with(nodes__probe_timeout_s=0.5, nodes__silence_s=0.2)
 
 
 @contextmanager
@@ -134,7 +135,7 @@ def test_it_requeues_the_job_without_the_dead_node_and_closes_the_run(job: Job) 
 
 
 def test_whoever_was_asked_to_end_looks_at_once(job: Job) -> None:
-    job.settings = replace(job.settings, silence_s=60.0)
+    job.settings = settings_with(job.settings, nodes__silence_s=60.0)
     job.slurm.cancel(job.number)
     began = time.monotonic()
     job.standby("n2", silent_s=1.0, ending=True).run()
@@ -166,7 +167,7 @@ def test_a_batch_node_that_is_back_without_its_script_is_as_good_as_dead(job: Jo
 
 
 def test_and_where_no_rung_is_left_nobody_waits_for_slurm_to_notice(tmp_path: Path) -> None:
-    job = Job(tmp_path, replace(SETTINGS, isolated_requeue=False), script=False)
+    job = Job(tmp_path, settings_with(SETTINGS, isolated_requeue__enabled=False), script=False)
     with slurmd() as port:
         job.at("n1", port)
         assert "isolated-requeue: switched off" in job.standby("n2").run()
@@ -291,7 +292,7 @@ def test_where_slurm_takes_no_changes_any_more_it_is_requeued_as_it_is(job: Job)
 
 
 def test_what_nothing_can_help_is_ended_once_slurm_has_noticed(tmp_path: Path) -> None:
-    job = Job(tmp_path, replace(SETTINGS, isolated_requeue=False))
+    job = Job(tmp_path, settings_with(SETTINGS, isolated_requeue__enabled=False))
     job.slurm.set_node("n1", "DOWN*")
     assert "isolated-requeue: switched off" in job.standby("n2").run()
     assert job.slurm.job(job.number).state is JobState.CANCELLED

@@ -18,7 +18,8 @@ from ftslurm.cli.ft_launcher.options import Launch, read
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.srun import own_step_env
 from ftslurm.launchers.srun_options import Component
-from ftslurm.model.settings.tree import LEAVES, count
+from ftslurm.model.settings.kinds import count
+from ftslurm.model.settings.tree import LEAVES
 from ftslurm.model.text import visible
 
 USAGE_STATUS = 2  # argparse's

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ftslurm.errors import UsageError
+from ftslurm.model.settings.features import local_ranks, streams
 from ftslurm.model.settings.ft_config import FLAG_NAMES, KEYS, WITHOUT_EFFECT
-from ftslurm.model.settings.streams import local_ranks, streams
 from ftslurm.model.values import dataclass
 
 _MEETING = "the ranks meet by MASTER_ADDR and MASTER_PORT, which are chosen at each start"

@@ -137,7 +137,7 @@ def moment(option: str, text: str, now: float) -> float:
 
 
 def _moment(text: str, now: float) -> float | None:
-    from ftslurm.model.settings.tree import duration
+    from ftslurm.model.settings.kinds import duration
 
     try:
         return now + duration(text)

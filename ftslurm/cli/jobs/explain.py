@@ -15,7 +15,8 @@ from ftslurm.cli.others import for_users
 from ftslurm.cli.output import NoLedgerHere, find_ledger, latest_job, print_json
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.journal import Contents, Journal
-from ftslurm.model.settings.tree import Resolved, suggestion
+from ftslurm.model.settings.kinds import suggestion
+from ftslurm.model.settings.tree import Resolved
 from ftslurm.model.text import visible
 from ftslurm.model.verdict import Retriable
 

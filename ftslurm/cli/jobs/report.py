@@ -152,7 +152,7 @@ def _json(value: object) -> str:
 
 def _age(text: str) -> float:
     """Seconds. Raises: UsageError."""
-    from ftslurm.model.settings.tree import lasting
+    from ftslurm.model.settings.kinds import lasting
 
     try:
         return lasting(text)

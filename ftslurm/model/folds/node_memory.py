@@ -101,8 +101,8 @@ def suspects(nodes: Iterable[Remembered], cluster: str, job: str, suspect_from: 
 
 def suspect_nodes(known: Iterable[Told], cluster: str, job: str, now: float, settings: Settings) -> Mapping[str, str]:
     """node -> why it is suspect to `job`. known: the memory, in the order written. now: Unix seconds."""
-    nodes = remembered(known, now, settings.memory_s, settings.memory_jobs)
-    return suspects(nodes, cluster, job, settings.memory_jobs)
+    nodes = remembered(known, now, settings.isolation.memory_s, settings.isolation.memory_jobs)
+    return suspects(nodes, cluster, job, settings.isolation.memory_jobs)
 
 
 def to_remember(told: TellOthers, known: Iterable[Told], cluster: str, job: str, now: float) -> tuple[Told, ...]:

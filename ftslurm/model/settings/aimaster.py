@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import Layer, choice, count, from_c4d, share, suggestion, switch, value_of
+from ftslurm.model.settings.kinds import Layer, choice, count, share, suggestion, switch, value_of
+from ftslurm.model.settings.tree import from_c4d
 from ftslurm.model.values import dataclass
 
 HINT = "AIMaster's flags are written --name=value"

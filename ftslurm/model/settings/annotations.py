@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import Layer, count, lead, suggestion, switch, value_of
+from ftslurm.model.settings.kinds import Layer, count, lead, suggestion, switch, value_of
 
 PREFIX = "fault-tolerance/"
 RETRY, UNCONDITIONAL, HANG, POD = (

@@ -15,7 +15,7 @@ from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.exits import signal_name
-from ftslurm.model.settings.tree import choice, count, suggestion, switch, value_of
+from ftslurm.model.settings.kinds import choice, count, suggestion, switch, value_of
 from ftslurm.model.values import dataclass
 
 RANK_VARIABLE = "FTSLURM_FT_CONFIG"  # as JSON, for the client in the rank

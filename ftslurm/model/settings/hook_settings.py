@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import count, duration, lasting, leaf, suggestion, switch, text, value_of, words_of
+from ftslurm.model.settings.kinds import (
+    Leaf,
+    count,
+    duration,
+    lasting,
+    leaf,
+    leaves_of,
+    suggestion,
+    switch,
+    text,
+    value_of,
+    words_of,
+)
 from ftslurm.model.values import dataclass
 
 
@@ -52,150 +63,127 @@ class HookSettings:
     """Durations in seconds; 0 for `never`."""
 
     health_command: tuple[str, ...] = leaf(
-        "health_command",
         argv,
         (),
         "the site's check of a node, run as root. Status 0: healthy; 1 to 125: bad, with the last line of output as the"
         " reason; else: unknown",
     )
     health_timeout_s: float = leaf(
-        "health_timeout",
         lasting,
         10.0,
         "how long the health command may take",
     )
     devices: Mapping[str, int] = leaf(
-        "devices",
         counts,
         {},
         "number of devices that each node must have, by kind, such as {ascend: 8}; a node with fewer is bad",
     )
     device_timeout_s: float = leaf(
-        "device_timeout",
         lasting,
         10.0,
         "how long the devices may take to answer",
     )
     kernel_log: str = leaf(
-        "kernel_log",
         text,
         "/dev/kmsg",
         "kernel log to search for faults ('' = none); `{node}` stands for the node's name",
     )
     limit_s: float = leaf(
-        "limit",
         lasting,
         20.0,
         "how long all checks of the Prolog, or of the health check, may take together",
     )
     leftovers: bool = leaf(
-        "leftovers",
         switch,
         True,
         "Epilog: end the processes and remove the shared memory that the job's user left, if no other job of the user is"
         " on the node",
     )
     kill_grace_s: float = leaf(
-        "kill_grace",
         lasting,
         2.0,
         "time from SIGTERM to SIGKILL for leftover processes",
     )
     kill_wait_s: float = leaf(
-        "kill_wait",
         lasting,
         10.0,
         "time from SIGKILL until a leftover process counts as unkillable; the node is drained for one in uninterruptible sleep",
     )
     leftovers_limit_s: float = leaf(
-        "leftovers_limit",
         lasting,
         120.0,
         "how long the Epilog may spend on leftovers",
     )
     reset_wait_s: float = leaf(
-        "reset_wait",
         duration,
         0.0,
         "Epilog: how long the reset of a chip whose fault stays may take (never = no resets); for sites where jobs share"
         " no nodes",
     )
     cleanup: tuple[tuple[str, ...], ...] = leaf(
-        "cleanup",
         argvs,
         (),
         "the site's own clean-up commands, run by the Epilog as root",
     )
     cleanup_limit_s: float = leaf(
-        "cleanup_limit",
         lasting,
         600.0,
         "how long all clean-up commands may take together",
     )
     cleanup_grace_of_job: bool = leaf(
-        "cleanup_grace_of_job",
         switch,
         False,
         "let a job's MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS shorten the wait for the clean-up",
     )
     # 1000: where Debian and Red Hat begin to number people (login.defs(5), UID_MIN).
     first_user_id: int = leaf(
-        "first_user_id",
         count(1, 2**31),
         1000,
         "jobs of users with a smaller number are not touched",
     )
     ledgers: tuple[str, ...] = leaf(
-        "ledgers",
         places,
         ("{home}/.ftslurm",),
         "where users keep their ledgers; `{home}` and `{user}` stand for the job's user",
     )
     finish_requeues: bool = leaf(
-        "finish_requeues",
         switch,
         True,
         "EpilogSlurmctld: finish requeues that a job could not finish itself",
     )
     finish_after_s: float = leaf(
-        "finish_after",
         lasting,
         3.0,
         "time that EpilogSlurmctld leaves the job to finish its requeue itself",
     )
     start_in_s: float = leaf(
-        "start_in",
         lasting,
         4.0,
         "least time to the start of a requeued job whose nodes nobody watches",
     )
     slurm_timeout_s: float = leaf(
-        "slurm_timeout",
         lasting,
         10.0,
         "how long one request to slurmctld may take",
     )
     state: str = leaf(
-        "state",
         text,
         "/var/lib/ftslurm",
         "folder on each node for what the hooks have seen; `{node}` stands for the node's name",
     )
     catalogs: tuple[str, ...] = leaf(
-        "catalogs",
         words_of(),
         (),
         "the site's own files of codes and log lines",
     )
     environment: Mapping[str, str] = leaf(
-        "environment",
         variables,
         {},
         "variables for the health command and the device tools",
     )
 
 
-LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(HookSettings)}
+LEAVES: Mapping[str, Leaf] = {leaf.name: leaf for leaf in leaves_of(HookSettings)}
 
 
 def hook_settings(tree: Mapping[str, Any], place: str) -> HookSettings:
@@ -205,5 +193,5 @@ def hook_settings(tree: Mapping[str, Any], place: str) -> HookSettings:
         if name not in LEAVES:
             raise PolicyError(f"{place}: there is no setting `{name}`{suggestion(str(name), LEAVES)}", hint="correct it there")
         leaf = LEAVES[name]
-        values[leaf.name] = value_of(leaf.metadata["kind"], raw, f"{place}: {name}")
+        values[leaf.path[0]] = value_of(leaf.kind, raw, f"{place}: {name}")
     return HookSettings(**values)

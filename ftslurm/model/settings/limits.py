@@ -8,19 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import (
-    LEAVES,
-    Layer,
-    Resolved,
-    Settings,
-    duration,
-    from_tree,
-    in_words,
-    known_leaf,
-    lead,
-    parse_leaf,
-    suggestion,
-)
+from ftslurm.model.settings.kinds import Layer, duration, in_words, lead, suggestion
+from ftslurm.model.settings.tree import LEAVES, Resolved, check_name, from_tree, parse_leaf
 from ftslurm.model.values import dataclass
 
 AT_MOST, NEVER, ALWAYS = "at_most", "never", "always"
@@ -49,8 +38,8 @@ class Limit:
 
 
 def _size(name: str, value: Any) -> float:
-    """For comparisons: without an end is more than any number. Values as in tree.py, kinds of values."""
-    kind = LEAVES[name].metadata["kind"]
+    """For comparisons: without an end is more than any number. Values as in kinds.py."""
+    kind = LEAVES[name].kind
     endless = (value < 0 and kind is not lead) or (value == 0 and kind is duration)
     return math.inf if endless else float(value)
 
@@ -68,7 +57,7 @@ def limits_of(tree: Any, place_of: Callable[[str], str]) -> tuple[Limit, ...]:
 def _limit(word: str, name: str, raw: Any, place: str) -> Limit:
     if word not in WORDS:
         raise PolicyError(f"{place}: limits: `{word}` is no limit{suggestion(word, WORDS)}", hint=f"there are {', '.join(WORDS)}")
-    known_leaf(name, place)
+    check_name(name, place)
     values = tuple(parse_leaf(name, each, place) for each in (raw if word == NEVER and isinstance(raw, list) else [raw]))
     if word == AT_MOST and (isinstance(values[0], bool) or not isinstance(values[0], int | float)):
         raise PolicyError(f"{place}: {name} is no number", hint=f"use {NEVER} or {ALWAYS}")
@@ -79,9 +68,9 @@ def _limit(word: str, name: str, raw: Any, place: str) -> Limit:
 
 def base(limits: Iterable[Limit]) -> Layer:
     """What is in force where nobody sets anything and the default would break a limit: it lies below all other layers."""
-    defaults, values, places = Settings(), {}, {}
+    values, places = {}, {}
     for limit in limits:
-        default = getattr(defaults, LEAVES[limit.name].name)
+        default = LEAVES[limit.name].default
         if limit.word != NEVER and not limit.allows(default):
             values[limit.name] = limit.raw
         elif isinstance(default, bool) and not limit.allows(default):
@@ -95,7 +84,7 @@ def base(limits: Iterable[Limit]) -> Layer:
 def check(resolved: Resolved, limits: Iterable[Limit]) -> Resolved:
     """Raises: PolicyError for the first setting that breaks a limit."""
     for limit in limits:
-        value, place = getattr(resolved.settings, LEAVES[limit.name].name), resolved.places[limit.name]
+        value, place = LEAVES[limit.name].of(resolved.settings), resolved.places[limit.name]
         if not limit.allows(value):
             raise PolicyError(
                 f"{place}: {limit.name} {in_words(LEAVES[limit.name], value)}: this site allows {limit.words} ({limit.place})",

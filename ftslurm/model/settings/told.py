@@ -4,10 +4,12 @@ that led to a decision."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any, cast
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, in_words, parse_leaf
+from ftslurm.model.settings.kinds import in_words
+from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, parse_leaf, with_values
 
 # Who is notified is nobody's business later, and may hold a secret. It decides nothing.
 _PRIVATE = "notify."
@@ -17,11 +19,10 @@ _ALWAYS = "max_restarts"
 
 def told(settings: Settings) -> dict[str, str]:
     """Name -> value, as a policy would have it. A value that cannot be written in one is left out."""
-    default = Settings()
     found = {}
     for name, leaf in LEAVES.items():
-        value = getattr(settings, leaf.name)
-        if name == _ALWAYS or (value != getattr(default, leaf.name) and not name.startswith(_PRIVATE)):
+        value = leaf.of(settings)
+        if name == _ALWAYS or (value != leaf.default and not name.startswith(_PRIVATE)):
             text = next((text for text in (in_words(leaf, value), f"{value!r}s", str(value)) if _says(name, text, value)), None)
             if text is not None:
                 found[name] = text
@@ -45,37 +46,38 @@ def settings_told(values: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]
     found, unknown = {}, []
     for name, text in values.items():
         try:
-            found[LEAVES[name].name] = parse_leaf(name, text, "the ledger")
+            found[name] = parse_leaf(name, text, "the ledger")
         except (KeyError, PolicyError):
             unknown.append(name)
-    return Settings(**found), tuple(unknown)
+    return with_values(Settings(), found), tuple(unknown)
 
 
 # --- notes which settings a rule looks at, so that a decision can name what led to it
 
-_NAMES = {leaf.name: name for name, leaf in LEAVES.items()}
-
 
 class _Noting:
-    """Stands for the settings: gives what they give."""
+    """Stands for the settings, or for those of a feature: gives what they give."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._read: dict[str, Any] = {}
+    def __init__(self, settings: Any, read: dict[str, Any], path: tuple[str, ...] = ()) -> None:
+        self._settings, self._read, self._path = settings, read, path
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._settings, name)
-        if name in _NAMES:
-            self._read[name] = value
+        value, path = getattr(self._settings, name), (*self._path, name)
+        if leaf := _LEAF_AT.get(path):
+            self._read[leaf.name] = value
+        elif not path[1:] and is_dataclass(value):
+            return _Noting(value, self._read, path)
         return value
+
+
+_LEAF_AT = {leaf.path: leaf for leaf in LEAVES.values()}
 
 
 def noting(settings: Settings) -> Settings:
     """For one rule; `read_of` tells afterwards what it has looked at."""
-    return cast(Settings, _Noting(settings))
+    return cast(Settings, _Noting(settings, {}))
 
 
 def read_of(noted: Settings) -> tuple[tuple[str, str], ...]:
     """(name, value in words) of the settings that were looked at, in that order. noted: made by `noting`."""
-    read = cast(_Noting, noted)._read
-    return tuple((_NAMES[name], in_words(LEAVES[_NAMES[name]], value)) for name, value in read.items())
+    return tuple((name, in_words(LEAVES[name], value)) for name, value in cast(_Noting, noted)._read.items())

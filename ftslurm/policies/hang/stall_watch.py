@@ -227,10 +227,10 @@ class StallWatch:
 
 def stall_watch(settings: Settings, attempt: int = 0) -> StallWatch:
     limits = StallLimits(
-        cap_s=settings.hang_work_s, act_floor_s=settings.hang_stall_s, starting_s=settings.hang_start_s,
-        floor_s=min(StallLimits().floor_s, settings.hang_stall_s), warn_floor_s=settings.hang_c4d_timeout_s,
+        cap_s=settings.hang.stall_at_work_s, act_floor_s=settings.hang.stall_s, starting_s=settings.hang.start_s,
+        floor_s=min(StallLimits().floor_s, settings.hang.stall_s), warn_floor_s=settings.hang.c4d_timeout_s,
     )  # fmt: skip
-    return StallWatch(HangLimits(settings.hang_c4d_timeout_s, settings.hang_c4d_times), limits, attempt)
+    return StallWatch(HangLimits(settings.hang.c4d_timeout_s, settings.hang.c4d_times), limits, attempt)
 
 
 def as_seconds(word: str) -> float | None:

@@ -140,7 +140,7 @@ class Causes:
     def note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
         """Record the verdict. rank: it is about the end of this rank alone."""
         verdict = self._corrected(verdict)
-        shown, past, since = shown_by(verdict), self.run.history, now.unix - self.run.settings.same_code_window_s
+        shown, past, since = shown_by(verdict), self.run.history, now.unix - self.run.settings.in_place_restart.same_code_window_s
         cleared = contrast(verdict.signature, shown, past, since, past.progress.last_step, verdict.error_class)
         verdict = verdict if cleared is None else with_contrast(verdict, cleared)
         self.run.attempt.verdict = verdict
@@ -184,7 +184,11 @@ class Causes:
         why = f"failed there {how_often(begun.times)} ({begun.signature}), {'ran elsewhere' if well else 'and elsewhere'}"
         ended = rec.ExperimentEnded(now.unix, self.run.attempt.number, begun.node, begun.signature, well, excluded, why)
         becomes = "is excluded from this job" if excluded else "may be used again"
-        told = [TellOthers({}, failed={begun.node: why})] if excluded and st.memory_s and not self.run.attempt.drills else []
+        told = (
+            [TellOthers({}, failed={begun.node: why})]
+            if excluded and st.isolation.memory_s and not self.run.attempt.drills
+            else []
+        )
         return [self.run.note(ended), Say(f"{begun.node} {becomes}: {why}"), *told]
 
     def reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:

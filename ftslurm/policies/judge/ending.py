@@ -240,7 +240,7 @@ class Ending:
         told: list[Decision] = []
         if clean_up is not None:
             told = self.run.wait_for(f"the job's own clean-up on {fold_nodes(clean_up.nodes)}", max(clean_up.wait_s, 0.0), now)
-        requeue = Requeue(self.run.decided.id, self.run.decided.exclude, start, st.even_if_no_requeue, clean_up)
+        requeue = Requeue(self.run.decided.id, self.run.decided.exclude, start, st.requeue.even_if_no_requeue, clean_up)
         return [*self.run.loans.end_all(), *told, *self._tell_requeue(start, now), requeue]
 
     def _tell_requeue(self, start: Start, now: Now) -> list[Decision]:
@@ -278,8 +278,8 @@ class Ending:
         """The clean-up that the job configured: once, on our nodes where ranks ran and a step can start."""
         away = {*self.run.attempt.nodes.gone, *self.run.fence.silent, *self.run.places.lent}
         nodes = tuple(node for node in self.run.step_nodes() if node not in away)
-        wanted = self.run.settings.cleanup and nodes and not self.run.end.cleaned
-        return CleanUp(self.run.settings.cleanup, nodes, self.run.settings.cleanup_grace_s) if wanted else None
+        wanted = self.run.settings.requeue.cleanup and nodes and not self.run.end.cleaned
+        return CleanUp(self.run.settings.requeue.cleanup, nodes, self.run.settings.requeue.cleanup_grace_s) if wanted else None
 
     def on_requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
         assert self.run.decided is not None

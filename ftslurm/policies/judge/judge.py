@@ -39,7 +39,8 @@ from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Event, Now
 from ftslurm.model.folds.control import CHECKPOINT
 from ftslurm.model.folds.history import History
-from ftslurm.model.settings.tree import ALONE, Settings
+from ftslurm.model.settings.kinds import ALONE
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge import then
 from ftslurm.policies.judge.causes import Causes
@@ -201,7 +202,7 @@ class Judge:
         return []
 
     def on_ask_overdue(self, now: Now) -> list[Decision]:
-        error = f"no answer within {self.settings.slurm_timeout_s:g} s"
+        error = f"no answer within {self.settings.slurm.timeout_s:g} s"
         return [*self.handle(ev.SlurmAnswered(error=error, away=True), now)]
 
     def _follow(self, step: Next, now: Now) -> Answer:

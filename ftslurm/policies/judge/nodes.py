@@ -108,7 +108,7 @@ class Nodes:
     # --- nodes of the job without ranks: they send nothing, and without --no-kill the job ends when one dies
 
     def probe_idle(self, now: Now) -> list[Decision]:
-        self.run.timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.run.settings.silence_s)
+        self.run.timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.run.settings.nodes.silence_s)
         return self.run.probe(self.run.free.ask_idle(self.run.idle_nodes(), AT_A_TIME, now.mono), now)
 
     def _on_idle_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
@@ -159,7 +159,9 @@ class Nodes:
                 self.run.attempt.lose(rank, f"{node} was silent longer than its lease")
         if self.run.phase is Phase.HEALING:
             return []  # decided when that has ended
-        what = f"{fold_nodes(over)} was silent longer than its lease ({self.run.settings.lease_s:g} s), so its ranks have ended"
+        what = (
+            f"{fold_nodes(over)} was silent longer than its lease ({self.run.settings.lease.time_s:g} s), so its ranks have ended"
+        )
         return [Trouble(Cause.LOST, what, 1, self._silent_since(over, now))]
 
     def _silent_since(self, nodes: Collection[str], now: Now) -> float:

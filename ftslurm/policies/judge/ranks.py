@@ -13,7 +13,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung
-from ftslurm.model.settings.tree import ALONE
+from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.text import counted, fold_numbers
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Verdict, unknown
@@ -44,7 +44,7 @@ class Ranks:
             what = f"rank {event.rank} on {self.run.tasks[event.rank].node} {event.status}"
             return self.fail_rank(event.rank, Trouble(Cause.CRASH, what, event.status.shell, event.at), now)
         if not self.run.attempt.all_ended or self.run.alone.busy:
-            if self.run.settings.hang_exit and self.run.settings.mode == "sync" and self.run.hangs.rank_ended(now.mono):
+            if self.run.settings.hang.exit_detection and self.run.settings.mode == "sync" and self.run.hangs.rank_ended(now.mono):
                 self.run.await_last_end(now)
             self._give_others_time(now)
             return []
@@ -120,11 +120,11 @@ class Ranks:
         if self.run.settings.mode not in ALONE or self.run.attempt.lost:
             return [trouble]
         st = self.run.settings
-        self.run.alone.mend(rank, trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
+        self.run.alone.mend(rank, trouble, now.mono + st.stop.grace_s + st.stop.kill_wait_s + MARGIN_S)
         self._await_mending()
         seen = rec.TroubleSeen(now.unix, self.run.attempt.number, trouble.cause.value, trouble.what, trouble.since)
         number = self.run.attempt.numbers.get(rank, self.run.attempt.number)
-        return [self.run.note(seen), StopRanks(number, st.stop_grace_s, st.kill_wait_s, ranks=(rank,))]
+        return [self.run.note(seen), StopRanks(number, st.stop.grace_s, st.stop.kill_wait_s, ranks=(rank,))]
 
     def _fail_node(self, rank: int, trouble: Trouble, now: Now) -> Answer:
         """A rank failed in a job with ft_launcher's min-healthy: the node's other ranks are stopped; those of other nodes run on
@@ -133,15 +133,15 @@ class Ranks:
         node, nodes, st = self.run.tasks[rank].node, self.run.step_nodes(), self.run.settings
         if node in self.run.alone.failed_nodes:
             return self._end_well(now) if self.run.attempt.all_ended else []
-        left, least = len(nodes) - len(self.run.alone.failed_nodes) - 1, st.min_healthy or len(nodes)
+        left, least = len(nodes) - len(self.run.alone.failed_nodes) - 1, st.nodes.min_healthy or len(nodes)
         if left < least:
             needed = f"nodes without a failed rank: {left} of {len(nodes)}, and the job needs {least}"
-            return [replace(trouble, what=f"{trouble.what}; {needed}" if st.min_healthy else trouble.what)]
+            return [replace(trouble, what=f"{trouble.what}; {needed}" if st.nodes.min_healthy else trouble.what)]
         self.run.alone.fail_node(node, trouble.what)
         seen = self.run.note(rec.TroubleSeen(now.unix, self.run.attempt.number, trouble.cause.value, trouble.what))
         said = Say(f"{trouble.what}: the job continues on {left} of {counted(len(nodes), 'node')} (nodes.min_healthy {least})")
         others = tuple(sorted(other for other in self.run.ranks_on(node) if other not in self.run.attempt.exits))
-        stop = [StopRanks(self.run.attempt.number, st.stop_grace_s, st.kill_wait_s, ranks=others)] if others else []
+        stop = [StopRanks(self.run.attempt.number, st.stop.grace_s, st.stop.kill_wait_s, ranks=others)] if others else []
         return [seen, said, *stop, *(self._end_well(now) if self.run.attempt.all_ended else [])]
 
     def _await_mending(self) -> None:
@@ -190,7 +190,7 @@ class Ranks:
         choice = choose(situation)
         if choice.rung != Rung.RANK_RESTART and independent:
             return self._give_up(rank, trouble, dict(choice.passed).get(Rung.RANK_RESTART, ""), now)
-        if choice.rung != Rung.RANK_RESTART and in_a_row >= self.run.settings.rank_restarts_in_a_row:
+        if choice.rung != Rung.RANK_RESTART and in_a_row >= self.run.settings.rank_restart.in_a_row:
             trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get(Rung.RANK_RESTART, '')}")
         if choice.rung != Rung.RANK_RESTART:
             return [trouble]

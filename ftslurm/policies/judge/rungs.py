@@ -55,11 +55,20 @@ class Rungs:
         self.run.attempt.devices.heal({node: frozenset(chips) for node, chips in devices.items()})
         st = self.run.settings
         most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
-        self.run.timers.only({Timer.HEAL: now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S})
+        self.run.timers.only(
+            {Timer.HEAL: now.mono + most * (st.in_place_restart.self_heal_wait_s + st.in_place_restart.reset_wait_s) + MARGIN_S}
+        )
         self.run.watch_silence(now)
         ordered = {node: tuple(sorted(chips.items())) for node, chips in devices.items()}
-        heal = HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)
-        return [heal, *self.run.wait_for(_devices(ordered), most * (st.self_heal_wait_s + st.reset_wait_s), now)]
+        heal = HealDevices(
+            ordered, st.in_place_restart.reset == "auto", st.in_place_restart.self_heal_wait_s, st.in_place_restart.reset_wait_s
+        )
+        return [
+            heal,
+            *self.run.wait_for(
+                _devices(ordered), most * (st.in_place_restart.self_heal_wait_s + st.in_place_restart.reset_wait_s), now
+            ),
+        ]
 
     def on_healing_done(self, event: ev.HealingDone, now: Now) -> Answer:
         silent = self.run.attempt.devices.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
@@ -144,7 +153,7 @@ class Rungs:
     def _tell(self, s: Situation) -> list[Decision]:
         """Tell later jobs about bad nodes: facts only. A text that has cost this job nodes costs no other job any."""
         left = {node: why for node, why in s.bad.items() if node in s.proven}
-        return [TellOthers(left)] if left and self.run.settings.memory_s and not self.run.attempt.drills else []
+        return [TellOthers(left)] if left and self.run.settings.isolation.memory_s and not self.run.attempt.drills else []
 
     def _replace(self, choice: Choice, s: Situation, now: Now) -> Answer:
         """Begin the search for other nodes at once, while the old step ends."""
@@ -194,13 +203,13 @@ class Rungs:
         st = self.run.settings
         if self.run.signal.goes_on_after_preemption(self.run.slurm.requeues_preempted):
             return _PREEMPTION, "true"
-        if st.warning_requeue and self.run.signal.announced is not Announced.LIMIT:
+        if st.warning.requeue and self.run.signal.announced is not Announced.LIMIT:
             return "warning.requeue", "true"
-        return AT_LIMIT, f"{st.resume_at_limit_s:g}s" if st.resume_at_limit_s else "auto"
+        return AT_LIMIT, f"{st.time_limit.resume_s:g}s" if st.time_limit.resume_s else "auto"
 
     def _resumed_enough(self) -> str:
         """Why the job is not requeued once more at its time limit, empty if it may be."""
-        done, most = self.run.history.requeues.at_limit, self.run.settings.resumes_at_limit
+        done, most = self.run.history.requeues.at_limit, self.run.settings.time_limit.resumes
         enough = self._asked_by()[0] == AT_LIMIT and done >= most
         return f"its time limit was met {done + 1} times (time_limit.resumes {most})" if enough else ""
 

@@ -49,15 +49,15 @@ class Settling:
         self.run.attempt.closing.killed = any(status.signal in _MAYBE_SLURM for status in self.run.attempt.exits.values())
         if trouble.cause not in WILLED and not self._has_heard(now):
             self.run.slurm.forget()
-        stopped_by = now.mono + self.run.settings.stop_grace_s + self.run.settings.kill_wait_s + MARGIN_S
+        stopped_by = now.mono + self.run.settings.stop.grace_s + self.run.settings.stop.kill_wait_s + MARGIN_S
         self.run.timers.only({Timer.STOP: stopped_by, Timer.TELL: now.mono + TELL_S})
         seen = rec.TroubleSeen(now.unix, self.run.attempt.number, trouble.cause.value, trouble.what, trouble.since)
-        found: list[Decision] = [self.run.note(seen), stop_ranks(self.run, self.run.settings.stop_grace_s)]
+        found: list[Decision] = [self.run.note(seen), stop_ranks(self.run, self.run.settings.stop.grace_s)]
         if trouble.cause in WILLED:
             return [*found, *self._ask_who_requeued(trouble, now), *self.settle(now)]
         found += self.run.watch(now)
         if self._unlooked():
-            self.run.timers.set(Timer.LOOK, now.mono + self.run.settings.answer_wait_s)
+            self.run.timers.set(Timer.LOOK, now.mono + self.run.settings.devices.answer_wait_s)
             found.append(LookAtDevices())
         elif any(kinds is not None for kinds in self.run.agents.kinds.values()):
             found.append(LookAtDevices())  # without waiting for a device; agents also report which ranks were working
@@ -123,7 +123,7 @@ class Settling:
         """Tell people what is waited for; usually all is known in a moment, and nothing is printed."""
         st = self.run.settings
         if not self.run.attempt.all_stopped:
-            what, until = f"the ranks to end (stop.grace {st.stop_grace_s:g} s)", self.run.timers.due_at(Timer.STOP, now.mono)
+            what, until = f"the ranks to end (stop.grace {st.stop.grace_s:g} s)", self.run.timers.due_at(Timer.STOP, now.mono)
             return self.run.wait_for(what, until - now.mono, now)
         word = f"an answer about {fold_nodes(self.run.fence.asked)}"
         asked = {
@@ -132,7 +132,7 @@ class Settling:
             Timer.ASK: "Slurm's answer about the job and its nodes",
         }
         asked |= dict.fromkeys((Timer.DIAGNOSIS, Timer.ADVICE), "the analysis of the ranks' output")
-        asked[Timer.PROGRESS] = st.progress_file
+        asked[Timer.PROGRESS] = st.progress.file
         known = [(self.run.timers.at(wait), what) for wait, what in asked.items() if wait in self.run.timers]
         return self.run.wait_for(known[0][1], known[0][0] - now.mono, now) if known else []
 

@@ -50,7 +50,7 @@ class SignalWatch:
 
     def announces(self, number: int) -> bool:
         """Is it a signal with which Slurm ends a job, or of which the job wants to be warned?"""
-        return signal_name(number).removeprefix("SIG") in {"TERM", *self._settings.warning_signals}
+        return signal_name(number).removeprefix("SIG") in {"TERM", *self._settings.warning.signals}
 
     def asks_for_requeue(self, number: int) -> bool:
         """Does the signal ask for a requeue? Then nothing is started before: ranks could only hear of it until the end."""
@@ -81,11 +81,11 @@ class SignalWatch:
         return self._settings.goes_on_after_warning or self.goes_on_after_preemption(slurm_requeues)
 
     def goes_on_after_preemption(self, slurm_requeues: bool) -> bool:
-        return slurm_requeues and self.announced is Announced.PREEMPTION and self._settings.preemption_requeue
+        return slurm_requeues and self.announced is Announced.PREEMPTION and self._settings.preemption.requeue
 
     def warn_ourselves(self, at: float) -> int:
         """Warn the ranks of the time limit. Gives the signal that they get."""
-        number = signal_number(next(iter(self._settings.warning_signals), "TERM"))
+        number = signal_number(next(iter(self._settings.warning.signals), "TERM"))
         self.take(number, at)
         self.warn(Announced.LIMIT)
         self.got_by_ranks(number)

@@ -65,10 +65,10 @@ class Signals:
     def _ends_ranks_within(self, event: ev.SignalSeen) -> float | None:
         """Seconds that the ranks have to end after this signal; None if it may be only a warning."""
         st = self.run.settings
-        if st.after_signal_s:
-            return st.after_signal_s if event.number in _ENDING_SIGNALS else None
+        if st.stop.after_signal_s:
+            return st.stop.after_signal_s if event.number in _ENDING_SIGNALS else None
         alone = self.run.facts.launcher == "local" and event.rank is None and event.number == SIGTERM
-        return st.stop_grace_s if alone and not st.warning_requeue else None
+        return st.stop.grace_s if alone and not st.warning.requeue else None
 
     def _tell_to_end(self, event: ev.SignalSeen, within_s: float, now: Now) -> Answer:
         """Send the signal to each rank once. A rank that still runs after that time is killed, and so are all at a second signal
@@ -87,7 +87,7 @@ class Signals:
         if self.run.attempt.all_ended:
             return [*told, self.run.warning_trouble()]
         at_once = event.rank is None or self.run.facts.launcher == "local"
-        delay_s = self.run.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm usually signals all ranks
+        delay_s = self.run.settings.stop.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm usually signals all ranks
         if not delay_s:
             return [*told, *self._pass_to_the_rest()]
         self.run.signal.pass_on_later(event.number)
@@ -104,7 +104,7 @@ class Signals:
         rest = self.run.signal.untold(self.run.attempt.ranks - self.run.attempt.exits.keys())
         self.run.signal.told(rest)
         self.run.signal.got_by_ranks(self.run.signal.number)
-        group = bool(self.run.settings.after_signal_s)  # torchrun's own: SubprocessHandler.close
+        group = bool(self.run.settings.stop.after_signal_s)  # torchrun's own: SubprocessHandler.close
         return [SignalRanks(self.run.signal.number, rest, group)] if rest else []
 
     def is_of_lender(self, event: ev.SignalSeen) -> bool:
@@ -182,7 +182,7 @@ class Signals:
             self.run.signal.warn(Announced.PREEMPTION)
         goes_on = self.run.signal.goes_on(self.run.slurm.requeues_preempted)
         if not (end or goes_on or self.run.attempt.all_ended) and self.run.signal.ends_ftrun:
-            told = self._end_within(self.run.settings.stop_grace_s, now)
+            told = self._end_within(self.run.settings.stop.grace_s, now)
             return [*told, *self._pass_to_the_rest()]
         words = end.words if end else self.run.signal.announced.value
         note = self.run.note(rec.Signalled(now.unix, signal_name(self.run.signal.number), words))
@@ -208,8 +208,8 @@ class Signals:
         end = self.run.slurm.end_time
         if end and self.run.signal.announced is not Announced.SOMETHING:
             return time_to_save_s(end - now.unix)
-        left = end - now.unix - 5.0 if end else self.run.settings.warning_grace_s
-        return max(1.0, min(self.run.settings.warning_grace_s, left))
+        left = end - now.unix - 5.0 if end else self.run.settings.warning.grace_s
+        return max(1.0, min(self.run.settings.warning.grace_s, left))
 
     def on_warning_overdue(self, now: Now) -> Answer:
         all_their_time = self.run.signal.announced is not Announced.SOMETHING

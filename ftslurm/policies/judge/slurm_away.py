@@ -41,7 +41,7 @@ class SlurmAway:
 
     def await_slurm(self, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
         """Try `what` again when `timer` is due. Empty once the patience is spent; then nothing is waited for."""
-        left_s = self.run.slurm.wait_left_s(self.run.settings.slurm_patience_s, now.mono)
+        left_s = self.run.slurm.wait_left_s(self.run.settings.slurm.patience_s, now.mono)
         if left_s <= 0:
             return []
         self.run.timers.set(timer, now.mono + min(ASK_AGAIN_S, left_s))
@@ -101,7 +101,7 @@ class TimeLimit:
         return [Say(f"the time limit ends the job in {in_time(left_s)}; {AFTER_LIMIT}")] if says else []
 
     def _lead_s(self) -> float:
-        asked, seen = self.run.settings.resume_at_limit_s, self.run.attempt.program.saving_s
+        asked, seen = self.run.settings.time_limit.resume_s, self.run.attempt.program.saving_s
         return asked or (max(LEAST_LEAD_S, CHECKPOINTS * seen) + REQUEUE_S if seen else LEAD_S)
 
     def _warn(self, left_s: float, now: Now) -> list[Decision]:

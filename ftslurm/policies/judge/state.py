@@ -28,7 +28,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Share
 from ftslurm.model.rungs import Capability, Rung
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.device_view import DeviceView
@@ -117,7 +117,7 @@ class Run:
 
     def restart_on_hangs(self) -> None:
         """The program has asked for restarts when it hangs."""
-        self.settings = replace(self.settings, hang_restart=True)
+        self.settings = with_values(self.settings, {"rungs.hang-restart.enabled": True})
 
     def forget_tasks(self) -> None:
         """The next step has tasks of its own."""
@@ -182,7 +182,7 @@ class Run:
         return sorted(rank for node in nodes for rank in by_node.get(node, ()))
 
     def kept_out(self, now: Now) -> tuple[str, ...]:
-        return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
+        return self.history.kept_out(now.unix, self.settings.isolation.expires_s)
 
     def shown_faults(self) -> tuple[Fault, ...]:
         return self.devices.shown_with(self.attempt.devices.faults)
@@ -215,7 +215,7 @@ class Run:
 
     def _held_back(self, now: Now) -> tuple[str, ...]:
         """Nodes of the allocation that the step leaves free, without the excluded ones."""
-        if self.places.layout is None or not self.settings.spares:
+        if self.places.layout is None or not self.settings.nodes.spares:
             return ()
         used = {*self.places.layout.nodes, *self.kept_out(now)}
         return tuple(node for node in self.facts.nodes if node not in used)
@@ -249,7 +249,7 @@ class Run:
         """Can the signal still explain that a rank ends? Some programs treat a SIGTERM as a request, and run on for hours."""
         if self.signal.meaning is Meaning.TOLD_TO_END:
             return True
-        holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
+        holds_s = max(WARNING_HOLDS_S, self.settings.warning.grace_s)
         end = self.slurm.end_time
         return now.mono - self.signal.at <= holds_s or bool(end and end - now.unix <= holds_s)
 
@@ -270,7 +270,7 @@ class Run:
     @property
     def watches_stalls(self) -> bool:
         """Are stalls watched? Independent ranks do not wait for each other."""
-        return self.settings.hang_c4d and self.settings.watch != "L0" and self.settings.mode == "sync"
+        return self.settings.hang.c4d and self.settings.hang.watch != "L0" and self.settings.mode == "sync"
 
     # --- waiting
 
@@ -289,7 +289,7 @@ class Run:
     # --- asking others
 
     def ask_slurm(self, now: Now) -> AskSlurm:
-        self.timers.set(Timer.ASK, now.mono + self.settings.slurm_timeout_s + MARGIN_S)
+        self.timers.set(Timer.ASK, now.mono + self.settings.slurm.timeout_s + MARGIN_S)
         return AskSlurm(tuple(sorted(self.situation(self.trouble, now).kept_out)) if self.trouble else ())
 
     def take_answer(self, answer: ev.SlurmAnswered, now: Now) -> None:
@@ -302,8 +302,8 @@ class Run:
         asked = self.fence.ask(nodes) if Capability.PROBE in self.facts.can else ()
         if not asked:
             return []
-        self.timers.set(Timer.PROBE, now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S)
-        return [ProbeNodes(asked, self.settings.probe_s)]
+        self.timers.set(Timer.PROBE, now.mono + self.settings.nodes.probe_timeout_s + self.settings.slurm.timeout_s + MARGIN_S)
+        return [ProbeNodes(asked, self.settings.nodes.probe_timeout_s)]
 
     def silent_nodes(self) -> list[str]:
         """Nodes of the step that may be dead; it is not known yet."""
@@ -319,14 +319,14 @@ class Run:
         self.timers.stop(Timer.SILENCE)
         self.timers.stop(Timer.LEASES)
         if silent := self.silent_nodes():
-            self.timers.set(Timer.SILENCE, now.mono + self.settings.silence_s)
+            self.timers.set(Timer.SILENCE, now.mono + self.settings.nodes.silence_s)
             self.timers.set(Timer.LEASES, min(self.fence.over_at(node, self.settings) for node in silent))
 
     def look_ahead(self, now: Now) -> list[Decision]:
         """Check a spare while a node is under suspicion, so that the result is there when the spare is needed."""
-        wanted = Capability.REPLACE in self.facts.can and self.settings.node_replacement
+        wanted = Capability.REPLACE in self.facts.can and self.settings.node_replacement.enabled
         spares = self.spares(now) if wanted else ()
-        return self.free.look_at(spares[0], self.settings.check_s, now.mono) if spares else []
+        return self.free.look_at(spares[0], self.settings.nodes.check_timeout_s, now.mono) if spares else []
 
     def watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
         """Start agents. nodes: where ranks will run, None: where they run."""
@@ -358,7 +358,7 @@ class Run:
         there = {node: tuple(ranks) for node, ranks in mine.items() if ranks}
         st = self.settings
         quiet_s = self.intervals().quiet_s
-        stall_s = st.hang_c4d_timeout_s if self.watches_stalls else 0.0
+        stall_s = st.hang.c4d_timeout_s if self.watches_stalls else 0.0
         steps = {node: self.launch.steps.get(node, self.launch.step) for node in there}
         return [WatchRanks(there, quiet_s, steps, stall_s, self.hangs.calculated)] if there else []
 
@@ -387,4 +387,4 @@ def stop_ranks(run: Run, grace_s: float) -> StopRanks:
     """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end."""
     asked = run.trouble is not None and run.trouble.cause is Cause.WARNING and SIGTERM in run.signal.by_ranks
     grace_s = 0.0 if run.signal.out_of_patience else grace_s
-    return StopRanks(run.attempt.number, grace_s, run.settings.kill_wait_s, asked)
+    return StopRanks(run.attempt.number, grace_s, run.settings.stop.kill_wait_s, asked)

@@ -14,8 +14,9 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
+from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.settings.told import noting, read_of
-from ftslurm.model.settings.tree import ALONE, Settings, most_crash_restarts
+from ftslurm.model.settings.tree import Settings, most_crash_restarts
 from ftslurm.model.text import counted, how_often
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
@@ -121,8 +122,8 @@ class Situation:
             self.cause is Cause.CRASH and self.alone is None and not (self.blamed or self.wish.shut_down or _another_port(self))
         )
         known = self.verdict is not None and bool(self.verdict.follows)  # it came along to another node: contrast has spoken
-        by_policy = self.settings.retry_policy == "Evidence" and self.settings.unconditional_requeue and not known
-        spent = len(self.history.crashes.left) >= self.settings.unconditional_in_a_row
+        by_policy = self.settings.retry.policy == "Evidence" and self.settings.unconditional_requeue.enabled and not known
+        spent = len(self.history.crashes.left) >= self.settings.unconditional_requeue.in_a_row
         not_here = self.series.times > 1 or bool(self.not_in_place) or (self.verdict is not None and self.verdict.setup)
         return self.series.suspect if wanted and by_policy and not_here and not spent else ""
 
@@ -186,7 +187,7 @@ class Situation:
     @property
     def kept_out(self) -> dict[str, float]:
         """node -> since when (Unix seconds), of those isolated and those blamed now."""
-        before = self.history.kept_out(self.now, self.settings.isolation_expires_s)
+        before = self.history.kept_out(self.now, self.settings.isolation.expires_s)
         return {node: self.history.exclusions.isolated[node][1] for node in before} | dict.fromkeys(self.bad, self.now)
 
 
@@ -324,18 +325,18 @@ def is_answer(s: Situation) -> bool:
 
 def _no_progress(s: Situation) -> str:
     """Empty while there is some, or nobody wants to know."""
-    if not s.settings.progress_file:
+    if not s.settings.progress.file:
         return ""
-    limit = s.settings.progress_attempts
+    limit = s.settings.progress.attempts
     if not limit or s.history.progress.in_vain < limit:
         return ""
     in_vain = f"{counted(s.history.progress.in_vain, 'attempt')} in a row without progress"
-    return f"{in_vain}: {s.settings.progress_file} says {s.history.progress.iteration}"
+    return f"{in_vain}: {s.settings.progress.file} says {s.history.progress.iteration}"
 
 
 def status_of_failure(s: Situation) -> int:
     """What ftrun ends with when nothing is left to be done. A program's own status is not taken for no_restart_status."""
-    for_good = bool(_no_progress(s)) or (s.settings.retry_policy == "Evidence" and bool(s.verdict and _proven(s, s.verdict)))
+    for_good = bool(_no_progress(s)) or (s.settings.retry.policy == "Evidence" and bool(s.verdict and _proven(s, s.verdict)))
     status = s.settings.no_restart_status
     if not status:
         return s.status
@@ -350,7 +351,7 @@ def _rank_alone(s: Situation) -> Answer:
     if s.cause is not Cause.CRASH:
         return _not_meant("a device or node is behind it")
     once = s.settings.mode == "independent"
-    limit = s.settings.crash_restarts if once else s.settings.rank_restarts_in_a_row
+    limit = s.settings.in_place_restart.crash_restarts if once else s.settings.rank_restart.in_a_row
     if once and not limit:
         return _no("crash_restarts is 0")
     if s.alone.in_a_row >= limit:
@@ -363,7 +364,7 @@ def _rank_alone(s: Situation) -> Answer:
 def _in_place(s: Situation) -> Answer:
     if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
-    if not s.settings.in_place:
+    if not s.settings.in_place_restart.enabled:
         return Answer(False, _OFF, fits=s.cause in _FAULTS)
     if s.cause is Cause.HARDWARE:
         return _error_that_heals(s)
@@ -373,7 +374,7 @@ def _in_place(s: Situation) -> Answer:
         return _no(s.not_in_place) if s.not_in_place else Answer(True, "the fault is one that heals")
     if _another_port(s):
         return _no(s.not_in_place) if s.not_in_place else Answer(True, f"port {s.port_taken}, which we chose, was taken")
-    if s.cause is Cause.CRASH and s.settings.crash_restarts:
+    if s.cause is Cause.CRASH and s.settings.in_place_restart.crash_restarts:
         return _crash_in_place(s)
     return _not_meant("no device fault that heals")
 
@@ -390,7 +391,7 @@ def _error_that_heals(s: Situation) -> Answer:
         return _not_meant("no device error that a restart heals")
     if s.blamed:
         return _no("; ".join(f"{node}: {why}" for node, why in s.blamed.items()))
-    since, limit = s.now - s.settings.same_code_window_s, s.settings.same_code_limit
+    since, limit = s.now - s.settings.in_place_restart.same_code_window_s, s.settings.in_place_restart.same_code_limit
     often = {suspect.node for suspect in s.verdict.suspects if s.history.verdicts.suspected(suspect.node, since) >= limit}
     if often or s.history.verdicts.same_in_a_row >= limit:
         return _no(f"it has come back {counted(limit, 'time')}, and a restart has not healed it")
@@ -399,7 +400,7 @@ def _error_that_heals(s: Situation) -> Answer:
 
 def hopeless(s: Situation) -> str:
     """Why another try of the same cannot help, or may not be made; empty if it may. Source: AIMaster for the limits."""
-    policy, v = s.settings.retry_policy, s.verdict
+    policy, v = s.settings.retry.policy, s.verdict
     if s.wish.shut_down:
         return f"the program asked to end the job: {s.wish.shut_down}"
     if policy == "Never":
@@ -412,13 +413,15 @@ def hopeless(s: Situation) -> str:
 def _limits(s: Situation, v: Verdict) -> str:
     """AIMaster's: the same error of one rank too often, too large a share of the ranks failed."""
     st, before = s.settings, s.history.verdicts
-    if st.same_error:
+    if st.retry.same_error:
         for rank in before.last.ranks if before.last else ():
-            if (times := before.errors.get((rank, v.signature), 0)) > st.same_error:
-                return f"{v.signature} {counted(times, 'time')} on rank {rank}, {st.same_error} are allowed (retry.same_error)"
+            if (times := before.errors.get((rank, v.signature), 0)) > st.retry.same_error:
+                return (
+                    f"{v.signature} {counted(times, 'time')} on rank {rank}, {st.retry.same_error} are allowed (retry.same_error)"
+                )
     failed = len(before.failed_ranks)
-    if st.failure_rate >= 0 and s.tasks and failed > st.failure_rate * s.tasks:
-        return f"{failed} of {s.tasks} ranks have failed, {st.failure_rate:g} is allowed (retry.failure_rate)"
+    if st.retry.failure_rate >= 0 and s.tasks and failed > st.retry.failure_rate * s.tasks:
+        return f"{failed} of {s.tasks} ranks have failed, {st.retry.failure_rate:g} is allowed (retry.failure_rate)"
     return ""
 
 
@@ -488,11 +491,11 @@ def _said_again(s: Situation, v: Verdict) -> str:
 def _crash_in_place(s: Situation) -> Answer:
     if reason := hopeless(s):
         return _no(reason)
-    if s.verdict is not None and s.settings.retry_policy == "Evidence" and (reason := _repeated(s, s.verdict)):
+    if s.verdict is not None and s.settings.retry.policy == "Evidence" and (reason := _repeated(s, s.verdict)):
         return _no(reason)
     if s.verdict is not None and s.verdict.setup and _other_node_first(s):
         return _no(f"the set-up of {s.experiment} may be wrong, and another node can be tried")
-    in_a_row, limit = s.series.in_place, s.settings.crash_restarts
+    in_a_row, limit = s.series.in_place, s.settings.in_place_restart.crash_restarts
     if in_a_row >= limit:
         return _no(_all_spent(limit, "restart", " in place after a crash"))
     most = most_crash_restarts(s.settings)
@@ -514,7 +517,7 @@ def _degraded(s: Situation) -> str:
             return f"{fault} does not heal"
     for fault in s.faults:
         if repeated(fault, s.history, s.settings, s.now):
-            hours = s.settings.same_code_window_s / 3600
+            hours = s.settings.in_place_restart.same_code_window_s / 3600
             return f"{fault.code} on device {fault.device} of {fault.node} for the {_nth(s, fault)} time in {hours:g} h"
     return ""
 
@@ -527,23 +530,26 @@ def _elsewhere(s: Situation) -> str:
 
 def repeated(fault: Fault, history: History, settings: Settings, now: float) -> bool:
     """Same node, same device, same code, too often in the window (the present time counted)?"""
-    return history.fault_count(fault.key, now - settings.same_code_window_s) >= settings.same_code_limit
+    return (
+        history.fault_count(fault.key, now - settings.in_place_restart.same_code_window_s)
+        >= settings.in_place_restart.same_code_limit
+    )
 
 
 def _nth(s: Situation, fault: Fault) -> str:
-    number = s.history.fault_count(fault.key, s.now - s.settings.same_code_window_s)
+    number = s.history.fault_count(fault.key, s.now - s.settings.in_place_restart.same_code_window_s)
     return {1: "1st", 2: "2nd", 3: "3rd"}.get(number, f"{number}th")
 
 
 def _hang(s: Situation) -> Answer:
-    if s.settings.hang_restart is False:
+    if s.settings.hang_restart.enabled is False:
         return Answer(False, _OFF, fits=s.cause is Cause.HANG)
     if s.cause is not Cause.HANG:
         return _not_meant("no hang")
     without_it = [rung for rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE) if rung in s.settings.ladder]
     if s.blamed and any(LADDER[rung].allowed(s).yes for rung in without_it):
         return _no("a node is to blame, and the job can continue without it")
-    if s.history.hangs.in_a_row >= (limit := s.settings.hangs_in_a_row):
+    if s.history.hangs.in_a_row >= (limit := s.settings.hang_restart.in_a_row):
         return _no(f"{counted(limit, 'hang restart')} in a row {_have(limit)} not helped")
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "a hang that no hardware fault explains")
 
@@ -553,7 +559,7 @@ def _replace(s: Situation) -> Answer:
         return _not_meant("only one rank failed; the others still run")
     if not s.leaving:
         return Answer(False, _nobody(s), fits=bool(s.spared))
-    if not s.settings.node_replacement:
+    if not s.settings.node_replacement.enabled:
         return _not_meant(_OFF)
     answer = _another_node_here(s)
     return answer if s.blamed else _experiment(s, answer)
@@ -564,7 +570,7 @@ def _another_node_here(s: Situation) -> Answer:
         return _no(reason)
     if s.others.spares:
         return Answer(True, f"{counted(s.others.spares, 'spare node')} left")
-    if not s.settings.donor:
+    if not s.settings.nodes.donor:
         return _no("no spare node is left (nodes.donor is off)")
     if s.others.no_donor:
         return _no(f"no spare node is left, and none can be borrowed: {s.others.no_donor}")
@@ -588,9 +594,9 @@ def _not_swappable(s: Situation) -> str:
         return s.others.unended
     if not s.leaving & s.step:
         return "no rank runs on a node that is to blame"
-    if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hangs_in_a_row:
+    if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hang_restart.in_a_row:
         return _hangs_in_vain(s)
-    used, limit = s.history.budgets.spent.get(Budget.NODE_REPLACEMENTS, 0), s.settings.node_replacements
+    used, limit = s.history.budgets.spent.get(Budget.NODE_REPLACEMENTS, 0), s.settings.node_replacement.budget
     return _all_spent(limit, "node replacement") if used >= limit and not s.willed else ""
 
 
@@ -600,7 +606,7 @@ def _all_spent(limit: int, noun: str, which: str = "") -> str:
 
 
 def _hangs_in_vain(s: Situation) -> str:
-    limit = s.settings.hangs_in_a_row
+    limit = s.settings.hang_restart.in_a_row
     return f"{counted(limit, 'answer')} to hangs in a row {_have(limit)} not helped"
 
 
@@ -613,14 +619,14 @@ def _shrink(s: Situation) -> Answer:
         return _not_meant("only one rank failed; the others still run")
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
-    if not (s.settings.shrink and s.settings.min_nodes):
+    if not (s.settings.shrink.enabled and s.settings.nodes.min):
         return _not_meant(_OFF)
     if reason := _not_swappable(s):
         return _no(reason)
-    if s.standing < s.settings.min_nodes:
-        return _no(f"only {counted(s.standing, 'node')} would remain, and the job needs {s.settings.min_nodes} (nodes.min)")
+    if s.standing < s.settings.nodes.min:
+        return _no(f"only {counted(s.standing, 'node')} would remain, and the job needs {s.settings.nodes.min} (nodes.min)")
     return Answer(
-        True, f"{s.standing} of {counted(len(s.step), 'node')} remain, which is enough (nodes.min {s.settings.min_nodes})"
+        True, f"{s.standing} of {counted(len(s.step), 'node')} remain, which is enough (nodes.min {s.settings.nodes.min})"
     )
 
 
@@ -636,9 +642,9 @@ def _isolated(s: Situation) -> Answer:
         return _experiment(s, _elsewhere_now(s))
     if not s.blamed:
         return Answer(False, _nobody(s), fits=bool(s.spared))
-    if not s.settings.isolated_requeue:
+    if not s.settings.isolated_requeue.enabled:
         return _no(_OFF)
-    if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hangs_in_a_row:
+    if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hang_restart.in_a_row:
         return _no(_hangs_in_vain(s))
     if reason := _not_requeueable(s) or _too_few_left(s):
         return _no(reason)
@@ -647,7 +653,7 @@ def _isolated(s: Situation) -> Answer:
 
 def _elsewhere_now(s: Situation) -> Answer:
     """Can a requeue without the node start at once? An experiment waits for no node."""
-    if not s.settings.isolated_requeue:
+    if not s.settings.isolated_requeue.enabled:
         return _no(_OFF)
     if reason := _not_requeueable(s):
         return _no(reason)
@@ -658,7 +664,7 @@ def _elsewhere_now(s: Situation) -> Answer:
 def _unconditional(s: Situation) -> Answer:
     if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
-    if s.cause is Cause.UNSTARTABLE and s.settings.retry_policy != "OnFailure":
+    if s.cause is Cause.UNSTARTABLE and s.settings.retry.policy != "OnFailure":
         return _no("the command cannot be executed on any node, so running it again cannot help")
     if s.cause is Cause.HANG:
         return _not_meant("a hang is answered in place, or ends the job")
@@ -672,9 +678,9 @@ def _unconditional(s: Situation) -> Answer:
         return _no(reason)
     # A user-induced device fault is rescheduled without blaming the node (ModelArts); the automatic restart pays for
     # that, so it holds even where the unconditional one is switched off. In a row it counts as the program's other failures.
-    if not (s.settings.unconditional_requeue or (s.cause in _FAULTS and s.settings.isolated_requeue)):
+    if not (s.settings.unconditional_requeue.enabled or (s.cause in _FAULTS and s.settings.isolated_requeue.enabled)):
         return _no(_OFF)
-    limit = s.settings.unconditional_in_a_row
+    limit = s.settings.unconditional_requeue.in_a_row
     if s.cause is not Cause.DEVICE and s.history.requeues.unconditional_in_a_row >= limit:
         between = "no progress, device or node fault between"
         untried = f", or in {s.experiment}: no other node was free to try" if s.experiment else ""
@@ -688,7 +694,7 @@ def _although(s: Situation, joint: str = "") -> str:
     """Why another try is made that the verdict calls useless."""
     if s.verdict is None or s.verdict.retriable is not Retriable.NO or s.cause is not Cause.CRASH:
         return ""
-    by_policy = s.settings.retry_policy == "OnFailure"
+    by_policy = s.settings.retry.policy == "OnFailure"
     return f"{joint}{'retry.policy is OnFailure' if by_policy else 'once more, to see whether it fails the same way'}"
 
 
@@ -709,7 +715,7 @@ def _not_requeueable(s: Situation) -> str:
         return f"Slurm did not say how the job stands: {s.slurm.error if s.slurm else 'not asked'}"
     if not s.slurm.batch:
         return "only a batch job can be requeued"
-    if not s.slurm.requeueable and not s.settings.even_if_no_requeue:
+    if not s.slurm.requeueable and not s.settings.requeue.even_if_no_requeue:
         return "the job may not be requeued (submit with `sbatch --requeue`)"
     return ""
 

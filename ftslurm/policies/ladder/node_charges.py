@@ -77,14 +77,14 @@ def convicted(verdict: Verdict, history: History, settings: Settings, now: float
     if verdict.program:
         return {}
     found = {}
-    limit = settings.same_code_limit if verdict.heals else SUSPECT_LIMIT
+    limit = settings.in_place_restart.same_code_limit if verdict.heals else SUSPECT_LIMIT
     for suspect in verdict.suspects:
         if suspect.blame is Blame.YES and (len(set(step)) > 1 or verdict.error_class is ErrorClass.HARDWARE):
             found[suspect.node] = suspect.why
             continue
-        times = history.verdicts.suspected(suspect.node, now - settings.same_code_window_s)
+        times = history.verdicts.suspected(suspect.node, now - settings.in_place_restart.same_code_window_s)
         if times >= limit and _comparable(suspect, verdict, history, step):
-            often = f"{counted(times, 'time')} in {settings.same_code_window_s / 3600:g} h"
+            often = f"{counted(times, 'time')} in {settings.in_place_restart.same_code_window_s / 3600:g} h"
             found[suspect.node] = f"{suspect.why}; held against it {often}"
     return found
 
@@ -112,12 +112,12 @@ def within_budget(accused: Iterable[str], history: History, settings: Settings) 
     """Those that words may still cost the job, the first accused first; what they have cost already they may cost again."""
     accused = tuple(accused)
     again = [node for node in accused if node in history.exclusions.left_on_words]
-    left = max(0, settings.blame_on_words - len(history.exclusions.left_on_words))
+    left = max(0, settings.blame.on_words - len(history.exclusions.left_on_words))
     return (*again, *[node for node in accused if node not in history.exclusions.left_on_words][:left])
 
 
 def _not_left(accused: Mapping[str, str], history: History, settings: Settings) -> dict[str, str]:
     before = f"; it has excluded {', '.join(sorted(left))}" if (left := history.exclusions.left_on_words) else ""
-    most = settings.blame_on_words
+    most = settings.blame.on_words
     limit = f"blame.on_words lets a job exclude {counted(most, 'node') if most else 'no node'} without a proven fault{before}"
     return {node: f"{why}; {limit}" for node, why in accused.items()}

@@ -105,7 +105,7 @@ def situation_of(
 
 def _unproven(cause: Cause, attempt: Attempt, settings: Settings) -> str:
     """Why a hang is not answered in place unless that is switched on."""
-    if cause is not Cause.HANG or settings.hang_restart is not None or attempt.hang.proven:
+    if cause is not Cause.HANG or settings.hang_restart.enabled is not None or attempt.hang.proven:
         return ""
     return "no rank is named from within that does no work (hang-restart: auto)"
 

@@ -39,8 +39,8 @@ QUIET_S, SLOW_FACTOR = 0.25, 4.0
 
 def plan_start(settings: Settings, epilog: bool, known: Sequence[CleanUpTook]) -> Start:
     """epilog: has the site one, or may it have? known: earlier clean-ups, the latest last."""
-    grace_s = _behind_grace_s(settings.cleanup_grace_s) if epilog else 0.0
-    if told_s := max(settings.start_in_s, behind(known), grace_s):
+    grace_s = _behind_grace_s(settings.requeue.cleanup_grace_s) if epilog else 0.0
+    if told_s := max(settings.requeue.start_in_s, behind(known), grace_s):
         return Start(told_s, epilog=epilog)
     return Start(EPILOG_S if epilog else NO_EPILOG_S, WATCH_S, epilog)
 

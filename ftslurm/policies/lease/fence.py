@@ -53,7 +53,7 @@ class Fence:
 
     def over_at(self, node: str, settings: Settings) -> float:
         """When the leases of a silent node have run out, with the margin; monotonic seconds."""
-        return self.silent[node] + settings.lease_s + settings.lease_margin_s
+        return self.silent[node] + settings.lease.time_s + settings.lease.margin_s
 
     def unproven(self, attempt: Attempt, tasks: Mapping[int, Task], settings: Settings, now: float) -> dict[int, float]:
         """rank -> monotonic seconds until which it may run, infinite if nobody knows; only those that still may."""
@@ -62,7 +62,7 @@ class Fence:
             free |= shims.closed
         free |= {rank for rank in shims.closed - shims.reset if rank in tasks and tasks[rank].node in attempt.nodes.gone}
         base = now if self.let_go_at is None else self.let_go_at
-        wait_s = settings.lease_s + settings.lease_margin_s
+        wait_s = settings.lease.time_s + settings.lease.margin_s
         until = {rank: self.silent.get(tasks[rank].node, base) + wait_s for rank in attempt.started - free if rank in tasks}
         until.update(dict.fromkeys(self.paused & until.keys(), math.inf))
         return {rank: at for rank, at in until.items() if at > now}

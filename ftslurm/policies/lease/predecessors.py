@@ -80,7 +80,7 @@ class Predecessors:
     def awaited(self, settings: Settings, now: float) -> frozenset[str]:
         """Nodes whose leases may not have run out: an earlier ftrun of this scheduling ended and did not wait for them, since it
         started nothing after them. Whoever comes after it in the script does. now: Unix seconds."""
-        wait_s = settings.lease_s + settings.lease_margin_s
+        wait_s = settings.lease.time_s + settings.lease.margin_s
         ends = (one.finished for one in self.runs.values() if one.in_scheduling(self.schedule))
         return frozenset(node for end in ends if end is not None and now < end.at + wait_s for node in end.unproven)
 

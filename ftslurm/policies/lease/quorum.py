@@ -28,7 +28,7 @@ ASK_AGAIN_SHARE = 0.5
 
 def longest_s(settings: Settings) -> float:
     """After a node has had its last answer, no rank of that controller runs any more anywhere; with the margin."""
-    return settings.lease_s + 2 * settings.silence_s + settings.lease_margin_s
+    return settings.lease.time_s + 2 * settings.nodes.silence_s + settings.lease.margin_s
 
 
 @dataclass(slots=True)

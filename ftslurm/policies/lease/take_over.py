@@ -115,7 +115,7 @@ def due_s(place: int, settings: Settings) -> float:
 def give_up_s(settings: Settings) -> float:
     """The controller was silent for so long, and still nobody could find out what has happened; by then the turn of the last
     one has come, and of whoever it had to overtake. A requeue waits for slurmctld as long."""
-    return max(settings.slurm_patience_s, due_s(STANDBYS, settings) + OVERTAKE_S)
+    return max(settings.slurm.patience_s, due_s(STANDBYS, settings) + OVERTAKE_S)
 
 
 def may_take_over(plan: HandoverPlan, node: str) -> bool:
@@ -266,7 +266,7 @@ def records_of(
     node: the successor. records: what stands there. silent_s: since the controller was last heard; 0: not known.
     """
     history, isolated = s.history, dict(s.blamed) if choice.rung == Rung.ISOLATED_REQUEUE else {}
-    kept_out = history.kept_out(s.now, s.settings.isolation_expires_s)
+    kept_out = history.kept_out(s.now, s.settings.isolation.expires_s)
     decided = rec.Decided(
         s.now, f"{plan.run}-{node}-{history.decisions + 1}", history.attempts, choice.rung.value, s.cause.value,
         f"{s.what}; {choice.why} (decided on {node})", choice.passed, isolated,

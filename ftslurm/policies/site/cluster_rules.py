@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftslurm.model.rungs import Rung
-from ftslurm.model.settings.tree import port_range
+from ftslurm.model.settings.kinds import port_range
 from ftslurm.model.site import Change, Level, Said, Site, Whose
 from ftslurm.policies.site.reading import (
     NotSaid,

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from ftslurm.model.devices import CodeMeaning, FaultClass, Remedy
 from ftslurm.model.rungs import Rung
-from ftslurm.model.settings.tree import ALONE, LEAVES, Settings, in_words, is_on
+from ftslurm.model.settings.kinds import ALONE, in_words
+from ftslurm.model.settings.tree import LEAVES, Settings, is_on
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
@@ -152,7 +153,7 @@ def of_exit(
 
 def unknown(line: str, settings: Settings) -> Explained:
     """A line that no pattern knows."""
-    does = _requeues(settings) if settings.retry_policy != "Never" else _NEVER
+    does = _requeues(settings) if settings.retry.policy != "Never" else _NEVER
     note = "a site's own patterns are given with the setting `catalogs`, words of one job with `retry.keywords`"
     name = "unknown: would be answered from the unconditional budget"
     return Explained(line, LINE, "", name, False, FAULT[ErrorClass.UNKNOWN], does, "no pattern matches it", (), "", note)
@@ -190,17 +191,19 @@ def _healed(s: Settings, where: str = "node", induced: bool = False) -> Steps:
     if not is_on(s, Rung.IN_PLACE_RESTART):
         return (Step("", "in-place-restart is switched off"), *then)
     told = "stop the processes, let the device heal, run the command again on the same nodes (in-place-restart, costs nothing)"
-    if s.reset != "never":
+    own = s.in_place_restart
+    if own.reset != "never":
         told += f"; reset the device if it has not healed in {_value('rungs.in-place-restart.self_heal_wait', s)}"
-    often = f"the {_nth(s.same_code_limit)} time in {_hours(s.same_code_window_s)} on one {where}: {then[0].what}"
+    often = f"the {_nth(own.same_code_limit)} time in {_hours(own.same_code_window_s)} on one {where}: {then[0].what}"
     return (Step(Rung.IN_PLACE_RESTART, told), Step(then[0].rung, often), *then[1:])
 
 
 def _without_node(s: Settings) -> Steps:
     """A node is to blame."""
     steps = []
-    if is_on(s, Rung.NODE_REPLACEMENT) and s.node_replacements:
-        told = f"replace the node and keep the others (node-replacement, at most {counted(s.node_replacements, 'time')})"
+    budget = s.node_replacement.budget
+    if is_on(s, Rung.NODE_REPLACEMENT) and budget:
+        told = f"replace the node and keep the others (node-replacement, at most {counted(budget, 'time')})"
         steps.append(Step(Rung.NODE_REPLACEMENT, told))
     if is_on(s, Rung.ISOLATED_REQUEUE):
         first = "if that cannot be: " if steps else ""
@@ -211,7 +214,7 @@ def _without_node(s: Settings) -> Steps:
 
 def _without_blame(s: Settings) -> Steps:
     """A device fault that the program brings about: the automatic requeue pays for it, whichever of the two is on."""
-    if not (s.unconditional_requeue or s.isolated_requeue):
+    if not (s.unconditional_requeue.enabled or s.isolated_requeue.enabled):
         return (Step(Rung.FAIL, "the job fails: no requeue is switched on"),)
     told = f"requeue the job and blame no node (unconditional-requeue, one of max_restarts {s.max_restarts})"
     return (Step(Rung.UNCONDITIONAL_REQUEUE, told),)
@@ -224,27 +227,27 @@ _NEVER: Steps = (Step(Rung.FAIL, "the job fails: retry.policy is Never"),)
 
 def _again(finding: Finding, confirm: int, s: Settings) -> Steps:
     """What follows when the command has failed and this is what is known of it."""
-    if s.retry_policy == "Never":
+    if s.retry.policy == "Never":
         return _NEVER
     if finding.blame is Blame.YES:
         return _on_words(s, _without_node(s), _requeues(s))
-    if finding.retriable is Retriable.NO and s.retry_policy != "OnFailure":
+    if finding.retriable is Retriable.NO and s.retry.policy != "OnFailure":
         return _hopeless(confirm, s)
-    if s.retry_policy == "ExitCodeAndErrorMsg" and finding.retriable is Retriable.UNKNOWN:
+    if s.retry.policy == "ExitCodeAndErrorMsg" and finding.retriable is Retriable.UNKNOWN:
         return (Step(Rung.FAIL, "the job fails: retry.policy ExitCodeAndErrorMsg wants it called retriable"),)
     steps = _requeues(s)
     if finding.blame is Blame.SUSPECT:
         then = _without_node(s)[0]
-        again = Step(then.rung, f"again on the same node within {_hours(s.same_code_window_s)}: {then.what}")
+        again = Step(then.rung, f"again on the same node within {_hours(s.in_place_restart.same_code_window_s)}: {then.what}")
         return _on_words(s, (*steps, again), steps)
     return steps
 
 
 def _on_words(s: Settings, may: Steps, may_not: Steps) -> Steps:
     """may: what follows while words may still cost the job a node; may_not: when they may not."""
-    if not s.blame_on_words:
+    if not s.blame.on_words:
         return (*may_not, Step("", "printed words alone exclude no node (blame.on_words 0)"))
-    limit = f"printed words alone exclude at most {counted(s.blame_on_words, 'node')} per job (blame.on_words)"
+    limit = f"printed words alone exclude at most {counted(s.blame.on_words, 'node')} per job (blame.on_words)"
     return (
         *may,
         Step("", f"{limit}; if the same rank fails on another node, the program is at fault and ftrun reinstates the first"),
@@ -253,7 +256,7 @@ def _on_words(s: Settings, may: Steps, may_not: Steps) -> Steps:
 
 def _hopeless(confirm: int, s: Settings) -> Steps:
     fails = "the job fails, running it again cannot help (fail)"
-    if s.retry_policy == "ExitCodeAndErrorMsg":
+    if s.retry.policy == "ExitCodeAndErrorMsg":
         return (Step(Rung.FAIL, fails),)
     if confirm:
         tries = "one more try" if confirm == 1 else f"{confirm} more tries"
@@ -263,7 +266,11 @@ def _hopeless(confirm: int, s: Settings) -> Steps:
 
 
 def _first_try(s: Settings) -> Rung:
-    return Rung.IN_PLACE_RESTART if is_on(s, Rung.IN_PLACE_RESTART) and s.crash_restarts else Rung.UNCONDITIONAL_REQUEUE
+    return (
+        Rung.IN_PLACE_RESTART
+        if is_on(s, Rung.IN_PLACE_RESTART) and s.in_place_restart.crash_restarts
+        else Rung.UNCONDITIONAL_REQUEUE
+    )
 
 
 def _requeues(s: Settings) -> Steps:
@@ -272,26 +279,26 @@ def _requeues(s: Settings) -> Steps:
         steps.append(
             Step(Rung.RANK_RESTART, "start the failed rank again; the others keep running (rank-restart, costs nothing)")
         )
-    if is_on(s, Rung.IN_PLACE_RESTART) and s.crash_restarts:
-        often = f"{counted(s.crash_restarts, 'time')} in a row"
+    if is_on(s, Rung.IN_PLACE_RESTART) and s.in_place_restart.crash_restarts:
+        often = f"{counted(s.in_place_restart.crash_restarts, 'time')} in a row"
         steps.append(Step(Rung.IN_PLACE_RESTART, f"run the command again on the same nodes (in-place-restart, {often})"))
     steps += _elsewhere(s)
     if is_on(s, Rung.UNCONDITIONAL_REQUEUE):
         told = f"requeue the job (unconditional-requeue, one of max_restarts {s.max_restarts})"
         steps.append(Step(Rung.UNCONDITIONAL_REQUEUE, told))
-        in_a_row = f"{s.unconditional_in_a_row} in a row without progress or a fact between"
+        in_a_row = f"{s.unconditional_requeue.in_a_row} in a row without progress or a fact between"
         steps.append(Step(Rung.FAIL, f"after {in_a_row}: the job fails"))
     return tuple(steps) or (Step(Rung.FAIL, "the job fails: unconditional-requeue is switched off"),)
 
 
 def _elsewhere(s: Settings) -> Steps:
     """An experiment."""
-    if not is_on(s, Rung.UNCONDITIONAL_REQUEUE) or s.retry_policy != "Evidence":
+    if not is_on(s, Rung.UNCONDITIONAL_REQUEUE) or s.retry.policy != "Evidence":
         return ()
     again = "again, as an experiment: run without the node"
     judged = "the same there: the job fails, the program is at fault; well there: the node is excluded"
     steps = []
-    if is_on(s, Rung.NODE_REPLACEMENT) and s.node_replacements:
+    if is_on(s, Rung.NODE_REPLACEMENT) and s.node_replacement.budget:
         steps.append(Step(Rung.NODE_REPLACEMENT, f"{again}, on a spare or a borrowed one (node-replacement); {judged}"))
     if is_on(s, Rung.ISOLATED_REQUEUE):
         steps.append(Step(Rung.ISOLATED_REQUEUE, f"{again}, if one that fits is idle now (isolated-requeue); {judged}"))
@@ -312,7 +319,7 @@ def _hours(seconds: float) -> str:
 
 
 def _value(leaf: str, s: Settings) -> str:
-    return in_words(LEAVES[leaf], getattr(s, LEAVES[leaf].name))
+    return in_words(LEAVES[leaf], LEAVES[leaf].of(s))
 
 
 # --- shown

@@ -13,8 +13,9 @@ from rich.text import Text
 from ftslurm.model.record import Record, RunBegan, SettingsFrom
 from ftslurm.model.rungs import Rung, RungWords
 from ftslurm.model.settings import variables
+from ftslurm.model.settings.kinds import in_words, takes
 from ftslurm.model.settings.told import settings_told
-from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, in_words, is_on, takes
+from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on
 from ftslurm.model.values import dataclass
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import InForce
@@ -94,13 +95,13 @@ def _plain(kind: str, words: Mapping[str, str]) -> Iterator[Term]:
 def _settings(resolved: Resolved) -> Iterator[Term]:
     for name, leaf in LEAVES.items():
         place = resolved.places[name]
-        now = in_words(leaf, getattr(resolved.settings, leaf.name))
+        now = in_words(leaf, leaf.of(resolved.settings))
         yield Term(
-            name, "setting", leaf.metadata["what"],
+            name, "setting", leaf.what,
             (
                 ("now", now if place == "default" else f"{now} ({place})"),
                 ("default", in_words(leaf, leaf.default)),
-                ("takes", takes(leaf.metadata["kind"])),
+                ("takes", takes(leaf.kind)),
                 ("set it", f"--ft-set {name}=VALUE, {env_name(name)}=VALUE, or in a policy"),
             ),
         )  # fmt: skip
@@ -150,7 +151,7 @@ def of_job(records: Iterable[Record]) -> tuple[Resolved, tuple[str, ...]] | None
 
 
 def _unplaced(name: str, told: bool, found: Settings) -> str:
-    default = not told or getattr(found, LEAVES[name].name) == LEAVES[name].default
+    default = not told or LEAVES[name].of(found) == LEAVES[name].default
     return "default" if default else "the job; where is not recorded"
 
 
@@ -158,12 +159,12 @@ def ladder_as_json(resolved: Resolved, requests: InForce | None = None) -> dict[
     """requests: what the owner of a job has asked for there."""
     values = {
         name: {
-            "value": getattr(resolved.settings, leaf.name),
+            "value": leaf.of(resolved.settings),
             "from": resolved.places[name],
             "default": leaf.default,
-            "takes": takes(leaf.metadata["kind"]),
+            "takes": takes(leaf.kind),
             "variable": env_name(name),
-            "what": leaf.metadata["what"],
+            "what": leaf.what,
         }
         for name, leaf in LEAVES.items()
     }
@@ -203,7 +204,7 @@ def _values(resolved: Resolved, prefix: str) -> list[tuple[str, str]]:
     found = []
     for name, leaf in LEAVES.items():
         if name.startswith(prefix):
-            value, place = in_words(leaf, getattr(resolved.settings, leaf.name)), resolved.places[name]
+            value, place = in_words(leaf, leaf.of(resolved.settings)), resolved.places[name]
             default = "" if place == "default" else f"; default {in_words(leaf, leaf.default)}"
-            found.append((name.removeprefix(prefix), f"{value}  [{place}{default}]  {leaf.metadata['what']}"))
+            found.append((name.removeprefix(prefix), f"{value}  [{place}{default}]  {leaf.what}"))
     return found

@@ -100,7 +100,7 @@ class StandbyController:
         # If Slurm ends the step, the job continues without us or is over; we end when we have seen which.
         signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
         # Not at once: a node that shuts down may kill its ftrun before its slurmd.
-        self._woken.wait(self._plan.settings.silence_s)
+        self._woken.wait(self._plan.settings.nodes.silence_s)
         self._woken.clear()
         lives, words = self._batch_lives()
         if lives:
@@ -213,7 +213,7 @@ class StandbyController:
             self._ask()
             view = self._nodes.get(node)
         port = (view.port if view is not None else 0) or slurmd.port_of(self._client)
-        return slurmd.answers((view.address if view is not None else "") or node, port, self._plan.settings.probe_s)
+        return slurmd.answers((view.address if view is not None else "") or node, port, self._plan.settings.nodes.probe_timeout_s)
 
     # --- acting
 
@@ -254,13 +254,13 @@ class StandbyController:
         else:
             self._tell_others(decided)
             done = self._finish_requeue()
-        notices.end(self._plan.settings.notify_end_wait_s)
+        notices.end(self._plan.settings.notify.end_wait_s)
         return done
 
     def _slurm_says(self, job: JobView, records: Sequence[rec.Record]) -> SlurmAnswered:
         nodes, st = tuple(self._nodes.values()), self._plan.settings
-        without = (*fold(records).kept_out(time.time(), st.isolation_expires_s), self._plan.batch_node)
-        fit = FitQuestions(self._run, os.environ, st.slurm_timeout_s).look(job, nodes, without)
+        without = (*fold(records).kept_out(time.time(), st.isolation.expires_s), self._plan.batch_node)
+        fit = FitQuestions(self._run, os.environ, st.slurm.timeout_s).look(job, nodes, without)
         return with_fit(answer(job, nodes), fit, without)
 
     def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Silent:
@@ -276,7 +276,7 @@ class StandbyController:
         history = fold(records)
         start = plan_start(st, True, known_clean_ups(self._journal.path.parent.parent, self._plan.cluster, history))
         self._keep_output(records)
-        what = finish_open_requeue(self._client, self._plan.number, self._journal, history, start, st.even_if_no_requeue)
+        what = finish_open_requeue(self._client, self._plan.number, self._journal, history, start, st.requeue.even_if_no_requeue)
         self._close(REQUEUED_STATUS, Outcome.REQUEUED.words, Outcome.REQUEUED)
         return what
 
@@ -284,7 +284,7 @@ class StandbyController:
         """Keep the output of the dead controller and its script, if their files are visible here."""
         files = [path for record in records if isinstance(record, rec.OutputTo) for path in record.files]
         try:
-            output.keep(self._journal.path, self._plan.schedule, files, self._plan.settings.keep_bytes)
+            output.keep(self._journal.path, self._plan.schedule, files, self._plan.settings.logs.keep_bytes)
         except StateError as error:
             say(str(error))
 
@@ -308,7 +308,7 @@ class StandbyController:
         self._journal.append([rec.Finished(time.time(), self._plan.run, status, what, outcome=outcome.value)])
 
     def _tell_others(self, decided: rec.Decided) -> None:
-        if not self._plan.settings.memory_s or not decided.isolate:
+        if not self._plan.settings.isolation.memory_s or not decided.isolate:
             return
         memory = NodeMemory(self._journal.path.parent.parent)
         left = [NodeLeft(decided.at, self._plan.cluster, node, self._plan.job, why) for node, why in decided.isolate.items()]
@@ -328,5 +328,5 @@ def say(text: str) -> None:
 
 def take_over_from(plan: HandoverPlan, node: str, heard_at: float, ending: bool = False) -> str:
     """Stand by and take over if needed; see StandbyController. Raises: FtslurmError if Slurm cannot be asked at all."""
-    client = CliSlurmClient(timeout_s=plan.settings.slurm_timeout_s)
+    client = CliSlurmClient(timeout_s=plan.settings.slurm.timeout_s)
     return StandbyController(plan, node, heard_at, client, ending=ending).run()

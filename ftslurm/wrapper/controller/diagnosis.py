@@ -60,7 +60,7 @@ class Diagnosis:
             if self._book is None:
                 from ftslurm.config.catalog_files import load_pattern_book
 
-                self._book = load_pattern_book(self._settings.catalogs).of_ranks().with_keywords(self._settings.keywords)
+                self._book = load_pattern_book(self._settings.catalogs).of_ranks().with_keywords(self._settings.retry.keywords)
             return self._book
 
     def _load_quietly(self) -> None:

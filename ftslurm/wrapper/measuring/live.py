@@ -42,10 +42,10 @@ def measured(
 ) -> End:  # fmt: skip
     """Begin to report. Gives the function to call at the end, with whether the job continues elsewhere."""
     ends: list[End] = []
-    if settings.metrics_dir:
+    if settings.metrics.dir:
         ends += _text_file(settings, job, cluster, records, numbers, say)
-    if settings.metrics_otlp:
-        ends.append(lambda goes_on: None if goes_on else _trace(ledger, settings.metrics_otlp, say))
+    if settings.metrics.otlp:
+        ends.append(lambda goes_on: None if goes_on else _trace(ledger, settings.metrics.otlp, say))
 
     def end(goes_on: bool) -> None:
         for each in ends:
@@ -72,8 +72,8 @@ def _text_file(
             return ""
         return text([JobOf(user_name(os.getuid()), measure(seen, known, time.time()), Pulse(*numbers()))], with_totals=False)
 
-    path = file_of(Path(settings.metrics_dir), os.getuid(), cluster, job)
-    file = TextFile(path, text, say, settings.metrics_every_s, settings.metrics_keep_s)
+    path = file_of(Path(settings.metrics.dir), os.getuid(), cluster, job)
+    file = TextFile(path, text, say, settings.metrics.every_s, settings.metrics.keep_s)
     return [lambda goes_on: file.end(remove=goes_on)]
 
 

@@ -89,7 +89,7 @@ class Lenders:
         return self.run(argv, limit_s, env=beside_env(self.env, lender))
 
     def check_argv(self, node: str, lender: int, limit_s: float) -> tuple[str, ...]:
-        question = Question(limit_s, self.settings.health_command, self.settings.catalogs)
+        question = Question(limit_s, self.settings.nodes.health_command, self.settings.catalogs)
         argv = self.python.module_argv("ftslurm.wrapper.node_check", question.text())
         return beside_argv([node], "ftslurm-check", argv, lender)
 
@@ -121,10 +121,12 @@ class Lenders:
         time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
         gres = commands.gres_of(ours, self.env)
         shape = commands.shape_of(ours, self.env)
-        argv = commands.donor_argv(ours, gres, exclude, time_left_s, inherited(self.env), self.settings.donor_options, shape)
-        words = (str(self.job), str(self.restarts), f"{self.settings.slurm_timeout_s:g}")
+        argv = commands.donor_argv(
+            ours, gres, exclude, time_left_s, inherited(self.env), self.settings.nodes.donor_options, shape
+        )
+        words = (str(self.job), str(self.restarts), f"{self.settings.slurm.timeout_s:g}")
         script = f"#!/bin/sh\nexec {shlex.join(self.python.module_argv('ftslurm.wrapper.requeue.donor', *words))}\n"
-        done = self.run(argv, self.settings.slurm_timeout_s, stdin=script, env=plain_env(self.env))
+        done = self.run(argv, self.settings.slurm.timeout_s, stdin=script, env=plain_env(self.env))
         return commands.submitted(done.status, done.stdout, done.stderr)
 
     def _running(self, job: int, wait_s: float, boots: Callable[[str], object]) -> JobView:
@@ -160,7 +162,7 @@ class Lenders:
             asked = (
                 group_limits.limits_argv(account, qos), commands.show_job_argv(self.job), commands.show_job_argv(donor.number),
             )  # fmt: skip
-            said = [self.run(argv, self.settings.slurm_timeout_s, env=dict(self.env)) for argv in asked]
+            said = [self.run(argv, self.settings.slurm.timeout_s, env=dict(self.env)) for argv in asked]
             limits = group_limits.group_limits(said[0].stdout, donor.user_id)
             ours, other = (group_limits.taken(each.stdout) for each in said[1:])
             self._no_room[donor.number] = group_limits.without_room(limits, ours, other)
@@ -185,7 +187,7 @@ class Lenders:
         """See effects.Scheduler; a donor job that is never reached ends with our job."""
         self._donors.update(jobs)
         left = self._end(jobs)
-        renamed = any(option.startswith(("--job-name", "-J")) for option in self.settings.donor_options)
+        renamed = any(option.startswith(("--job-name", "-J")) for option in self.settings.nodes.donor_options)
         return LoansEnded(left if renamed or not left else self._end_later(left))
 
     def _end_later(self, jobs: Sequence[int]) -> tuple[int, ...]:
@@ -223,7 +225,7 @@ class Lenders:
 
     def submitted(self) -> tuple[int, ...]:
         """Donor jobs of this job that wait or run, whoever submitted them; none if Slurm does not tell."""
-        done = self.run(commands.donors_argv(self.job), self.settings.slurm_timeout_s, env=dict(self.env))
+        done = self.run(commands.donors_argv(self.job), self.settings.slurm.timeout_s, env=dict(self.env))
         return tuple(int(word) for word in done.stdout.split() if word.isascii() and word.isdecimal()) if done.status == 0 else ()
 
     def call_off(self) -> None:

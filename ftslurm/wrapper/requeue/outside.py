@@ -25,7 +25,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     if run.launcher == "local":
         raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
     settings = settings_in_force(Request(), env).settings
-    client = CliSlurmClient(timeout_s=settings.slurm_timeout_s, env=with_folder(env, settings.slurm_bin))
+    client = CliSlurmClient(timeout_s=settings.slurm.timeout_s, env=with_folder(env, settings.slurm.bin))
     restarts = client.job(run.number).restarts
     if not is_up_to_date(restarts, run.schedule):
         raise SlurmRefused(
@@ -33,5 +33,5 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
             hint=f"nothing was done; see `ftslurm status {job}`",
         )
     start = plan_start(settings, True, known_clean_ups(store.root, run.cluster, history))
-    allow_first = settings.even_if_no_requeue
+    allow_first = settings.requeue.even_if_no_requeue
     return f"job {job}: {finish_open_requeue(client, run.number, journal, history, start, allow_first, 'from outside')}"

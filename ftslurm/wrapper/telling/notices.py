@@ -13,10 +13,10 @@ FILE = "notify.yaml"
 
 def place_of(settings: Settings, root: Path) -> Path | None:
     """The file with the addresses, None if nobody gets notices. root: the state folder."""
-    if settings.notify_file in ("", "none"):
+    if settings.notify.file in ("", "none"):
         return None
-    if settings.notify_file != "auto":
-        return Path(settings.notify_file).expanduser().absolute()
+    if settings.notify.file != "auto":
+        return Path(settings.notify.file).expanduser().absolute()
     path = root / FILE
     return path if path.exists() else None
 

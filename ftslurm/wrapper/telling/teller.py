@@ -23,7 +23,8 @@ from ftslurm.model.folds.summary import AFTER_LIMIT, last_wait
 from ftslurm.model.job import Reading
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
-from ftslurm.model.settings.tree import Settings, suggestion
+from ftslurm.model.settings.kinds import suggestion
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import cut
 from ftslurm.notify.deliver import read_destinations, why_no_apprise
 from ftslurm.notify.outbox import KINDS, MAX_TITLES, Notice, Outbox, summary
@@ -125,14 +126,14 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
 
 def digests(settings: Settings) -> frozenset[str]:
     """Kinds of which people get a digest."""
-    return frozenset(kind for kind in KINDS if DIGEST in getattr(settings, f"notify_{kind}", ()))
+    return frozenset(kind for kind in KINDS if DIGEST in getattr(settings.notify, kind, ()))
 
 
 def routes(settings: Settings, known: Sequence[str], complain: Callable[[str], None]) -> Mapping[str, tuple[str, ...]]:
     """kind -> names of those who are told. complain: is called with unknown names."""
     found = {}
     for kind in KINDS:
-        words: tuple[str, ...] = getattr(settings, f"notify_{kind}", ("all",))
+        words: tuple[str, ...] = getattr(settings.notify, kind, ("all",))
         for word in words:
             if word not in (*known, "all", "none", DIGEST):
                 complain(f"notify.{kind}: there is no address `{word}` in the notify file{suggestion(word, known)}")
@@ -332,7 +333,7 @@ class Notices(Silent):
 
 def sender_argv(root: Path, file: Path, settings: Settings) -> tuple[str, ...]:
     python = own_python()
-    words = (str(root), str(file), str(settings.notify_burst), f"{settings.notify_window_s:g}")
+    words = (str(root), str(file), str(settings.notify.burst), f"{settings.notify.window_s:g}")
     return python.module_argv("ftslurm.notify.sender", *words)
 
 

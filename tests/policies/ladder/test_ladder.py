@@ -18,6 +18,7 @@ from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.ladder.experiments import Series
 from ftslurm.policies.ladder.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, OtherNodes, Situation, choose, let_in, rung_words
+from tests.settings import settings_with
 
 NOW = 1_700_000_000.0
 HOUR_S = 3600.0
@@ -50,7 +51,9 @@ def situation(
     cause: Cause = Cause.CRASH, past: Iterable[rec.Record] = (), policy: Settings | None = None, **more: Any
 ) -> Situation:
     given_ = {"slurm": SLURM, "can": frozenset({"ask", "requeue"}), "step": frozenset({"n1", "n2"})} | more
-    return Situation(cause, "something happened", 1, fold(past), policy or Settings(crash_restarts=0), NOW, **given_)
+    return Situation(
+        cause, "something happened", 1, fold(past), policy or settings_with(in_place_restart__crash_restarts=0), NOW, **given_
+    )
 
 
 CRASHES = [(UNCONDITIONAL, "crash")] * 3
@@ -80,18 +83,18 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         (situation(Cause.DEVICE, faults=(HEALS,), slurm=None, can=frozenset()), IN_PLACE, ""),
         (situation(Cause.DEVICE, decided(*[(ISOLATED, "node")] * 8), faults=(HEALS,)), IN_PLACE, ""),
         # node replacement
-        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(crash_restarts=0, node_replacement=True, node_replacements=1),
+        (situation(Cause.NODE, blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, node_replacement__enabled=True, node_replacement__budget=1),
                    can=frozenset({"ask", "requeue", "replace"})), REPLACE, "node_replacements"),
-        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(crash_restarts=0, node_replacement=True, node_replacements=1)), ISOLATED,
+        (situation(Cause.NODE, blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, node_replacement__enabled=True, node_replacement__budget=1)), ISOLATED,
          "max_restarts"),
         (situation(Cause.NODE, decided((REPLACE, "node"), cost="node_replacements"), blamed=BLAMED,
-                   policy=Settings(crash_restarts=0, node_replacement=True, node_replacements=1),
+                   policy=settings_with(in_place_restart__crash_restarts=0, node_replacement__enabled=True, node_replacement__budget=1),
                    can=frozenset({"ask", "requeue", "replace"})), ISOLATED, "max_restarts"),
         # isolated requeue
         (situation(Cause.NODE, blamed=BLAMED), ISOLATED, "max_restarts"),
         (situation(Cause.NODE, decided(*CRASHES), blamed=BLAMED), ISOLATED, "max_restarts"),
-        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(crash_restarts=0, isolated_requeue=False)), FAIL, ""),
-        (situation(Cause.NODE, decided((ISOLATED, "node")), blamed=BLAMED, policy=Settings(crash_restarts=0, max_restarts=1)), FAIL, ""),
+        (situation(Cause.NODE, blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, isolated_requeue__enabled=False)), FAIL, ""),
+        (situation(Cause.NODE, decided((ISOLATED, "node")), blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, max_restarts=1)), FAIL, ""),
         (situation(Cause.NODE, blamed={"n1": "down", "n2": "down"}), FAIL, ""),
         (situation(Cause.NODE, blamed=BLAMED, slurm=replace(SLURM, usable=None)), ISOLATED, "max_restarts"),
         # unconditional requeue
@@ -103,43 +106,43 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         (situation(past=decided(*CRASHES, (ISOLATED, "node"))), UNCONDITIONAL, "max_restarts"),
         (situation(past=decided(*CRASHES[:2], (ISOLATED, "device"), *CRASHES[:2])), UNCONDITIONAL, "max_restarts"),
         (situation(past=decided((UNCONDITIONAL, "lost"), (UNCONDITIONAL, "crash"), (UNCONDITIONAL, "lost"))), FAIL, ""),
-        (situation(past=decided(*CRASHES, *CRASHES), policy=Settings(crash_restarts=0, unconditional_in_a_row=7)), UNCONDITIONAL, "max_restarts"),
-        (situation(past=decided(*CRASHES, *CRASHES), policy=Settings(crash_restarts=0, unconditional_in_a_row=7, max_restarts=6)), FAIL, ""),
-        (situation(past=decided((ISOLATED, "node"), (UNCONDITIONAL, "crash")), policy=Settings(crash_restarts=0, max_restarts=2)), FAIL, ""),
-        (situation(policy=Settings(crash_restarts=0, unconditional_requeue=False)), FAIL, ""),
+        (situation(past=decided(*CRASHES, *CRASHES), policy=settings_with(in_place_restart__crash_restarts=0, unconditional_requeue__in_a_row=7)), UNCONDITIONAL, "max_restarts"),
+        (situation(past=decided(*CRASHES, *CRASHES), policy=settings_with(in_place_restart__crash_restarts=0, unconditional_requeue__in_a_row=7, max_restarts=6)), FAIL, ""),
+        (situation(past=decided((ISOLATED, "node"), (UNCONDITIONAL, "crash")), policy=settings_with(in_place_restart__crash_restarts=0, max_restarts=2)), FAIL, ""),
+        (situation(policy=settings_with(in_place_restart__crash_restarts=0, unconditional_requeue__enabled=False)), FAIL, ""),
         (situation(Cause.UNSTARTABLE), FAIL, ""),
         # a fault that the user caused is requeued by the automatic restart, in whatever row it stands
         (situation(Cause.DEVICE, [*seen(USERS, 0, 1, 2), *decided(*CRASHES)], faults=(USERS,)), UNCONDITIONAL, "max_restarts"),
-        (situation(Cause.DEVICE, seen(USERS, 0, 1, 2), faults=(USERS,), policy=Settings(crash_restarts=0, unconditional_requeue=False)),
+        (situation(Cause.DEVICE, seen(USERS, 0, 1, 2), faults=(USERS,), policy=settings_with(in_place_restart__crash_restarts=0, unconditional_requeue__enabled=False)),
          UNCONDITIONAL, "max_restarts"),
         (situation(Cause.DEVICE, seen(USERS, 0, 1, 2), faults=(USERS,),
-                   policy=Settings(crash_restarts=0, unconditional_requeue=False, isolated_requeue=False)), FAIL, ""),
+                   policy=settings_with(in_place_restart__crash_restarts=0, unconditional_requeue__enabled=False, isolated_requeue__enabled=False)), FAIL, ""),
         # requeues that Slurm would not take
         (situation(can=frozenset({"ask"})), FAIL, ""),
         (situation(slurm=None), FAIL, ""),
         (situation(slurm=SlurmAnswered(error="silent")), FAIL, ""),
         (situation(slurm=replace(SLURM, batch=False)), FAIL, ""),
         (situation(slurm=replace(SLURM, requeueable=False)), FAIL, ""),
-        (situation(slurm=replace(SLURM, requeueable=False), policy=Settings(crash_restarts=0, even_if_no_requeue=True)), UNCONDITIONAL,
+        (situation(slurm=replace(SLURM, requeueable=False), policy=settings_with(in_place_restart__crash_restarts=0, requeue__even_if_no_requeue=True)), UNCONDITIONAL,
          "max_restarts"),
         # crashes in place, as ft_launcher
-        (situation(policy=Settings(crash_restarts=1)), IN_PLACE, "crash_restarts"),
-        (situation(Cause.LOST, policy=Settings(crash_restarts=1)), UNCONDITIONAL, "max_restarts"),
-        (situation(Cause.UNSTARTABLE, policy=Settings(crash_restarts=1)), FAIL, ""),
-        (situation(policy=Settings(crash_restarts=1), not_in_place="a shim is gone"), UNCONDITIONAL, "max_restarts"),
-        (situation(policy=Settings(crash_restarts=1), series=Series(in_place=1)), UNCONDITIONAL,
+        (situation(policy=settings_with(in_place_restart__crash_restarts=1)), IN_PLACE, "crash_restarts"),
+        (situation(Cause.LOST, policy=settings_with(in_place_restart__crash_restarts=1)), UNCONDITIONAL, "max_restarts"),
+        (situation(Cause.UNSTARTABLE, policy=settings_with(in_place_restart__crash_restarts=1)), FAIL, ""),
+        (situation(policy=settings_with(in_place_restart__crash_restarts=1), not_in_place="a shim is gone"), UNCONDITIONAL, "max_restarts"),
+        (situation(policy=settings_with(in_place_restart__crash_restarts=1), series=Series(in_place=1)), UNCONDITIONAL,
          "max_restarts"),
         # a hang with a node to blame: without it, but only by rungs that the policy has
-        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(crash_restarts=0, hang_restart=True)), ISOLATED, "max_restarts"),
-        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(crash_restarts=0, hang_restart=True, ladder=(HANG, UNCONDITIONAL))), HANG, ""),
-        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(crash_restarts=0, hang_restart=True, node_replacement=True, node_replacements=1,
+        (situation(Cause.HANG, blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, hang_restart__enabled=True)), ISOLATED, "max_restarts"),
+        (situation(Cause.HANG, blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, hang_restart__enabled=True, ladder=(HANG, UNCONDITIONAL))), HANG, ""),
+        (situation(Cause.HANG, blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, hang_restart__enabled=True, node_replacement__enabled=True, node_replacement__budget=1,
                                                               ladder=(HANG, ISOLATED)),
                    can=frozenset({"ask", "requeue", "replace"}), slurm=None, others=OtherNodes(spares=1)), HANG, ""),
         # the policy's own order
-        (situation(policy=Settings(crash_restarts=0, ladder=())), FAIL, ""),
-        (situation(policy=Settings(crash_restarts=0, ladder=(ISOLATED,))), FAIL, ""),
-        (situation(policy=Settings(crash_restarts=0, ladder=(FAIL, UNCONDITIONAL))), FAIL, ""),
-        (situation(Cause.DEVICE, faults=(HEALS,), policy=Settings(crash_restarts=0, ladder=(UNCONDITIONAL, IN_PLACE))), UNCONDITIONAL,
+        (situation(policy=settings_with(in_place_restart__crash_restarts=0, ladder=())), FAIL, ""),
+        (situation(policy=settings_with(in_place_restart__crash_restarts=0, ladder=(ISOLATED,))), FAIL, ""),
+        (situation(policy=settings_with(in_place_restart__crash_restarts=0, ladder=(FAIL, UNCONDITIONAL))), FAIL, ""),
+        (situation(Cause.DEVICE, faults=(HEALS,), policy=settings_with(in_place_restart__crash_restarts=0, ladder=(UNCONDITIONAL, IN_PLACE))), UNCONDITIONAL,
          "max_restarts"),
     ],
 )  # fmt: skip
@@ -165,7 +168,7 @@ def whys(answer: Choice) -> dict[str, str]:
         (situation(slurm=replace(SLURM, requeueable=False)), UNCONDITIONAL, ("sbatch --requeue",)),
         (situation(slurm=SlurmAnswered(error="no answer within 60 s")), UNCONDITIONAL, ("no answer within 60 s",)),
         (situation(Cause.NODE, blamed={"n1": "down", "n2": "down"}), ISOLATED, ("2 nodes", "only 1", "n1", "n2")),
-        (situation(policy=Settings(crash_restarts=0, unconditional_requeue=False)), UNCONDITIONAL, ("switched off",)),
+        (situation(policy=settings_with(in_place_restart__crash_restarts=0, unconditional_requeue__enabled=False)), UNCONDITIONAL, ("switched off",)),
     ],
 )  # fmt: skip
 def test_a_rung_that_is_passed_says_why(told: Situation, rung: str, words: tuple[str, ...]) -> None:
@@ -176,7 +179,7 @@ def test_a_rung_that_is_passed_says_why(told: Situation, rung: str, words: tuple
 def test_nodes_kept_out_before_count_among_those_that_are_missing() -> None:
     past = [rec.Decided(NOW - HOUR_S, "d0", 1, ISOLATED, "node", "because", isolate={"n3": "down"}, cost="max_restarts")]
     assert choose(situation(Cause.NODE, past, blamed=BLAMED)).rung == FAIL
-    expired = Settings(isolation_expires_s=HOUR_S / 2)
+    expired = settings_with(isolation__expires_s=HOUR_S / 2)
     assert choose(situation(Cause.NODE, past, expired, blamed=BLAMED)).rung == ISOLATED
 
 
@@ -188,9 +191,9 @@ def test_every_rung_can_be_explained_to_people() -> None:
 @given(
     cause=st.sampled_from([cause for cause in Cause if cause is not Cause.WARNING]),
     policy=st.builds(
-        Settings, ladder=st.lists(st.sampled_from(RUNG_NAMES), unique=True).map(tuple), max_restarts=st.integers(1, 3),
-        in_place=st.booleans(), isolated_requeue=st.booleans(), unconditional_requeue=st.booleans(),
-        node_replacement=st.booleans(), node_replacements=st.integers(0, 2), crash_restarts=st.integers(0, 1),
+        settings_with, ladder=st.lists(st.sampled_from(RUNG_NAMES), unique=True).map(tuple), max_restarts=st.integers(1, 3),
+        in_place_restart__enabled=st.booleans(), isolated_requeue__enabled=st.booleans(), unconditional_requeue__enabled=st.booleans(),
+        node_replacement__enabled=st.booleans(), node_replacement__budget=st.integers(0, 2), in_place_restart__crash_restarts=st.integers(0, 1),
     ),
     faults=st.sampled_from([(), (HEALS,), (USERS,), (BROKEN,)]),
     blamed=st.sampled_from([{}, BLAMED]),
@@ -221,8 +224,8 @@ def test_any_choice_is_on_the_ladder_paid_and_explained(
     if answer.cost:
         limit = {
             "max_restarts": policy.max_restarts,
-            "node_replacements": policy.node_replacements,
-            "crash_restarts": policy.crash_restarts,
+            "node_replacements": policy.node_replacement.budget,
+            "crash_restarts": policy.in_place_restart.crash_restarts,
         }
         assert history.budgets.spent.get(answer.cost, 0) < limit[answer.cost]
     above = (*policy.ladder, FAIL)[: (*policy.ladder, FAIL).index(answer.rung)]

@@ -173,7 +173,7 @@ def test_a_connection_made_anew_begins_anew() -> None:
 
 # --- the two sides of a cut
 
-LEASE_S, TICK_S, ALL_S = Settings().lease_s, 0.5, 600.0
+LEASE_S, TICK_S, ALL_S = Settings().lease.time_s, 0.5, 600.0
 moments = st.floats(30.0, 200.0)
 
 
@@ -188,7 +188,7 @@ def test_no_rank_beside_a_cut_off_controller_lives_when_a_successor_may_act(
     phases: tuple[float, float], to_us: float, from_us: float, stopped: float, stopped_s: float
 ) -> None:
     """Whichever way is cut first, and however the controller stands still before or after."""
-    quorum = LeaseQuorum(Settings().silence_s)
+    quorum = LeaseQuorum(Settings().nodes.silence_s)
     waiting: dict[str, list[tuple[int, float, int]]] = {"n1": [], "n2": []}  # beats that wait for the controller
     said, has = {"n1": 0, "n2": 0}, {"n1": 0, "n2": 0}
     renewed, answered = {"n1": 0.0, "n2": 0.0}, {"n1": 0.0, "n2": 0.0}
@@ -216,7 +216,7 @@ def test_no_rank_beside_a_cut_off_controller_lives_when_a_successor_may_act(
                     if not cut_off and now < renewed[node] + LEASE_S:
                         renewed[node] = asked_at
             beats.clear()
-    assert renewed["n1"] + LEASE_S <= answered["n2"] + longest_s(Settings()) - Settings().lease_margin_s + 2 * TICK_S
+    assert renewed["n1"] + LEASE_S <= answered["n2"] + longest_s(Settings()) - Settings().lease.margin_s + 2 * TICK_S
 
 
 class Plain:

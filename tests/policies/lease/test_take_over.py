@@ -38,6 +38,7 @@ from ftslurm.policies.lease.take_over import (
     situation,
     succeed,
 )
+from tests.settings import settings_with
 
 ST = Settings()
 LONGEST_S = longest_s(ST)
@@ -63,7 +64,7 @@ def decided(rung: str = "isolated-requeue") -> rec.Decided:
 
 def test_no_lease_can_last_when_the_first_acts() -> None:
     """In touch for a silence longer than a node knows, it renews for another, and what it renewed lasts a lease."""
-    assert ST.lease_s + 2 * ST.silence_s < LONGEST_S
+    assert ST.lease.time_s + 2 * ST.nodes.silence_s < LONGEST_S
 
 
 @pytest.mark.parametrize(
@@ -75,8 +76,8 @@ def test_no_lease_can_last_when_the_first_acts() -> None:
         (replace(DEAD, batch_node=True, silent_s=1.0), Leave, "lives"),
         (replace(DEAD, batch_node=None), Wait, "second proof"),
         (replace(DEAD, batch_node=None, silent_s=give_up_s(ST)), Leave, "too long"),
-        (replace(DEAD, batch_node=None, silent_s=ST.slurm_patience_s - 1.0), Wait, "second proof"),
-        (replace(DEAD, job=JobNow.UNKNOWN, silent_s=ST.slurm_patience_s - 1.0), Wait, "Slurm"),
+        (replace(DEAD, batch_node=None, silent_s=ST.slurm.patience_s - 1.0), Wait, "second proof"),
+        (replace(DEAD, job=JobNow.UNKNOWN, silent_s=ST.slurm.patience_s - 1.0), Wait, "Slurm"),
         (replace(DEAD, silent_s=10 * give_up_s(ST)), TakeOver, "nobody else"),  # slurmctld is back at last
         (replace(DEAD, silent_s=10 * give_up_s(ST), ledger=LedgerNow.OPEN), FinishRequeue, "open"),
         (replace(DEAD, job=JobNow.OVER), Leave, "anew"),
@@ -110,11 +111,11 @@ def test_a_node_that_lives_and_has_lost_its_agent_holds_the_others_up_but_not_fo
 def test_no_two_turns_come_together_and_the_last_one_comes_in_time() -> None:
     turns = [due_s(place, ST) for place in range(STANDBYS)]
     assert all(later - earlier >= TURN_S for earlier, later in pairwise(turns))
-    assert turns[-1] + OVERTAKE_S < give_up_s(replace(ST, slurm_patience_s=0.0))
+    assert turns[-1] + OVERTAKE_S < give_up_s(settings_with(ST, slurm__patience_s=0.0))
 
 
 def test_leases_of_any_length_leave_time_to_act() -> None:
-    st = replace(ST, lease_s=7200.0)
+    st = settings_with(ST, lease__time_s=7200.0)
     assert isinstance(succeed(replace(DEAD, silent_s=longest_s(st)), st), TakeOver)
     assert isinstance(succeed(replace(DEAD, silent_s=longest_s(st), batch_node=None), st), Wait)
 
@@ -200,7 +201,7 @@ def test_an_agent_on_a_node_that_was_left_is_none_of_the_job_s_any_more(records:
 def taken_over(
     records: Iterable[rec.Record] = (), slurm: SlurmAnswered = RUNS, **settings: object
 ) -> tuple[rec.Decided, tuple[rec.Record, ...]]:
-    plan = replace(WILL, settings=replace(ST, **settings))  # type: ignore[arg-type]
+    plan = replace(WILL, settings=settings_with(ST, **settings))  # type: ignore[arg-type]
     records = [run("r1"), begun(), *records]
     s = situation(plan, "its slurmd does not answer", fold(records), slurm, 1000.0)
     found, decision = records_of(plan, "n2", s, choose(s), records)
@@ -236,7 +237,7 @@ def test_an_end_that_was_written_is_not_written_twice() -> None:
     ("settings", "slurm", "why"),
     [
         ({"max_restarts": 1}, RUNS, "max_restarts"),
-        ({"isolated_requeue": False}, RUNS, "switched off"),
+        ({"isolated_requeue__enabled": False}, RUNS, "switched off"),
         ({}, replace(RUNS, requeueable=False), "may not be requeued"),
         ({}, replace(RUNS, usable=frozenset({"n1", "n2", "n3", "n4"})), "only 3 remain"),
         # Slurm has cut the dead node out, and would requeue the job as large as it was
@@ -251,7 +252,9 @@ def test_where_the_ladder_says_no_the_job_ends_with_the_reason(settings: dict, s
 
 def test_it_ends_only_what_slurm_has_left_alone() -> None:
     """Without --no-kill Slurm requeues the job itself, once it has noticed; that is better than to end it."""
-    s = situation(replace(WILL, settings=replace(ST, isolated_requeue=False)), "dead", fold([run("r1")]), RUNS, 1000.0)
+    s = situation(
+        replace(WILL, settings=settings_with(ST, isolated_requeue__enabled=False)), "dead", fold([run("r1")]), RUNS, 1000.0
+    )
     assert allowed(choose(s), noticed=False) and not allowed(choose(s), noticed=True)
     s = situation(WILL, "dead", fold([run("r1")]), RUNS, 1000.0)
     assert not allowed(choose(s), noticed=False)

@@ -14,10 +14,10 @@ from ftslurm.model.folds.node_memory import (
     suspect_nodes,
     to_remember,
 )
-from ftslurm.model.settings.tree import Settings
+from tests.settings import settings_with
 
 LEFT = NodeLeft(100.0, "c", "n1", "7", "Xid 79")
-TWO = replace(Settings(), memory_s=1000.0, memory_jobs=2)
+TWO = settings_with(isolation__memory_s=1000.0, isolation__memory_jobs=2)
 
 
 def test_a_node_that_enough_other_jobs_have_left_is_suspect_until_that_is_forgotten() -> None:

@@ -280,7 +280,10 @@ def test_figures_are_those_of_the_code() -> None:
     assert requeue_rules.SLURMS_OWN_S == SLURMS_OWN_S
     assert (LIMITS_S["prolog"], LIMITS_S["epilog"]) == (cluster_rules.PROLOG_S, cluster_rules.EPILOG_S)
     assert {KEYS[name]: name for name in cluster_rules.FILES.values()} == {key: name for key, name in cluster_rules.FILES.items()}
-    assert settings_in_force(Request(), {}, site=Path("/nowhere")).settings.replacement_wait_s == cluster_rules.REPLACEMENT_WAIT_S
+    assert (
+        settings_in_force(Request(), {}, site=Path("/nowhere")).settings.nodes.replacement_wait_s
+        == cluster_rules.REPLACEMENT_WAIT_S
+    )
 
 
 def test_reads_the_partitions_of_a_real_slurm() -> None:

@@ -24,6 +24,7 @@ from ftslurm.wrapper.node_check import Question, answer_text
 from ftslurm.wrapper.requeue.fit import plain_env
 from ftslurm.wrapper.requeue.lenders import LOOKS_AT_BOOT, Lenders
 from tests.fakes.slurm import FakeSlurm
+from tests.settings import settings_with
 
 ENV = {
     "PATH": "/bin", "HOME": "/home/u", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JOB_ID": "1", "SLURM_JOB_ACCOUNT": "physics",
@@ -243,7 +244,7 @@ def test_no_secret_goes_to_slurm_with_a_donor() -> None:
 
 
 def test_the_users_further_options_stand_last_and_win() -> None:
-    world = World(settings=Settings(donor_options=("--partition=debug", "--time=9")))
+    world = World(settings=settings_with(nodes__donor_options=("--partition=debug", "--time=9")))
     world.lenders.borrow(1, [], 60.0)
     assert world.ran[0][0][-2:] == ("--partition=debug", "--time=9")
 
@@ -414,7 +415,7 @@ def test_a_donor_that_slurm_has_forgotten_is_asked_for_no_more() -> None:
 
 @pytest.mark.parametrize("option", ["--job-name=mine", "-J mine"])
 def test_of_a_donor_that_the_user_has_named_nobody_knows_later_whose_it_is(option: str) -> None:
-    world = World(settings=Settings(donor_options=(option,)))
+    world = World(settings=settings_with(nodes__donor_options=(option,)))
     world.lenders.borrow(1, [], 60.0)
     world.slurm.away = True
     assert world.lenders.end_loans([2]) == LoansEnded((2,))
@@ -487,7 +488,7 @@ def test_a_slurmctld_that_has_just_come_up_is_asked_for_the_step_once_more() -> 
 
 
 def test_a_check_on_a_lent_node_is_a_step_of_its_lender() -> None:
-    world = World(settings=Settings(health_command=("fit", "a b")))
+    world = World(settings=settings_with(nodes__health_command=("fit", "a b")))
     world.answers["srun"] = lambda argv: said(argv, 0, answer_text(True, "", {}))
     world.lenders.check("n3", 77, 30.0)
     argv, limit_s, how = world.ran[0]

@@ -8,7 +8,8 @@ import socket
 import pytest
 
 from ftslurm.errors import LaunchFailed, PolicyError
-from ftslurm.model.settings.tree import Layer, resolve
+from ftslurm.model.settings.kinds import Layer
+from ftslurm.model.settings.tree import resolve
 from ftslurm.wrapper.controller.wiring.on_slurm import srun_ports
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node
@@ -81,4 +82,4 @@ def test_what_is_no_range_is_refused(raw: str) -> None:
 
 
 def test_a_range_is_read() -> None:
-    assert resolve([Layer({"nodes.ports": "60000-60100"}, {"nodes.ports": "here"})]).settings.ports == (60000, 60100)
+    assert resolve([Layer({"nodes.ports": "60000-60100"}, {"nodes.ports": "here"})]).settings.nodes.ports == (60000, 60100)

@@ -42,8 +42,8 @@ class Hangs:
             return []
         if Timer.USE in self.run.timers:
             return []
-        self.run.timers.set(Timer.USE, now.mono + self.run.settings.hang_sample_s + MARGIN_S)
-        return [SampleUse(self.run.settings.hang_sample_s)]
+        self.run.timers.set(Timer.USE, now.mono + self.run.settings.hang.sample_time_s + MARGIN_S)
+        return [SampleUse(self.run.settings.hang.sample_time_s)]
 
     def on_use_sampled(self, event: ev.UseSampled, now: Now) -> Answer:
         if (
@@ -62,7 +62,7 @@ class Hangs:
 
     def on_rank_silent(self, event: ev.RankSilent, now: Now) -> Answer:
         over = self.end_hang(f"rank {event.rank} prints again", now, "silence") if event.silent_s <= 0 else []
-        if self._hold(now) or self.run.hangs.hung or not self.run.settings.hang_silence:
+        if self._hold(now) or self.run.hangs.hung or not self.run.settings.hang.log_silence:
             return over
         running = self.run.attempt.ranks - self.run.attempt.exits.keys()
         if not self.run.hangs.watch.silent(event, running):
@@ -145,7 +145,7 @@ class Hangs:
     def _note_lack_of_probe(self, event: ev.ProgramSaid, current: bool, now: Now) -> list[Decision]:
         """An agent reports that nobody can see the progress of its ranks' collectives. One rank stands for all."""
         known = any(what == "probe" for _, what, _ in self.run.attempt.program.said)
-        if not current or known or not self.run.settings.inject:
+        if not current or known or not self.run.settings.sdk.inject:
             return []
         self.run.attempt.program.said.append((event.rank, event.what, event.words))
         why = " ".join(event.words)
@@ -158,7 +158,7 @@ class Hangs:
         """Does the job want a restart for this hang? Whoever sets a limit (by option or in the program) wants it, unless
         hang-restart is off.
         """
-        if self.run.settings.hang_restart or not self.run.settings.hang_restart_asked:
+        if self.run.settings.hang_restart.enabled or not self.run.settings.hang_restart.by_program:
             return []
         self.run.restart_on_hangs()
         return [Say(f"the program has set limits of its own ({what}): ftrun now restarts the job when it hangs")]
@@ -240,19 +240,19 @@ class Hangs:
         self.run.hangs.hangs(trouble)
         if not self.run.watched_nodes():
             return [seen, trouble]
-        self.run.timers.set(Timer.EVIDENCE, now.mono + self.run.settings.hang_evidence_s)
-        return [seen, TakeEvidence(self.run.settings.hang_evidence_s)]
+        self.run.timers.set(Timer.EVIDENCE, now.mono + self.run.settings.hang.evidence_time_s)
+        return [seen, TakeEvidence(self.run.settings.hang.evidence_time_s)]
 
     def _advise_on_hang(self, now: Now) -> list[Decision]:
         """The card of a hang that is left alone, once the ranks' output and activity are known; they show common reasons."""
         if Capability.ADVISE not in self.run.facts.can or self.run.attempt.hang.advised or Timer.HINTS in self.run.timers:
             return [ShowCard()]
-        self.run.timers.set(Timer.HINTS, now.mono + self.run.settings.hang_evidence_s)
+        self.run.timers.set(Timer.HINTS, now.mono + self.run.settings.hang.evidence_time_s)
         self.run.attempt.hang.words.clear()
         taken = self.run.attempt.hang.evidence.keys() >= set(self.run.watched_nodes()) and bool(self.run.attempt.hang.views)
         return [
             AskWords(),
-            *([] if taken else [TakeEvidence(self.run.settings.hang_evidence_s)]),
+            *([] if taken else [TakeEvidence(self.run.settings.hang.evidence_time_s)]),
             *self.ask_hints_when_known(now),
         ]
 
@@ -291,7 +291,7 @@ class Hangs:
 
     def answers(self, found: Finding | None, now: Now, doubt: str) -> bool:
         """Does the ladder have an answer? Without hang restarts, only a restart without the nodes to blame is one."""
-        wanted = self.run.settings.hang_restart
+        wanted = self.run.settings.hang_restart.enabled
         return (not doubt and _has_progressed(self.run) if wanted is None else wanted) or self.can_leave(found, now)
 
     def can_leave(self, found: Finding | None, now: Now) -> bool:
@@ -310,7 +310,7 @@ class Hangs:
         if found is None or found.level is not Level.ERROR or not found.blamed:
             return {}, None
         ranks = dict.fromkeys(found.ranks, found.nodes[0]) if len(found.nodes) == 1 else {}
-        cleared = contrast(HANG, ranks, self.run.history, now.unix - self.run.settings.same_code_window_s)
+        cleared = contrast(HANG, ranks, self.run.history, now.unix - self.run.settings.in_place_restart.same_code_window_s)
         return ({}, cleared) if cleared is not None else ({node: str(found) for node in found.blamed}, None)
 
     def begin_trouble(self, trouble: Trouble, now: Now, found: Finding | None = None) -> Answer:
@@ -336,7 +336,7 @@ def _has_progressed(run: Run) -> bool:
 
 
 def _why_left(run: Run, doubt: str) -> str:
-    if run.settings.hang_restart is False:
+    if run.settings.hang_restart.enabled is False:
         return "hang-restart is switched off"
     return doubt or "the job has made no progress yet that a restart could bring back"
 

@@ -23,7 +23,7 @@ def intervals(settings: Settings, stages: Collection[float]) -> SetIntervals:
         return 0.0 if off else max(stages, default=usual_s)
 
     return SetIntervals(
-        limit(settings.hang_interval_s, settings.hang_silence), limit(settings.hang_detect_s, settings.hang_detection)
+        limit(settings.hang.interval_s, settings.hang.log_silence), limit(settings.hang.detect_time_s, settings.hang.detection)
     )
 
 
@@ -37,14 +37,14 @@ class HangSigns:
         self.hung: Trouble | None = None
         self.calculated: dict[str, Any] = {}
         self.first_end: float | None = None  # monotonic seconds, when the first rank ended
-        self._exit_s: float | None = settings.hang_exit_s  # from then to the end of the last rank; None: no limit
+        self._exit_s: float | None = settings.hang.exit_interval_s  # from then to the end of the last rank; None: no limit
         self._heard: dict[tuple[int, int], int] = {}  # (rank, start) -> number of the last note of its program that was handled
 
     def begin_attempt(self, settings: Settings, number: int) -> None:
         self.watch, self.hung = HangWatch(), None
         self.still = stall_watch(settings, number)
         self.slow = SlowWatch()
-        self._exit_s, self.first_end = settings.hang_exit_s, None
+        self._exit_s, self.first_end = settings.hang.exit_interval_s, None
 
     def watch_anew(self) -> HangWatch:
         """Start all watches anew. Gives what was seen."""

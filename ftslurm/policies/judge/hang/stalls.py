@@ -51,8 +51,8 @@ class Stalls:
             return []
         self.run.hangs.still.ask()
         self.run.attempt.hang.look_again()
-        self.run.timers.set(Timer.EVIDENCE, now.mono + self.run.settings.hang_evidence_s)
-        return [TakeEvidence(self.run.settings.hang_evidence_s)]
+        self.run.timers.set(Timer.EVIDENCE, now.mono + self.run.settings.hang.evidence_time_s)
+        return [TakeEvidence(self.run.settings.hang.evidence_time_s)]
 
     def _not_now(self, now: Now) -> bool:
         """Is there a reason other than a hang for ranks that make no progress?"""
@@ -104,7 +104,7 @@ class Stalls:
         return bool(convicted and may_ask and not self.run.heard_lately(now))
 
     def _said_of(self, finding: Finding, what: str = "") -> list[Decision]:
-        if not levels_from(self.run.settings.hang_c4d_level)[finding.level]:
+        if not levels_from(self.run.settings.hang.c4d_level)[finding.level]:
             return []
         if finding.kind is Kind.UNKNOWN and not finding.ranks:  # nobody can act on it; the history keeps it
             return []
@@ -131,14 +131,14 @@ class Stalls:
         without it.
         """
         if self.run.hangs.hung is None:
-            self.run.timers.set(Timer.EXAMINE, now.mono + self.run.settings.hang_c4d_timeout_s)
+            self.run.timers.set(Timer.EXAMINE, now.mono + self.run.settings.hang.c4d_timeout_s)
             return []
         return [self.run.hangs.hung]
 
     # --- ranks slower than the others
 
     def compare_ranks(self, now: Now) -> list[Decision]:
-        self.run.timers.set(Timer.COMPARE, now.mono + self.run.settings.hang_compare_s)
+        self.run.timers.set(Timer.COMPARE, now.mono + self.run.settings.hang.compare_s)
         self.run.hangs.slow.ask()
         return [CompareRanks()] if not (self.run.under_signal(now) or self.run.hangs.hung or self.run.attempt.exits) else []
 

@@ -43,7 +43,7 @@ class Launching:
         self.run.launch.begin_run(now.mono, f.earlier.beside)
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
-            f.name, f.launcher, me.version, me.host, me.pid, budgets(st), f.number, st.cleanup_grace_s,
+            f.name, f.launcher, me.version, me.host, me.pid, budgets(st), f.number, st.requeue.cleanup_grace_s,
             f.batch_node, me.pid_space, len({*f.nodes, *f.granted}), me.started, f.submit_time, f.output.log, f.output.labels,
             told(st),
         )  # fmt: skip
@@ -118,7 +118,9 @@ class Launching:
         """Probe the nodes that have not called; a live node may take its time. Agents start meanwhile: only they would notice
         that the batch node has died.
         """
-        self.run.timers.set(Timer.SLOW_LAUNCH, now.mono + self.run.launch.look_less(self.run.settings.silence_s, LONGEST_LOOK_S))
+        self.run.timers.set(
+            Timer.SLOW_LAUNCH, now.mono + self.run.launch.look_less(self.run.settings.nodes.silence_s, LONGEST_LOOK_S)
+        )
         came = {task.node for task in self.run.tasks.values()}
         probed = self.run.probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
         nobody_came = Capability.STEPS in self.run.facts.can and not self.run.tasks
@@ -186,8 +188,8 @@ class Launching:
 
     def _await_stragglers(self, now: Now) -> list[Decision]:
         self.run.launch.look_at_stragglers(())
-        if self.run.settings.straggler_wait_s and Capability.ASK in self.run.facts.can:
-            self.run.timers.set(Timer.STRAGGLERS, now.mono + self.run.settings.straggler_wait_s)
+        if self.run.settings.nodes.straggler_wait_s and Capability.ASK in self.run.facts.can:
+            self.run.timers.set(Timer.STRAGGLERS, now.mono + self.run.settings.nodes.straggler_wait_s)
         return []
 
     def on_stragglers_overdue(self, now: Now) -> Answer:
@@ -197,10 +199,13 @@ class Launching:
         stragglers = self.run.launch.stragglers
         if not stragglers:
             return self.give_up_stragglers(now)
-        self.run.timers.set(Timer.STRAGGLERS_KNOWN, now.mono + self.run.settings.check_s + MARGIN_S + AGENT_COMES_S)
+        self.run.timers.set(Timer.STRAGGLERS_KNOWN, now.mono + self.run.settings.nodes.check_timeout_s + MARGIN_S + AGENT_COMES_S)
         lent = self.run.places.lent
         said = Say(f"no task of the step has come up on {fold_nodes(stragglers)}; checking it")
-        return [said, *(CheckNode(node, lent.get(node, 0), self.run.settings.check_s) for node in sorted(stragglers))]
+        return [
+            said,
+            *(CheckNode(node, lent.get(node, 0), self.run.settings.nodes.check_timeout_s) for node in sorted(stragglers)),
+        ]
 
     def on_node_checked(self, event: ev.NodeChecked, now: Now) -> Answer:
         """The check of such a node: a node that cannot run our check cannot run a rank either, so it counts as bad."""
@@ -233,7 +238,7 @@ class Launching:
         came = {task.node for task in self.run.tasks.values()}
         missing = [node for node in self._planned() if node not in came]
         where = f" on {fold_nodes(missing)}" if missing else ""
-        what = f"no task of the step came up{where} within {self.run.settings.straggler_wait_s:g} s of the others"
+        what = f"no task of the step came up{where} within {self.run.settings.nodes.straggler_wait_s:g} s of the others"
         against = {node: f"no task came up there, and {why}" for node, why in self.run.launch.unfit.items() if node in missing}
         against |= {node: self._ended_early(node) for node in missing if node in self.run.launch.ended}
         return self._give_up_nodes(what, against, now)
@@ -312,7 +317,7 @@ class Launching:
         if not ends or Timer.LAUNCH in self.run.timers:
             return []
         self.run.signal.take(event.number, now.mono)
-        self.run.timers.set(Timer.LAUNCH, now.mono + self.run.settings.warning_grace_s)
+        self.run.timers.set(Timer.LAUNCH, now.mono + self.run.settings.warning.grace_s)
         return [self.run.ask_slurm(now)] if Capability.ASK in self.run.facts.can else []
 
     def on_launch_overdue(self, now: Now) -> list[Decision]:
@@ -330,7 +335,7 @@ def budgets(settings: Settings) -> dict[str, int]:
     limits = {
         Budget.MAX_RESTARTS: settings.max_restarts,
         Budget.CRASH_RESTARTS: most_crash_restarts(settings),
-        Budget.NODE_REPLACEMENTS: settings.node_replacements,
+        Budget.NODE_REPLACEMENTS: settings.node_replacement.budget,
     }
     together = {Budget.JOB_RESTARTS: settings.max_job_restarts} if settings.max_job_restarts >= 0 else {}
     return {budget.value: limit for budget, limit in (together | limits).items()}

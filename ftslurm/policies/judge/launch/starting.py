@@ -41,7 +41,7 @@ class Starting:
         self.run.enter(Phase.LAUNCHING)
         self.run.forget_tasks()
         self.run.alone.stop()
-        self.run.launch.begin(now, self.run.settings.silence_s)
+        self.run.launch.begin(now, self.run.settings.nodes.silence_s)
         self.run.told.forget()
         self.run.timers.only(
             {Timer.SLOW_LAUNCH: now.mono + self.run.launch.look_in_s} if Capability.PROBE in self.run.facts.can else {}
@@ -71,9 +71,9 @@ class Starting:
         if (limit_in_s := look_at_limit_in_s(self.run.settings, f, now)) is not None:
             self.run.timers.set(Timer.LIMIT, now.mono + limit_in_s)
         if self.run.idle_nodes():
-            self.run.timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.run.settings.silence_s)
-        if self.run.watches_stalls and len(self.run.tasks) > 1 and self.run.settings.hang_compare_s:
-            self.run.timers.set(Timer.COMPARE, now.mono + self.run.settings.hang_compare_s)
+            self.run.timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.run.settings.nodes.silence_s)
+        if self.run.watches_stalls and len(self.run.tasks) > 1 and self.run.settings.hang.compare_s:
+            self.run.timers.set(Timer.COMPARE, now.mono + self.run.settings.hang.compare_s)
         if Capability.ASK in f.can and not self.run.history.attempts and self.run.settings.tips:
             self.run.timers.set(Timer.COMMANDS, now.mono + UNDER_WAY_S)
         launched = self.run.launch.start_ranks()
@@ -99,10 +99,10 @@ class Starting:
         f, s = self.run.facts, self.run.settings
         if f.why_not.requeue:
             yield f"job {f.job} cannot be requeued: {f.why_not.requeue}; what a restart in place does not cure ends it"
-        borrows = "" if s.spares else f.why_not.donor if s.donor else "no spare node is held, and nodes.donor is off"
+        borrows = "" if s.nodes.spares else f.why_not.donor if s.nodes.donor else "no spare node is held, and nodes.donor is off"
         for rung, on, why in (
-            (Rung.NODE_REPLACEMENT, s.node_replacement, f.why_not.swap or borrows),
-            (Rung.SHRINK, s.shrink and bool(s.min_nodes), f.why_not.swap),
+            (Rung.NODE_REPLACEMENT, s.node_replacement.enabled, f.why_not.swap or borrows),
+            (Rung.SHRINK, s.shrink.enabled and bool(s.nodes.min), f.why_not.swap),
         ):
             if on and why:
                 yield f"job {f.job} cannot use {rung.value}: {why}"
@@ -201,7 +201,7 @@ class Starting:
             placed = placed_env(self.run.tasks, self.run.places.layout, self.run.facts.env.slurm, self.run.facts.number, step)
             own = {rank: own[rank] | placed[rank] for rank in own}
         st, users = self.run.settings, self.run.facts.env.user
-        if "nvrx" in st.provide:
+        if "nvrx" in st.sdk.provide:
             nvrx = nvrx_env(self.run.tasks, users)
             own = {rank: own[rank] | nvrx[rank] for rank in own}
         torch = st.rendezvous == "torch"

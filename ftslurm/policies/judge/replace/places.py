@@ -106,14 +106,14 @@ class FirstChoice:
         f = self.facts
         kept_out = self._not_to_use()
         all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
-        if not f.width or (all_there and not self.settings.spares):
+        if not f.width or (all_there and not self.settings.nodes.spares):
             return FirstPlaces(layout)
         well = [node for node in f.nodes if node not in kept_out]
         if len(well) >= f.width:
             return self._of_well(well)
         lost = [*f.missing, *sorted(kept_out - {*f.nodes, *f.missing})]  # the job no longer has them
         bad = [*(node for node in f.nodes if node in kept_out), *lost]
-        may_fill = Capability.REPLACE in f.can and self.settings.node_replacement
+        may_fill = Capability.REPLACE in f.can and self.settings.node_replacement.enabled
         if not may_fill or len(well) + len(bad) < f.width:
             fewer = self.fewer()
             return FirstPlaces(fewer, too_few=fewer is None and bool(f.missing) and len(f.nodes) < f.width)
@@ -123,7 +123,7 @@ class FirstChoice:
         """The healthy nodes, if the job accepts so few."""
         well = tuple(node for node in self.facts.nodes if node not in set(self.kept_out))
         st = self.settings
-        if Capability.REPLACE not in self.facts.can or not st.shrink or not 0 < st.min_nodes <= len(well):
+        if Capability.REPLACE not in self.facts.can or not st.shrink.enabled or not 0 < st.nodes.min <= len(well):
             return None
         return Layout(self.before, chosen=True) if sorted(self.before) == sorted(well) else Layout(well)  # its slots stay
 

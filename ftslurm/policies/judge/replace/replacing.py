@@ -69,7 +69,7 @@ class Replacing:
 
     def begin_search(self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None) -> Answer:
         """Begin a search. found: slot -> node that fills it already."""
-        until = now.mono + self.run.settings.replacement_wait_s
+        until = now.mono + self.run.settings.nodes.replacement_wait_s
         dead = self.run.decided.dead if decision and self.run.decided is not None else ()
         gone = frozenset({*self.run.attempt.nodes.gone, *dead} & set(out.values()))
         search = ReplacementSearch(decision, out, until, gone, found or {}, self.run.settings, self.run.free, self.run.loans)
@@ -153,7 +153,7 @@ class Replacing:
             return self._give_up_search(search, now)
         if search.done:
             return self._fill(search, now)
-        self.run.timers.only({Timer.NODE: max(search.until, now.mono) + self.run.settings.check_s + MARGIN_S})
+        self.run.timers.only({Timer.NODE: max(search.until, now.mono) + self.run.settings.nodes.check_timeout_s + MARGIN_S})
         return self._still_wait_for_donors(search, now)
 
     def _fill(self, search: ReplacementSearch, now: Now) -> list[Decision]:

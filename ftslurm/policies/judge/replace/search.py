@@ -163,7 +163,7 @@ class ReplacementSearch:
             spare = self._next_of(around.spares)
             if spare is not None:
                 self._checking[spare] = slot
-                asked += self._spares.look_at(spare, self._settings.check_s, around.now.mono)
+                asked += self._spares.look_at(spare, self._settings.nodes.check_timeout_s, around.now.mono)
             elif reason := self._no_loan(around):
                 self.failed = reason
                 return asked
@@ -206,7 +206,7 @@ class ReplacementSearch:
         self.lent[event.node] = event.job
         self._checking[event.node] = event.slot
         lent = Remember(rec.NodeLent(now.unix, run, event.node, event.job), vital=True)
-        return [lent, CheckNode(event.node, event.job, self._settings.check_s)]
+        return [lent, CheckNode(event.node, event.job, self._settings.nodes.check_timeout_s)]
 
     def submitted(self, event: ev.DonorSubmitted) -> None:
         self._donors[event.slot] = event
@@ -222,7 +222,7 @@ class ReplacementSearch:
 
     def overdue(self) -> None:
         if not self.failed:
-            self.failed, self.unsure = f"no node was ready within {self._settings.replacement_wait_s:g} s", True
+            self.failed, self.unsure = f"no node was ready within {self._settings.nodes.replacement_wait_s:g} s", True
 
     def drop(self) -> list[Decision]:
         """End the search; nobody uses what it has found."""
@@ -249,11 +249,15 @@ class ReplacementSearch:
         return next((node for node in spares if node not in taken), None)
 
     def _no_loan(self, around: Around) -> str:
-        if not self._settings.donor:
+        if not self._settings.nodes.donor:
             return "no spare node is left (nodes.donor is off)"
         if around.no_donor:
             return f"no spare node is left, and none can be borrowed: {around.no_donor}"
-        return "" if self.until > around.now.mono else f"no node became available within {self._settings.replacement_wait_s:g} s"
+        return (
+            ""
+            if self.until > around.now.mono
+            else f"no node became available within {self._settings.nodes.replacement_wait_s:g} s"
+        )
 
 
 def _with_as_many_devices(event: ev.NodeChecked, least: Mapping[str, int]) -> ev.NodeChecked:

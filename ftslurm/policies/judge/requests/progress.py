@@ -17,14 +17,14 @@ def read_at_begin(settings: Settings, history: History, facts: RunFacts) -> list
     knows it.
     """
     requeued = any(key == facts.step_key and schedule < facts.schedule for schedule, key in history.slots.starts)
-    wanted = settings.progress_file and settings.progress_attempts and not requeued
-    return [ReadIteration(0, settings.progress_file)] if wanted else []
+    wanted = settings.progress.file and settings.progress.attempts and not requeued
+    return [ReadIteration(0, settings.progress.file)] if wanted else []
 
 
 def read_at_end(settings: Settings, attempt: int) -> list[Decision]:
     """Read the file after an attempt: ranks may have written a checkpoint while they were stopped."""
-    wanted = settings.progress_file and settings.progress_attempts and attempt
-    return [ReadIteration(attempt, settings.progress_file)] if wanted else []
+    wanted = settings.progress.file and settings.progress.attempts and attempt
+    return [ReadIteration(attempt, settings.progress.file)] if wanted else []
 
 
 def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, now: Now) -> IterationSeen | None:
@@ -36,7 +36,7 @@ def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, n
         return None if known else IterationSeen(now.unix, 0, event.iteration or 0)
     if event.iteration is None or not (event.iteration or past.progress.iteration):
         return None
-    got_on = event.iteration - past.progress.iteration >= settings.progress_least
+    got_on = event.iteration - past.progress.iteration >= settings.progress.iterations
     return IterationSeen(now.unix, event.attempt, event.iteration, 0 if got_on else past.progress.in_vain + 1)
 
 
@@ -48,7 +48,7 @@ class Checkpoints:
 
     def __init__(self, settings: Settings) -> None:
         self.patterns: tuple[str, ...] = ()
-        self._files, self._settle_s = settings.checkpoint_files, settings.checkpoint_settle_s
+        self._files, self._settle_s = settings.checkpoint.files, settings.checkpoint.settle_s
         self._settles: float | None = None  # when a checkpoint that the program reported counts
         self._ranks: set[int] = set()  # the ranks that have reported it
 

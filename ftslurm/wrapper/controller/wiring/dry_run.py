@@ -38,8 +38,8 @@ def dry_run(order: Order) -> str:
         nodes, size = site.allocation.nodes, site.allocation.size
         launcher = srun_launcher(order, site, site.allocation)
     layout = None
-    if site.settings.spares:
-        nodes = nodes[: step_width(order.components, size, site.settings.spares)]
+    if site.settings.nodes.spares:
+        nodes = nodes[: step_width(order.components, size, site.settings.nodes.spares)]
         layout = Layout(nodes)
     for component in order.components:
         if not site.local and (origin := origin_of(component.options, order.env)):

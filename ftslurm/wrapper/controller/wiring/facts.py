@@ -34,7 +34,7 @@ def facts_of(
 ) -> RunFacts:
     """can: of the launcher, whatever this step rules out. mpi_default: see placement. Raises: UsageError, PolicyError."""
     command, settings = order.command, resolved.settings
-    wide = step_width(order.components, allocation.size, settings.spares)
+    wide = step_width(order.components, allocation.size, settings.nodes.spares)
     no_swap = why_not_placed(order.components)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
     read = call_read() if launcher == "srun" else Call()

@@ -54,22 +54,22 @@ def joined(
     """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?
     ports: one of them is ours. munge: see secret_word. bundle: see Site. alone: see RankSetup. Raises: FtslurmError."""
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
-    keep_bytes = settings.keep_bytes if facts.launcher == "srun" else 0  # nobody else runs a script anew
+    keep_bytes = settings.logs.keep_bytes if facts.launcher == "srun" else 0  # nobody else runs a script anew
     files, ranks, logs = own_files(order.env), ranks_files(order.components, order.env, facts.number), rank_logs_of(settings)
     facts = replace(facts, output=_output_place(files, ranks, logs, facts.number))
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
-    meaning = fault_lookup(settings.user_induced, settings.catalogs)
+    meaning = fault_lookup(settings.devices.user_induced, settings.catalogs)
     raise_limit()
-    address = chosen(settings.address, of_this_node()) if settings.address else ""
-    limits = Limits(settings.lease_s, settings.silence_s, settings.stop_grace_s)
+    address = chosen(settings.nodes.address, of_this_node()) if settings.nodes.address else ""
+    limits = Limits(settings.lease.time_s, settings.nodes.silence_s, settings.stop.grace_s)
     plans = _handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
     sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans, own_stderr())
     check_room(sources.server.most, order, len(facts.nodes))
     sources.listen(RequestReader(journal.path).look)
     channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local", bundle)
     people = People(
-        order.verbose, past=journal.read().records, notices_wait_s=settings.notify_end_wait_s,
+        order.verbose, past=journal.read().records, notices_wait_s=settings.notify.end_wait_s,
         notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), say),
     )  # fmt: skip
     effects = Effects(
@@ -116,7 +116,7 @@ def _channel(
 
     def channel() -> str:
         """Each time anew: munge's key may have been exchanged since."""
-        wanted = ENVIRONMENT if local else settings.secret  # it does not leave this machine
+        wanted = ENVIRONMENT if local else settings.nodes.secret  # it does not leave this machine
         word = secret_word(sources.server.secret, wanted, munge, contained, say, file if mounted or wanted == FILE else None)
         return sources.server.channel_text([address] if address else addresses, only=bool(address), word=word)
 
@@ -131,17 +131,17 @@ def _about(facts: RunFacts) -> str:
 
 def _begin_to_tell(people: People, order: Order, settings: Settings, facts: RunFacts, ledger: Path, sources: Sources) -> None:
     """Gives `people` what else they are told by, and says what of the order will not be."""
-    if settings.metrics_dir or settings.metrics_otlp:
+    if settings.metrics.dir or settings.metrics.otlp:
         from ftslurm.wrapper.measuring.live import measured
 
         people.at_end = measured(settings, facts.job, facts.cluster, ledger, lambda: people.records, sources.numbers, people.say)
-    if facts.why_not.swap and (settings.node_replacement or settings.shrink):
+    if facts.why_not.swap and (settings.node_replacement.enabled or settings.shrink.enabled):
         people.say(f"ftrun cannot replace a node of this step: {facts.why_not.swap}")
     if folder := cycle_info_dir(settings):
         from ftslurm.wrapper.telling.cycles import Cycles
 
         job = order.env.get("SLURM_ARRAY_JOB_ID") or str(facts.number)
-        people.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.cycle_files, people.say)
+        people.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.logs.cycle_files, people.say)
     for sentence in keys_without_effect(settings):
         people.say(f"of ft_launcher's configuration {sentence}")
     for component in order.components:

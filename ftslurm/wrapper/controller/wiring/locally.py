@@ -29,20 +29,22 @@ def run_locally(order: Order, site: Site, store: Store) -> int:
 
 def pool_for(order: Order, site: Site) -> tuple[LocalPool, int]:
     """The nodes of this machine, and how many of them the job has. Raises: UsageError."""
-    granted = nodes_wanted(order.components[0].options) + site.settings.spares
+    granted = nodes_wanted(order.components[0].options) + site.settings.nodes.spares
     return LocalPool(site.settings.local_nodes or granted), granted
 
 
 def launcher_on(order: Order, site: Site, nodes: tuple[str, ...], number: int, again: bool = False) -> LocalLauncher:
     """nodes: of the allocation. number: of the job. again: as in LocalLauncher. Raises: UsageError."""
-    width = step_width(order.components, len(nodes), site.settings.spares)
-    return LocalLauncher(order.components, order.env, site.python, nodes, number, site.settings.poll_s, width, again=again)
+    width = step_width(order.components, len(nodes), site.settings.nodes.spares)
+    return LocalLauncher(
+        order.components, order.env, site.python, nodes, number, site.settings.devices.poll_s, width, again=again
+    )
 
 
 def _run_once(order: Order, site: Site, number: int, journal: Journal) -> int:
     settings, history = site.settings, fold(journal.read().records)
     pool, granted = pool_for(order, site)
-    nodes = pool.allocate(granted, history.kept_out(Clock().now().unix, settings.isolation_expires_s))
+    nodes = pool.allocate(granted, history.kept_out(Clock().now().unix, settings.isolation.expires_s))
     allocation = Allocation(JobId(number), "local", nodes, restarts=history.requeues.done, batch=True)
     launcher = launcher_on(order, site, nodes, number, ran_before(order, history, history.requeues.done))
     can = frozenset(Capability) - {Capability.PROBE, Capability.RELEASE, Capability.STEPS}

@@ -21,7 +21,8 @@ from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Identity
 from ftslurm.model.job import Allocation
 from ftslurm.model.rungs import Capability
-from ftslurm.model.settings.tree import port_range
+from ftslurm.model.settings.kinds import port_range
+from ftslurm.model.settings.tree import with_values
 from ftslurm.slurm.client import JobState, SlurmClient
 from ftslurm.system.callers import killed_after_s
 from ftslurm.system.commands import run as run_command
@@ -44,7 +45,7 @@ def run_on_slurm(order: Order, site: Site) -> int:
     allocation, client, settings = site.allocation, site.client, site.settings
     assert allocation is not None and client is not None
     if within_s := killed_after_s():
-        settings = replace(settings, stop_grace_s=min(settings.stop_grace_s, max(0.0, within_s - TO_END_S)))
+        settings = with_values(settings, {"stop.grace": min(settings.stop.grace_s, max(0.0, within_s - TO_END_S))})
     me = Identity(
         allocation.cluster, str(allocation.job), allocation.restarts, allocation.start_time, allocation.name,
         allocation.submit_time,
@@ -60,7 +61,7 @@ def run_on_slurm(order: Order, site: Site) -> int:
     lenders = Lenders(client, number, allocation.restarts, order.env, site.python, run_command, settings)
     scheduler = SlurmScheduler(
         client, number, allocation.nodes, journal.path, order.env, site.python, run_command,
-        settings.slurm_timeout_s, lenders, schedule=allocation.restarts, comments=settings.slurm_comment,
+        settings.slurm.timeout_s, lenders, schedule=allocation.restarts, comments=settings.slurm.comment,
     )  # fmt: skip
     config = _config(site, client)
     can = frozenset(Capability) - (frozenset() if opened.lasts else {Capability.REQUEUE})
@@ -72,7 +73,7 @@ def run_on_slurm(order: Order, site: Site) -> int:
     facts = replace(facts, earlier=earlier_runs(journal, history, facts, settings, client, lenders, scheduler))
     controller = joined(
         order, settings, history, facts, journal, launcher, scheduler, _addresses(order), memory,
-        lambda: _runs(client, allocation), ports=settings.ports or srun_ports(config), munge=munge_socket(config),
+        lambda: _runs(client, allocation), ports=settings.nodes.ports or srun_ports(config), munge=munge_socket(config),
         bundle=site.bundle, alone=signals_task_alone(config),
     )  # fmt: skip
     status = controller.run()
@@ -86,16 +87,16 @@ def _why_no_requeue(site: Site, allocation: Allocation, can: frozenset[Capabilit
         return "its state has no place that a requeue would find again"
     if not allocation.batch:
         return "only a batch job can be requeued"
-    allowed = site.view is None or site.view.requeue or site.settings.even_if_no_requeue
+    allowed = site.view is None or site.view.requeue or site.settings.requeue.even_if_no_requeue
     return "" if allowed else "it was submitted with --no-requeue"
 
 
 def srun_launcher(order: Order, site: Site, allocation: Allocation) -> SrunLauncher:
     """Raises: UsageError."""
-    width = step_width(order.components, allocation.size, site.settings.spares)
+    width = step_width(order.components, allocation.size, site.settings.nodes.spares)
     components = tuple(each.component for each in _deliveries(order, allocation))
     env = {name: value for name, value in order.env.items() if name not in BCAST_VARIABLES}
-    return SrunLauncher(components, env, site.python, site.settings.poll_s, allocation.size, width, bundle=site.bundle)
+    return SrunLauncher(components, env, site.python, site.settings.devices.poll_s, allocation.size, width, bundle=site.bundle)
 
 
 def _deliveries(order: Order, allocation: Allocation) -> list[Delivery]:

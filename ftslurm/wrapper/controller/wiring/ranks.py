@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 
 def rank_setup(order: Order, settings: Settings, logs: RankLogs | None, bundle: str = "", alone: bool = False) -> RankSetup:
     """bundle: see Site. alone: see RankSetup. Raises: UsageError, PolicyError."""
+    hang = settings.hang
     return RankSetup(
         _programs(order.components),
         partial(_logs_of, logs, order.env.get("ROLE_NAME", "default")) if logs is not None else None,
-        settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, _inject_folder(settings, bundle),
+        settings.logs.tail_bytes, hang.interval_s if hang.log_silence else 0.0, _inject_folder(settings, bundle),
         _spare(settings), alone, beat_config(settings),
     )  # fmt: skip
 
 
 def rank_logs_of(settings: Settings) -> RankLogs | None:
     """Files of their own for the ranks; None, and nothing is loaded for it, where nobody has asked for any."""
-    if not (settings.log_folder or settings.cycle_files or settings.console_ranks):
+    if not (settings.logs.folder or settings.logs.cycle_files or settings.logs.local_ranks):
         return None
     from ftslurm.launchers.rank_logs import rank_logs
 
@@ -65,18 +66,18 @@ def _programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int,
 
 def _inject_folder(settings: Settings, bundle: str) -> str:
     package = Path(bundle, PACKAGES, "ftslurm") if bundle else Path(ftslurm.__file__).resolve().parent
-    return str(package / "sdk" / "inject") if settings.inject else ""
+    return str(package / "sdk" / "inject") if settings.sdk.inject else ""
 
 
 def _spare(settings: Settings) -> Mapping[str, float]:
-    return {"after_s": settings.warm_after_s, "memory": settings.warm_memory_mb << 20} if settings.warm else {}
+    return {"after_s": settings.warm.after_s, "memory": settings.warm.memory << 20} if settings.warm.restart else {}
 
 
 # --- ft_launcher's configuration
 
 
 def _given(settings: Settings) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(settings.ft_config) if settings.ft_config else {}
+    values: dict[str, Any] = json.loads(settings.fault_tolerance) if settings.fault_tolerance else {}
     return values
 
 
@@ -106,8 +107,8 @@ def sdk_env(settings: Settings) -> dict[str, str]:
     """What the program interface in the ranks has to know. Raises: PolicyError."""
     from ftslurm.model.settings.ft_config import rank_env
 
-    provide = {"FTSLURM_PROVIDE": ",".join(settings.provide)} if settings.provide else {}
-    watch = {"FTSLURM_WATCH": settings.watch} if settings.watch != "L0" else {}
+    provide = {"FTSLURM_PROVIDE": ",".join(settings.sdk.provide)} if settings.sdk.provide else {}
+    watch = {"FTSLURM_WATCH": settings.hang.watch} if settings.hang.watch != "L0" else {}
     return {**rank_env(beat_config(settings)), **provide, **watch}
 
 

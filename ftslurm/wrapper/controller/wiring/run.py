@@ -52,4 +52,4 @@ def request_for(order: Order, settings: Settings) -> NewAllocation:
         )
     from ftslurm.launchers.allocation import new_allocation
 
-    return new_allocation(order.components[0], order.env, settings.spares)
+    return new_allocation(order.components[0], order.env, settings.nodes.spares)

@@ -108,16 +108,16 @@ def _bundle(order: Order, site: Site) -> str:
 def _survey(order: Order) -> Site:
     resolved = settings_in_force(order.request, order.env)
     settings = resolved.settings
-    env = _of_job_named(order, with_folder(order.env, settings.slurm_bin))
+    env = _of_job_named(order, with_folder(order.env, settings.slurm.bin))
     if settings.launcher == "local":
         return Site(resolved, env, Place.LOCAL)
     site = Site(resolved, env, Place.ALLOCATION, read_allocation(env))
     if site.allocation is None:
         return _survey_outside(site)
-    client = CliSlurmClient(timeout_s=settings.slurm_timeout_s, env=env)
+    client = CliSlurmClient(timeout_s=settings.slurm.timeout_s, env=env)
     number = site.allocation.job.number
     config = Meanwhile(client.config)
-    patience = Retries(resolved.settings.slurm_patience_s)
+    patience = Retries(resolved.settings.slurm.patience_s)
     view = patience.keep_asking(lambda: client.job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
     if passed_over := unread(view.comment):
@@ -165,7 +165,7 @@ def _survey_outside(site: Site) -> Site:
     """Raises: UsageError where an allocation is wanted and nobody can give one."""
     from ftslurm.slurm.presence import why_no_slurm
 
-    why = why_no_slurm(run_command, site.env, site.settings.slurm_timeout_s)
+    why = why_no_slurm(run_command, site.env, site.settings.slurm.timeout_s)
     if not why:
         return replace(site, place=Place.OUTSIDE)
     if site.settings.launcher == "srun":
