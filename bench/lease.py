@@ -10,10 +10,8 @@ from measure import Series
 
 from ftslurm.model.settings.tree import Settings
 from ftslurm.system.clock import Clock
-from ftslurm.wrapper.controller.signals import Signals
-from ftslurm.wrapper.controller.sources import Sources
-from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.controller.sources import Signals, Sources
+from ftslurm.wrapper.shim.protocol.connection import Channel, connect
 from ftslurm.wrapper.shim.protocol.hello import hello
 from ftslurm.wrapper.shim.protocol.signed import SignedConnection
 from ftslurm.wrapper.wire.caller import BEATS

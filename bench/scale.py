@@ -38,10 +38,8 @@ from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.orders import RankSetup
-from ftslurm.wrapper.controller.signals import Signals
-from ftslurm.wrapper.controller.sources import Sources
-from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.connection import GREETING_S, SEND_TIMEOUT_S, connect, pause_s, spread_s
+from ftslurm.wrapper.controller.sources import Signals, Sources
+from ftslurm.wrapper.shim.protocol.connection import GREETING_S, SEND_TIMEOUT_S, Channel, connect, pause_s, spread_s
 from ftslurm.wrapper.shim.protocol.hello import hello
 from ftslurm.wrapper.shim.protocol.session import REDIAL_S, Session
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection

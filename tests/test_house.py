@@ -23,7 +23,6 @@ TABLE = 10_000
 FIELDS = 10
 
 MANY_LINES = {
-    "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
     "ftslurm/sdk/probe.py:_Probe": (340, "one file without imports, which runs inside the ranks"),
 }
 MANY_ATTRIBUTES = {

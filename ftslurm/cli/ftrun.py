@@ -120,7 +120,7 @@ def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple
     )  # fmt: skip
     order = Order(line.components, request, dict(env), bool(verbose), line.ft)
     if asked.get("ft_dry_run"):
-        from ftslurm.wrapper.controller.wiring.dry_run import dry_run
+        from ftslurm.wrapper.controller.wiring.run import dry_run
 
         print(visible(dry_run(order), lines=True))
         return 0

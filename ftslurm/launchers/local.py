@@ -23,7 +23,7 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
-from ftslurm.model.layout import Layout, Share
+from ftslurm.model.job import Layout, Share
 from ftslurm.model.values import dataclass
 from ftslurm.system.commands import run
 

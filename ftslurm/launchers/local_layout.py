@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.srun_options import option_value
-from ftslurm.model.layout import fold_counts
+from ftslurm.model.job import fold_counts
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass

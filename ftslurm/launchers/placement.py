@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.srun_options import REPLACED, Component, by_cpu, has_flag, option_value, same_share, without
-from ftslurm.model.layout import Layout, Share
+from ftslurm.model.job import Layout, Share
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import fold_numbers, whole
 from ftslurm.model.values import dataclass

@@ -12,7 +12,7 @@ from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part
 from ftslurm.launchers.python import Python, in_bundle
 from ftslurm.launchers.srun_options import REPLACED, Component, has_flag, join_components, option_value, same_share, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
-from ftslurm.model.layout import Layout, Share
+from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import unfold_numbers, whole
 from ftslurm.system.programs import MARK

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from ftslurm.errors import UsageError
-from ftslurm.model.layout import Share
+from ftslurm.model.job import Share
 from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
 

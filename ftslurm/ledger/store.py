@@ -8,13 +8,48 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError, StateError, UnknownJob
+from ftslurm.errors import FtslurmError, NoRoom, StateError, UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass
 from ftslurm.system.files import check_room, private_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A job's ledger. lasts: will the next scheduling of the job find it, on whichever node?"""
+
+    store: Store
+    journal: Journal
+    history: History
+    lasts: bool = True
+
+
+def open_ledger(env: Mapping[str, str], me: Identity, say: Callable[[str], None]) -> Opened:
+    """In the state folder, else in a folder of this node, which `say` is told. Raises: StateError if there is none either, or
+    for a folder that the user has named and that cannot be used, however much room there is."""
+    try:
+        store = Store(state_folder(env))
+        return Opened(store, *store.open(me))
+    except StateError as error:
+        if env.get(VARIABLE) and not isinstance(error, NoRoom):
+            raise
+        return _open_here(env, me, error, say)
+
+
+def _open_here(env: Mapping[str, str], me: Identity, why: StateError, say: Callable[[str], None]) -> Opened:
+    for folder in dict.fromkeys((env.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm")):  # noqa: S108 -- private_folder looks whose it is
+        store = Store(Path(folder).absolute() / f"ftslurm-state-{os.getuid()}")
+        try:
+            found = Opened(store, *store.open(me), lasts=False)
+        except StateError:
+            continue
+        say(f"{why}; the ledger is in {store.root} of this node, and the job cannot be requeued: set {VARIABLE}")
+        return found
+    raise why
+
 
 VARIABLE = "FTSLURM_STATE_DIR"
 _STEP = re.compile(r"(\d+(?:_\d+)?)\.(?:\d+|batch|extern|interactive)(?:\+\d+)?")

@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import Any
 
 from ftslurm.model.devices import Fault
-from ftslurm.model.layout import Layout, Share
+from ftslurm.model.job import Layout, Share
 from ftslurm.model.record import Record
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         StepsListed,
     )
     from ftslurm.model.exits import ExitStatus
-    from ftslurm.model.layout import Layout, Share
+    from ftslurm.model.job import Layout, Share
 
 
 class Scheduler(Protocol):

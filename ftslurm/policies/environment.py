@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 
 from ftslurm.model.devices import NO_DEVICES
 from ftslurm.model.folds.counters import Counters
-from ftslurm.model.job import Task
-from ftslurm.model.layout import Layout, fold_counts
+from ftslurm.model.job import Layout, Task, fold_counts
 from ftslurm.model.nodes import fold_in_order
 
 # What the batch script's environment says of the job, and not of a place in it.

@@ -15,8 +15,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.collectives import GroupView, ProcessState, RankView, Socket
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import History
-from ftslurm.model.job import Task
-from ftslurm.model.layout import Layout
+from ftslurm.model.job import Layout, Task
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ftslurm.errors import SlurmRefused, UsageError
-from ftslurm.model.job import JobId
-from ftslurm.model.layout import unfold_counts
+from ftslurm.model.job import JobId, unfold_counts
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import whole
 from ftslurm.slurm.client import JobView

@@ -25,8 +25,7 @@ from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.system.programs import real_program
-from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
-from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.connection import CHANNEL_VARIABLE, Channel, connect
 from ftslurm.wrapper.shim.protocol.signed import LinkError
 
 CONNECT_TIMEOUT_S = 10.0

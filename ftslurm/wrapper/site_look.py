@@ -22,8 +22,8 @@ from ftslurm.model.site import Folder, Ledgers, Machine, OwnJob, Partition, Prog
 from ftslurm.slurm.cli_client import CliSlurmClient, read_answer
 from ftslurm.slurm.client import SlurmClient
 from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
+from ftslurm.slurm.env import no_configuration
 from ftslurm.slurm.parse import parse_partitions
-from ftslurm.slurm.presence import no_configuration
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.programs import find_program, with_folder
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.devices.ascend.dcmi_codes import explained
+from ftslurm.devices.ascend.dcmi import explained
 from ftslurm.devices.ascend.npu_smi import health_of, parse_info, parse_processes
 from ftslurm.devices.ascend.npu_smi_fields import (
     HealthBlock,

@@ -13,7 +13,7 @@ from ftslurm.model.collectives import CallDurations, EntryTimes, WaitTimes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import DrillAsked, StallSeen
 from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import Channel
 from ftslurm.wrapper.shim.protocol.messages import dumps, loads
 from ftslurm.wrapper.shim.protocol.signed import MAX_LINE, LinkError, SignedConnection
 from tests.fuzz.hold import Parser

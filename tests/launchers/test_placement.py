@@ -22,9 +22,9 @@ from ftslurm.launchers.placement import (
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
-from ftslurm.model.layout import Layout
+from ftslurm.model.job import Layout
 from ftslurm.model.text import fold_numbers, unfold_numbers
-from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import Channel
 from tests.settings import settings_with
 
 FIRST = Layout(("n1", "n2", "n3"))

@@ -10,7 +10,7 @@ from ftslurm.launchers.placement import parts
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component, megabytes, same_share
-from ftslurm.model.layout import Layout, Share
+from ftslurm.model.job import Layout, Share
 
 FOUR = (Share(4, 2), Share(4, 2))
 BY_CPU = {"SLURM_MEM_PER_CPU": "1024"}

@@ -10,8 +10,7 @@ import pytest
 
 from ftslurm.errors import NoRoom, StateError
 from ftslurm.ledger import store as store_module
-from ftslurm.ledger.elsewhere import open_ledger
-from ftslurm.ledger.store import Identity
+from ftslurm.ledger.store import Identity, open_ledger
 from ftslurm.system.files import check_room
 
 ME = Identity("c", "7", restarts=0, start_time=1000, name="train")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.model.layout import Layout
+from ftslurm.model.job import Layout
 
 THREE = Layout(("n1", "n2", "n3"), (0, 0, 1, 1, 2, 2))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import fold
-from ftslurm.model.layout import Share, fold_counts, fold_shares, unfold_counts, unfold_shares
+from ftslurm.model.job import Share, fold_counts, fold_shares, unfold_counts, unfold_shares
 
 COUNTS = st.lists(st.integers(0, 512), max_size=20)
 

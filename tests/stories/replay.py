@@ -21,8 +21,7 @@ from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import CleanUpTook, fold
-from ftslurm.model.job import Call, Task
-from ftslurm.model.layout import Layout, Share
+from ftslurm.model.job import Call, Layout, Share, Task
 from ftslurm.model.outcome import outcome_of
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings

@@ -14,7 +14,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import fold
-from ftslurm.model.layout import Layout, Share
+from ftslurm.model.job import Layout, Share
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.phases import WhyNot

@@ -16,9 +16,9 @@ from typing import Any
 
 from ftslurm.launchers.python import own_python
 from ftslurm.wrapper.shim.pages import page_folder
-from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
+from ftslurm.wrapper.shim.protocol.connection import CHANNEL_VARIABLE, Channel
+from ftslurm.wrapper.shim.protocol.session import ReliableStream
 from ftslurm.wrapper.shim.protocol.signed import SignedConnection
-from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 
 REPOSITORY = Path(__file__).parents[2]
 SOON_S = 60.0  # far above anything that is waited for, also where others compute

@@ -21,7 +21,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Retriable
 from ftslurm.policies.diagnose.joblog import NO_RANK
 from ftslurm.report.card import MAX_LINES
-from ftslurm.wrapper.analyze import analyze
+from ftslurm.wrapper.explain_code import analyze
 from ftslurm.wrapper.output import large_files
 from ftslurm.wrapper.output.large_files import LogUnreadable, read_logs
 from tests.settings import settings_with
@@ -34,7 +34,7 @@ SRUN = "srun: error: n2: task 3: Exited with exit code 1\nsrun: error: n1: tasks
 
 @pytest.fixture(autouse=True)
 def _book_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftslurm.wrapper.analyze.load_pattern_book", _book)
+    monkeypatch.setattr("ftslurm.wrapper.explain_code.load_pattern_book", _book)
 
 
 @cache

@@ -13,7 +13,7 @@ import pytest
 from ftslurm.model.decisions import KeepOutput, ShowPhase
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller import effects as module
-from ftslurm.wrapper.controller.job_comment import Display, phase_text
+from ftslurm.wrapper.controller.people import Display, phase_text
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import Channel
 from ftslurm.wrapper.shim.protocol.lease import PAUSE_S
 from ftslurm.wrapper.shim.protocol.session import Session
 from ftslurm.wrapper.shim.protocol.signed import SignedConnection

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.wrapper.shim.protocol import connection
-from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import Channel
 from ftslurm.wrapper.shim.protocol.signed import MAX_LINE, LinkError, SignedConnection
 
 SECRET = bytes(range(32))

@@ -19,8 +19,7 @@ from ftslurm.model.messages import wire
 from ftslurm.wrapper.shim import ports, processes, survivors
 from ftslurm.wrapper.shim.command import Command
 from ftslurm.wrapper.shim.pages import page_folder
-from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.connection import Channel, connect
 from ftslurm.wrapper.shim.protocol.session import REDIAL_S, REFUSED_S
 from ftslurm.wrapper.shim.protocol.signed import SignedConnection
 from ftslurm.wrapper.shim.signals import passes_signals_on

@@ -19,7 +19,7 @@ from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model import record as rec
-from ftslurm.model.messages.handover import HandoverPlan
+from ftslurm.model.messages.wire import HandoverPlan
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.lease.quorum import longest_s
 from ftslurm.slurm.client import JobState, NodeState

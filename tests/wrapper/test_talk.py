@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
 from ftslurm.model.messages import wire
+from ftslurm.wrapper.shim.protocol.session import ReliableStream
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
-from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 from tests.fuzz.messages import AGENT_REPORTS, SHIM_REPORTS
 from tests.wrapper.test_link import SECRET, greeted
 

@@ -112,7 +112,7 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
 
         logging.basicConfig(level=logging.DEBUG, format="ft_launcher: %(asctime)s %(message)s", stream=sys.stderr)
     if launch.dry_run:
-        from ftslurm.wrapper.controller.wiring.dry_run import dry_run
+        from ftslurm.wrapper.controller.wiring.run import dry_run
 
         print(visible(dry_run(order), lines=True))
         return 0

@@ -228,7 +228,7 @@ def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str,
     from ftslurm.config.settings_files import Request, settings_in_force
     from ftslurm.report.analysis import as_json as for_programs
     from ftslurm.report.text import console, print_card
-    from ftslurm.wrapper.analyze import analyze as judge
+    from ftslurm.wrapper.explain_code import analyze as judge
 
     settings = settings_in_force(Request(policy, profile, annotations), os.environ).settings
     found = judge(log, settings, status)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 
 from ftslurm.devices.ascend.chip import KIND, Chip, Finding, NoAnswer, severity_by_number
-from ftslurm.devices.ascend.dcmi_codes import explained
+from ftslurm.devices.ascend.dcmi import explained
 from ftslurm.devices.ascend.npu_smi import ChipRow, InfoTable, ProcessTable, health_of, parse_info, parse_processes, severity_of
 from ftslurm.devices.ascend.npu_smi_fields import (
     EventList,

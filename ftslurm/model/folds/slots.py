@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 
-from ftslurm.model.layout import Share, unfold_shares
+from ftslurm.model.job import Share, unfold_shares
 from ftslurm.model.record import (
     AttemptBegan,
     Decided,

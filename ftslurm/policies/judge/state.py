@@ -25,8 +25,7 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.exits import of_step, signal_name
 from ftslurm.model.folds.history import History
-from ftslurm.model.job import Task
-from ftslurm.model.layout import Share
+from ftslurm.model.job import Share, Task
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.model.timers import Timer, Timers
@@ -42,9 +41,8 @@ from ftslurm.policies.judge.requests.book import RequestBook, WaitTold
 from ftslurm.policies.judge.signal_watch import Announced, Meaning, SignalWatch
 from ftslurm.policies.judge.slurm_contact import SlurmContact
 from ftslurm.policies.judge.then import RunEnd
-from ftslurm.policies.ladder.answers import with_call
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
-from ftslurm.policies.ladder.situation import Trouble, situation_of
+from ftslurm.policies.ladder.situation import Trouble, situation_of, with_call
 from ftslurm.policies.lease.fence import Fence
 
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM = 1, 2, 3, 9, 15

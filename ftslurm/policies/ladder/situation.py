@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
-from ftslurm.model.job import Task
+from ftslurm.model.job import Call, Reading, Task
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
@@ -18,6 +19,21 @@ from ftslurm.policies.ladder.experiments import series_of
 from ftslurm.policies.ladder.ladder import Cause, OtherNodes, Situation, Wish, repeated
 from ftslurm.policies.ladder.node_charges import charges
 from ftslurm.policies.weigh.corrections import common_codes, without_common
+
+# A question to the cluster (`test -d`, `hostname`, a ping of a server) is over by then; a training has seldom begun.
+QUICK_S = 10.0
+
+
+def with_call(s: Situation, call: Call, step_key: str) -> Situation:
+    """The situation, and how the caller takes a failure. call: as it was read. In doubt it is an answer where the step was over
+    within seconds on its first start, and something follows it in its script."""
+    if not s.settings.answers:
+        return s
+    first = sum(starts for (_, key), starts in s.history.slots.starts.items() if key == step_key) <= 1
+    if call.reading is Reading.DOUBT and first and not call.last and s.history.progress.lived_s <= QUICK_S:
+        call = replace(call, reading=Reading.ANSWER, why=f"{call.why}; it was over within {QUICK_S:g} s")
+    return replace(s, wish=replace(s.wish, call=call))
+
 
 ADDRESS_IN_USE = "address-in-use"  # of the catalog of log patterns
 # The classes of faults that ask for a remedy; the others are recorded, or avoided at the next scheduling.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from enum import Enum
 
 from ftslurm.model import record as rec
-from ftslurm.model.layout import unfold_counts
+from ftslurm.model.job import unfold_counts
 from ftslurm.model.nodes import count
 from ftslurm.model.outcome import outcome_of
 from ftslurm.model.rungs import Rung

@@ -30,8 +30,7 @@ from ftslurm.wrapper.agent.job_clock import JobClock
 from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.agent.stalls import Stalls
 from ftslurm.wrapper.shim.pages import page_folder
-from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
-from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.connection import CHANNEL_VARIABLE, Channel, connect
 from ftslurm.wrapper.shim.protocol.lease import CUT_OFF
 from ftslurm.wrapper.shim.protocol.session import Session
 from ftslurm.wrapper.shim.protocol.signed import LinkError
@@ -375,7 +374,7 @@ def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: boo
     The modules for it are loaded only now: most jobs never need them.
     """
     from ftslurm.errors import FtslurmError
-    from ftslurm.model.messages.handover import from_message
+    from ftslurm.model.messages.wire import from_message
     from ftslurm.policies.lease.take_over import may_take_over
     from ftslurm.wrapper.agent.standby import say, take_over_from
 

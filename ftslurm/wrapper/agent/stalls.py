@@ -12,8 +12,8 @@ from ftslurm.model.events import StallSeen
 from ftslurm.model.folds.streaks import usual_interval_s
 from ftslurm.model.messages.wire import compared_message, stall_message
 from ftslurm.policies.hang.whohangs import MEETINGS
-from ftslurm.wrapper.agent.evidence.device_use import ReadUse
 from ftslurm.wrapper.agent.evidence.node_watch import NodeWatch
+from ftslurm.wrapper.agent.evidence.work import ReadUse
 
 LOOK_S = 1.0
 # Number of looks within the time after which a stall is reported.

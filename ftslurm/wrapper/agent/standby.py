@@ -25,7 +25,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.node_memory import NodeLeft
-from ftslurm.model.messages.handover import HandoverPlan
+from ftslurm.model.messages.wire import HandoverPlan
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible

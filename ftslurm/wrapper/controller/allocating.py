@@ -20,7 +20,7 @@ from ftslurm.launchers.srun_options import Component, join_components
 from ftslurm.model.exits import from_returncode
 from ftslurm.model.text import visible
 from ftslurm.system.programs import real_program
-from ftslurm.wrapper.controller.signals import Signals
+from ftslurm.wrapper.controller.sources import Signals
 
 # What salloc tells and srun does not. Source: both of 22.05 to 26.05.
 _UNTOLD = (

@@ -18,11 +18,9 @@ from ftslurm.model.events import (
 from ftslurm.model.ports import Launcher, Scheduler, StepHandle
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
-from ftslurm.wrapper.controller.job_comment import Display, phase_text
 from ftslurm.wrapper.controller.orders import Orders, RankSetup
-from ftslurm.wrapper.controller.people import People
-from ftslurm.wrapper.controller.signals import Signals
-from ftslurm.wrapper.controller.sources import Sources
+from ftslurm.wrapper.controller.people import Display, People, phase_text
+from ftslurm.wrapper.controller.sources import Signals, Sources
 from ftslurm.wrapper.wire.channel import for_launch
 
 # The job's own clean-up, where no shorter wait was asked for.

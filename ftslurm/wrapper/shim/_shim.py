@@ -554,55 +554,6 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-# --- output/streams.py
-# The shim's own stdout and stderr.
-
-def open_streams() -> tuple[int, ...]:
-    """Which of stdout and stderr we were given. The numbers of those that we were not are taken now, so that nothing of
-    ours gets them; the command finds them closed all the same."""
-    missing = []
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        missing.append(fd)
-    os.close(fd)
-    return tuple(fd for fd in (1, 2) if fd not in missing)
-
-
-def complain(text: str) -> None:
-    """A line on stderr, if it can be had without waiting: it may be said by the one who has to stop the rank. Nothing in it
-    rules a terminal."""
-    text = "".join(char if char.isprintable() else "?" for char in text)
-    print_at_once(2, f"{text}\n".encode(errors="replace"))
-
-
-def print_at_once(fd: int, line: bytes) -> None:
-    """Or not at all, where that would wait for who reads it."""
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    try:
-        if poll.poll(0):
-            os.write(fd, line)
-    except OSError:
-        pass  # nobody listens
-
-
-def same_file(one: int, other: int) -> bool:
-    here, there = os.fstat(one), os.fstat(other)
-    return (here.st_dev, here.st_ino, here.st_rdev) == (there.st_dev, there.st_ino, there.st_rdev)
-
-
-def terminal_like(fd: int) -> tuple[int, int]:
-    """A pseudo terminal as that of `fd`, but one that changes nothing (srun --unbuffered): our end, the command's end."""
-    import fcntl
-    import termios
-
-    ours, theirs = os.openpty()
-    mode = termios.tcgetattr(fd)
-    mode[1] &= ~termios.OPOST
-    termios.tcsetattr(theirs, termios.TCSANOW, mode)
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
-    return ours, theirs
-
-
 # --- protocol/signed.py
 # One signed connection: both sides prove that they know the secret, and every line carries a digest.
 
@@ -849,6 +800,52 @@ def last_words(pieces: list[tuple[list[Piece], list[Piece]]], room: int) -> list
 
 # --- output/target.py
 # Where a stream of the command goes: the shim's own, or a file of the rank's.
+
+def open_streams() -> tuple[int, ...]:
+    """Which of stdout and stderr we were given. The numbers of those that we were not are taken now, so that nothing of
+    ours gets them; the command finds them closed all the same."""
+    missing = []
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        missing.append(fd)
+    os.close(fd)
+    return tuple(fd for fd in (1, 2) if fd not in missing)
+
+
+def complain(text: str) -> None:
+    """A line on stderr, if it can be had without waiting: it may be said by the one who has to stop the rank. Nothing in it
+    rules a terminal."""
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    print_at_once(2, f"{text}\n".encode(errors="replace"))
+
+
+def print_at_once(fd: int, line: bytes) -> None:
+    """Or not at all, where that would wait for who reads it."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    try:
+        if poll.poll(0):
+            os.write(fd, line)
+    except OSError:
+        pass  # nobody listens
+
+
+def same_file(one: int, other: int) -> bool:
+    here, there = os.fstat(one), os.fstat(other)
+    return (here.st_dev, here.st_ino, here.st_rdev) == (there.st_dev, there.st_ino, there.st_rdev)
+
+
+def terminal_like(fd: int) -> tuple[int, int]:
+    """A pseudo terminal as that of `fd`, but one that changes nothing (srun --unbuffered): our end, the command's end."""
+    import fcntl
+    import termios
+
+    ours, theirs = os.openpty()
+    mode = termios.tcgetattr(fd)
+    mode[1] &= ~termios.OPOST
+    termios.tcsetattr(theirs, termios.TCSANOW, mode)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
+    return ours, theirs
+
 
 EVERYBODY_WRITES = 0o002
 STRANGERS = "it belongs to another user, or is not a file, in a folder that everybody may write to"
@@ -1247,8 +1244,8 @@ def handed_over(word: str) -> bytes:
     return secret
 
 
-# --- protocol/channel.py
-# How to reach the controller, from the environment.
+# --- protocol/connection.py
+# Connects to the controller by one of its addresses, and verifies it.
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 
@@ -1286,6 +1283,131 @@ def unfolded(text: str) -> list[int]:
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
     return found
+
+
+# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
+SEND_TIMEOUT_S = 5.0
+
+
+# For ftrun to answer who calls: it may have thousands to greet at the same time.
+GREETING_S = 10.0
+# Who was not answered then waits before it calls again, twice as long each time and not all alike: a call that is given up and
+# made again costs ftrun two greetings, and many of those more than it has time for.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
+# Where one connection of a step breaks, all of them may: they call again within so long for each rank. ftrun greets about two
+# thousand a second, and its backlog is 4,096 at most.
+SPREAD_S = 2e-4
+
+
+class Busy(OSError):
+    """The host accepted the call, and the controller did not greet in time."""
+
+
+class NobodyListens(OSError):
+    """Every address refused: the host is up, and the controller is not."""
+
+
+class NobodyAnswers(OSError):
+    """No answer in time: what a firewall makes of a connection that it does not let through."""
+
+
+def pause_s(tries: int) -> float:
+    """Before another call, after so many that were not answered; 0 for none."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1)) * (0.5 + os.urandom(1)[0] / 256) if tries else 0.0
+
+
+def spread_s(ranks: int) -> float:
+    """Before the first call again of one of `ranks`, not all alike."""
+    return ranks * SPREAD_S * int.from_bytes(os.urandom(2), "big") / 65536
+
+
+def connect(
+    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S, refused_s: float = 1e9
+) -> tuple[socket.socket, SignedConnection]:
+    """A connection whose other side has proved to be our controller. refused_s: of the timeout, while every address refuses.
+
+    Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out,
+    Busy when it did not greet.
+    """
+    launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
+    addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
+    began, last, unanswered = time.monotonic(), OSError("no address"), 0
+    deadline = began + timeout_s
+    while time.monotonic() < deadline:
+        refused = set()
+        for address in addresses:
+            try:
+                return _connect(address, channel, min(10.0, timeout_s), greeting_s)
+            except Busy as error:
+                last, unanswered = Busy(f"{address} port {channel.port}: {error}"), unanswered + 1
+            except (OSError, LinkError) as error:
+                if not isinstance(error, socket.gaierror):
+                    refused.add(isinstance(error, ConnectionRefusedError))
+                kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
+                last = kind(f"{address} port {channel.port}: {error}")
+        if refused == {True}:
+            last, deadline = NobodyListens(*last.args), min(deadline, began + refused_s)
+        # Nothing to await: the other side has to come up, or to have time.
+        time.sleep(min(pause_s(unanswered) or 0.2, max(deadline - time.monotonic(), 0.0)))
+    raise last
+
+
+def _connect(address: str, channel: Channel, timeout_s: float, greeting_s: float) -> tuple[socket.socket, SignedConnection]:
+    sock = _dial(address, channel.port, timeout_s)
+    sock.settimeout(greeting_s)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        link = SignedConnection(channel.secret, server=False)
+        while not link.ready:
+            data = sock.recv(4096)
+            if not data:
+                raise Busy("it hung up during the greeting")
+            link.feed(data)
+            sock.sendall(link.take_outbox())
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, socket.timeout):
+            raise Busy("it does not answer") from None
+        raise
+    sock.settimeout(SEND_TIMEOUT_S)
+    return sock, link
+
+
+def receive(sock: socket.socket, link: SignedConnection) -> list[Message]:
+    """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
+    try:
+        data = sock.recv(65536, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return []
+    if not data:
+        raise EOFError
+    return link.feed(data)
+
+
+def readable(source: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
+    """As socket.create_connection."""
+    last = OSError("no such address")
+    try:  # a number, mostly: then no resolver is loaded, 1 MB a shim
+        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except OSError:
+        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
+    for family, kind, protocol, _, place in places:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(place)
+            return sock
+        except OSError as error:
+            sock.close()
+            last = error
+    raise last
 
 
 # --- pages.py
@@ -1563,134 +1685,6 @@ def hello(env: Mapping[str, str], rank: int, total: int, launch: int, address: s
     }
 
 
-# --- protocol/connection.py
-# Connects to the controller by one of its addresses, and verifies it.
-
-# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
-SEND_TIMEOUT_S = 5.0
-
-
-# For ftrun to answer who calls: it may have thousands to greet at the same time.
-GREETING_S = 10.0
-# Who was not answered then waits before it calls again, twice as long each time and not all alike: a call that is given up and
-# made again costs ftrun two greetings, and many of those more than it has time for.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
-# Where one connection of a step breaks, all of them may: they call again within so long for each rank. ftrun greets about two
-# thousand a second, and its backlog is 4,096 at most.
-SPREAD_S = 2e-4
-
-
-class Busy(OSError):
-    """The host accepted the call, and the controller did not greet in time."""
-
-
-class NobodyListens(OSError):
-    """Every address refused: the host is up, and the controller is not."""
-
-
-class NobodyAnswers(OSError):
-    """No answer in time: what a firewall makes of a connection that it does not let through."""
-
-
-def pause_s(tries: int) -> float:
-    """Before another call, after so many that were not answered; 0 for none."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1)) * (0.5 + os.urandom(1)[0] / 256) if tries else 0.0
-
-
-def spread_s(ranks: int) -> float:
-    """Before the first call again of one of `ranks`, not all alike."""
-    return ranks * SPREAD_S * int.from_bytes(os.urandom(2), "big") / 65536
-
-
-def connect(
-    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S, refused_s: float = 1e9
-) -> tuple[socket.socket, SignedConnection]:
-    """A connection whose other side has proved to be our controller. refused_s: of the timeout, while every address refuses.
-
-    Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out,
-    Busy when it did not greet.
-    """
-    launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
-    addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
-    began, last, unanswered = time.monotonic(), OSError("no address"), 0
-    deadline = began + timeout_s
-    while time.monotonic() < deadline:
-        refused = set()
-        for address in addresses:
-            try:
-                return _connect(address, channel, min(10.0, timeout_s), greeting_s)
-            except Busy as error:
-                last, unanswered = Busy(f"{address} port {channel.port}: {error}"), unanswered + 1
-            except (OSError, LinkError) as error:
-                if not isinstance(error, socket.gaierror):
-                    refused.add(isinstance(error, ConnectionRefusedError))
-                kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
-                last = kind(f"{address} port {channel.port}: {error}")
-        if refused == {True}:
-            last, deadline = NobodyListens(*last.args), min(deadline, began + refused_s)
-        # Nothing to await: the other side has to come up, or to have time.
-        time.sleep(min(pause_s(unanswered) or 0.2, max(deadline - time.monotonic(), 0.0)))
-    raise last
-
-
-def _connect(address: str, channel: Channel, timeout_s: float, greeting_s: float) -> tuple[socket.socket, SignedConnection]:
-    sock = _dial(address, channel.port, timeout_s)
-    sock.settimeout(greeting_s)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        link = SignedConnection(channel.secret, server=False)
-        while not link.ready:
-            data = sock.recv(4096)
-            if not data:
-                raise Busy("it hung up during the greeting")
-            link.feed(data)
-            sock.sendall(link.take_outbox())
-    except BaseException as error:
-        sock.close()
-        if isinstance(error, socket.timeout):
-            raise Busy("it does not answer") from None
-        raise
-    sock.settimeout(SEND_TIMEOUT_S)
-    return sock, link
-
-
-def receive(sock: socket.socket, link: SignedConnection) -> list[Message]:
-    """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
-    try:
-        data = sock.recv(65536, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return []
-    if not data:
-        raise EOFError
-    return link.feed(data)
-
-
-def readable(source: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(source, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
-    """As socket.create_connection."""
-    last = OSError("no such address")
-    try:  # a number, mostly: then no resolver is loaded, 1 MB a shim
-        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
-    except OSError:
-        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
-    for family, kind, protocol, _, place in places:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(timeout_s)
-            sock.connect(place)
-            return sock
-        except OSError as error:
-            sock.close()
-            last = error
-    raise last
-
-
 # --- protocol/lease.py
 # The lease: until when what a shim watches over may run. Pure; all times are given, as boot_s().
 
@@ -1778,46 +1772,6 @@ class Lease:
         """We stood still ourselves, and watch over nothing that may not run beside others: it counts anew."""
         if self.until < float("inf"):
             self.until = max(self.until, now + self._lasts_s)
-
-
-# --- protocol/stream.py
-# A reliable stream over several connections: every message arrives, in order and once.
-
-class ReliableStream:
-    """One side of a reliable stream, without its connections: messages are numbered, kept
-    until the other side has them, and sent again after a break; duplicates are dropped."""
-
-    def __init__(self) -> None:
-        self.heard = 0  # number of the last message that came in
-        self._said = 0
-        self._kept: deque[Message] = deque()
-
-    def say(self, message: Message) -> Message:
-        """`message` with its number, to be sent if there is a connection."""
-        self._said += 1
-        self._kept.append({**message, "n": self._said})
-        return self._kept[-1]
-
-    def hear(self, message: Message) -> bool:
-        """Is it a new one? Raises: LinkError when one before it is missing."""
-        number = message.get("n")
-        if type(number) is not int or number > self.heard + 1:
-            raise LinkError(f"after message {self.heard} came message {str(number)[:20]}")
-        new = number == self.heard + 1
-        self.heard = max(self.heard, number)
-        return new
-
-    def has(self, number: object) -> None:
-        """The other side has everything up to `number`. Raises: LinkError when it cannot."""
-        if type(number) is not int or not 0 <= number <= self._said:
-            raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
-        while self._kept and self._kept[0]["n"] <= number:
-            self._kept.popleft()
-
-    @property
-    def kept(self) -> list[Message]:
-        """The messages that the other side may not have yet, in order."""
-        return list(self._kept)
 
 
 # --- signals.py
@@ -1950,6 +1904,43 @@ class Guard:
 
 # --- protocol/session.py
 # A session with the controller that survives broken connections.
+
+class ReliableStream:
+    """One side of a reliable stream, without its connections: messages are numbered, kept
+    until the other side has them, and sent again after a break; duplicates are dropped."""
+
+    def __init__(self) -> None:
+        self.heard = 0  # number of the last message that came in
+        self._said = 0
+        self._kept: deque[Message] = deque()
+
+    def say(self, message: Message) -> Message:
+        """`message` with its number, to be sent if there is a connection."""
+        self._said += 1
+        self._kept.append({**message, "n": self._said})
+        return self._kept[-1]
+
+    def hear(self, message: Message) -> bool:
+        """Is it a new one? Raises: LinkError when one before it is missing."""
+        number = message.get("n")
+        if type(number) is not int or number > self.heard + 1:
+            raise LinkError(f"after message {self.heard} came message {str(number)[:20]}")
+        new = number == self.heard + 1
+        self.heard = max(self.heard, number)
+        return new
+
+    def has(self, number: object) -> None:
+        """The other side has everything up to `number`. Raises: LinkError when it cannot."""
+        if type(number) is not int or not 0 <= number <= self._said:
+            raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
+        while self._kept and self._kept[0]["n"] <= number:
+            self._kept.popleft()
+
+    @property
+    def kept(self) -> list[Message]:
+        """The messages that the other side may not have yet, in order."""
+        return list(self._kept)
+
 
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
 # The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.

@@ -13,12 +13,11 @@ from ftslurm.wrapper.shim.ending import Ending
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
 from ftslurm.wrapper.shim.output.output import SETTLE_STEP_S, Output
 from ftslurm.wrapper.shim.output.silence import Silence
-from ftslurm.wrapper.shim.output.streams import complain
-from ftslurm.wrapper.shim.output.target import make_folder
+from ftslurm.wrapper.shim.output.target import complain, make_folder
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Pages
 from ftslurm.wrapper.shim.ports import free_port
 from ftslurm.wrapper.shim.processes import RESCAN_S
-from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import Channel
 from ftslurm.wrapper.shim.protocol.hello import hello
 from ftslurm.wrapper.shim.protocol.messages import Message
 from ftslurm.wrapper.shim.protocol.session import ORPHAN_KILL_WAIT_S, Session

@@ -8,9 +8,8 @@ import sys
 from ftslurm.wrapper.shim.fast_stdlib import socket
 from ftslurm.wrapper.shim.loop import OWN_FAILURE, Shim
 from ftslurm.wrapper.shim.output.output import DELIVER_S, Output
-from ftslurm.wrapper.shim.output.streams import complain, open_streams
-from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
-from ftslurm.wrapper.shim.protocol.connection import NobodyAnswers, connect
+from ftslurm.wrapper.shim.output.target import complain, open_streams
+from ftslurm.wrapper.shim.protocol.connection import CHANNEL_VARIABLE, Channel, NobodyAnswers, connect
 from ftslurm.wrapper.shim.signals import catch_signals, end_as, passes_signals_on
 
 CONNECT_TIMEOUT_S = 30.0

@@ -6,8 +6,8 @@ import os
 import time
 
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, blake2s, socket
-from ftslurm.wrapper.shim.output.streams import complain
-from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.output.target import complain
+from ftslurm.wrapper.shim.protocol.connection import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,7 @@ from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
 from ftslurm.wrapper.shim.files import content
 from ftslurm.wrapper.shim.memory import memory_left
 from ftslurm.wrapper.shim.output.output import Output
-from ftslurm.wrapper.shim.output.streams import complain
+from ftslurm.wrapper.shim.output.target import complain
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE
 from ftslurm.wrapper.shim.processes import send_signal
 

@@ -39,11 +39,9 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.record import Requested
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.callers import Limits
-from ftslurm.wrapper.controller.signals import Signals
-from ftslurm.wrapper.controller.sources import Sources
+from ftslurm.wrapper.controller.sources import Signals, Sources
 from ftslurm.wrapper.shim.protocol import session
-from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.connection import Channel, connect
 from ftslurm.wrapper.shim.protocol.session import Session
 from ftslurm.wrapper.shim.timers import boot_s
 from ftslurm.wrapper.wire import channel

@@ -15,7 +15,7 @@ import pytest
 from ftslurm.errors import LaunchFailed
 from ftslurm.wrapper.shim.protocol import munge as munge_module
 from ftslurm.wrapper.shim.protocol import secret_file
-from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import Channel
 from ftslurm.wrapper.shim.protocol.munge import handed_over, munge_word
 from ftslurm.wrapper.wire.channel import for_launch
 from ftslurm.wrapper.wire.secret_word import SecretFile, munge_socket, secret_word

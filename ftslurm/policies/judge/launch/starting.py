@@ -12,7 +12,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.folds.counters import counters, restarts
-from ftslurm.model.layout import Share, fold_shares
+from ftslurm.model.job import Share, fold_shares
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import most_crash_restarts

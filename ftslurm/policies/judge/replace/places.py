@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from ftslurm.model.job import Task
-from ftslurm.model.layout import Layout
+from ftslurm.model.job import Layout, Task
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass

@@ -11,7 +11,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, DismissAgents, ReleaseNodes, Say
 from ftslurm.model.events import Now
-from ftslurm.model.layout import Layout
+from ftslurm.model.job import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability

@@ -1,17 +1,56 @@
-"""The TCP connections of a process: which are stuck, and what was sent over them."""
+"""What the kernel tells of a process that may go any moment: its files and links, and its TCP connections."""
+
+# Descriptors, links and files of the kernel, of processes that may go any moment:
+# ruff: noqa: PTH115, PTH116
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from itertools import pairwise
 
 from ftslurm.errors import CommandMissing
 from ftslurm.model.collectives import SOCKETS_MAX, Socket
+from ftslurm.sdk.page import SIZE
 from ftslurm.system.commands import Runner
 from ftslurm.system.sockets import inodes_of, kernel_address
-from ftslurm.wrapper.agent.evidence.proc_files import read_link, read_text
 from ftslurm.wrapper.agent.evidence.recorder import ASK_S
+
+
+def read_text(path: str, limit: int = 1 << 16) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(limit).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def read_bytes(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return b""
+    try:
+        return os.pread(fd, SIZE, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def file_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def tcp_sockets(pid: int) -> tuple[Socket, ...]:

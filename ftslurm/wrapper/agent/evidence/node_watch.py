@@ -21,16 +21,23 @@ from ftslurm.sdk.page import PageState
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.agent import nccl_ras
 from ftslurm.wrapper.agent.evidence.connections import bytes_sent_by, tcp_sockets
-from ftslurm.wrapper.agent.evidence.device_use import DeviceUse, ReadUse
 from ftslurm.wrapper.agent.evidence.probe_words import ProbeState
 from ftslurm.wrapper.agent.evidence.program_pages import pages_of, why_no_probe, without_launchers
 from ftslurm.wrapper.agent.evidence.rank import WatchedRank
 from ftslurm.wrapper.agent.evidence.recorder import ASK_S
 from ftslurm.wrapper.agent.evidence.stacks import Stacks, stack_inside
 from ftslurm.wrapper.agent.evidence.threads import in_other_call, process_line, sleep_beside
-from ftslurm.wrapper.agent.evidence.views import MAIN_FRESH_S, as_text, in_mpi, uses_nccl, view_of, with_recorder
-from ftslurm.wrapper.agent.evidence.waiting import entry_times, wait_times
-from ftslurm.wrapper.agent.evidence.work import NodeConnections
+from ftslurm.wrapper.agent.evidence.views import (
+    MAIN_FRESH_S,
+    as_text,
+    entry_times,
+    in_mpi,
+    uses_nccl,
+    view_of,
+    wait_times,
+    with_recorder,
+)
+from ftslurm.wrapper.agent.evidence.work import DeviceUse, NodeConnections, ReadUse
 from ftslurm.wrapper.shim.processes import descendants
 
 EXAMINE_S = 10.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import PageState, page_paths, parse_page, pid_namespace
+from ftslurm.wrapper.agent.evidence.connections import read_bytes, read_text
 from ftslurm.wrapper.agent.evidence.probe_words import ProbeState, parse_probe
-from ftslurm.wrapper.agent.evidence.proc_files import read_bytes, read_text
 from ftslurm.wrapper.shim.processes import descendants
 
 INJECTED = "/ftslurm/sdk/inject"  # below where the rank has the package, which in a container is another place

@@ -9,8 +9,8 @@ from typing import Any
 from ftslurm.model.collectives import ProcessState
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import PageState, pid_namespace
+from ftslurm.wrapper.agent.evidence.connections import file_size, read_text
 from ftslurm.wrapper.agent.evidence.probe_words import GroupName, ProbeState, Wait, parse_groups
-from ftslurm.wrapper.agent.evidence.proc_files import file_size, read_text
 from ftslurm.wrapper.agent.evidence.program_pages import pid_here
 from ftslurm.wrapper.agent.evidence.recorder import ASK_S, Recorded, ask_server, parse_recorder
 from ftslurm.wrapper.agent.evidence.stacks import STACK_BYTES, has_main_thread, mpi_call

@@ -11,7 +11,7 @@ import re
 from ftslurm.model.collectives import THREADS_MAX, ProcessState
 from ftslurm.policies.hang.polling import Look
 from ftslurm.sdk import probe as layout
-from ftslurm.wrapper.agent.evidence.proc_files import read_text
+from ftslurm.wrapper.agent.evidence.connections import read_text
 
 _STATES = {
     "R": ProcessState.RUNNING,

@@ -17,7 +17,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.requests import RequestReader
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.folds.history import History
-from ftslurm.model.messages.handover import HandoverPlan, to_message
+from ftslurm.model.messages.wire import HandoverPlan, to_message
 from ftslurm.model.ports import Launcher, Scheduler
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted, whole
@@ -32,14 +32,13 @@ from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 from ftslurm.wrapper.controller.people import People
-from ftslurm.wrapper.controller.signals import Signals
-from ftslurm.wrapper.controller.sources import Sources
-from ftslurm.wrapper.controller.wiring.earlier import tell_others
+from ftslurm.wrapper.controller.sources import Signals, Sources
+from ftslurm.wrapper.controller.wiring.facts import tell_others
 from ftslurm.wrapper.controller.wiring.ranks import check_room, cycle_info_dir, keys_without_effect, rank_logs_of, rank_setup
 from ftslurm.wrapper.controller.wiring.survey import Order, say
 from ftslurm.wrapper.output.output_files import output_place, output_to, own_files, own_stderr, ranks_files
 from ftslurm.wrapper.telling.notices import notices_for
-from ftslurm.wrapper.wire.addresses import chosen, of_this_node
+from ftslurm.wrapper.wire.channel import chosen, of_this_node
 from ftslurm.wrapper.wire.secret_word import ENVIRONMENT, FILE, SecretFile, secret_word
 
 if TYPE_CHECKING:

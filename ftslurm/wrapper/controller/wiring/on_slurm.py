@@ -16,9 +16,8 @@ from ftslurm.launchers.containers import Runtime, runtimes_of
 from ftslurm.launchers.placement import mpi_default, step_width
 from ftslurm.launchers.srun import SrunLauncher, beside_argv, own_step_env
 from ftslurm.ledger import output
-from ftslurm.ledger.elsewhere import open_ledger
 from ftslurm.ledger.shared_file import NodeMemory
-from ftslurm.ledger.store import Identity
+from ftslurm.ledger.store import Identity, open_ledger
 from ftslurm.model.job import Allocation
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.kinds import port_range
@@ -27,12 +26,11 @@ from ftslurm.slurm.client import JobState, SlurmClient
 from ftslurm.system.callers import killed_after_s
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
-from ftslurm.wrapper.controller.wiring.earlier import earlier_runs, known_clean_up_times, suspects
-from ftslurm.wrapper.controller.wiring.facts import facts_of, ran_before
+from ftslurm.wrapper.controller.wiring.facts import earlier_runs, facts_of, known_clean_up_times, ran_before, suspects
 from ftslurm.wrapper.controller.wiring.joining import joined
 from ftslurm.wrapper.controller.wiring.survey import Order, Site, say
 from ftslurm.wrapper.requeue.lenders import Lenders
-from ftslurm.wrapper.wire.addresses import of_this_node
+from ftslurm.wrapper.wire.channel import of_this_node
 from ftslurm.wrapper.wire.secret_word import munge_socket
 
 BCAST_LIMIT_S = 3600.0

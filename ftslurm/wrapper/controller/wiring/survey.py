@@ -163,7 +163,7 @@ def _of_job_named(order: Order, env: Mapping[str, str]) -> Mapping[str, str]:
 
 def _survey_outside(site: Site) -> Site:
     """Raises: UsageError where an allocation is wanted and nobody can give one."""
-    from ftslurm.slurm.presence import why_no_slurm
+    from ftslurm.slurm.env import why_no_slurm
 
     why = why_no_slurm(run_command, site.env, site.settings.slurm.timeout_s)
     if not why:

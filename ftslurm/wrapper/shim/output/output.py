@@ -11,9 +11,8 @@ from _thread import error as ThreadError
 from _thread import stack_size as set_stack_size
 
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING
-from ftslurm.wrapper.shim.output.streams import same_file, terminal_like
 from ftslurm.wrapper.shim.output.tail import TAIL_MAX, WORDS_MAX, Piece, Tail, last_words
-from ftslurm.wrapper.shim.output.target import Target, open_file
+from ftslurm.wrapper.shim.output.target import Target, open_file, same_file, terminal_like
 from ftslurm.wrapper.shim.processes import RESCAN_S
 
 if TYPE_CHECKING:
