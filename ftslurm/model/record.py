@@ -40,7 +40,7 @@ class RunBegan:
     # where the ranks' errors go, a pattern of which `%t` (rank) and `%N` (node) are left; empty where it is no file
     log: str = ""
     labels: bool = False  # does srun write the rank before each line?
-    # the policy in force, name -> value, of all that is not the default (model/settings/told.py); empty in ledgers of before
+    # the policy in force, name -> value, of all that is not the default (model/settings/tree.py); empty in ledgers of before
     settings: Mapping[str, str] = field(default_factory=dict)
 
 

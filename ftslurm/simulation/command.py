@@ -14,8 +14,7 @@ from ftslurm.errors import PolicyError, UsageError
 from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.nodes import fold
-from ftslurm.model.settings.told import told
-from ftslurm.model.settings.tree import Settings, with_values
+from ftslurm.model.settings.tree import Settings, told, with_values
 from ftslurm.model.values import dataclass
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets

@@ -19,8 +19,7 @@ from ftslurm.model.exits import signal_number
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import summarise
 from ftslurm.model.rungs import REQUEUES, Budget, Rung
-from ftslurm.model.settings.told import settings_told
-from ftslurm.model.settings.tree import Settings, with_values
+from ftslurm.model.settings.tree import Settings, settings_told, with_values
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable

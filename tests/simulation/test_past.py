@@ -18,8 +18,7 @@ from ftslurm.config.settings_files import profile_layers, profile_names
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.ledger.journal import Journal, to_line
 from ftslurm.model import record as rec
-from ftslurm.model.settings.told import settings_told, told
-from ftslurm.model.settings.tree import Settings, resolve
+from ftslurm.model.settings.tree import Settings, resolve, settings_told, told
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.command import Asked, Replayed, replay
 from ftslurm.simulation.past import how_it_ended, past

@@ -7,8 +7,8 @@ default, profile, site policy, job policy, annotations, environment, command lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, cast
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES, Rung
@@ -49,6 +49,7 @@ from ftslurm.model.settings.kinds import (
     count,
     grace,
     how_to_correct,
+    in_words,
     leaf,
     leaves_of,
     mode,
@@ -465,3 +466,77 @@ def from_environment(env: Mapping[str, str]) -> Layer:
         values[by_variable[variable]] = raw
         places[by_variable[variable]] = f"environment {variable}"
     return Layer(values, places)
+
+
+# --- settings as a ledger tells them: those that are not the default, and those that led to a decision
+
+# Who is notified is nobody's business later, and may hold a secret. It decides nothing.
+_PRIVATE = "notify."
+# Is always told, so that a ledger that tells no policy differs from the default policy.
+_ALWAYS = "max_restarts"
+
+
+def told(settings: Settings) -> dict[str, str]:
+    """Name -> value, as a policy would have it. A value that cannot be written in one is left out."""
+    found = {}
+    for name, each in LEAVES.items():
+        value = each.of(settings)
+        if name == _ALWAYS or (value != each.default and not name.startswith(_PRIVATE)):
+            written = next((one for one in (in_words(each, value), f"{value!r}s", str(value)) if _says(name, one, value)), None)
+            if written is not None:
+                found[name] = written
+    return found
+
+
+def places_told(resolved: Resolved) -> dict[str, str]:
+    """Name -> where it was set (`policy.yaml, line 4`, `--ft-max-restarts`), of what is told and was set at all."""
+    return {name: resolved.places[name] for name in told(resolved.settings) if resolved.places[name] != "default"}
+
+
+def _says(name: str, text: str, value: Any) -> bool:
+    try:
+        return bool(parse_leaf(name, text, "") == value)
+    except PolicyError:
+        return False
+
+
+def settings_told(values: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings, and the names of those that this version does not understand. What one setting implies is told as well."""
+    found, unknown = {}, []
+    for name, written in values.items():
+        try:
+            found[name] = parse_leaf(name, written, "the ledger")
+        except (KeyError, PolicyError):
+            unknown.append(name)
+    return with_values(Settings(), found), tuple(unknown)
+
+
+# --- notes which settings a rule looks at, so that a decision can name what led to it
+
+
+class _Noting:
+    """Stands for the settings, or for those of a feature: gives what they give."""
+
+    def __init__(self, settings: Any, read: dict[str, Any], path: tuple[str, ...] = ()) -> None:
+        self._settings, self._read, self._path = settings, read, path
+
+    def __getattr__(self, name: str) -> Any:
+        value, path = getattr(self._settings, name), (*self._path, name)
+        if leaf := _LEAF_AT.get(path):
+            self._read[leaf.name] = value
+        elif not path[1:] and is_dataclass(value):
+            return _Noting(value, self._read, path)
+        return value
+
+
+_LEAF_AT = {leaf.path: leaf for leaf in LEAVES.values()}
+
+
+def noting(settings: Settings) -> Settings:
+    """For one rule; `read_of` tells afterwards what it has looked at."""
+    return cast(Settings, _Noting(settings, {}))
+
+
+def read_of(noted: Settings) -> tuple[tuple[str, str], ...]:
+    """(name, value in words) of the settings that were looked at, in that order. noted: made by `noting`."""
+    return tuple((name, in_words(LEAVES[name], value)) for name, value in cast(_Noting, noted)._read.items())

@@ -15,8 +15,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
 from ftslurm.model.settings.kinds import ALONE
-from ftslurm.model.settings.told import noting, read_of
-from ftslurm.model.settings.tree import Settings, most_crash_restarts
+from ftslurm.model.settings.tree import Settings, most_crash_restarts, noting, read_of
 from ftslurm.model.text import counted, how_often
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict

@@ -14,8 +14,7 @@ from ftslurm.model.record import Record, RunBegan, SettingsFrom
 from ftslurm.model.rungs import Rung, RungWords
 from ftslurm.model.settings import variables
 from ftslurm.model.settings.kinds import in_words, takes
-from ftslurm.model.settings.told import settings_told
-from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on
+from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on, settings_told
 from ftslurm.model.values import dataclass
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.requests import InForce

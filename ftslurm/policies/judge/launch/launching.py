@@ -13,8 +13,7 @@ from ftslurm.model.exits import signal_name, undelivered
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
-from ftslurm.model.settings.told import told
-from ftslurm.model.settings.tree import Settings, most_crash_restarts
+from ftslurm.model.settings.tree import Settings, most_crash_restarts, told
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.launch.earlier_steps import EarlierSteps, beside

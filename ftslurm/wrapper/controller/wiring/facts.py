@@ -25,8 +25,7 @@ from ftslurm.model.folds.node_memory import suspect_nodes, to_remember
 from ftslurm.model.job import Allocation, Call
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import Capability
-from ftslurm.model.settings.told import places_told
-from ftslurm.model.settings.tree import Resolved, Settings
+from ftslurm.model.settings.tree import Resolved, Settings, places_told
 from ftslurm.policies.environment import hiding_variable, of_rendezvous, of_the_job
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, RunFacts, WhyNot
 from ftslurm.policies.lease.predecessors import is_gone, predecessors
