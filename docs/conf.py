@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -54,14 +55,17 @@ man_show_urls = False
 
 
 class Reference(SphinxDirective):
-    """```{reference} PART: what tools/reference.py makes of the code."""
+    """```{reference} PART [BUILDER]: what tools/reference.py makes of the code; with html, not in a manual page, which is too
+    narrow for tables of long names. (Sphinx's own `only` puts what is nested here behind the last section of the page.)"""
 
     required_arguments = 1
+    optional_arguments = 1
     has_content = False
 
     def run(self) -> list[nodes.Node]:
         text = reference.parts()[self.arguments[0]]()
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
+        made = self.parse_text_to_nodes(text, allow_section_headings=True)
+        return [addnodes.only("", *made, expr=self.arguments[1])] if self.arguments[1:] else made
 
 
 # Pages of the repository's root that the site has as well: page -> file.

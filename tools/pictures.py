@@ -86,7 +86,7 @@ def ladder() -> Picture:
     """A row for each rung, as `ftslurm explain` has them."""
     rungs, height = rung_words(), 58
     made = Picture("The ladder: the cheapest remedy that fits is taken", 860, 60 + height * len(rungs))
-    made.text(24, 32, "A trouble asks the rungs from the top. The first that fits is the remedy.", SIZE, INK, bold=True)
+    made.text(24, 32, "A failure goes down the rungs from the top. ftrun takes the first that fits.", SIZE, INK, bold=True)
     for number, (rung, words) in enumerate(rungs.items()):
         y, name, on = 48 + number * height, str(rung), is_on(Settings(), rung)
         lines = _wrapped(words.trigger, 86)

@@ -91,18 +91,20 @@ def definitions(pairs: Iterable[tuple[str, str]]) -> str:
 # --- settings
 
 
+def tables_part() -> str:
+    first = table(("setting", "default", "what it does"), ([_link(name), _set_to(name), _effect_of(name)] for name in FIRST))
+    every = table(("setting", "default", "takes"), ([_link(name), _set_to(name), _kind_of(name)] for name in settings.LEAVES))
+    return "\n\n".join(("**The ten that people need first**", first, "**All, to scan**", every))
+
+
 def settings_part() -> str:
     groups: dict[str, list[str]] = {}
     for name in settings.LEAVES:
         head = name.partition(".")[0] if "." in name else ""
         groups.setdefault(head if head in GROUPS else "", []).append(name)
     assert set(groups) == set(GROUPS), set(groups) ^ set(GROUPS)
-    first = table(("setting", "default", "what it does"), ([_link(name), _set_to(name), _effect_of(name)] for name in FIRST))
-    every = table(("setting", "default", "takes"), ([_link(name), _set_to(name), _kind_of(name)] for name in settings.LEAVES))
     details = (f"## {title}\n\n" + "\n\n".join(map(_setting, groups[head])) for head, title in GROUPS.items())
-    # A manual page is too narrow for tables of long names.
-    tables = "\n\n".join(("**The ten that people need first**", first, "**All, to scan**", every))
-    return "\n\n".join((f"````{{only}} html\n{tables}\n````", *details))
+    return "\n\n".join(details)
 
 
 def _link(name: str) -> str:
@@ -306,9 +308,10 @@ def simulation_part() -> str:
 
 def parts() -> Mapping[str, Callable[[], str]]:
     return {
-        "settings": settings_part, "profiles": profiles_part, "hooks": hooks_part, "statuses": statuses_part,
-        "variables": variables_part, "records": records_part, "patterns": patterns_part, "exits": exits_part, "codes": codes_part,
-        "ft_launcher": ft_launcher_part, "checks": checks_part, "simulation": simulation_part,
+        "tables": tables_part, "settings": settings_part, "profiles": profiles_part, "hooks": hooks_part,
+        "statuses": statuses_part, "variables": variables_part, "records": records_part, "patterns": patterns_part,
+        "exits": exits_part, "codes": codes_part, "ft_launcher": ft_launcher_part, "checks": checks_part,
+        "simulation": simulation_part,
     }  # fmt: skip
 
 

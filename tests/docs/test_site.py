@@ -93,6 +93,15 @@ def test_the_reference_has_all_that_the_code_has(built: Path) -> None:
     assert {f"{path.stem}" for path in (DOCS / "reference").glob("*.md")} == set(wanted)
 
 
+def test_the_settings_begin_with_their_tables_and_a_manual_page_has_none(built: Path) -> None:
+    text = text_of(built, "reference/settings")
+    first, every, details = map(
+        text.index, ("The ten that people need first", "All, to scan", "Order in which the rungs are tried")
+    )
+    assert first < every < details
+    assert "ten that people need" not in (built / "man" / "ftslurm-settings.5").read_text()
+
+
 def statuses() -> set[int]:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FtslurmError)]
     return {kind.exit_status for kind in kinds} | {errors.REQUEUED_STATUS}
