@@ -12,6 +12,7 @@ import argparse
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import partial
@@ -290,10 +291,21 @@ def checks_part() -> str:
     return f"{len(RULES)} checks.\n\n{table(('check', 'asks for', 'source'), rows)}"
 
 
+class _Narrow(argparse.RawDescriptionHelpFormatter):
+    """Fits a page. An option with ten spellings takes several lines and tells its value once, as in Python 3.13."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        value = "" if action.nargs == 0 else self._format_args(action, self._get_default_metavar_for_optional(action))
+        text = f"{', '.join(action.option_strings)} {value}".rstrip()
+        return textwrap.fill(text, 84, subsequent_indent=" " * 4, break_on_hyphens=False, break_long_words=False)
+
+
 def ft_launcher_part() -> str:
-    """argparse's own help, 100 columns wide, whatever the terminal of who builds the site."""
+    """argparse's own help, 88 columns wide, whatever the terminal of who builds the site."""
     made = ft_launcher_options.parser({})
-    made.formatter_class = partial(argparse.RawDescriptionHelpFormatter, width=100)  # type: ignore[assignment]
+    made.formatter_class = partial(_Narrow, width=88)  # type: ignore[assignment]
     return f"```text\n{made.format_help()}```"
 
 
