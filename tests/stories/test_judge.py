@@ -112,6 +112,19 @@ def test_a_signal_while_the_step_comes_up_ends_it(number: int) -> None:
     assert job.did(do.KillStep) and not job.did(do.StartRanks)
 
 
+def test_a_warning_while_the_first_step_comes_up_requeues_when_asked_to() -> None:
+    """slurmctld may send the signal of `--signal=B:TERM@45` to a job of a minute when it has just begun."""
+    job = Job(requeueing(warning__requeue=True))
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), ev.TaskArrived(job.tasks[0], 4, "7.0"), ev.SignalSeen(SIGTERM))
+    job.silent = set()
+    job.tell(*(ev.TaskArrived(task, 4, "7.0") for task in job.tasks[1:]))
+    job.wait(5.0)
+    assert job.did(do.StartRanks) and job.did(do.SignalRanks)
+    job.all_exit(0)
+    assert job.status == REQUEUED and job.recorded(rec.Decided)[-1].cost == ""
+
+
 def test_a_command_that_can_be_executed_nowhere_fails_at_once() -> None:
     job = Job().begin()
     job.silent = {do.StopRanks}

@@ -297,12 +297,14 @@ class Launching:
         return [Trouble(Cause.LOST, what, 1)]
 
     def on_signal(self, event: ev.SignalSeen, now: Now) -> Answer:
-        """A signal before the ranks start. Before the first start ftrun's own signal ends the job. Later it may be a warning,
-        which is passed on to ranks that start in time.
+        """A signal before the ranks start. Before the first start ftrun's own signal ends the job. Later, or where a warning is
+        to requeue the job, it may be a warning (slurmctld is up to a minute early with those of --signal), which is passed on
+        to ranks that start in time.
         """
-        own_term = event.rank is None and event.number == SIGTERM
-        if not (event.rank is None and event.number == SIGINT) and not (own_term and not self.run.attempt.number):
-            return self._keep_warning(event, own_term or self.run.signal.asks_for_requeue(event.number), now)
+        own_term, requeues = event.rank is None and event.number == SIGTERM, self.run.signal.asks_for_requeue(event.number)
+        ends = own_term and not (self.run.attempt.number or requeues)
+        if not (event.rank is None and event.number == SIGINT) and not ends:
+            return self._keep_warning(event, own_term or requeues, now)
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
         if self.run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no launcher runs
             return [ThenFinish(what, status)]
