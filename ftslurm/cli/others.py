@@ -19,6 +19,7 @@ from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.store import VARIABLE
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
+from ftslurm.system.commands import Group
 from ftslurm.system.owner import Owner, owner_of, start_as
 
 # Seconds that a command which ends by itself may take, and bytes that one may print.
@@ -85,6 +86,19 @@ def words_for(words: Sequence[str]) -> list[str]:
     return kept
 
 
+class _Shown:
+    """A stream of the command, shown on the same one of ours as far as it has come."""
+
+    def __init__(self, group: Group, errors: bool) -> None:
+        self._group, self._errors, self._shown = group, errors, 0
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def show(self) -> None:
+        while piece := self._group.printed(self._shown, errors=self._errors):
+            self._shown += len(piece)
+            click.echo(visible(self._decode(piece), lines=True), nl=False, err=self._errors)
+
+
 def _through(owner: Owner, site: HookSettings) -> None:
     """Run the command as the owner, and exit with its status. Raises: StateError for who is not root."""
     from ftslurm.wrapper.as_user import folders_of
@@ -95,15 +109,15 @@ def _through(owner: Owner, site: HookSettings) -> None:
         raise UsageError("-o would be written by that user", hint="leave it out, pass --format, and use `> FILE`")
     folders = folders_of(owner, site.ledgers)
     place = next((each for each in folders if each.exists()), folders[0])
-    group = start_as(owner, [sys.executable, "-I", "-m", "ftslurm.cli.ftslurm", *words], LIMIT_BYTES, {VARIABLE: str(place)})
-    decode, told, ended = codecs.getincrementaldecoder("utf-8")("replace").decode, 0, False
+    argv = [sys.executable, "-I", "-m", "ftslurm.cli.ftslurm", *words]
+    group = start_as(owner, argv, LIMIT_BYTES, {VARIABLE: str(place)}, apart=True)
+    streams, ended = (_Shown(group, errors=False), _Shown(group, errors=True)), False
     until = float("inf") if LASTING & set(words) else time.monotonic() + LIMIT_S
     try:
         while not ended and time.monotonic() < until:
             ended = group.has_ended(POLL_S)
-            while piece := group.printed(told):
-                told += len(piece)
-                click.echo(visible(decode(piece), lines=True), nl=False)
+            for stream in streams:
+                stream.show()
     finally:
         done = group.end()
     if not ended:

@@ -62,23 +62,27 @@ def run(
 class Group:
     """Another party's program that runs, with all that it starts; `end` must be called."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None, given: str = "", **who: Any) -> None:
-        """As `run_group`. Raises: CommandMissing."""
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str] | None = None, given: str = "", apart: bool = False, **who: Any
+    ) -> None:
+        """As `run_group`. apart: its errors are no part of its output. Raises: CommandMissing."""
         import tempfile
 
         self._argv = tuple(argv)
         # Files, because processes that it leaves behind would hold pipes open, and an unread pipe would block us.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  `end` closes it
+        self._errors = tempfile.TemporaryFile() if apart else self._output  # noqa: SIM115  likewise
         try:
             with tempfile.TemporaryFile() as input_:
                 input_.write(given.encode(errors="replace"))
                 input_.seek(0)
                 self._process = subprocess.Popen(
-                    list(argv), stdin=input_, stdout=self._output, stderr=subprocess.STDOUT, env=env, cwd="/",
+                    list(argv), stdin=input_, stdout=self._output, stderr=self._errors, env=env, cwd="/",
                     start_new_session=True, **who,
                 )  # fmt: skip
         except OSError as error:
             self._output.close()
+            self._errors.close()
             raise CommandMissing(f"`{argv[0]}` cannot be run: {error.strerror}", hint="is it there and executable?") from None
 
     def has_ended(self, wait_s: float = 0.0) -> bool:
@@ -88,9 +92,9 @@ class Group:
             return False
         return True
 
-    def printed(self, after: int, most: int = MAX_OUTPUT_BYTES) -> bytes:
+    def printed(self, after: int, most: int = MAX_OUTPUT_BYTES, errors: bool = False) -> bytes:
         """What it has printed so far behind `after` bytes. The position of the file itself is its writer's."""
-        return os.pread(self._output.fileno(), most, after)
+        return os.pread((self._errors if errors else self._output).fileno(), most, after)
 
     def end(self, limit: int = MAX_OUTPUT_BYTES) -> CommandResult:
         """Kill what runs of it, and give what it printed: the last `limit` bytes."""
@@ -99,7 +103,7 @@ class Group:
             os.killpg(self._process.pid, signal.SIGKILL)
         if status is None:
             self.has_ended(KILL_WAIT_S)  # uninterruptible sleep outlives even that
-        with self._output as output:
+        with self._errors, self._output as output:
             output.seek(max(output.seek(0, os.SEEK_END) - limit, 0))
             raw = output.read(limit)
         return CommandResult(self._argv, status, raw[-MAX_OUTPUT_BYTES:].decode(errors="replace"), "", raw)

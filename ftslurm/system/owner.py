@@ -79,8 +79,9 @@ def _owners_in(folder: Path) -> set[int]:
     return found
 
 
-def start_as(owner: Owner, argv: Sequence[str], limit: int, more: Mapping[str, str] | None = None) -> Group:
-    """Start a program as `owner`, for root to read at most `limit` bytes of its output. more: of its environment.
+def start_as(owner: Owner, argv: Sequence[str], limit: int, more: Mapping[str, str] | None = None, apart: bool = False) -> Group:
+    """Start a program as `owner`, for root to read at most `limit` bytes of its output. more: of its environment. apart: as in
+    `Group`.
 
     It runs in a session of its own without a terminal: the owner may control it, and could otherwise type there. Raises:
     CommandMissing; StateError if the caller may not become the owner.
@@ -90,7 +91,7 @@ def start_as(owner: Owner, argv: Sequence[str], limit: int, more: Mapping[str, s
     limits = tuple((kind, max(limit, wanted) if kind == resource.RLIMIT_FSIZE else wanted) for kind, wanted in LIMITS)
     kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
     env = {"PATH": PATH, "LANG": "C.UTF-8", **kept, "HOME": str(owner.home), **(more or {})}
-    return Group(argv, env, preexec_fn=partial(_modest, limits), **_becoming(owner))
+    return Group(argv, env, apart=apart, preexec_fn=partial(_modest, limits), **_becoming(owner))
 
 
 def _becoming(owner: Owner) -> dict[str, Any]:

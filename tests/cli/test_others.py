@@ -79,8 +79,8 @@ def test_one_job_is_shown_as_its_user_sees_it(verb: str, site: Path, capfd: pyte
 def test_what_is_not_there_or_not_allowed_gets_a_sentence(
     site: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, _ = tell(capfd, "status", "--user", "bin", "9")
-    assert code == 66 and "no ledger of job 9" in out
+    code, out, err = tell(capfd, "status", "--user", "bin", "9", "--json")
+    assert code == 66 and not out and "no ledger of job 9" in err
     assert "no user has a ledger of job 99" in tell(capfd, "history", "--all-users", "99")[2]
     assert "needs a JOB" in tell(capfd, "history", "--all-users")[2]
     assert "no such user" in tell(capfd, "history", "--user", "nobody-here", "7")[2]
