@@ -61,6 +61,7 @@ shim:
 
 # A release: not with an advisory on what root installs.
 dist: $(VENV)/.ready-test audit
+	tools/share $(VENV)
 	$(VENV)/bin/python -m build --no-isolation --outdir dist .
 
 docs: $(VENV)/.ready-test

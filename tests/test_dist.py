@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "tests")
+BESIDE = ("share/man/man1/ftrun.1", "share/man/man5/ftslurm-settings.5", "share/bash-completion/completions/ftslurm")
 
 
 def run(*argv: str | Path, cwd: Path) -> str:
@@ -24,6 +26,9 @@ def run(*argv: str | Path, cwd: Path) -> str:
 @pytest.mark.timeout(300)
 def test_the_wheel_from_the_source_package_runs(tmp_path: Path) -> None:
     source = shutil.copytree(ROOT, tmp_path / "source", ignore=LEFT_OUT)
+    (source / "venv").symlink_to(sys.prefix)
+    run("tools/share", "venv", cwd=source)
+    (source / "venv").unlink()
     run(sys.executable, "-m", "build", "--outdir", tmp_path / "dist", ".", cwd=source)  # the wheel is built from the sdist
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert len(list((tmp_path / "dist").glob("*.tar.gz"))) == 1
@@ -39,3 +44,18 @@ def test_the_wheel_from_the_source_package_runs(tmp_path: Path) -> None:
     said = run(*env, tmp_path / "venv/bin/ftrun", *options, "-n1", "sh", "-c", "echo well $PYTHONHOME", cwd=tmp_path)
     assert said == "well /of/the/program\n"
     assert (site / "ftslurm/py.typed").exists()
+    prefix = tmp_path / "venv"
+    assert all((prefix / name).stat().st_size > 500 for name in BESIDE)
+    pages = prefix / "share/doc/ftslurm"
+    assert {*re.findall(r"docs/([a-z-]+\.md)", "".join(map(Path.read_text, (site / "ftslurm/policies/site").glob("*.py"))))} <= {
+        page.name for page in pages.iterdir()
+    }
+    checked = subprocess.run(
+        [prefix / "bin/ftslurm", "doctor"],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert f"docs/ is {pages}" in checked.stdout, checked

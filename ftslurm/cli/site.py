@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -72,6 +73,9 @@ def doctor(verbose: bool, policy: str, as_json: bool) -> None:
         cluster, release = site.config.get("ClusterName", ""), site.config.get("SLURM_VERSION", "")
         head = f"cluster {cluster}, Slurm {release}, seen from {os.uname().nodename}" if site.config else site.silent
         print_findings(console(), findings, head, verbose)
+        pages = Path(sys.prefix) / "share" / "doc" / "ftslurm"  # as a wheel brings them, under `make dist`
+        if pages.is_dir():
+            click.echo(f"docs/ is {pages}")
     if blocks(findings):
         click.get_current_context().exit(1)
 
