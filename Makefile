@@ -23,7 +23,7 @@ SECOND_TRIES = [ ! -s build/second-tries ] || { echo "=== these needed a second 
 QUICK = tests/policies tests/catalogs tests/model tests/stories tests/ledger tests/report tests/slurm tests/config
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check shim test test-live test-core test-long test-attacks audit dist docs man lint cluster cluster-down score bench chaos clean
+.PHONY: demo check deb rpm shim test test-live test-core test-long test-attacks audit dist docs man lint cluster cluster-down score bench chaos clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
@@ -63,6 +63,11 @@ shim:
 dist: $(VENV)/.ready-test audit
 	tools/share $(VENV)
 	$(VENV)/bin/python -m build --no-isolation --outdir dist .
+
+# A package of this system's kind in dist: deb or rpm.
+deb rpm: $(VENV)/.ready-test
+	tools/share $(VENV)
+	tools/package dist $@
 
 docs: $(VENV)/.ready-test
 	$(VENV)/bin/python -m sphinx -W --keep-going -q -j auto -b html -d build/doctrees docs build/docs
