@@ -64,10 +64,13 @@ dist: $(VENV)/.ready-test audit
 	tools/share $(VENV)
 	$(VENV)/bin/python -m build --no-isolation --outdir dist .
 
-# A package of this system's kind in dist: deb or rpm.
-deb rpm: $(VENV)/.ready-test
+deb: $(VENV)/.ready-test
 	tools/share $(VENV)
-	tools/package dist $@
+	tools/package dist deb
+
+rpm: $(VENV)/.ready-test
+	tools/share $(VENV)
+	tools/package dist rpm
 
 docs: $(VENV)/.ready-test
 	$(VENV)/bin/python -m sphinx -W --keep-going -q -j auto -b html -d build/doctrees docs build/docs
