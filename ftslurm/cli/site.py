@@ -75,7 +75,7 @@ def doctor(verbose: bool, policy: str, as_json: bool) -> None:
         print_findings(console(), findings, head, verbose)
         pages = Path(sys.prefix) / "share" / "doc" / "ftslurm"  # as a wheel brings them, under `make dist`
         if pages.is_dir():
-            click.echo(f"docs/ is {pages}")
+            click.echo(f"docs/ is {visible(str(pages))}")
     if blocks(findings):
         click.get_current_context().exit(1)
 
