@@ -109,15 +109,17 @@ class Life:
         return self.job.status is not None and not self.job.did(do.Requeue)
 
     def live(self, act: Act) -> None:
-        decided = len(of_kind(self.job.ledger, rec.Decided))
+        decided, was_over = len(of_kind(self.job.ledger, rec.Decided)), self.over
         self._act(act)
         self.told |= {node for told in self.job.did(do.TellOthers) for node in told.nodes}
         new = of_kind(self.job.ledger, rec.Decided)[decided:]
-        if isinstance(act, Device) and not act.isolate and new:
+        if isinstance(act, Device) and not act.isolate and not was_over:
             node = self.job.nodes[act.node % self.width]
-            self.healing[node] = self.healing.get(node, 0) + 1  # each sighting counts, also one that was laid to the program
+            # Each sighting counts, also one that was laid to the program, or that nothing was done about.
+            self.healing[node] = self.healing.get(node, 0) + 1
             if (
-                new[0].cause == "device"
+                new
+                and new[0].cause == "device"
                 and node not in self.broken
                 and self.healing[node] < self.policy.in_place_restart.same_code_limit
                 and new[0].rung != "in-place-restart"
