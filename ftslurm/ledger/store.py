@@ -1,4 +1,5 @@
-"""Where the ledgers are: `<state folder>/jobs/<cluster>.<job>.jsonl`, one for each array task."""
+"""Where the ledgers are: `<state folder>/jobs/<cluster>.<job>.jsonl`, one for each array task; where the state folder cannot be
+used, in another place, for what srun would run runs all the same."""
 
 from __future__ import annotations
 

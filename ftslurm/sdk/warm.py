@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE, PAGE_VARIABLE = "FTSLURM_WARM", "FTSLURM_PAGE"
-# Seen to import without a device, a socket, a process or a look at the variables of a rank (tests/sdk/test_warm.py).
+# Seen to import without a device, a socket, a process or a look at the variables of a rank (tests/wrapper/shim/test_warm.py).
 EARLY = frozenset(("numpy", "torch"))
 # These begin MPI, open a device or replace parts of the standard library when they are imported.
 NEVER = frozenset(("eventlet", "gevent", "habana_frameworks", "mpi4py", "tensorflow", "torch_npu", "torch_xla"))

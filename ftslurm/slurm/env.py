@@ -1,4 +1,8 @@
-"""The allocation as Slurm's environment variables tell it, and whether this machine has a Slurm."""
+"""The allocation as Slurm's environment variables tell it, and, outside one, whether this machine has a Slurm.
+
+Source of the variables: sbatch(1), OUTPUT ENVIRONMENT VARIABLES. Their values are those of the moment when the script started;
+when a node has been cut out since, only slurmctld knows.
+"""
 
 from __future__ import annotations
 

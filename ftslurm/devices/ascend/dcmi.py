@@ -18,6 +18,7 @@ from typing import Any
 
 from ftslurm.model.values import dataclass
 
+# Return codes. Source: "Return Codes" in the DCMI API references (2026). npu-smi passes them on in its texts (`ret is -8020`).
 NOT_READY = -8012
 OCCUPIED = -8020
 NOT_SUPPORTED = -8255

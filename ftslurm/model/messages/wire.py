@@ -1,4 +1,5 @@
 """Messages of shim and agent: dicts off the wire to values, and values to dicts. Framing and proof are the channel's.
+With them what a controller leaves to its agents for the case that it dies with its node: all that is needed to go on without it.
 
 What comes in was written by a process of the same user that knows the job's secret, yet is checked field by field: a
 shim may be of another version, and a message that is nearly right is worse than none.

@@ -1,4 +1,5 @@
-"""Puts together what the ladder may look at: facts beat what the ranks showed, and a node is blamed by facts alone."""
+"""Puts together what the ladder may look at: facts beat what the ranks showed, and a node is blamed by facts alone. And
+whether whoever called ftrun wants a remedy for a failed step, or its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What people are told: sentences and cards on stderr, notices to those who follow the job, and the files of its cycles."""
+"""What people are told: sentences and cards on stderr, notices to those who follow the job, and the files of its cycles.
+And the job's comment, which is set outside the loop, since slurmctld may be slow."""
 
 from __future__ import annotations
 

@@ -1245,7 +1245,7 @@ def handed_over(word: str) -> bytes:
 
 
 # --- protocol/connection.py
-# Connects to the controller by one of its addresses, and verifies it.
+# Connects to the controller by one of its addresses, which the environment tells, and verifies it.
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 
@@ -1903,7 +1903,7 @@ class Guard:
 
 
 # --- protocol/session.py
-# A session with the controller that survives broken connections.
+# A session with the controller that survives broken connections: every message arrives, in order and once.
 
 class ReliableStream:
     """One side of a reliable stream, without its connections: messages are numbered, kept

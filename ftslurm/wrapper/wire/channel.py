@@ -1,4 +1,5 @@
-"""The controller's side of the connections: accepts them, verifies them, and passes messages on. Never blocks."""
+"""The controller's side of the connections: on which address it listens; it accepts them, verifies them, and passes messages
+on. Never blocks."""
 
 from __future__ import annotations
 

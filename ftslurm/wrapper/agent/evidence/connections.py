@@ -1,4 +1,5 @@
-"""What the kernel tells of a process that may go any moment: its files and links, and its TCP connections."""
+"""What the kernel tells of a process that may go any moment: its files and links (empty for what is not there), and its TCP
+connections."""
 
 # Descriptors, links and files of the kernel, of processes that may go any moment:
 # ruff: noqa: PTH115, PTH116

@@ -1,4 +1,5 @@
-"""A rank as it is told to the controller: its page, its processes and torch's recorder as one view."""
+"""A rank as it is told to the controller: its page, its processes and torch's recorder as one view. With it, for the rules
+on slow ranks, how long it waited lately, and when it entered its collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Does a rank work while nothing gets on? What its processes use, read, write, send and print, without what only waits."""
+"""Does a rank work while nothing gets on? What its processes use, read, write, send and print, without what only waits.
+And do the node's devices work, by samples of their use, one an examination?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One ftrun, from its order to its exit status: on Slurm, on this machine, or in an allocation that is asked for.
+"""One ftrun, from its order to its exit status: on Slurm, on this machine, or in an allocation that is asked for;
+and what it would do, as text.
 
 What only a run outside an allocation, or without Slurm, needs is loaded there: the others start sooner.
 """

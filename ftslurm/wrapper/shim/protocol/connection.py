@@ -1,4 +1,4 @@
-"""Connects to the controller by one of its addresses, and verifies it."""
+"""Connects to the controller by one of its addresses, which the environment tells, and verifies it."""
 
 from __future__ import annotations
 

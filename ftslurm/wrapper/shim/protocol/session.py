@@ -1,4 +1,4 @@
-"""A session with the controller that survives broken connections."""
+"""A session with the controller that survives broken connections: every message arrives, in order and once."""
 
 from __future__ import annotations
 
