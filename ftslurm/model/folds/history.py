@@ -7,7 +7,7 @@ parts have in common.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from functools import reduce
 
 from ftslurm.errors import UsageError
@@ -44,7 +44,7 @@ from ftslurm.model.record import (
     TroubleSeen,
 )
 from ftslurm.model.rungs import SWAPS, Rung
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 
 # The cause of a requeue by Slurm that ftrun knew nothing of before.
 OUTSIDE = "outside"

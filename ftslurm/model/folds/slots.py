@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from ftslurm.model.job import Share, unfold_shares
 from ftslurm.model.record import (
@@ -19,7 +19,7 @@ from ftslurm.model.record import (
     SlotsChanged,
 )
 from ftslurm.model.rungs import REQUEUES
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 
 # --- its slots: on which nodes they are, how often each was scheduled, and how often its command was started there
 

@@ -5,13 +5,13 @@ Cards and explanations render it. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import field
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

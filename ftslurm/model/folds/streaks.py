@@ -7,7 +7,7 @@ printed ("hardware") does not end it: our own remedy for it would set the count 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from ftslurm.model.record import (
     AttemptEnded,
@@ -22,7 +22,7 @@ from ftslurm.model.record import (
     Paused,
 )
 from ftslurm.model.rungs import REQUEUES, RESTARTS, Budget, Rung
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 
 EXPLICIT_FAULTS = frozenset({"device", "node"})
 EXPLICIT_CLASSES = frozenset({"self-healing", "isolate"})
