@@ -15,9 +15,8 @@ from ftslurm.model.settings.limits import Limit, base, check, limits_of
 from ftslurm.model.settings.tree import (
     Resolved,
     check_name,
-    from_c4d,
     from_environment,
-    from_modelarts,
+    from_others,
     from_tree,
     parse_leaf,
     resolve,
@@ -57,7 +56,7 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
         layers.append(ma.parse(read_text(wanted, "the annotations file"), wanted))
     if flags := request.aimaster or env.get("FTRUN_AIMASTER", ""):
         layers.append(aimaster.parse(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
-    layers += [from_modelarts(env), from_c4d(env), from_environment(env)]
+    layers += [from_others(env), from_environment(env)]
     layers.append(_from_options(request.values or {}))
     return check(resolve(layers), limits)
 

@@ -12,17 +12,8 @@ from ftslurm.launchers.local_layout import nodes_asked
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, without
 from ftslurm.launchers.step import ProcessStep
+from ftslurm.model import events as ev
 from ftslurm.model.decisions import Start
-from ftslurm.model.events import (
-    LoansEnded,
-    NodeBorrowed,
-    NodeChecked,
-    NodeProbed,
-    NodesReleased,
-    RequeueEnded,
-    SlurmAnswered,
-    StepsListed,
-)
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.values import dataclass
 from ftslurm.system.commands import run
@@ -63,33 +54,35 @@ class LocalScheduler:
     pool: LocalPool
     count: int
 
-    def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
+    def ask(self, without: Sequence[str] = ()) -> ev.SlurmAnswered:
         nodes = frozenset(self.pool.nodes)
-        return SlurmAnswered("RUNNING", batch=True, requeueable=True, usable=nodes, node_count=self.count, idle=nodes)
+        return ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, usable=nodes, node_count=self.count, idle=nodes)
 
-    def probe(self, node: str, limit_s: float) -> NodeProbed:
-        return NodeProbed(node, None, "a local node has no other way to it")
+    def probe(self, node: str, limit_s: float) -> ev.NodeProbed:
+        return ev.NodeProbed(node, None, "a local node has no other way to it")
 
-    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
-        return NodeChecked(node, True, "a local node is only a name")
+    def check(self, node: str, lender: int, limit_s: float) -> ev.NodeChecked:
+        return ev.NodeChecked(node, True, "a local node is only a name")
 
     def show(self, text: str) -> None:
         """Does nothing: there is no queue to show the text in."""
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]) -> NodeBorrowed:
-        return NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
+    def borrow(
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]
+    ) -> ev.NodeBorrowed:
+        return ev.NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
 
-    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
-        return LoansEnded()
+    def end_loans(self, jobs: Sequence[int]) -> ev.LoansEnded:
+        return ev.LoansEnded()
 
     def call_off(self) -> None:
         """Does nothing: there are no donor jobs."""
 
-    def steps(self) -> StepsListed:
-        return StepsListed(frozenset())
+    def steps(self) -> ev.StepsListed:
+        return ev.StepsListed(frozenset())
 
-    def release(self, nodes: Sequence[str]) -> NodesReleased:
-        return NodesReleased(tuple(nodes), True)
+    def release(self, nodes: Sequence[str]) -> ev.NodesReleased:
+        return ev.NodesReleased(tuple(nodes), True)
 
     def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
         """Run it once for each node, one after the other."""
@@ -102,12 +95,12 @@ class LocalScheduler:
                 return f"the clean-up of {node} ended with status {done.status}"
         return ""
 
-    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
+    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> ev.RequeueEnded:
         try:
             self.pool.allocate(self.count, exclude)
         except UsageError as error:
-            return RequeueEnded(False, error.message)
-        return RequeueEnded(True, "continued in the same ftrun")
+            return ev.RequeueEnded(False, error.message)
+        return ev.RequeueEnded(True, "continued in the same ftrun")
 
 
 @dataclass(frozen=True, slots=True)

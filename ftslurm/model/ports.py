@@ -9,18 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from ftslurm.model import events as ev
     from ftslurm.model.decisions import Start
     from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
-    from ftslurm.model.events import (
-        LoansEnded,
-        NodeBorrowed,
-        NodeChecked,
-        NodeProbed,
-        NodesReleased,
-        RequeueEnded,
-        SlurmAnswered,
-        StepsListed,
-    )
     from ftslurm.model.exits import ExitStatus
     from ftslurm.model.job import Layout, Share
 
@@ -28,17 +19,19 @@ if TYPE_CHECKING:
 class Scheduler(Protocol):
     """The provider of the allocation: Slurm, or the local pool."""
 
-    def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
+    def ask(self, without: Sequence[str] = ()) -> ev.SlurmAnswered:
         """The state of job and nodes; and whether the job fits `without` these. Never raises; may take as long as the client's
         time limit."""
 
-    def probe(self, node: str, limit_s: float) -> NodeProbed:
+    def probe(self, node: str, limit_s: float) -> ev.NodeProbed:
         """By another way than our own connections: can the node run anything? Never raises."""
 
-    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
+    def check(self, node: str, lender: int, limit_s: float) -> ev.NodeChecked:
         """Is it fit for ranks? lender: the donor job that it belongs to, 0 for our own. Never raises."""
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]) -> NodeBorrowed:
+    def borrow(
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]
+    ) -> ev.NodeBorrowed:
         """One node more, by a donor job. submitted: is told its number at once; and again, with its node, if that boots for long.
         Never raises.
         """
@@ -46,22 +39,22 @@ class Scheduler(Protocol):
     def show(self, text: str) -> None:
         """Where Slurm shows the job, if it may be. Never raises."""
 
-    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
+    def end_loans(self, jobs: Sequence[int]) -> ev.LoansEnded:
         """End these donor jobs, however long that takes, until `call_off`. Never raises."""
 
     def call_off(self) -> None:
         """End every donor job that is still there or awaited: nobody will use it. Never raises."""
 
-    def steps(self) -> StepsListed:
+    def steps(self) -> ev.StepsListed:
         """The steps of the job that hold its nodes. Never raises."""
 
-    def release(self, nodes: Sequence[str]) -> NodesReleased:
+    def release(self, nodes: Sequence[str]) -> ev.NodesReleased:
         """Give nodes of the allocation back. Never raises."""
 
     def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
         """Run `argv` once on each node; gives what went wrong, empty for nothing. Never raises."""
 
-    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
+    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> ev.RequeueEnded:
         """Give the job back. Never raises."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import get_args
 
 from ftslurm.model.values import dataclass
 
@@ -559,43 +560,4 @@ Record = (
     | CheckpointSeen
     | IterationSeen
 )
-KINDS: Mapping[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        RunBegan,
-        SettingsFrom,
-        CallRead,
-        AttemptBegan,
-        StepReached,
-        RankBegan,
-        SlotsChanged,
-        NodeLent,
-        NodeRefused,
-        FaultSeen,
-        TroubleSeen,
-        Diagnosed,
-        Reinstated,
-        ExperimentEnded,
-        HangSeen,
-        HangEnded,
-        Paused,
-        Advised,
-        CulpritSeen,
-        ProgramSaid,
-        Drilled,
-        OutputTo,
-        Waiting,
-        Signalled,
-        Decided,
-        CleanUpBegan,
-        CarriedOut,
-        AttemptEnded,
-        Finished,
-        JobEnded,
-        Requested,
-        RequestAnswered,
-        RequestDone,
-        CheckpointSeen,
-        IterationSeen,
-    )
-}
+KINDS: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Record)}

@@ -13,7 +13,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import JobSummary, state_words
 from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import expand, fold
-from ftslurm.model.text import counted, cut, visible
+from ftslurm.model.text import counted, cut, fold_numbers, visible
 from ftslurm.model.values import dataclass
 from ftslurm.report.moments import happened
 from ftslurm.report.view import Status
@@ -499,18 +499,7 @@ def _changed_ranks(before: Mapping[int, str] | None, now: Mapping[int, str] | No
         if (before or {}).get(rank) != state:
             by_state.setdefault(state, []).append(rank)
     for state, found in by_state.items():
-        yield f"{'ranks' if len(found) > 1 else 'rank'} {_spans(found)}: {state}"
-
-
-def _spans(numbers: Iterable[int]) -> str:
-    """`0-7,9`."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+        yield f"{'ranks' if len(found) > 1 else 'rank'} {fold_numbers(found)}: {state}"
 
 
 def job_changes(jobs: Iterable[JobSummary], now: float, before: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:

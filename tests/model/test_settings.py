@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.kinds import Layer, count, duration, in_words, switch, words_of
-from ftslurm.model.settings.tree import LEAVES, Settings, env_name, from_environment, from_modelarts, from_tree, is_on, resolve
+from ftslurm.model.settings.tree import LEAVES, Settings, env_name, from_environment, from_others, from_tree, is_on, resolve
 from tests.settings import settings_with
 
 
@@ -229,7 +229,7 @@ def test_a_default_in_words_is_that_default(leaf: str) -> None:
 
 @pytest.mark.parametrize(("said", "grace_s", "words"), [("10", 10.0, "10s"), ("0.5", 0.5, "0.5s"), ("-1", -1.0, "-1")])
 def test_how_long_a_clean_up_may_hold_up_a_requeue(said: str, grace_s: float, words: str) -> None:
-    layer = from_modelarts({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})
+    layer = from_others({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})
     settings = resolve([layer]).settings
     assert settings.requeue.cleanup_grace_s == grace_s
     assert in_words(LEAVES["requeue.cleanup_grace"], settings.requeue.cleanup_grace_s) == words
@@ -238,7 +238,7 @@ def test_how_long_a_clean_up_may_hold_up_a_requeue(said: str, grace_s: float, wo
 @pytest.mark.parametrize("said", ["-2", "0", "soon", "10s", "nan"])
 def test_a_clean_up_s_grace_that_is_none_is_named(said: str) -> None:
     with pytest.raises(PolicyError, match=f"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS={said}: not a number of seconds"):
-        from_modelarts({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})
+        from_others({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})
 
 
 @pytest.mark.parametrize(

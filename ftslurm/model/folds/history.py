@@ -9,40 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import reduce
+from typing import Any
 
 from ftslurm.errors import UsageError
+from ftslurm.model import record as rec
 from ftslurm.model.folds.control import CHECKPOINT, EXCLUDE, REINSTATE, REQUEUE, UNDO, Control, Request, State
 from ftslurm.model.folds.slots import Exclusions, Sighting, Slots, Verdicts
 from ftslurm.model.folds.streaks import EXPLICIT_FAULTS, HANGS, Budgets, Crashes, Hangs, Progress, Requeues, is_explicit, run_of
 from ftslurm.model.nodes import expand
-from ftslurm.model.record import (
-    AttemptBegan,
-    AttemptEnded,
-    CarriedOut,
-    CheckpointSeen,
-    CleanUpBegan,
-    CulpritSeen,
-    Decided,
-    Diagnosed,
-    ExperimentEnded,
-    FaultSeen,
-    Finished,
-    IterationSeen,
-    NodeLent,
-    NodeRefused,
-    Paused,
-    ProgramSaid,
-    RankBegan,
-    Record,
-    Reinstated,
-    RequestAnswered,
-    RequestDone,
-    Requested,
-    RunBegan,
-    SlotsChanged,
-    StepReached,
-    TroubleSeen,
-)
 from ftslurm.model.rungs import SWAPS, Rung
 from ftslurm.model.values import dataclass, replace
 
@@ -70,16 +44,18 @@ class CleanUpTook:
 @dataclass(frozen=True, slots=True)
 class History:
     attempts: int = 0
-    last_run: RunBegan | None = None
-    beside: Mapping[str, RunBegan] = field(default_factory=dict)  # run -> of those of this scheduling that have not ended
-    last_decision: Decided | None = None
+    last_run: rec.RunBegan | None = None
+    beside: Mapping[str, rec.RunBegan] = field(default_factory=dict)  # run -> of those of this scheduling that have not ended
+    last_decision: rec.Decided | None = None
     decisions: int = 0
-    finished: Finished | None = None
+    finished: rec.Finished | None = None
     trouble: str = ""  # the cause of the last one in this attempt
-    open_swaps: Mapping[str, Decided] = field(default_factory=dict)  # id -> decision, of which nobody wrote what became of them
+    open_swaps: Mapping[str, rec.Decided] = field(
+        default_factory=dict
+    )  # id -> decision, of which nobody wrote what became of them
     faults: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)  # (node, device, code) -> when seen
     clean_ups: tuple[CleanUpTook, ...] = ()  # of the nodes after a requeue of ours, the latest last
-    cleaning: CleanUpBegan | None = None  # what is known of the one that goes on
+    cleaning: rec.CleanUpBegan | None = None  # what is known of the one that goes on
     requeues: Requeues = field(default_factory=Requeues)
     exclusions: Exclusions = field(default_factory=Exclusions)
     slots: Slots = field(default_factory=Slots)
@@ -90,7 +66,7 @@ class History:
     crashes: Crashes = field(default_factory=Crashes)
     control: Control = field(default_factory=Control)  # what the owner of the job has asked for
 
-    def add(self, record: Record) -> History:
+    def add(self, record: rec.Record) -> History:
         """This history and one record more."""
         change = _ADDERS.get(type(record))
         return change(self, record) if change is not None else self
@@ -122,11 +98,11 @@ class History:
         return Rung.BY_SLURM.value, self.trouble if known else OUTSIDE
 
 
-def fold(records: Iterable[Record]) -> History:
+def fold(records: Iterable[rec.Record]) -> History:
     return reduce(History.add, records, History())
 
 
-def _run_began(past: History, run: RunBegan) -> History:
+def _run_began(past: History, run: rec.RunBegan) -> History:
     again = past.last_run is not None and run.schedule > past.last_run.schedule
     past = _afresh(past) if again and _was_over(past) else past
     return replace(
@@ -144,13 +120,13 @@ def _was_over(past: History) -> bool:
     return past.finished is not None and (failed or past.finished.status == 0)
 
 
-def _budgets_of(past: History, run: RunBegan) -> Budgets:
+def _budgets_of(past: History, run: rec.RunBegan) -> Budgets:
     if past.last_run is None or past.last_run.step_key == run.step_key:
         return past.budgets
     return past.budgets.command_began(past.last_run.step_key, run.step_key)
 
 
-def clean_up_of(past: History, run: RunBegan) -> tuple[CleanUpTook, ...]:
+def clean_up_of(past: History, run: rec.RunBegan) -> tuple[CleanUpTook, ...]:
     """How long the nodes took to clean up before the scheduling of `run`; empty where that is not known.
 
     Slurm tells its end in whole seconds, cut off: the moment lies up to one later. A node from which the others were watched
@@ -165,7 +141,7 @@ def clean_up_of(past: History, run: RunBegan) -> tuple[CleanUpTook, ...]:
     return (took,) if 0 < seconds <= CLEAN_UP_MAX_S else ()
 
 
-def _attempt_began(past: History, begun: AttemptBegan) -> History:
+def _attempt_began(past: History, begun: rec.AttemptBegan) -> History:
     nodes = _named(begun.nodes)
     exclusions = past.exclusions.ran_on(nodes) if past.exclusions.dead else past.exclusions
     return replace(
@@ -175,7 +151,7 @@ def _attempt_began(past: History, begun: AttemptBegan) -> History:
     )  # fmt: skip
 
 
-def _step_reached(past: History, reached: StepReached) -> History:
+def _step_reached(past: History, reached: rec.StepReached) -> History:
     key = past.last_run.step_key if past.last_run is not None else ""
     return replace(past, progress=past.progress.step_reached(key, reached.step))
 
@@ -187,12 +163,12 @@ def _named(nodes: str) -> set[str]:
         return set()
 
 
-def _trouble_seen(past: History, seen: TroubleSeen) -> History:
+def _trouble_seen(past: History, seen: rec.TroubleSeen) -> History:
     progress, made = past.progress.trouble_seen(seen.at)
     return _with_progress(replace(past, trouble=seen.cause), progress, made)
 
 
-def _attempt_ended(past: History, ended: AttemptEnded) -> History:
+def _attempt_ended(past: History, ended: rec.AttemptEnded) -> History:
     return _with_progress(past, *past.progress.attempt_ended(ended))
 
 
@@ -210,36 +186,24 @@ def _afresh(past: History) -> History:
     )  # fmt: skip
 
 
-def _slots_changed(past: History, changed: SlotsChanged) -> History:
-    return replace(past, slots=past.slots.changed(changed))
-
-
-def _node_lent(past: History, lent: NodeLent) -> History:
-    return replace(past, slots=past.slots.node_lent(lent))
-
-
-def _node_refused(past: History, refused: NodeRefused) -> History:
-    return replace(past, exclusions=past.exclusions.refused(refused))
-
-
-def _rank_began(past: History, begun: RankBegan) -> History:
+def _rank_began(past: History, begun: rec.RankBegan) -> History:
     return replace(past, attempts=max(past.attempts, begun.attempt), slots=past.slots.rank_began(begun))
 
 
-def _diagnosed(past: History, found: Diagnosed) -> History:
+def _diagnosed(past: History, found: rec.Diagnosed) -> History:
     return replace(past, verdicts=past.verdicts.diagnosed(found, past.progress.last_step))
 
 
-def _reinstated(past: History, found: Reinstated) -> History:
+def _reinstated(past: History, found: rec.Reinstated) -> History:
     verdicts = past.verdicts.take_back(found.nodes, found.signature)
     return replace(past, exclusions=past.exclusions.take_back(found), verdicts=verdicts)
 
 
-def _experiment_ended(past: History, ended: ExperimentEnded) -> History:
+def _experiment_ended(past: History, ended: rec.ExperimentEnded) -> History:
     return replace(past, crashes=past.crashes.ended(ended), exclusions=past.exclusions.experiment_ended(ended))
 
 
-def _fault_seen(past: History, fault: FaultSeen) -> History:
+def _fault_seen(past: History, fault: rec.FaultSeen) -> History:
     key = (fault.node, fault.device, fault.code)
     past = replace(past, faults={**past.faults, key: (*past.faults.get(key, ()), fault.at)})
     if not is_explicit(fault):
@@ -247,7 +211,7 @@ def _fault_seen(past: History, fault: FaultSeen) -> History:
     return replace(past, requeues=past.requeues.broken(), hangs=past.hangs.broken(), crashes=past.crashes.broken())
 
 
-def _decided(past: History, decided: Decided) -> History:
+def _decided(past: History, decided: rec.Decided) -> History:
     past = past.as_seen_by(run_of(decided))
     swaps = {key: swap for key, swap in past.open_swaps.items() if run_of(swap) != run_of(decided)}
     if decided.rung in SWAPS:
@@ -262,11 +226,11 @@ def _decided(past: History, decided: Decided) -> History:
     )  # fmt: skip
 
 
-def _clean_up_began(past: History, began: CleanUpBegan) -> History:
+def _clean_up_began(past: History, began: rec.CleanUpBegan) -> History:
     return replace(past, cleaning=began)
 
 
-def _carried_out(past: History, done: CarriedOut) -> History:
+def _carried_out(past: History, done: rec.CarriedOut) -> History:
     past = replace(past, requeues=past.requeues.carried_out(done), exclusions=past.exclusions.needed(done.let_in))
     swap = past.open_swaps.get(done.id)
     if swap is None:
@@ -278,7 +242,7 @@ def _carried_out(past: History, done: CarriedOut) -> History:
     return past
 
 
-def _culprit_seen(past: History, found: CulpritSeen) -> History:
+def _culprit_seen(past: History, found: rec.CulpritSeen) -> History:
     if found.sign not in HANGS:
         return past
     ranks = found.ranks if len(found.nodes) == 1 else ()
@@ -286,20 +250,12 @@ def _culprit_seen(past: History, found: CulpritSeen) -> History:
     return replace(past, hangs=past.hangs.seen(found), verdicts=sighted)
 
 
-def _paused(past: History, pause: Paused) -> History:
-    return replace(past, hangs=past.hangs.paused(pause))
-
-
-def _finished(past: History, finished: Finished) -> History:
+def _finished(past: History, finished: rec.Finished) -> History:
     beside = {run: began for run, began in past.beside.items() if run != finished.run}
     return replace(past, finished=finished, beside=beside, slots=past.slots.finished(), requeues=past.requeues.finished(finished))
 
 
-def _requested(past: History, asked: Requested) -> History:
-    return replace(past, control=past.control.asked(asked))
-
-
-def _request_answered(past: History, answer: RequestAnswered) -> History:
+def _request_answered(past: History, answer: rec.RequestAnswered) -> History:
     """What is in force from now on. A request that is undone leaves nodes as they were before it."""
     request = past.control.get(answer.number)
     control = past.control.answered(answer, past.exclusions.isolated)
@@ -331,47 +287,44 @@ def _free(past: History, nodes: Iterable[str]) -> History:
     return replace(past, exclusions=past.exclusions.free(nodes))
 
 
-def _request_done(past: History, done: RequestDone) -> History:
+def _request_done(past: History, done: rec.RequestDone) -> History:
     request, past = past.control.get(done.number), replace(past, control=past.control.done(done))
     return past if request is None or done.ok or not request.in_force else _as_before(past, request)
 
 
-def _checkpoint_seen(past: History, seen: CheckpointSeen) -> History:
-    return replace(past, control=past.control.checkpoint(seen))
-
-
-def _program_said(past: History, said: ProgramSaid) -> History:
+def _program_said(past: History, said: rec.ProgramSaid) -> History:
     return replace(past, progress=past.progress.checkpoint_told()) if said.what == CHECKPOINT else past
 
 
-def _iteration_seen(past: History, seen: IterationSeen) -> History:
-    return replace(past, progress=past.progress.iteration_seen(seen))
+def _of_part(name: str, change: Callable[[Any, Any], Any]) -> Callable[..., History]:
+    """For a record that concerns one part alone."""
+    return lambda past, record: replace(past, **{name: change(getattr(past, name), record)})
 
 
 _ADDERS: Mapping[type, Callable[..., History]] = {
-    ProgramSaid: _program_said,
-    Requested: _requested,
-    RequestAnswered: _request_answered,
-    RequestDone: _request_done,
-    CheckpointSeen: _checkpoint_seen,
-    IterationSeen: _iteration_seen,
-    RunBegan: _run_began,
-    AttemptBegan: _attempt_began,
-    RankBegan: _rank_began,
-    TroubleSeen: _trouble_seen,
-    AttemptEnded: _attempt_ended,
-    StepReached: _step_reached,
-    Diagnosed: _diagnosed,
-    Reinstated: _reinstated,
-    ExperimentEnded: _experiment_ended,
-    CulpritSeen: _culprit_seen,
-    Paused: _paused,
-    SlotsChanged: _slots_changed,
-    NodeLent: _node_lent,
-    NodeRefused: _node_refused,
-    FaultSeen: _fault_seen,
-    Decided: _decided,
-    CleanUpBegan: _clean_up_began,
-    CarriedOut: _carried_out,
-    Finished: _finished,
+    rec.ProgramSaid: _program_said,
+    rec.Requested: _of_part("control", Control.asked),
+    rec.RequestAnswered: _request_answered,
+    rec.RequestDone: _request_done,
+    rec.CheckpointSeen: _of_part("control", Control.checkpoint),
+    rec.IterationSeen: _of_part("progress", Progress.iteration_seen),
+    rec.RunBegan: _run_began,
+    rec.AttemptBegan: _attempt_began,
+    rec.RankBegan: _rank_began,
+    rec.TroubleSeen: _trouble_seen,
+    rec.AttemptEnded: _attempt_ended,
+    rec.StepReached: _step_reached,
+    rec.Diagnosed: _diagnosed,
+    rec.Reinstated: _reinstated,
+    rec.ExperimentEnded: _experiment_ended,
+    rec.CulpritSeen: _culprit_seen,
+    rec.Paused: _of_part("hangs", Hangs.paused),
+    rec.SlotsChanged: _of_part("slots", Slots.changed),
+    rec.NodeLent: _of_part("slots", Slots.node_lent),
+    rec.NodeRefused: _of_part("exclusions", Exclusions.refused),
+    rec.FaultSeen: _fault_seen,
+    rec.Decided: _decided,
+    rec.CleanUpBegan: _clean_up_began,
+    rec.CarriedOut: _carried_out,
+    rec.Finished: _finished,
 }

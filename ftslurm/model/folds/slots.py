@@ -6,18 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 
+from ftslurm.model import record as rec
 from ftslurm.model.job import Share, unfold_shares
-from ftslurm.model.record import (
-    AttemptBegan,
-    Decided,
-    Diagnosed,
-    ExperimentEnded,
-    NodeLent,
-    NodeRefused,
-    RankBegan,
-    Reinstated,
-    SlotsChanged,
-)
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass, replace
 
@@ -38,16 +28,16 @@ class Slots:
     def run_began(self, size: int, scheduled_again: bool) -> Slots:
         return replace(self, nodes=() if scheduled_again else self.nodes, size=max(size, 0 if scheduled_again else self.size))
 
-    def attempt_began(self, begun: AttemptBegan) -> Slots:
+    def attempt_began(self, begun: rec.AttemptBegan) -> Slots:
         key = (begun.schedule, begun.step_key)
         starts = {**self.starts, key: max(begun.starts, self.starts.get(key, 0))}
         return replace(self, starts=starts, shares={**self.shares, key: unfold_shares(begun.cpus, begun.gpus)})
 
-    def rank_began(self, begun: RankBegan) -> Slots:
+    def rank_began(self, begun: rec.RankBegan) -> Slots:
         key = (begun.schedule, begun.step_key, begun.rank)
         return replace(self, rank_starts={**self.rank_starts, key: self.rank_starts.get(key, 0) + 1})
 
-    def changed(self, changed: SlotsChanged) -> Slots:
+    def changed(self, changed: rec.SlotsChanged) -> Slots:
         rescheduled, bases, shares = dict(self.rescheduled), dict(self.bases), self.shares
         if changed.kept:
             rescheduled = {now: rescheduled[was] for now, was in enumerate(changed.kept) if was in rescheduled}
@@ -62,7 +52,7 @@ class Slots:
             alone = {(schedule, step, place[rank]): n for (schedule, step, rank), n in alone.items() if rank in place}
         return replace(self, rescheduled=rescheduled, bases=bases, rank_starts=alone, nodes=changed.nodes, shares=shares)
 
-    def node_lent(self, lent: NodeLent) -> Slots:
+    def node_lent(self, lent: rec.NodeLent) -> Slots:
         return replace(self, lent={**self.lent, lent.node: lent.job})
 
     def finished(self) -> Slots:
@@ -93,7 +83,7 @@ class Exclusions:
         """Of these, in their order."""
         return tuple(node for node in nodes if node in self.left_on_words and node in self.isolated)
 
-    def decided(self, decided: Decided) -> Exclusions:
+    def decided(self, decided: rec.Decided) -> Exclusions:
         isolated = {**self.isolated, **{node: (why, decided.at) for node, why in decided.isolate.items()}}
         words = {node: sign for node, sign in self.left_on_words.items() if node not in decided.isolate or node in decided.words}
         words |= {node: sign for node, sign in decided.words.items() if node in decided.isolate}
@@ -107,19 +97,19 @@ class Exclusions:
             reinstated=(self.reinstated | ({decided.without} if decided.without else set())).difference(isolated),
         )
 
-    def refused(self, refused: NodeRefused) -> Exclusions:
+    def refused(self, refused: rec.NodeRefused) -> Exclusions:
         """A node that was looked at and not taken. What was reinstated stays so, for Slurm."""
         isolated = {**self.isolated, refused.node: (refused.why, refused.at)}
         words = {node: sign for node, sign in self.left_on_words.items() if node != refused.node}
         return replace(self, isolated=isolated, let_in=self.let_in - {refused.node}, left_on_words=words)
 
-    def experiment_ended(self, ended: ExperimentEnded) -> Exclusions:
+    def experiment_ended(self, ended: rec.ExperimentEnded) -> Exclusions:
         if not ended.excluded:
             return self
         left = self.isolate({ended.node: (ended.why, ended.at)})
         return replace(left, left_on_words={**left.left_on_words, ended.node: ended.signature})
 
-    def take_back(self, found: Reinstated) -> Exclusions:
+    def take_back(self, found: rec.Reinstated) -> Exclusions:
         """The words for which these nodes were left have proven wrong."""
         nodes = {node for node in found.nodes if self.left_on_words.get(node) == found.signature and node in self.isolated}
         isolated = {node: told for node, told in self.isolated.items() if node not in nodes}
@@ -170,7 +160,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    last: Diagnosed | None = None
+    last: rec.Diagnosed | None = None
     same_in_a_row: int = 0  # verdicts with the signature of the last one, without progress between
     same_words: int = 0  # of these, the last one included, those that also said the same, numbers aside
     moved: bool = False  # not all of them on one rank of one node
@@ -179,7 +169,7 @@ class Verdicts:
     suspicions: Mapping[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)  # node -> (when, signature)
     sightings: tuple[Sighting, ...] = ()  # of words that make their node a suspect
 
-    def diagnosed(self, found: Diagnosed, step: int) -> Verdicts:
+    def diagnosed(self, found: rec.Diagnosed, step: int) -> Verdicts:
         """step: to which the training had come."""
         last = self.last
         same = last is not None and last.signature == found.signature

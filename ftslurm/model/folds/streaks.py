@@ -9,18 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
-from ftslurm.model.record import (
-    AttemptEnded,
-    CarriedOut,
-    CulpritSeen,
-    Decided,
-    Diagnosed,
-    ExperimentEnded,
-    FaultSeen,
-    Finished,
-    IterationSeen,
-    Paused,
-)
+from ftslurm.model import record as rec
 from ftslurm.model.rungs import REQUEUES, RESTARTS, Budget, Rung
 from ftslurm.model.values import dataclass, replace
 
@@ -28,11 +17,11 @@ EXPLICIT_FAULTS = frozenset({"device", "node"})
 EXPLICIT_CLASSES = frozenset({"self-healing", "isolate"})
 
 
-def in_a_row(before: int, decided: Decided, one_more: bool) -> int:
+def in_a_row(before: int, decided: rec.Decided, one_more: bool) -> int:
     return 0 if decided.cause in EXPLICIT_FAULTS else before + one_more
 
 
-def is_explicit(fault: FaultSeen) -> bool:
+def is_explicit(fault: rec.FaultSeen) -> bool:
     return fault.fault_class in EXPLICIT_CLASSES and not fault.user_induced
 
 
@@ -50,11 +39,11 @@ class Budgets:
         """How much of that budget is spent."""
         return self.job_restarts if budget == Budget.JOB_RESTARTS else self.spent.get(budget, 0)
 
-    def decided(self, decided: Decided) -> Budgets:
+    def decided(self, decided: rec.Decided) -> Budgets:
         spent = {**self.spent, decided.cost: self.spent.get(decided.cost, 0) + 1} if decided.cost else self.spent
         return replace(self, spent=spent, job_restarts=self.job_restarts + _restarts_job(decided))
 
-    def take_back(self, swap: Decided) -> Budgets:
+    def take_back(self, swap: rec.Decided) -> Budgets:
         """Nothing was swapped: its price is paid back."""
         left = self.spent.get(swap.cost, 0) - 1
         spent = {**self.spent, swap.cost: left} if left >= 0 else self.spent
@@ -69,7 +58,7 @@ class Budgets:
         return replace(self, other_commands=others, job_restarts=restarts, spent=spent)
 
 
-def _restarts_job(decided: Decided) -> bool:
+def _restarts_job(decided: rec.Decided) -> bool:
     """A crash that is answered in place and costs nothing came of a port that ftrun had chosen. What people ask for is theirs."""
     own_doing = decided.cause == "request" or (
         decided.rung == Rung.IN_PLACE_RESTART and decided.cause == "crash" and not decided.cost
@@ -85,9 +74,9 @@ AT_LIMIT = "time_limit.resume"
 
 @dataclass(frozen=True, slots=True)
 class Requeues:
-    open: Decided | None = None  # decided, and nobody wrote that it was done
+    open: rec.Decided | None = None  # decided, and nobody wrote that it was done
     left: bool = False  # the ftrun that decided the open one has ended since
-    last: Decided | None = None  # decided in this scheduling, unless it failed
+    last: rec.Decided | None = None  # decided in this scheduling, unless it failed
     done: int = 0
     at_limit: int = 0  # decided because the time limit was near
     unconditional_in_a_row: int = 0  # without an explicit fault or progress between
@@ -98,7 +87,7 @@ class Requeues:
         begun = replace(self, scheduled_by=scheduled_by)
         return replace(begun, open=None, left=False, last=None) if scheduled_again else begun
 
-    def decided(self, decided: Decided) -> Requeues:
+    def decided(self, decided: rec.Decided) -> Requeues:
         requeue = decided if decided.rung in REQUEUES else self._still_open(decided)
         unconditional = decided.rung == Rung.UNCONDITIONAL_REQUEUE
         return replace(
@@ -110,18 +99,18 @@ class Requeues:
             unconditional_in_a_row=in_a_row(self.unconditional_in_a_row, decided, unconditional),
         )
 
-    def _still_open(self, decided: Decided) -> Decided | None:
+    def _still_open(self, decided: rec.Decided) -> rec.Decided | None:
         """The requeue that stands open, unless `decided` comes in its place. What an ftrun beside it decides does not: the keeper
         would find nothing to do, and the job end as requeued that never was."""
         before = self.open
         return before if before is not None and not self.left and run_of(before) != run_of(decided) else None
 
-    def carried_out(self, done: CarriedOut) -> Requeues:
+    def carried_out(self, done: rec.CarriedOut) -> Requeues:
         if self.open is None or done.id != self.open.id:
             return self
         return replace(self, open=None, last=self.last if done.ok is not False else None, left=False, done=self.done + done.ok)
 
-    def finished(self, finished: Finished) -> Requeues:
+    def finished(self, finished: rec.Finished) -> Requeues:
         left = self.open is not None and run_of(self.open) == finished.run
         return replace(self, left=self.left or left)
 
@@ -130,7 +119,7 @@ class Requeues:
         return replace(self, unconditional_in_a_row=0)
 
 
-def run_of(decided: Decided) -> str:
+def run_of(decided: rec.Decided) -> str:
     """Which ftrun decided: its id begins with that of the run."""
     return decided.id.partition("-")[0]
 
@@ -170,7 +159,7 @@ class Crashes:
     def attempt_began(self, nodes: Collection[str]) -> Crashes:
         return replace(self, nodes=frozenset(nodes))
 
-    def decided(self, decided: Decided, verdict: Diagnosed | None, command: str) -> Crashes:
+    def decided(self, decided: rec.Decided, verdict: rec.Diagnosed | None, command: str) -> Crashes:
         """verdict: the last one. A rank of an async job that starts again alone is no crash of the job."""
         if decided.cause != "crash" or decided.rung == Rung.RANK_RESTART:
             return self
@@ -183,12 +172,12 @@ class Crashes:
         found = replace(self, in_place=in_place, seen=seen)
         return found._leaving(decided, verdict) if decided.without else found
 
-    def _leaving(self, decided: Decided, verdict: Diagnosed) -> Crashes:
+    def _leaving(self, decided: rec.Decided, verdict: rec.Diagnosed) -> Crashes:
         times = sum((crash.signature, crash.node) == (verdict.signature, decided.without) for crash in self.seen)
         begun = Experiment(decided.at, decided.without, verdict.signature, times)
         return replace(self, left=self.left | {decided.without}, experiment=begun)
 
-    def ended(self, _: ExperimentEnded) -> Crashes:
+    def ended(self, _: rec.ExperimentEnded) -> Crashes:
         return replace(self, experiment=None)
 
     def broken(self) -> Crashes:
@@ -234,10 +223,10 @@ class Hangs:
     quiet_pauses: tuple[float, ...] = ()  # seconds, the longest first
     busy_pauses: tuple[float, ...] = ()  # likewise
 
-    def seen(self, found: CulpritSeen) -> Hangs:
+    def seen(self, found: rec.CulpritSeen) -> Hangs:
         return replace(self, last=(found.attempt, frozenset(found.nodes)))
 
-    def decided(self, decided: Decided) -> Hangs:
+    def decided(self, decided: rec.Decided) -> Hangs:
         culprits = self.culprits
         if decided.cause == "hang" and self.last[0] == decided.attempt:
             culprits = {**culprits, decided.attempt: self.last[1]}
@@ -247,11 +236,11 @@ class Hangs:
         """What comes next is the first in a row."""
         return replace(self, in_a_row=0)
 
-    def take_back(self, swap: Decided) -> Hangs:
+    def take_back(self, swap: rec.Decided) -> Hangs:
         """The hang that it was to answer counts with the answer that comes in its place."""
         return replace(self, in_a_row=max(self.in_a_row - (swap.cause == "hang"), 0))
 
-    def paused(self, pause: Paused) -> Hangs:
+    def paused(self, pause: rec.Paused) -> Hangs:
         if pause.busy:
             return replace(self, busy_pauses=with_pause(self.busy_pauses, pause.seconds))
         return replace(self, quiet_pauses=with_pause(self.quiet_pauses, pause.seconds))
@@ -302,7 +291,7 @@ class Progress:
         ended = ended._made(at) if made else ended
         return replace(ended, longest_s=max(ended.longest_s, lived_s)), made
 
-    def attempt_ended(self, attempt: AttemptEnded) -> tuple[Progress, bool]:
+    def attempt_ended(self, attempt: rec.AttemptEnded) -> tuple[Progress, bool]:
         """Is it progress?
 
         Steps tell it best. Of a program that tells none, so many more beats than in any try before do, or that it has saved what
@@ -321,7 +310,7 @@ class Progress:
     def checkpoint_told(self) -> Progress:
         return replace(self, checkpoints_told=True)
 
-    def iteration_seen(self, seen: IterationSeen) -> Progress:
+    def iteration_seen(self, seen: rec.IterationSeen) -> Progress:
         return replace(self, iteration=seen.iteration, in_vain=seen.in_vain)
 
     def _made(self, at: float) -> Progress:

@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from ftslurm.errors import WireError
+from ftslurm.model import events as ev
 from ftslurm.model import plain
 from ftslurm.model.collectives import (
     EntryTimes,
@@ -19,23 +20,6 @@ from ftslurm.model.collectives import (
     WaitTimes,
 )
 from ftslurm.model.devices import HealResult, ProbeAnswer
-from ftslurm.model.events import (
-    BeatOverdue,
-    DrillAsked,
-    ProgramSaid,
-    Progressed,
-    RankExited,
-    RanksAlive,
-    RanksCompared,
-    RankSilent,
-    RankStarted,
-    RankStopped,
-    RankUnstartable,
-    RankWords,
-    SignalSeen,
-    StageSet,
-    StallSeen,
-)
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Share, Task
 from ftslurm.model.messages.live import BOUNDS, DeviceLive, LiveReported, RankLive, StacksReported
@@ -151,14 +135,14 @@ class EvidenceReported:
     attempt: int
 
 
-ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | RankWords | SignalSeen
+ShimReport = ev.RankStarted | ev.RankExited | ev.RankStopped | ev.RankUnstartable | ev.RankSilent | ev.RankWords | ev.SignalSeen
 AgentReport = (
-    DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported | BeatOverdue | ProgramSaid
-    | StallSeen | RanksCompared | StageSet | Progressed | RanksAlive | LiveReported | StacksReported
+    DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported | ev.BeatOverdue | ev.ProgramSaid
+    | ev.StallSeen | ev.RanksCompared | ev.StageSet | ev.Progressed | ev.RanksAlive | LiveReported | StacksReported
 )  # fmt: skip
 
 
-def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
+def hello(message: Message) -> ShimHello | AgentHello | ev.DrillAsked:
     """The first message of a connection. Raises: WireError."""
     kind = _text(message, "t", 20)
     if kind == "drill":
@@ -191,27 +175,27 @@ def shim_report(rank: int, message: Message) -> ShimReport:
     """A later message of the shim of `rank`. Raises: WireError."""
     match _text(message, "t", 20):
         case "started":
-            return RankStarted(rank, _number(message, "attempt"), _number(message, "pid"))
+            return ev.RankStarted(rank, _number(message, "attempt"), _number(message, "pid"))
         case "exited":
             ended = ExitStatus(_number(message, "code", high=255), _number(message, "signal", high=127))
             tail = tuple(_piece(piece) for piece in (_list(message, "tail") if "tail" in message else ()))
-            return RankExited(
+            return ev.RankExited(
                 rank, _number(message, "attempt"), ended, _seconds(message, "at"), tail,
                 oom if isinstance(oom := message.get("oom"), bool) else None,
                 message.get("asked") is True,
             )  # fmt: skip
         case "stopped":
             port = _number(message, "free_port", high=65535)
-            return RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port)
+            return ev.RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port)
         case "unstartable":
             status = _number(message, "status", high=255)
-            return RankUnstartable(rank, _number(message, "attempt"), status, _text(message, "why", 4096))
+            return ev.RankUnstartable(rank, _number(message, "attempt"), status, _text(message, "why", 4096))
         case "words":
-            return RankWords(rank, _number(message, "attempt"), tuple(_piece(piece) for piece in _list(message, "tail")))
+            return ev.RankWords(rank, _number(message, "attempt"), tuple(_piece(piece) for piece in _list(message, "tail")))
         case "silent":
-            return RankSilent(rank, _seconds(message, "for"))
+            return ev.RankSilent(rank, _seconds(message, "for"))
         case "signal":
-            return SignalSeen(_number(message, "number", low=1, high=127), rank)
+            return ev.SignalSeen(_number(message, "number", low=1, high=127), rank)
         case other:
             raise WireError(f"rank {rank} sent an unknown message `{other}`")
 
@@ -234,15 +218,15 @@ def agent_report(message: Message) -> AgentReport:
             answer = from_plain(ProbeAnswer, dict(message), _BOUNDS)
             return DevicesReported(answer, bool(message.get("asked")), _counts(message, "there"))
         case "stall":
-            return StallSeen(
+            return ev.StallSeen(
                 "", _number(message, "probed"), _seconds(message, "stalled_s"), _seconds(message, "paused_s"),
                 message.get("begun") is True, _maybe_seconds(message, "usual_s"), _stage(message), message.get("reports") is True,
                 _number(message, "left"), _seconds(message, "meets_s"), _number(message, "attempt"),
             )  # fmt: skip
         case "stage":
-            return StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
+            return ev.StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
         case "alive":
-            return RanksAlive("", dict(_sign_of_life(item) for item in _list(message, "ranks")), _number(message, "attempt"))
+            return ev.RanksAlive("", dict(_sign_of_life(item) for item in _list(message, "ranks")), _number(message, "attempt"))
         case "live":
             return from_plain(LiveReported, dict(message), BOUNDS)
         case "stacks":
@@ -261,8 +245,8 @@ def agent_report(message: Message) -> AgentReport:
 
 # Messages that say a value, field by field.
 _BY_FIELDS: Mapping[str, Any] = {
-    "healed": HealingReported, "quiet": QuietReported, "use": UseReported, "overdue": BeatOverdue, "said": ProgramSaid,
-    "compared": RanksCompared, "progress": Progressed,
+    "healed": HealingReported, "quiet": QuietReported, "use": UseReported, "overdue": ev.BeatOverdue, "said": ev.ProgramSaid,
+    "compared": ev.RanksCompared, "progress": ev.Progressed,
 }  # fmt: skip
 _BOUNDS = Bounds(4096)
 
@@ -285,7 +269,7 @@ def alive_message(signs: Mapping[int, tuple[float, str]]) -> dict[str, Any]:
     return {"t": "alive", "ranks": [[rank, round(ago_s, 3), what] for rank, (ago_s, what) in sorted(signs.items())]}
 
 
-def stall_message(stall: StallSeen) -> dict[str, Any]:
+def stall_message(stall: ev.StallSeen) -> dict[str, Any]:
     names = ("probed", "stalled_s", "paused_s", "begun", "usual_s", "stage_s", "reports", "left", "meets_s")
     return {"t": "stall", **{name: getattr(stall, name) for name in names}}
 
@@ -328,15 +312,15 @@ def drill_message(what: str, status: int = 0, signal: int = 0, share: float = 0.
     return {"t": "drill", "what": what, **{name: value for name, value in given.items() if value}}
 
 
-def drill_order(order: DrillAsked) -> dict[str, Any]:
+def drill_order(order: ev.DrillAsked) -> dict[str, Any]:
     """As `hello` reads it."""
     names = ("fault", "rank", "node", "device", "code", "kind", "severity", "heals", "status", "signal", "share")
     return {"t": "drill", **{name: getattr(order, name) for name in names}}
 
 
-def _drill(message: Message) -> DrillAsked:
+def _drill(message: Message) -> ev.DrillAsked:
     heals, amount = plain.truth(message.get("heals"), "`heals`"), plain.real(message.get("share"), 1, "`share`")
-    return DrillAsked(
+    return ev.DrillAsked(
         0, _text(message, "fault", 32), _number(message, "rank", low=-1), _text(message, "node", 256),
         _text(message, "device", 64), _text(message, "code", 64), _text(message, "kind", 32), _text(message, "severity", 32),
         heals, _number(message, "status", high=255), _number(message, "signal", high=64), amount,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings.kinds import Layer, choice, count, share, suggestion, switch, value_of
-from ftslurm.model.settings.tree import from_c4d
+from ftslurm.model.settings.tree import from_others
 from ftslurm.model.values import dataclass
 
 HINT = "AIMaster's flags are written --name=value"
@@ -71,7 +71,9 @@ def parse(text: str, place: str) -> Layer:
             raise PolicyError(f"{place}: --{name} is for Sync jobs only", hint="omit it, or pass --job-execution-mode=Sync")
     leaves = {flag.leaf: values[name] for name, flag in FLAGS.items() if flag.leaf}
     # Of C4D's variables two say when; the others are for its own library.
-    when = from_c4d(dict(word.split("=", 1) for word in values["c4d-common-envs"]), f"{place}: --c4d-common-envs").values
+    when = from_others(
+        dict(word.split("=", 1) for word in values["c4d-common-envs"]), f"{place}: --c4d-common-envs", "C4D_"
+    ).values
     both = {**_joined(values), **when}
     return Layer(leaves | both, dict.fromkeys([*leaves, *both], place))
 

@@ -12,42 +12,13 @@ from typing import Any, cast
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES, Rung
-from ftslurm.model.settings.features import (
-    BlameSettings,
-    CheckpointSettings,
-    DevicesSettings,
-    HangRestartSettings,
-    HangSettings,
-    InPlaceRestartSettings,
-    IsolatedRequeueSettings,
-    IsolationSettings,
-    LeaseSettings,
-    LogsSettings,
-    MetricsSettings,
-    NodeReplacementSettings,
-    NodesSettings,
-    NotifySettings,
-    PreemptionSettings,
-    ProgressSettings,
-    RankRestartSettings,
-    RequeueSettings,
-    RetrySettings,
-    SdkSettings,
-    ShrinkSettings,
-    SlurmSettings,
-    StopSettings,
-    TimeLimitSettings,
-    UnconditionalRequeueSettings,
-    WarmSettings,
-    WarningSettings,
-)
+from ftslurm.model.settings import features
 from ftslurm.model.settings.kinds import (
     ALONE,
     Layer,
     Leaf,
     choice,
     count,
-    grace,
     how_to_correct,
     in_words,
     leaf,
@@ -137,33 +108,33 @@ class Settings:
         " another one is named, containers have to mount it",
     )  # fmt: skip
 
-    rank_restart: RankRestartSettings = RankRestartSettings()
-    in_place_restart: InPlaceRestartSettings = InPlaceRestartSettings()
-    hang_restart: HangRestartSettings = HangRestartSettings()
-    node_replacement: NodeReplacementSettings = NodeReplacementSettings()
-    shrink: ShrinkSettings = ShrinkSettings()
-    isolated_requeue: IsolatedRequeueSettings = IsolatedRequeueSettings()
-    unconditional_requeue: UnconditionalRequeueSettings = UnconditionalRequeueSettings()
-    retry: RetrySettings = RetrySettings()
-    hang: HangSettings = HangSettings()
-    sdk: SdkSettings = SdkSettings()
-    stop: StopSettings = StopSettings()
-    requeue: RequeueSettings = RequeueSettings()
-    isolation: IsolationSettings = IsolationSettings()
-    blame: BlameSettings = BlameSettings()
-    warning: WarningSettings = WarningSettings()
-    time_limit: TimeLimitSettings = TimeLimitSettings()
-    preemption: PreemptionSettings = PreemptionSettings()
-    checkpoint: CheckpointSettings = CheckpointSettings()
-    progress: ProgressSettings = ProgressSettings()
-    lease: LeaseSettings = LeaseSettings()
-    nodes: NodesSettings = NodesSettings()
-    devices: DevicesSettings = DevicesSettings()
-    logs: LogsSettings = LogsSettings()
-    notify: NotifySettings = NotifySettings()
-    metrics: MetricsSettings = MetricsSettings()
-    slurm: SlurmSettings = SlurmSettings()
-    warm: WarmSettings = WarmSettings()
+    rank_restart: features.RankRestartSettings = features.RankRestartSettings()
+    in_place_restart: features.InPlaceRestartSettings = features.InPlaceRestartSettings()
+    hang_restart: features.HangRestartSettings = features.HangRestartSettings()
+    node_replacement: features.NodeReplacementSettings = features.NodeReplacementSettings()
+    shrink: features.ShrinkSettings = features.ShrinkSettings()
+    isolated_requeue: features.IsolatedRequeueSettings = features.IsolatedRequeueSettings()
+    unconditional_requeue: features.UnconditionalRequeueSettings = features.UnconditionalRequeueSettings()
+    retry: features.RetrySettings = features.RetrySettings()
+    hang: features.HangSettings = features.HangSettings()
+    sdk: features.SdkSettings = features.SdkSettings()
+    stop: features.StopSettings = features.StopSettings()
+    requeue: features.RequeueSettings = features.RequeueSettings()
+    isolation: features.IsolationSettings = features.IsolationSettings()
+    blame: features.BlameSettings = features.BlameSettings()
+    warning: features.WarningSettings = features.WarningSettings()
+    time_limit: features.TimeLimitSettings = features.TimeLimitSettings()
+    preemption: features.PreemptionSettings = features.PreemptionSettings()
+    checkpoint: features.CheckpointSettings = features.CheckpointSettings()
+    progress: features.ProgressSettings = features.ProgressSettings()
+    lease: features.LeaseSettings = features.LeaseSettings()
+    nodes: features.NodesSettings = features.NodesSettings()
+    devices: features.DevicesSettings = features.DevicesSettings()
+    logs: features.LogsSettings = features.LogsSettings()
+    notify: features.NotifySettings = features.NotifySettings()
+    metrics: features.MetricsSettings = features.MetricsSettings()
+    slurm: features.SlurmSettings = features.SlurmSettings()
+    warm: features.WarmSettings = features.WarmSettings()
 
     @property
     def goes_on_after_warning(self) -> bool:
@@ -388,56 +359,39 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
             yield name, value
 
 
-# Variable of ModelArts, our setting, its unit in seconds and in words. Sources: ModelArts, hang detection and fault recovery.
-_MODELARTS = (
-    ("MA_HANG_DETECT_TIME", "hang.detect_time", 60.0, "minutes"),
-    ("MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "requeue.cleanup_grace", 1.0, "seconds, or -1"),
-)
+def _number_of(unit: str, unit_s: float = 1.0, also: str = "") -> Callable[[str], str]:
+    """A number above 0 of that unit as a duration of ours, or the word `also` as it is."""
+
+    def parse(raw: str) -> str:
+        try:
+            number = float(raw)
+        except ValueError:
+            number = 0.0
+        if raw != also and not 0 < number < 1e6:
+            raise ValueError(f"not a number of {unit}")
+        return raw if raw == also else f"{number * unit_s:.3f}s"
+
+    return parse
 
 
-def from_modelarts(env: Mapping[str, str]) -> Layer:
-    """ModelArts' own variables as a layer. Raises: PolicyError."""
+# Variable -> our setting, its value, and what to do about a wrong one. Sources: ModelArts, hang detection and fault recovery;
+# Alibaba Cloud PAI, "Use C4D".
+_OTHERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
+    "MA_HANG_DETECT_TIME": ("hang.detect_time", _number_of("minutes", 60.0), "write minutes, such as 30"),
+    "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": (
+        "requeue.cleanup_grace", _number_of("seconds, or -1", also="-1"), "write seconds, or -1, such as 10",
+    ),
+    "C4D_HANG_TIMEOUT": ("hang.c4d_timeout", _number_of("seconds"), "correct C4D_HANG_TIMEOUT, or unset it"),
+    "C4D_HANG_TIMES": ("hang.c4d_times", count(1, 100_000), "correct C4D_HANG_TIMES, or unset it"),
+}  # fmt: skip
+
+
+def from_others(env: Mapping[str, str], place: str = "environment", prefix: str = "") -> Layer:
+    """The variables of others as a layer. prefix: of those that count. Raises: PolicyError."""
     values, places = {}, {}
-    for variable, name, unit_s, unit in _MODELARTS:
-        if raw := env.get(variable, "").strip():
-            values[name], places[name] = _modelarts(variable, raw, name, unit_s, unit), f"environment {variable}"
-    return Layer(values, places)
-
-
-def _modelarts(variable: str, raw: str, name: str, unit_s: float, unit: str) -> str:
-    if raw == "-1" and LEAVES[name].kind is grace:
-        return raw
-    try:
-        number = float(raw)
-        if not 0 < number < 1e6:
-            raise ValueError
-    except ValueError:
-        example = "30" if unit == "minutes" else "10"
-        raise PolicyError(
-            f"environment: {variable}={raw}: not a number of {unit}", hint=f"write {unit}, such as {example}"
-        ) from None
-    return f"{number * unit_s:.3f}s"
-
-
-def _plain_seconds(raw: str) -> str:
-    seconds = float(raw)
-    if not 0 < seconds < 1e6:
-        raise ValueError("not a number of seconds")
-    return f"{seconds:.3f}s"
-
-
-C4D_VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "C4D_HANG_TIMEOUT": ("hang.c4d_timeout", _plain_seconds),
-    "C4D_HANG_TIMES": ("hang.c4d_times", count(1, 100_000)),
-}
-
-
-def from_c4d(env: Mapping[str, str], place: str = "environment") -> Layer:
-    """C4D_HANG_TIMEOUT (seconds) and C4D_HANG_TIMES (Alibaba Cloud PAI, "Use C4D"). Raises: PolicyError."""
-    values, places = {}, {}
-    for variable, (name, parse) in C4D_VARIABLES.items():
-        if raw := env.get(variable, "").strip():
-            values[name] = value_of(parse, raw, f"{place}: {variable}={raw}", hint=f"correct {variable}, or unset it")
+    for variable, (name, parse, hint) in _OTHERS.items():
+        if variable.startswith(prefix) and (raw := env.get(variable, "").strip()):
+            values[name] = value_of(parse, raw, f"{place}: {variable}={raw}", hint)
             places[name] = f"{place} {variable}"
     return Layer(values, places)
 

@@ -9,24 +9,7 @@ from ftslurm.model.nodes import fold
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION, FAILURES_SHOWN, Failure, JobAccount, Saved
 from ftslurm.report.account.parts import LOST, UNSURE, Part
-from ftslurm.report.page.document import (
-    Block,
-    Cards,
-    Document,
-    Figures,
-    Leaf,
-    Plot,
-    Section,
-    Text,
-    cell,
-    facts,
-    hours,
-    long_text,
-    percent,
-    ratio,
-    table,
-    zone,
-)
+from ftslurm.report.page import document as doc
 from ftslurm.report.view import AttemptView
 from ftslurm.report.words import duration, moment
 
@@ -49,46 +32,46 @@ SHORT: Mapping[Part, str] = {
 }  # fmt: skip
 
 
-def document(job: JobAccount, now: float, evidence: Mapping[str, str] | None = None) -> Document:
+def document(job: JobAccount, now: float, evidence: Mapping[str, str] | None = None) -> doc.Document:
     """evidence: name of a file (attempt-3.n2.txt) -> what hung ranks were doing."""
     where = f" on {job.cluster}" if job.cluster else ""
-    return Document(
-        cell(f"Job {job.job}{where}"), cell(job.command, 400), _figures(job),
+    return doc.Document(
+        doc.cell(f"Job {job.job}{where}"), doc.cell(job.command, 400), _figures(job),
         tuple(section for section in (
             _summary(job), _time(job), _timeline(job), _outages(job), _failures(job, evidence or {}), _attempts(job), _nodes(job),
             _method(job),
         ) if section.blocks),
-        f"ftslurm report, {moment(now)} {zone()}; from the job's ledger alone",
+        f"ftslurm report, {moment(now)} {doc.zone()}; from the job's ledger alone",
     )  # fmt: skip
 
 
-def _figures(job: JobAccount) -> tuple[Figures, ...]:
+def _figures(job: JobAccount) -> tuple[doc.Figures, ...]:
     failed = sum(one.outage.failed for one in job.failures)
     others = len(job.failures) - failed
     known = job.ettr
-    exact = known is None or percent(known.low) == percent(known.high)
+    exact = known is None or doc.percent(known.low) == doc.percent(known.high)
     gpu_lost = sum(each.seconds * max(0, each.gpus) for each in job.spent.stretches if each.part in LOST)
     unsure, starts = "" if exact else ", not known exactly", counted(len(job.attempts), "attempt")
     return (
-        Figures("Effective training time", ratio(known), f"of {duration(job.spent.whole_s)}{unsure}"),
-        Figures("Lost", duration(job.lost_s), f"{hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
-        Figures("Failures", str(failed), counted(others, "other interruption") if others else starts),
-        Figures("Saved", duration(job.saved.seconds), _against(job.saved)) if job.saved.outages else
-        Figures("Attempts", str(len(job.attempts)), "starts of all ranks"),
+        doc.Figures("Effective training time", doc.ratio(known), f"of {duration(job.spent.whole_s)}{unsure}"),
+        doc.Figures("Lost", duration(job.lost_s), f"{doc.hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
+        doc.Figures("Failures", str(failed), counted(others, "other interruption") if others else starts),
+        doc.Figures("Saved", duration(job.saved.seconds), _against(job.saved)) if job.saved.outages else
+        doc.Figures("Attempts", str(len(job.attempts)), "starts of all ranks"),
     )  # fmt: skip
 
 
 def _against(known: Saved) -> str:
-    gpus = f"{hours(known.gpu_s)} GPU-hours, " if known.gpu_s else ""
+    gpus = f"{doc.hours(known.gpu_s)} GPU-hours, " if known.gpu_s else ""
     return f"{gpus}against {counted(known.outages, 'plain requeue')}"
 
 
-def _summary(job: JobAccount) -> Section:
+def _summary(job: JobAccount) -> doc.Section:
     state = state_words(job.state, job.what)
     size = counted(job.tasks, "rank") + (f", {counted(job.gpus, 'GPU')}" if job.gpus > 0 else "")
     rungs = ", ".join(f"{rung} {count}" for rung, count in sorted(job.rungs.items(), key=lambda item: -item[1]))
-    return Section("summary", "Summary", (
-        facts(
+    return doc.Section("summary", "Summary", (
+        doc.facts(
             ("state", state), ("user", job.user), ("name", job.name), ("nodes", f"{job.nodes} ({size})"),
             ("from", moment(job.began)), ("to", moment(job.ended) if job.over else f"{moment(job.ended)}, it goes on"),
             ("queued before", duration(job.queued_s) if job.queued_s >= 0 else ""),
@@ -99,24 +82,26 @@ def _summary(job: JobAccount) -> Section:
     ))  # fmt: skip
 
 
-def _time(job: JobAccount) -> Section:
+def _time(job: JobAccount) -> doc.Section:
     parts, whole = job.spent.parts, job.spent.whole_s
-    rows = [(part.value, duration(parts[part]), percent(parts[part] / whole), MEANINGS[part]) for part in MEANINGS if parts[part]]
+    rows = [
+        (part.value, duration(parts[part]), doc.percent(parts[part] / whole), MEANINGS[part]) for part in MEANINGS if parts[part]
+    ]
     rows.append(("all", duration(whole), "100 %" if whole else "-", ""))
-    return Section("time", "Where the time went", (
-        Plot("parts", "Every second of the job, by what it went for."),
-        table(("part", "time", "share", "what it is"), rows, (1, 2)),
+    return doc.Section("time", "Where the time went", (
+        doc.Plot("parts", "Every second of the job, by what it went for."),
+        doc.table(("part", "time", "share", "what it is"), rows, (1, 2)),
     ))  # fmt: skip
 
 
-def _timeline(job: JobAccount) -> Section:
-    return Section("timeline", "Attempts over nodes", (
-        Plot("timeline", "Each row is a node, or several with the same story; each bar an attempt. Marks show faults, decisions, "
-                         "and nodes that were excluded or came back."),
+def _timeline(job: JobAccount) -> doc.Section:
+    return doc.Section("timeline", "Attempts over nodes", (
+        doc.Plot("timeline", "Each row is a node, or several with the same story; each bar an attempt. Marks show faults, "
+                             "decisions, and nodes that were excluded or came back."),
     ) if job.attempts else ())  # fmt: skip
 
 
-def _outages(job: JobAccount) -> Section:
+def _outages(job: JobAccount) -> doc.Section:
     rows = [
         (
             one.number, moment(one.outage.at), one.name, one.remedy,
@@ -127,48 +112,50 @@ def _outages(job: JobAccount) -> Section:
     ]  # fmt: skip
     head = ("#", "when", "what", "remedy", *SHORT.values(), "unknown", "lost")
     if not rows:
-        return Section("outages", "What each outage cost", (Text("Nothing has failed."),))
-    return Section("outages", "What each outage cost", (
-        Plot("outages", "The latest outages, one bar each: how long ranks did no new work, and why."),
-        table(head, rows, (0, *range(4, len(head)))),
+        return doc.Section("outages", "What each outage cost", (doc.Text("Nothing has failed."),))
+    return doc.Section("outages", "What each outage cost", (
+        doc.Plot("outages", "The latest outages, one bar each: how long ranks did no new work, and why."),
+        doc.table(head, rows, (0, *range(4, len(head)))),
     ))  # fmt: skip
 
 
-def _failures(job: JobAccount, evidence: Mapping[str, str]) -> Section:
+def _failures(job: JobAccount, evidence: Mapping[str, str]) -> doc.Section:
     shown = job.failures[-FAILURES_SHOWN:]
     views = {view.number: view for view in job.attempts}
     cards = tuple(_leaf(one, views.get(one.outage.attempt), evidence) for one in reversed(shown))
-    return Section("failures", "What failed, and what was done", (Cards(cards, len(job.failures) - len(shown)),) if cards else ())
+    return doc.Section(
+        "failures", "What failed, and what was done", (doc.Cards(cards, len(job.failures) - len(shown)),) if cards else ()
+    )
 
 
-def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -> Leaf:
+def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -> doc.Leaf:
     outage, card = one.outage, one.card
     title = card.title if card is not None else outage.what
-    rows = [(label, cell(value, 1000)) for label, value in (card.rows(1000) if card is not None else ()) if label]
+    rows = [(label, doc.cell(value, 1000)) for label, value in (card.rows(1000) if card is not None else ()) if label]
     rows = [("when", moment(outage.at)), *(row for row in rows if row[0] != "next")]
     if one.nodes:
-        rows.append(("node", cell(fold(one.nodes))))
+        rows.append(("node", doc.cell(fold(one.nodes))))
     if outage.back and card is None:
         rows.append(("back", f"after {duration(outage.back - (outage.began or outage.at))}"))
     details: list[tuple[str, str]] = []
     last_words = "\n".join(outage.verdict.evidence) if outage.verdict is not None else ""
     if last_words and not any(last_words in value for _, value in rows):
-        details.append(("Last words and other evidence", long_text(last_words)))
+        details.append(("Last words and other evidence", doc.long_text(last_words)))
     for decided in outage.decided:
         passed = "\n".join(f"not {rung}: {why}" for rung, why in decided.passed)
         if passed:
-            summary = cell(f"Why {decided.rung}, and not a rung before it", 120)
-            details.append((summary, long_text(f"{decided.why}\n\n{passed}")))
+            summary = doc.cell(f"Why {decided.rung}, and not a rung before it", 120)
+            details.append((summary, doc.long_text(f"{decided.why}\n\n{passed}")))
     if view is not None and view.hangs:
         told = "\n".join(line for hang in view.hangs for line in (hang.what, *(f"  {piece}" for piece in hang.evidence)))
-        details.append(("What was seen of the hang", long_text(told)))
+        details.append(("What was seen of the hang", doc.long_text(told)))
     for name, text in evidence.items():
         if name.startswith(f"attempt-{outage.attempt}."):
-            details.append((cell(f"Stacks: {name.removesuffix('.txt').partition('.')[2]}", 120), long_text(text)))
-    return Leaf(f"failure-{one.number}", cell(f"{one.number}. {title}", 600), tuple(rows), tuple(details))
+            details.append((doc.cell(f"Stacks: {name.removesuffix('.txt').partition('.')[2]}", 120), doc.long_text(text)))
+    return doc.Leaf(f"failure-{one.number}", doc.cell(f"{one.number}. {title}", 600), tuple(rows), tuple(details))
 
 
-def _attempts(job: JobAccount) -> Section:
+def _attempts(job: JobAccount) -> doc.Section:
     rows = []
     for view in reversed(job.attempts):
         runs = not view.ended and not job.over and view is job.attempts[-1]
@@ -178,26 +165,26 @@ def _attempts(job: JobAccount) -> Section:
         counters = f"{view.schedule_count}/{view.start_count}"
         rows.append((view.number, moment(view.began), lasted, view.nodes, view.tasks, counters, exits, remedy))
     head = ("attempt", "began", "lasted", "nodes", "ranks", "counters", "how the ranks ended", "answer")
-    return Section("attempts", "Attempts", (
-        table(head, rows, (0, 4), caption="counters: MA_SCHEDULE_CNT / MA_PROC_START_CNT"),
+    return doc.Section("attempts", "Attempts", (
+        doc.table(head, rows, (0, 4), caption="counters: MA_SCHEDULE_CNT / MA_PROC_START_CNT"),
     ))  # fmt: skip
 
 
-def _nodes(job: JobAccount) -> Section:
-    blocks: list[Block] = []
+def _nodes(job: JobAccount) -> doc.Section:
+    blocks: list[doc.Block] = []
     if job.budgets:
         spent = [(name, limit - left, left, limit) for name, (left, limit) in job.budgets.items()]
-        blocks.append(table(("budget", "spent", "left", "limit"), spent, (1, 2, 3)))
-    blocks.append(table(("excluded node", "why"), job.excluded.items(), empty="no node is excluded"))
+        blocks.append(doc.table(("budget", "spent", "left", "limit"), spent, (1, 2, 3)))
+    blocks.append(doc.table(("excluded node", "why"), job.excluded.items(), empty="no node is excluded"))
     if job.reinstated:
-        blocks.append(table(("reinstated node", "why"), job.reinstated.items()))
+        blocks.append(doc.table(("reinstated node", "why"), job.reinstated.items()))
     if job.events:
         events = ((moment(event.at), event.node, event.what, event.why) for event in reversed(job.events))
-        blocks.append(table(("when", "node", "what", "why"), events))
-    return Section("nodes", "Budgets and nodes", tuple(blocks))
+        blocks.append(doc.table(("when", "node", "what", "why"), events))
+    return doc.Section("nodes", "Budgets and nodes", tuple(blocks))
 
 
-def _method(job: JobAccount) -> Section:
+def _method(job: JobAccount) -> doc.Section:
     ettr = (
         "Effective training time ratio: time in which ranks did new work, of all time from the first ftrun on; starts, work done "
         "again and every wait count as lost, also in the queue of a requeue. "
@@ -206,4 +193,4 @@ def _method(job: JobAccount) -> Section:
     texts = [f"{ettr}Where {unsure} occur the ratio is a range: none or all of that time."]
     if job.saved.outages:
         texts.append(f"Saved: {ASSUMPTION}; {duration(job.saved.plain_s)} for this job.")
-    return Section("method", "How this was computed", tuple(Text(text) for text in (*texts, *job.notes)))
+    return doc.Section("method", "How this was computed", tuple(doc.Text(text) for text in (*texts, *job.notes)))
