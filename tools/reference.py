@@ -21,6 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import schemas
+
 from ftslurm import errors
 from ftslurm.cli.ft_launcher import options as ft_launcher_options
 from ftslurm.config import catalog_files
@@ -318,12 +320,19 @@ def simulation_part() -> str:
     )
 
 
+def json_part() -> str:
+    return "\n\n".join(
+        f"## {code(call)}\n\n{plain(told)}\n\n{table(('field', 'type'), ([code(name), plain(kind)] for name, kind in found))}"
+        for call, told, found in schemas.tables()
+    )
+
+
 def parts() -> Mapping[str, Callable[[], str]]:
     return {
         "tables": tables_part, "settings": settings_part, "profiles": profiles_part, "hooks": hooks_part,
         "statuses": statuses_part, "variables": variables_part, "records": records_part, "patterns": patterns_part,
         "exits": exits_part, "codes": codes_part, "ft_launcher": ft_launcher_part, "checks": checks_part,
-        "simulation": simulation_part,
+        "simulation": simulation_part, "json": json_part,
     }  # fmt: skip
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -76,5 +79,23 @@ def site_settings() -> HookSettings:
     return read_settings(path) if path.exists() else HookSettings()
 
 
-def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, sort_keys=True))
+def print_json(value: object) -> None:
+    """tools/schemas.py has the type of what each command prints."""
+    click.echo(as_json(value))
+
+
+def as_json(value: object) -> str:
+    return json.dumps(_plain(value), indent=2, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """What json.dumps takes."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(one) for key, one in value.items()}
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return [_plain(one) for one in value]
+    return value

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,10 +123,10 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
         site = site_settings()
         known |= look.of_all(site.ledgers, site.first_user_id, settings, now, _passed_over)
     if as_json and not all_users:
-        return print_json([asdict(node) for nodes in known.values() for node in nodes])
+        return print_json([node for nodes in known.values() for node in nodes])
     found = look.reports(known, slurm, look.adviser(settings)) if any(known.values()) or slurm.nodes else []
     if as_json:
-        print_json([asdict(node) for node in found])
+        print_json(found)
     else:
         print_nodes(found, with_users=all_users)
     if all_users:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
+
+from typing_extensions import TypedDict
 
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
@@ -116,8 +117,25 @@ def undecided(verdict: Verdict) -> Verdict:
     return replace(verdict, retriable=Retriable.UNKNOWN, confidence=Confidence.NONE)
 
 
-def as_json(analysis: Analysis) -> dict[str, Any]:
-    """another_try: true, false, or null where nobody knows."""
+class HintTold(TypedDict):
+    name: str
+    what: str
+    advice: str
+
+
+# another_try: null where nobody knows. line: file and line of the decisive words. skipped: bytes of it that were not read.
+AnalysisTold = TypedDict(
+    "AnalysisTold",
+    {
+        "log": str, "failed": bool, "another_try": bool | None, "retriable": str, "class": str, "confidence": str,
+        "signature": str, "what": str, "said": str, "meaning": str, "place": str, "line": str, "rank": int | None, "node": str,
+        "suspects": Mapping[str, str], "evidence": Sequence[str], "hang": Sequence[HintTold], "bytes": int, "skipped": int,
+        "card": Card,
+    },
+)  # fmt: skip
+
+
+def as_json(analysis: Analysis) -> AnalysisTold:
     v = diagnosed(analysis.verdict)
     known = {Retriable.YES: True, Retriable.ONCE: True, Retriable.NO: False}
     return {
@@ -135,12 +153,12 @@ def as_json(analysis: Analysis) -> dict[str, Any]:
         "line": analysis.place,
         "rank": analysis.rank if analysis.rank >= 0 else None,
         "node": analysis.node,
-        "suspects": dict(v.suspects),
-        "evidence": list(v.evidence),
+        "suspects": v.suspects,
+        "evidence": v.evidence,
         "hang": [{"name": hint.name, "what": hint.what, "advice": hint.advice} for hint in analysis.hang],
         "bytes": analysis.read,
         "skipped": analysis.skipped,
-        "card": asdict(analysis.card),
+        "card": analysis.card,
     }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
+from typing_extensions import TypedDict
 
+from ftslurm.model.rungs import Rung
 from ftslurm.model.site import Change, Finding, Level, Whose
 from ftslurm.model.values import dataclass
 from ftslurm.report.name_values import print_facts, printable
@@ -42,18 +43,35 @@ def _change(change: Change) -> str:
     return f"{change.line}  ({change.file}, {_ROLE[change.whose]})"
 
 
-def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+class FindingTold(TypedDict):
+    """`lost`: what a job does without. `source`: where to read it up."""
+
+    check: str
+    level: Level
+    reason: str
+    lost: str
+    rungs: Sequence[Rung]
+    changes: Sequence[Change]
+    source: str
+
+
+class FindingsTold(TypedDict):
+    counts: Mapping[Level, int]
+    findings: Sequence[FindingTold]
+
+
+def as_json(findings: Sequence[Finding]) -> FindingsTold:
     counts = Counter(finding.said.level for finding in findings)
     return {
-        "counts": {level.value: counts[level] for level in Level},
+        "counts": {level: counts[level] for level in Level},
         "findings": [
             {
                 "check": finding.check,
-                "level": finding.said.level.value,
+                "level": finding.said.level,
                 "reason": finding.said.reason,
                 "lost": finding.said.lost,
-                "rungs": [rung.value for rung in finding.said.rungs],
-                "changes": [{"whose": each.whose.value, "file": each.file, "line": each.line} for each in finding.said.changes],
+                "rungs": finding.said.rungs,
+                "changes": finding.said.changes,
                 "source": finding.source,
             }
             for finding in findings

@@ -109,6 +109,15 @@ class HangView:
     blamed: tuple[str, ...] = ()  # of the nodes, those that something speaks against
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryTold:
+    """For programs. evidence: files with what hung ranks were doing."""
+
+    job: Status
+    attempts: Sequence[AttemptView]
+    evidence: Sequence[str]
+
+
 @dataclass(slots=True)
 class RemedyView:
     """One decision of the ladder."""

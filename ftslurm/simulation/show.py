@@ -6,15 +6,15 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from ftslurm.model.text import counted
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.command import Replayed
 from ftslurm.simulation.past import TRUTH, same_fault
 from ftslurm.simulation.play import Answered, Outcome
-from ftslurm.simulation.trace import Trace
+from ftslurm.simulation.trace import JobPlan, Kind, Trace
 
 WIDTH, LABEL, BESIDE = 60, 24, 3
 # Of one job, in a page of text.
@@ -215,7 +215,78 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def as_json(trace: Trace, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+# --- for programs
+
+
+class TraceTold(TypedDict):
+    place: str
+    nodes: int
+    cluster: int
+    until_s: float
+    faults: int
+
+
+class RungTold(TypedDict):
+    rung: str
+    why: str
+
+
+class FaultTold(TypedDict):
+    """line: of the trace. met: did it meet the job at all?"""
+
+    at_s: float
+    kind: Kind
+    line: int
+    node: str
+    met: bool
+    answers: Sequence[RungTold]
+
+
+class BudgetTold(TypedDict):
+    left: int
+    limit: int
+
+
+class PolicyTold(TypedDict):
+    """One policy. ended: completed, failed, trains (until the end of the trace), hangs, pending."""
+
+    name: str
+    ended: str
+    why: str
+    at_s: float
+    wall_s: float
+    useful_share: float
+    useful_share_of_nodes: float
+    parts_s: Mapping[str, float]
+    lost_to_s: Mapping[str, float]
+    rungs: Mapping[str, int]
+    budgets: Mapping[str, BudgetTold]
+    starts: int
+    requeues: int
+    excluded: Sequence[str]
+    faults: Sequence[FaultTold]
+
+
+class SimulationTold(TypedDict):
+    trace: TraceTold
+    policies: Sequence[PolicyTold]
+
+
+class ReplayTold(SimulationTold):
+    """A real job. truth: what happened. unknown: what its ledger does not tell. measured: fields of the plan, how often each."""
+
+    job: str
+    truth: PolicyTold
+    unknown: Sequence[str]
+    plan: JobPlan
+    measured: Mapping[str, int]
+
+
+class ReplaysTold(TypedDict):
+    jobs: Sequence[ReplayTold]
+
+
+def as_json(trace: Trace, outcomes: Sequence[Outcome]) -> SimulationTold:
     plan = trace.plan
     return {
         "trace": {"place": trace.place, "nodes": plan.nodes, "cluster": plan.cluster, "until_s": trace.until,
@@ -224,29 +295,26 @@ def as_json(trace: Trace, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def replay_as_json(found: Sequence[Replayed]) -> dict[str, Any]:
+def replay_as_json(found: Sequence[Replayed]) -> ReplaysTold:
+    return {"jobs": [_replay(one) for one in found]}
+
+
+def _replay(one: Replayed) -> ReplayTold:
     return {
-        "jobs": [
-            {**as_json(one.trace, one.outcomes), "job": one.past.job, "truth": _outcome(one.past.truth),
-             "unknown": list(one.notes), "plan": {name: value for name, value in _plan(one)}, "measured": dict(one.past.known)}
-            for one in found
-        ],
+        **as_json(one.trace, one.outcomes), "job": one.past.job, "truth": _outcome(one.past.truth), "unknown": one.notes,
+        "plan": one.trace.plan, "measured": one.past.known,
     }  # fmt: skip
 
 
-def _plan(one: Replayed) -> list[tuple[str, Any]]:
-    return [(each.name, getattr(one.trace.plan, each.name)) for each in fields(one.trace.plan)]
-
-
-def _outcome(o: Outcome) -> dict[str, Any]:
+def _outcome(o: Outcome) -> PolicyTold:
     return {
         "name": o.name, "ended": o.ended, "why": o.why, "at_s": o.at, "wall_s": o.wall_s, "useful_share": o.goodput,
         "useful_share_of_nodes": o.node_goodput, "parts_s": {part.name.lower(): seconds for part, seconds in o.parts.items()},
-        "lost_to_s": {kind or "first start": seconds for kind, seconds in o.lost_to.items()}, "rungs": dict(o.rungs),
+        "lost_to_s": {kind or "first start": seconds for kind, seconds in o.lost_to.items()}, "rungs": o.rungs,
         "budgets": {name: {"left": left, "limit": limit} for name, (left, limit) in o.budgets.items()},
-        "starts": o.starts, "requeues": o.requeues, "excluded": list(o.excluded),
+        "starts": o.starts, "requeues": o.requeues, "excluded": o.excluded,
         "faults": [
-            {"at_s": one.at, "kind": one.fault.kind.value, "line": one.fault.line, "node": one.node, "met": one.hit,
+            {"at_s": one.at, "kind": one.fault.kind, "line": one.fault.line, "node": one.node, "met": one.hit,
              "answers": [{"rung": rung, "why": why} for rung, why in one.answers]}
             for one in o.faults
         ],

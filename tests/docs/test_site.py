@@ -15,6 +15,7 @@ import manual_pages
 import pictures
 import pytest
 import reference
+import schemas
 
 from ftslurm import errors
 from ftslurm.cli.ftslurm import group
@@ -82,6 +83,7 @@ def test_the_reference_has_all_that_the_code_has(built: Path) -> None:
         "patterns": [pattern.id for pattern in load_pattern_book().patterns if pattern.pattern],
         "codes": ["80E01801", "XID 79", "ECC-UNCORRECTABLE"],
         "checks": [rule.check for rule in RULES],
+        "json": list(schemas.SHAPES),
         "profiles": [f"{name}" for name in reference.PROFILES],
         "ftslurm": [f"{name}" for name in group.commands],
         "ftrun": ["--ft-policy", "--ft-set", "--ft-spares"],

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from tests import json_schemas
+
 if TYPE_CHECKING:
     from conftest import Cluster
 
@@ -320,7 +322,9 @@ class Story:
         return self.cluster.answer(["ftslurm", *argv], env=self.env, cwd=self.folder)
 
     def json(self, *argv: str) -> Any:
-        return json.loads(self.ftslurm(*argv, "--json"))
+        told = json.loads(self.ftslurm(*argv, "--json"))
+        json_schemas.check(argv[0], told)
+        return told
 
     def describe(self) -> str:
         """For a failed assertion: what there is to see."""

@@ -142,8 +142,8 @@ def test_for_programs() -> None:
     job, found = view.status(records), explained(records)
     assert job is not None
     whole, one = decisions.as_json(job, found), decisions.as_json(job, found, found.decisions[0])
-    assert whole["decisions"] == one["decisions"] and whole["since"] == [] and "since" not in one
-    assert whole["decisions"][0]["settings"][0]["place"] == "--ft-set"
+    assert whole["decisions"] == one["decisions"] and whole["since"] == () and "since" not in one
+    assert whole["decisions"][0].settings[0].place == "--ft-set"
     assert isinstance(found, Explanations)
 
 

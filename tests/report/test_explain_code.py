@@ -13,7 +13,7 @@ from ftslurm.catalogs.remedies import CLASS_OF
 from ftslurm.model.devices import CodeMeaning, Remedy
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.report.explain.code import Background, Explained, as_json, of_device, of_exit, of_line, print_explained, unknown
+from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, print_explained, unknown
 from tests.settings import settings_with
 
 
@@ -142,9 +142,3 @@ def test_lines_are_whole_in_a_pipe_and_fit_a_terminal() -> None:
             assert step.what in piped
     assert all(len(text.rstrip()) <= 80 for text in terminal.splitlines())
     assert "\x1b" not in piped and "\x1b[2J" not in terminal
-
-
-def test_programs_get_the_same() -> None:
-    (found,) = as_json([device(Remedy.REPLACE)])
-    assert found["does"] == [{"rung": "isolated-requeue", "what": device(Remedy.REPLACE).does[0].what}]
-    assert {"asked", "code", "kind", "name", "known", "fault", "why", "sources", "part", "note"} < set(found)

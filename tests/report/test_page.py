@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.cli.output import as_json
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
 from ftslurm.report.account.job import JobAccount, account, since, with_story
@@ -180,7 +181,7 @@ def test_only_what_came_after_the_given_moment_counts() -> None:
 
 @pytest.mark.parametrize("found", [plain.of_job(BIG), plain.of_job(EVIL), plain.of_jobs(JOBS)])
 def test_json_is_json_and_adds_up(found: dict[str, object]) -> None:
-    again = json.loads(json.dumps(found, allow_nan=False))
+    again = json.loads(as_json(found), parse_constant=pytest.fail)
     assert again["version"] == 1
     if again["kind"] == "job":
         assert sum(again["parts"].values()) == pytest.approx(again["whole_s"])

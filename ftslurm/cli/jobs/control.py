@@ -7,7 +7,6 @@ import os
 import signal as signals
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -256,7 +255,7 @@ def list_requests(context: click.Context, as_json: bool) -> None:
 
     found = requests(store().find(context.obj)[1].records, local)
     if as_json:
-        return print_json([asdict(one) for one in found])
+        return print_json(found)
     if not found:
         return click.echo("no requests so far", err=True)
     click.echo(visible("\n".join(table(found, local)), lines=True))

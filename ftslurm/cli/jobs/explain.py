@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -197,7 +196,7 @@ def _code(code: tuple[str, ...], resolved: Resolved, as_json: bool, missing: Unk
             raise missing
         click.echo(visible(f"there is no ledger of a job {code[0]}; as a code:"), err=True)
     if as_json:
-        return print_json(show.as_json(found))
+        return print_json(found)
     show.print_explained(console(), found)
 
 
@@ -233,7 +232,7 @@ def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str,
     settings = settings_in_force(Request(policy, profile, annotations), os.environ).settings
     found = judge(log, settings, status)
     if as_json:
-        click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))
+        print_json(for_programs(found))
     else:
         print_card(console(), found.card)
     sys.exit(STATUS[found.verdict.retriable])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import click
 
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.others import for_users
-from ftslurm.cli.output import store
+from ftslurm.cli.output import as_json, store
 from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible
 from ftslurm.report.words import day
@@ -85,7 +84,7 @@ def _one(name: str, form: str, now: float) -> str:
 
     found, evidence = one_job(store(), name, os.environ, now)
     if form == "json":
-        return _json(plain.of_job(found))
+        return as_json(plain.of_job(found)) + "\n"
     return _text(page.document(found, now, evidence), form, found)
 
 
@@ -114,7 +113,7 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
         raise UsageError(f"no job has run under ftrun since {day(began)}", hint="--since 365d looks further back")
     account = jobs_account(found, began, now, passed)
     if form == "json":
-        return _json(plain.of_jobs(account))
+        return as_json(plain.of_jobs(account)) + "\n"
     title = "Training jobs of all users" if all_users else "Training jobs"
     return _text(page.document(account, now, title), form, account)
 
@@ -144,10 +143,6 @@ def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> s
             hint="pip install 'ftslurm[report]'; --format md needs neither",
         ) from None
     return html.render(document, account)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
 def _age(text: str) -> float:

@@ -6,9 +6,8 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -22,6 +21,9 @@ from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted, visible
 from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, lines_of_all, parse_moment, states_named
 from ftslurm.report.view import Status
+
+if TYPE_CHECKING:
+    from ftslurm.report.view import HistoryTold
 
 T = TypeVar("T")
 # Of each user in a list of all users' jobs.
@@ -113,7 +115,7 @@ def _one(job: str, as_json: bool) -> None:
     journal, contents = find_ledger(job)
     found = status_now(journal, contents)
     if as_json:
-        return print_json(asdict(found))
+        return print_json(found)
     text.print_status(text.console(), found, time.time())
 
 
@@ -181,13 +183,13 @@ def _latest(since: str) -> list[str]:
     return sorted(chosen, key=lambda name: known[name].began)
 
 
-def _as_json(journal: Journal, contents: Contents) -> dict[str, Any]:
+def _as_json(journal: Journal, contents: Contents) -> HistoryTold:
     from ftslurm.ledger.evidence import kept_evidence
     from ftslurm.report import view
 
     found = status_now(journal, contents)
-    attempts = [asdict(attempt) for attempt in view.attempts(contents.records)]
-    return {"job": asdict(found), "attempts": attempts, "evidence": [str(path) for path in kept_evidence(journal.path)]}
+    evidence = [str(path) for path in kept_evidence(journal.path)]
+    return view.HistoryTold(found, view.attempts(contents.records), evidence)
 
 
 def _print(journal: Journal, contents: Contents, verbose: bool) -> None:

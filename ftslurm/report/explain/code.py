@@ -6,8 +6,7 @@ The rungs are named as the ladder names them; which of them are on, and how ofte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from rich.console import Console
 
@@ -22,7 +21,8 @@ from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.words import FAULT
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Step:
     """What ftrun would do. rung: of the ladder; empty where none acts."""
 
     rung: str
@@ -325,10 +325,6 @@ def _value(leaf: str, s: Settings) -> str:
 # --- shown
 
 
-def as_json(found: Sequence[Explained]) -> list[dict[str, Any]]:
-    return [asdict(each) | {"does": [step._asdict() for step in each.does]} for each in found]
-
-
 def print_explained(console: Console, found: Sequence[Explained]) -> None:
     for number, each in enumerate(found):
         if number:
@@ -336,6 +332,6 @@ def print_explained(console: Console, found: Sequence[Explained]) -> None:
         console.print(printable(f"{each.code or each.asked}: {each.name}", style="bold" if each.known else "bold yellow"))
         facts = [("line", each.asked if each.kind == LINE and each.code else ""), ("kind", each.kind), ("part", each.part)]
         facts += [("fault", each.fault)]
-        facts += [("then" if step else "ftrun", what) for step, (_, what) in enumerate(each.does)]
+        facts += [("then" if number else "ftrun", step.what) for number, step in enumerate(each.does)]
         facts += [("why", each.why), *(("source", source) for source in each.sources), ("note", each.note)]
         print_facts(console, facts, 2)

@@ -6,10 +6,10 @@ told as not recorded, and never worked out again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field
-from typing import Any
+from dataclasses import field
 
 from rich.console import Console
+from typing_extensions import NotRequired, TypedDict
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.story import Answer, Story
@@ -161,11 +161,24 @@ MORE = " (--decision N shows all)"
 NOT_RECORDED = "not recorded: an older ftslurm wrote this ledger"
 
 
-def as_json(job: Status, found: Explanations, only: Explanation | None = None) -> dict[str, Any]:
-    decisions = [asdict(each) for each in ([only] if only else found.decisions)]
-    since = {} if only else {"since": [asdict(each) for each in found.since]}
-    head = {"job": job.job, "cluster": job.cluster, "command": job.command, "state": job.state, "what": job.what}
-    return head | {"decisions": decisions} | since
+class DecisionsTold(TypedDict):
+    """since: what has become known since the last decision; without --decision."""
+
+    job: str
+    cluster: str
+    command: str
+    state: str
+    what: str
+    decisions: Sequence[Explanation]
+    since: NotRequired[Sequence[Evidence]]
+
+
+def as_json(job: Status, found: Explanations, only: Explanation | None = None) -> DecisionsTold:
+    told: DecisionsTold = {
+        "job": job.job, "cluster": job.cluster, "command": job.command, "state": job.state, "what": job.what,
+        "decisions": [only] if only else found.decisions,
+    }  # fmt: skip
+    return told if only else {**told, "since": found.since}
 
 
 def print_decisions(console: Console, job: Status, found: Explanations) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+from typing_extensions import NotRequired, TypedDict
 
 from ftslurm.model.record import Record, RunBegan, SettingsFrom
 from ftslurm.model.rungs import Rung, RungWords
@@ -126,8 +126,15 @@ def print_term(console: Console, term: Term) -> None:
     print_facts(console, (("means", term.text), *term.facts), 2)
 
 
-def term_as_json(term: Term) -> dict[str, Any]:
-    return {**asdict(term), "facts": dict(term.facts)}
+class TermTold(TypedDict):
+    name: str
+    kind: str
+    text: str
+    facts: Mapping[str, str]
+
+
+def term_as_json(term: Term) -> TermTold:
+    return {"name": term.name, "kind": term.kind, "text": term.text, "facts": dict(term.facts)}
 
 
 # --- the ladder in force, as `ftslurm explain` shows it
@@ -154,9 +161,23 @@ def _unplaced(name: str, told: bool, found: Settings) -> str:
     return "default" if default else "the job; where is not recorded"
 
 
-def ladder_as_json(resolved: Resolved, requests: InForce | None = None) -> dict[str, Any]:
+# `from`: where the value was set. takes: in words.
+SettingTold = TypedDict(
+    "SettingTold", {"value": Any, "from": str, "default": Any, "takes": str, "variable": str, "what": str}
+)  # fmt: skip
+
+
+class LadderTold(TypedDict):
+    """requests: what the owner of the job has asked for, with --job."""
+
+    ladder: Sequence[str]
+    settings: Mapping[str, SettingTold]
+    requests: NotRequired[InForce]
+
+
+def ladder_as_json(resolved: Resolved, requests: InForce | None = None) -> LadderTold:
     """requests: what the owner of a job has asked for there."""
-    values = {
+    values: dict[str, SettingTold] = {
         name: {
             "value": leaf.of(resolved.settings),
             "from": resolved.places[name],
@@ -167,8 +188,8 @@ def ladder_as_json(resolved: Resolved, requests: InForce | None = None) -> dict[
         }
         for name, leaf in LEAVES.items()
     }
-    asked = {"requests": asdict(requests)} if requests is not None else {}
-    return {"ladder": list(resolved.settings.ladder), "settings": values, **asked}
+    told: LadderTold = {"ladder": resolved.settings.ladder, "settings": values}
+    return {**told, "requests": requests} if requests is not None else told
 
 
 def print_ladder(console: Console, resolved: Resolved, rungs: Mapping[Rung, RungWords], requests: InForce | None = None) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from dataclasses import fields
 from typing import Any
+
+from typing_extensions import TypedDict
 
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
+from ftslurm.report.account.parts import Part, Ratio
 from ftslurm.report.page.document import Cards, Document, Facts, Leaf, Plot, Section, Table, Text
 
 # What CommonMark and GitHub's tables take for markup inside a line. Brackets alone are none, and node lists have them; nor is
@@ -99,45 +101,53 @@ def _table(head: list[str], rows: list[list[str]], numbers: set[int]) -> list[st
     return [line(head), f"| {' | '.join(rule)} |", *map(line, rows)]
 
 
-# --- reports for programs. `version` grows when a name changes its meaning or goes
+# --- reports for programs
 
+# Of all that commands print as JSON: grows when a field goes, or changes its type or its meaning (docs/reference/json.md).
 VERSION = 1
 
 
+class Sums(TypedDict):
+    """parts: seconds by part, which add up to whole_s. failed: of what interrupted it, the failures."""
+
+    parts: Mapping[Part, float]
+    whole_s: float
+    lost_s: float
+    ettr: Ratio | None
+    rank_restarts: int
+    tells_steps: bool
+    failed: int
+    interrupted: int
+
+
 def of_job(job: JobAccount) -> dict[str, Any]:
-    """Times in Unix seconds, durations in seconds. parts: seconds by part, which add up to whole_s."""
-    failures = [{**plain(one), "lost_s": one.lost_s, "failed": one.outage.failed, "remedy": one.remedy} for one in job.failures]
+    """Times in Unix seconds, durations in seconds."""
+    failures = [{**_fields(one), "lost_s": one.lost_s, "failed": one.outage.failed, "remedy": one.remedy} for one in job.failures]
     more = {"attempts": job.attempts, "events": job.events, "stretches": job.spent.stretches, "notes": job.notes}
-    return {"version": VERSION, "kind": "job", **_short(job), **plain(more), "failures": failures}
+    return {"version": VERSION, "kind": "job", **_short(job), **more, "failures": failures}
 
 
 def of_jobs(jobs: JobsAccount) -> dict[str, Any]:
     """parts: seconds times GPUs or nodes (unit)."""
-    body = {one.name: plain(getattr(jobs, one.name)) for one in fields(jobs) if one.name != "jobs"}
-    return {"version": VERSION, "kind": "jobs", **body, "jobs": [_short(job) for job in jobs.jobs]}
+    return {"version": VERSION, "kind": "jobs", **_fields(jobs), "jobs": [_short(job) for job in jobs.jobs]}
 
 
-_LONG = frozenset({"spent", "failures", "attempts", "events", "notes"})
+# Of a job among many these are left out.
+LONG = frozenset({"spent", "failures", "attempts", "events", "notes"})
 
 
 def _short(job: JobAccount) -> dict[str, Any]:
-    body = {one.name: plain(getattr(job, one.name)) for one in fields(job) if one.name not in _LONG}
-    time = {
+    body = {name: value for name, value in _fields(job).items() if name not in LONG}
+    return {**body, **_sums(job)}
+
+
+def _sums(job: JobAccount) -> Sums:
+    return {
         "parts": job.spent.parts, "whole_s": job.spent.whole_s, "lost_s": job.lost_s, "ettr": job.ettr,
         "rank_restarts": job.spent.rank_restarts, "tells_steps": job.spent.tells_steps,
         "failed": sum(one.outage.failed for one in job.failures), "interrupted": len(job.failures),
     }  # fmt: skip
-    return {**body, **plain(time)}
 
 
-def plain(value: Any) -> Any:
-    """What json.dumps takes."""
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(plain(key)): plain(one) for key, one in value.items()}
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return [plain(one) for one in value]
-    return value
+def _fields(value: Any) -> dict[str, Any]:
+    return {one.name: getattr(value, one.name) for one in fields(value)}
