@@ -14,7 +14,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "tests")
-BESIDE = ("share/man/man1/ftrun.1", "share/man/man5/ftslurm-settings.5", "share/bash-completion/completions/ftslurm")
+BESIDE = (
+    "share/man/man1/ftrun.1",
+    "share/doc/ftslurm/json/status.schema.json",
+    "share/man/man5/ftslurm-settings.5",
+    "share/bash-completion/completions/ftslurm",
+)
 
 
 def run(*argv: str | Path, cwd: Path) -> str:
