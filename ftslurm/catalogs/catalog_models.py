@@ -35,9 +35,9 @@ class Judged(Strict):
 
     error_class: ErrorClass = Field(alias="class")
     retriable: Annotated[Retriable, BeforeValidator(yes_no)]
-    isolate: Annotated[Blame, BeforeValidator(yes_no)] = Blame.NO
+    blame: Annotated[Blame, BeforeValidator(yes_no)] = Field(default=Blame.NO, alias="isolate")
     remedy: Remedy | None = None
-    source: Sources = ("site",)
+    sources: Sources = Field(default=("site",), alias="source")
     note: str = ""
 
 
@@ -47,7 +47,7 @@ class MeaningEntry(Judged):
     name: Text
     role: Role = Role.ROOT
     where: Literal["log", "kernel", "sched", "tool", "any"] = "log"
-    budget: Annotated[int, Field(ge=0, le=100)] = 0
+    confirm: Annotated[int, Field(ge=0, le=100, alias="budget")] = 0
     defers: bool = False
     needs: str = ""
     pattern: str = ""
@@ -99,11 +99,11 @@ def usual_remedy(entry: Judged) -> Remedy:
     """What follows from the rest of an entry, where it names no remedy of its own."""
     if isinstance(entry, MeaningEntry) and entry.role is not Role.ROOT:
         return Remedy.LOG
-    if entry.isolate is Blame.YES:
+    if entry.blame is Blame.YES:
         return Remedy.REPLACE
     if entry.retriable is Retriable.NO:
         return Remedy.FAIL
-    return Remedy.SUSPECT if entry.isolate is Blame.SUSPECT else Remedy.RESTART
+    return Remedy.SUSPECT if entry.blame is Blame.SUSPECT else Remedy.RESTART
 
 
 # --- mistakes in words

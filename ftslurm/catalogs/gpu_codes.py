@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from ftslurm.catalogs.remedies import CLASS_OF
-from ftslurm.model.devices import CodeMeaning, Remedy, Severity
+from ftslurm.model.devices import CLASS_OF, CodeMeaning, Remedy, Severity
 from ftslurm.model.values import dataclass
 
 # `XID 79`, `xid79`, `Xid: 79`; of NVLink 5 also `XID 145 RLW_REMAP 0x00000040`.

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from ftslurm.catalogs.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
 from ftslurm.catalogs.gpu_codes import GpuCatalog, GpuEntry, normalise
-from ftslurm.catalogs.remedies import ORDER
-from ftslurm.model.devices import Remedy
+from ftslurm.model.devices import ORDER, Remedy
 
 NVIDIA, AMD = "nvidia.yaml", "amd.yaml"
 Number = Annotated[int, Field(ge=0)]

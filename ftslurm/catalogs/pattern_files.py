@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from dataclasses import fields
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from ftslurm.catalogs.catalog_models import (
     ExitEntry,
     ExitFile,
+    Judged,
     MeaningEntry,
     PatternEntry,
     PatternFile,
@@ -30,9 +32,9 @@ def build_book(patterns: object, exits: object, devices: object = None) -> Patte
     """The shipped files' data as a book. devices: device-errors.yaml's. Raises: PolicyError naming file and entry."""
     words = checked(PatternFile, patterns, "log-patterns.yaml")
     statuses = checked(ExitFile, exits, "exit-codes.yaml")
-    known_sources(((f"`{e.id}`", e.source) for e in words.patterns), words.sources, "log-patterns.yaml")
-    known_sources(((f"`{s}`", e.source) for s, e in statuses.codes.items()), statuses.sources, "exit-codes.yaml")
-    known_sources((("`rules`:", e.source) for e in statuses.rules), statuses.sources, "exit-codes.yaml")
+    known_sources(((f"`{e.id}`", e.sources) for e in words.patterns), words.sources, "log-patterns.yaml")
+    known_sources(((f"`{s}`", e.sources) for s, e in statuses.codes.items()), statuses.sources, "exit-codes.yaml")
+    known_sources((("`rules`:", e.sources) for e in statuses.rules), statuses.sources, "exit-codes.yaml")
     rules = tuple(ExitRule(rule.low, rule.high, exit_meaning(rule.low, rule, listed=False)) for rule in statuses.rules)
     for status in range(256):
         if status not in statuses.codes and not any(rule.low <= status <= rule.high for rule in rules):
@@ -74,38 +76,17 @@ def _mistake(entry: PatternEntry) -> str:
 
 
 def pattern(id: str, entry: MeaningEntry) -> Pattern:
-    return Pattern(
-        id=id,
-        name=entry.name,
-        error_class=entry.error_class,
-        retriable=entry.retriable,
-        blame=entry.isolate,
-        role=entry.role,
-        where=entry.where,
-        remedy=entry.remedy or usual_remedy(entry),
-        confirm=entry.budget,
-        pattern=entry.pattern,
-        needs=entry.needs,
-        sample=entry.sample,
-        note=entry.note,
-        sources=entry.source,
-        defers=entry.defers,
-    )
+    return Pattern(**{**_judged(entry, Pattern), "id": id})
 
 
 def exit_meaning(status: int, entry: ExitEntry, listed: bool = True) -> ExitMeaning:
-    return ExitMeaning(
-        status=status,
-        meaning=entry.meaning,
-        error_class=entry.error_class,
-        retriable=entry.retriable,
-        blame=entry.isolate,
-        remedy=entry.remedy or usual_remedy(entry),
-        note=entry.note,
-        sources=entry.source,
-        listed=listed,
-        tools=entry.tools,
-    )
+    return ExitMeaning(status=status, listed=listed, **_judged(entry, ExitMeaning))
+
+
+def _judged(entry: Judged, kind: type) -> dict[str, Any]:
+    """What an entry tells of the fields of `kind`; they have its names."""
+    told = {field.name: getattr(entry, field.name) for field in fields(kind) if field.name in type(entry).model_fields}
+    return {**told, "remedy": entry.remedy or usual_remedy(entry)}
 
 
 def laid_over(
@@ -147,7 +128,7 @@ def build_vocabulary(data: object, patterns: frozenset[str]) -> tuple[Vocabulary
     if data is None:
         return Vocabulary(()), {}, {}
     file = checked(DeviceErrors, data, DEVICE_ERRORS)
-    known_sources(((f"`{word}`", entry.source) for word, entry in file.meanings.items()), file.sources, DEVICE_ERRORS)
+    known_sources(((f"`{word}`", entry.sources) for word, entry in file.meanings.items()), file.sources, DEVICE_ERRORS)
     words = []
     seen: set[str] = set()
     for family, entries in file.errors.items():

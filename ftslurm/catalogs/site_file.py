@@ -9,7 +9,7 @@ from pydantic import Field
 from ftslurm.catalogs import codes, gpu_codes
 from ftslurm.catalogs.ascend_file import Code
 from ftslurm.catalogs.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
-from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.codes import CodeBook
 from ftslurm.catalogs.pattern_files import check_patterns, laid_over
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model.devices import Remedy

@@ -12,25 +12,6 @@ from ftslurm.cli import suggestions as complete
 from ftslurm.errors import UsageError
 from ftslurm.model.text import visible
 
-# ft_launcher's, as in model/settings/ft_config.py; a test holds the two together. Not imported for it: 10 ms.
-FT_LAUNCHER_FLAGS = frozenset(
-    f"--ft-{name}"
-    for name in (
-        "cfg-path", "ignore-missing-cfg", "workload-check-interval", "initial-rank-heartbeat-timeout", "rank-heartbeat-timeout",
-        "rank-section-timeouts", "rank-out-of-section-timeout", "node-health-check-interval", "safety-factor",
-        "rank-termination-signal", "log-level", "restart-check-interval", "enable-nic-monitor", "enable-nic-healthcheck",
-        "enable-dist-storage-healthcheck", "storage-healthcheck-path", "storage-health-check-path", "pci-topo-file",
-        "link-down-path-template", "link-state-path-template", "skip-section-response", "segment", "numa-bind-strict",
-        "gpu-memory-reclaim-timeout", "gpu-memory-tolerance-mb", "gpu-memory-poll-interval", "check-remaining-processes",
-        "max-no-progress-cycles", "min-progress-iterations", "checkpoint-iteration-file", "install-exception-hook",
-        "num-warmup-iterations", "attribution-endpoint", "attribution-stop-action", "attribution-export-url",
-        "cycle-info-dir", "segment-health-check-dir", "nvrx-logfile", "enable-log-server", "log-server-port",
-        "log-aggregator-count", "log-leaf-max-queue-chunks", "log-server-log-prefix", "log-server-graceful-shutdown-timeout",
-        "attribution-startup-timeout", "attribution-llm-api-key-file", "attribution-llm-base-url", "attribution-llm-model",
-        "attribution-log-level", "attribution-analysis-backend", "node-health-check-endpoint", "no-restart-exit-code",
-        "rdzv-impl", "per-cycle-applog-prefix",
-    )
-) | {"--fault-tol-cfg-path", "--ignore-missing-fault-tol-cfg"}  # fmt: skip
 # Options that are a setting under another name: --ft-NAME -> leaf.
 LEAVES = {
     "max_restarts": "max_restarts",
@@ -193,9 +174,13 @@ def _say(text: str) -> None:
 
 
 def _is_ft_launcher(word: str) -> bool:
-    """`--ft-cfg-path`, `--ft-param-KEY`, `--ft-KEY` and their spellings with underscores."""
+    """One that is not ours: what is, is known without loading theirs."""
     flag = word.partition("=")[0].replace("_", "-")
-    return flag in FT_LAUNCHER_FLAGS or flag.startswith("--ft-param-")
+    if any(flag in each.opts for each in options.params):
+        return False
+    from ftslurm.model.settings.ft_config import is_flag
+
+    return is_flag(flag)
 
 
 def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

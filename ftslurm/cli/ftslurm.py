@@ -115,22 +115,11 @@ def env() -> None:
     click.echo(export_lines(store(), os.environ), nl=False)
 
 
-group.add_command(analyze)
-group.add_command(completion)
-group.add_command(control)
-group.add_command(doctor)
-group.add_command(drill)
-group.add_command(explain)
-group.add_command(history)
-group.add_command(install_hooks)
-group.add_command(logs)
-group.add_command(metrics)
-group.add_command(nodes)
-group.add_command(notify)
-group.add_command(report)
-group.add_command(simulate)
-group.add_command(status)
-group.add_command(watch)
+for verb in (
+    analyze, completion, control, doctor, drill, explain, history, install_hooks, logs, metrics, nodes, notify, report, simulate,
+    status, watch,
+):  # fmt: skip
+    group.add_command(verb)
 
 
 if __name__ == "__main__":

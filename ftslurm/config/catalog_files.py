@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 
 from ftslurm.catalogs.ascend_file import build_catalog
-from ftslurm.catalogs.codebook import CodeBook
-from ftslurm.catalogs.codes import AscendCatalog
+from ftslurm.catalogs.codes import AscendCatalog, CodeBook
 from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
 from ftslurm.catalogs.pattern_files import build_book
 from ftslurm.catalogs.patterns import PatternBook

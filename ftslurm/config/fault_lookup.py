@@ -10,7 +10,7 @@ from ftslurm.catalogs.codes import normalise
 from ftslurm.model.devices import CodeMeaning, Severity
 
 if TYPE_CHECKING:
-    from ftslurm.catalogs.codebook import CodeBook
+    from ftslurm.catalogs.codes import CodeBook
 
 
 def fault_lookup(

@@ -6,15 +6,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, ClassVar, TypeVar
 
+from ftslurm.errors import WireError
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import OUTSIDE
 from ftslurm.model.folds.story import Story
 from ftslurm.model.folds.summary import JobSummary
+from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.values import dataclass
 from ftslurm.report.account.parts import LOST, Part, spent
@@ -33,6 +35,18 @@ BUDGETS = frozenset({Budget.MAX_RESTARTS, Budget.CRASH_RESTARTS, Budget.NODE_REP
 OTHER = "other"
 # Of a job's time.
 PHASES = tuple(part.name.lower() for part in Part)
+
+
+def _restarts_told(restarts: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:
+    return [(*key, many) for key, many in restarts.items()]
+
+
+def _restarts_read(plain: Any) -> Mapping[tuple[str, str], int]:
+    rows: tuple[tuple[str, str, int], ...] = from_plain(tuple[tuple[str, str, int], ...], plain, _BOUNDS)
+    found: Counter[tuple[str, str]] = Counter()
+    for rung, cause, many in rows:
+        found[_known(rung, RUNGS), _known(cause, CAUSES)] += many
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,8 @@ class Measures:
     faults: Mapping[str, int] = field(default_factory=dict)  # class -> how many
     hangs: Mapping[str, int] = field(default_factory=dict)  # sign -> how many
     budgets: Mapping[str, int] = field(default_factory=dict)  # name -> left
+
+    plain_forms: ClassVar[Any] = {"restarts": (_restarts_told, _restarts_read)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +121,13 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
     )  # fmt: skip
 
 
-# Of a number that somebody else has sent.
-_MOST = 1e12
-_COUNTS = ("attempts", "schedulings", "nodes", "tasks", "excluded", "messages")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+# Of a number that somebody else has sent.
+_BOUNDS = Bounds(100, whole=10**12, real=1e12)
 
 
 def to_json(measures: Sequence[Measures]) -> bytes:
-    def plain(m: Measures) -> dict[str, Any]:
-        body: dict[str, Any] = {name: getattr(m, name) for name in Measures.__match_args__}
-        return body | {"restarts": [[*key, many] for key, many in m.restarts.items()]}
-
-    return json.dumps([plain(m) for m in measures], separators=(",", ":")).encode()
+    return json.dumps(to_plain(tuple(measures)), separators=(",", ":")).encode()
 
 
 def from_json(data: bytes) -> list[Measures]:
@@ -125,36 +136,27 @@ def from_json(data: bytes) -> list[Measures]:
         tree = json.loads(data)
     except (ValueError, RecursionError):
         return []
-    found = [_from_body(body) for body in tree if isinstance(body, dict)] if isinstance(tree, list) else []
-    return [each for each in found if each is not None]
+    return [each for body in (tree if isinstance(tree, list) else []) if (each := _from_body(body)) is not None]
 
 
-def _from_body(body: dict[str, Any]) -> Measures | None:
+def _from_body(body: object) -> Measures | None:
     try:
-        names = [str(body["job"]), str(body["cluster"])]
-        if not all(_NAME.fullmatch(name) for name in names):
-            return None
-        attempts, schedulings, nodes, tasks, excluded, messages = (int(_number(body[name])) for name in _COUNTS)
-        restarts: Counter[tuple[str, str]] = Counter()
-        for rung, cause, many in body["restarts"]:
-            restarts[_known(rung, RUNGS), _known(cause, CAUSES)] += int(_number(many))
-        return Measures(
-            names[0], names[1], _known(body["state"], STATES), _number(body["began"]), _number(body["at"]),
-            attempts, schedulings, nodes, tasks, excluded, messages, restarts,
-            {phase: _number(value) for phase, value in body["seconds"].items() if phase in PHASES},
-            {name: int(_number(many)) for name, many in body["faults"].items() if name in FAULT_CLASSES | {OTHER}},
-            {name: int(_number(many)) for name, many in body["hangs"].items() if name in SIGNS | {OTHER}},
-            {name: int(_number(many)) for name, many in body["budgets"].items() if name in BUDGETS},
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        m = from_plain(Measures, body, _BOUNDS)
+    except WireError:
         return None
+    if not (_NAME.fullmatch(m.job) and _NAME.fullmatch(m.cluster)):
+        return None
+    return replace(
+        m, state=_known(m.state, STATES), seconds=_only(m.seconds, PHASES),
+        faults=_only(m.faults, {*FAULT_CLASSES, OTHER}), hangs=_only(m.hangs, {*SIGNS, OTHER}), budgets=_only(m.budgets, BUDGETS),
+    )  # fmt: skip
 
 
-def _number(value: Any) -> float:
-    """Raises: ValueError."""
-    if type(value) not in (int, float) or not 0 <= value <= _MOST:
-        raise ValueError
-    return float(value)
+N = TypeVar("N", int, float)
+
+
+def _only(counts: Mapping[str, N], words: Collection[str]) -> dict[str, N]:
+    return {name: many for name, many in counts.items() if name in words}
 
 
 def _restarts(records: Sequence[rec.Record], story: Story) -> Mapping[tuple[str, str], int]:

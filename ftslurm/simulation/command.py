@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.codes import CodeBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.config.text_files import read_text

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from ftslurm.catalogs import gpu_codes
 from ftslurm.catalogs.code_queries import Asked, asked, codes_in
-from ftslurm.catalogs.codebook import CodeBook
-from ftslurm.catalogs.codes import normalise
+from ftslurm.catalogs.codes import CodeBook, normalise
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.errors import own_statuses
@@ -154,7 +153,7 @@ class Explainer:
     def _exit(self, status: int) -> Explained:
         m = self._patterns.exit(status)
         own = own_statuses().get(status, "")
-        return of_exit(m.status, m.meaning, m, m.listed, self._sources(m.sources), self._settings, own)
+        return of_exit(m, self._sources(m.sources), self._settings, own)
 
     def _device(self, kind: str, code: str) -> Explained:
         meaning = self._codes.meaning(kind, code, Severity.UNKNOWN)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from ftslurm.catalogs.ascend_file import build_catalog
 from ftslurm.catalogs.codes import AscendCatalog, CodeEntry, normalise
-from ftslurm.catalogs.remedies import CLASS_OF
 from ftslurm.config.catalog_files import load_ascend_catalog
 from ftslurm.errors import PolicyError
-from ftslurm.model.devices import FaultClass, Remedy, Severity
+from ftslurm.model.devices import CLASS_OF, FaultClass, Remedy, Severity
 
 CATALOG = load_ascend_catalog()
 OTHER_PARTS = ("switch of the board", "host", "board", "other service", "network card")

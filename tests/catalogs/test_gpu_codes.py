@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from ftslurm.catalogs.gpu_codes import normalise
 from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
-from ftslurm.catalogs.remedies import CLASS_OF
 from ftslurm.config.catalog_files import _shipped, load_code_book
 from ftslurm.errors import PolicyError
-from ftslurm.model.devices import FaultClass, Remedy, Severity
+from ftslurm.model.devices import CLASS_OF, FaultClass, Remedy, Severity
 
 BOOK = load_code_book()
 NVIDIA, AMD = BOOK.nvidia, BOOK.amd

@@ -8,16 +8,9 @@ import pytest
 
 from ftslurm.cli.ftrun import FLAGS
 from ftslurm.cli.ftrun import FT_LAUNCHER_FLAGS as FT_SWITCHES
-from ftslurm.cli.ftrun_options import FT_LAUNCHER_FLAGS, parse, split_ft_launcher
+from ftslurm.cli.ftrun_options import parse, split_ft_launcher
 from ftslurm.errors import PolicyError
 from ftslurm.launchers.srun_options import Component, split_command_line
-from ftslurm.model.settings.ft_config import CONFIG_FLAGS, FLAG_NAMES, IGNORED_FLAGS, KEYS, WITHOUT_EFFECT
-
-
-def test_the_list_of_flags_is_that_of_the_keys() -> None:
-    keys = {f"--ft-{name.replace('_', '-')}" for name in (*KEYS, *FLAG_NAMES)}
-    launchers = {f"--{name}" for name in WITHOUT_EFFECT}
-    assert keys | launchers | {*CONFIG_FLAGS, *IGNORED_FLAGS} == FT_LAUNCHER_FLAGS
 
 
 def test_they_are_told_from_ours_and_joined_with_their_file(tmp_path: Path) -> None:

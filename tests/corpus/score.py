@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.codes import CodeBook
 from ftslurm.catalogs.patterns import Pattern, PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, Severity

@@ -11,8 +11,7 @@ import yaml
 from hypothesis import strategies as st
 
 from ftslurm.catalogs.ascend_file import build_catalog
-from ftslurm.catalogs.codebook import CodeBook
-from ftslurm.catalogs.codes import AscendCatalog
+from ftslurm.catalogs.codes import AscendCatalog, CodeBook
 from ftslurm.catalogs.gpu_codes import GpuCatalog
 from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
 from ftslurm.catalogs.pattern_files import build_book

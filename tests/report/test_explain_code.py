@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ftslurm.catalogs.patterns import Pattern
-from ftslurm.catalogs.remedies import CLASS_OF
-from ftslurm.model.devices import CodeMeaning, Remedy
+from ftslurm.catalogs.patterns import ExitMeaning, Pattern
+from ftslurm.model.devices import CLASS_OF, CodeMeaning, Remedy
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, print_explained, unknown
@@ -114,8 +113,8 @@ def test_what_words_may_cost_is_told_with_what_takes_it_back() -> None:
 
 
 def test_a_status_decides_only_where_nothing_else_does() -> None:
-    pattern = Pattern("x", "x", ErrorClass.OOM, Retriable.YES, Blame.NO, Role.ROOT, "log", Remedy.RESTART, 0, "x")
-    found = of_exit(137, "SIGKILL", pattern, True, (), Settings(), "its own")
+    killed = ExitMeaning(137, "SIGKILL", ErrorClass.OOM, Retriable.YES, Blame.NO, Remedy.RESTART)
+    found = of_exit(killed, (), Settings(), "its own")
     assert found.does[0].what.startswith("look at devices and output first") and rungs(found) == CRASHED
 
 

@@ -370,6 +370,12 @@ def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str]:
     return found, path
 
 
+def is_flag(flag: str) -> bool:
+    """Is it one of ft_launcher's, or may it be (`--ft-param-KEY`)? flag: with `-` for `_`."""
+    known = (f"--{name}" for name in (*WITHOUT_EFFECT, *(f"ft-{key}".replace("_", "-") for key in (*KEYS, *FLAG_NAMES))))
+    return flag.startswith("--ft-param-") or flag in (*CONFIG_FLAGS, *IGNORED_FLAGS, *known)
+
+
 def _launchers(flag: str) -> str:
     """The name in WITHOUT_EFFECT that a flag is, else nothing."""
     name = flag.replace("_", "-").removeprefix("--").replace("ft-param-", "ft-", 1)

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ftslurm.catalogs.code_queries import Asked, codes_in
-from ftslurm.catalogs.remedies import ORDER
-from ftslurm.model.devices import Remedy
+from ftslurm.model.devices import ORDER, Remedy
 from ftslurm.model.values import dataclass
 
 _OF: Mapping[Remedy, str] = {

@@ -6,7 +6,7 @@ The rungs are named as the ladder names them; which of them are on, and how ofte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -19,6 +19,9 @@ from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.words import FAULT
+
+if TYPE_CHECKING:
+    from ftslurm.catalogs.patterns import ExitMeaning, Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +63,6 @@ class Background:
     limit: tuple[int, float] | None = None
 
 
-class Finding(Protocol):
-    """A pattern, or the meaning of an exit status."""
-
-    @property
-    def error_class(self) -> ErrorClass: ...
-    @property
-    def retriable(self) -> Retriable: ...
-    @property
-    def blame(self) -> Blame: ...
-    @property
-    def remedy(self) -> Remedy: ...
-    @property
-    def note(self) -> str: ...
-
-
-class LinePattern(Finding, Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def role(self) -> Role: ...
-    @property
-    def confirm(self) -> int: ...
-    @property
-    def heals(self) -> bool: ...
-
-
 _BLAME: Mapping[Blame, str] = {
     Blame.YES: "; the node that shows it is taken out",
     Blame.SUSPECT: "; it counts against the node that shows it",
@@ -114,7 +89,7 @@ def of_device(asked: str, meaning: CodeMeaning, known: bool, more: Background, s
 
 
 def of_line(
-    line: str, pattern: LinePattern, sources: tuple[str, ...], settings: Settings, code: str = "", part: str = ""
+    line: str, pattern: Pattern, sources: tuple[str, ...], settings: Settings, code: str = "", part: str = ""
 ) -> Explained:
     """A line of output that a pattern knows. code: what it names; that is looked up by itself. part: which word of a
     vocabulary it is, or the place in the code that it tells."""
@@ -138,17 +113,15 @@ def of_line(
 _KILLED = "the program's, if memory ran out; the kernel log tells"
 
 
-def of_exit(
-    status: int, meaning: str, finding: Finding, listed: bool, sources: tuple[str, ...], settings: Settings, own: str
-) -> Explained:
-    """An exit status, which decides only where neither a device nor the output says more. listed: not by a rule for many. own:
-    what it means where it is ftrun's own."""
-    fault = (_KILLED if finding.error_class is ErrorClass.OOM else FAULT[finding.error_class]) + _BLAME[finding.blame]
-    does = (Step("", "look at devices and output first; where these say nothing:"), *_again(finding, 0, settings))
-    why = f"class {finding.error_class.value}, {_retriable(finding)}"
-    code = f"exit {status}"
-    note = "; ".join(filter(None, (f"as ftrun's own: {own}" if own else "", finding.note)))
-    return Explained(code, "exit status", code, meaning, listed, fault, does, why, sources, "", note)
+def of_exit(found: ExitMeaning, sources: tuple[str, ...], settings: Settings, own: str) -> Explained:
+    """An exit status, which decides only where neither a device nor the output says more. own: what it means where it is
+    ftrun's own."""
+    fault = (_KILLED if found.error_class is ErrorClass.OOM else FAULT[found.error_class]) + _BLAME[found.blame]
+    does = (Step("", "look at devices and output first; where these say nothing:"), *_again(found, 0, settings))
+    why = f"class {found.error_class.value}, {_retriable(found)}"
+    code = f"exit {found.status}"
+    note = "; ".join(filter(None, (f"as ftrun's own: {own}" if own else "", found.note)))
+    return Explained(code, "exit status", code, found.meaning, found.listed, fault, does, why, sources, "", note)
 
 
 def unknown(line: str, settings: Settings) -> Explained:
@@ -225,7 +198,7 @@ def _without_blame(s: Settings) -> Steps:
 _NEVER: Steps = (Step(Rung.FAIL, "the job fails: retry.policy is Never"),)
 
 
-def _again(finding: Finding, confirm: int, s: Settings) -> Steps:
+def _again(finding: Pattern | ExitMeaning, confirm: int, s: Settings) -> Steps:
     """What follows when the command has failed and this is what is known of it."""
     if s.retry.policy == "Never":
         return _NEVER
@@ -305,7 +278,7 @@ def _elsewhere(s: Settings) -> Steps:
     return tuple(steps)
 
 
-def _retriable(finding: Finding) -> str:
+def _retriable(finding: Pattern | ExitMeaning) -> str:
     words = {Retriable.YES: "worth another try", Retriable.ONCE: "worth one more try", Retriable.NO: "not worth another try"}
     return words.get(finding.retriable, "unknown whether it is worth another try")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.codes import CodeBook
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, FaultClass
