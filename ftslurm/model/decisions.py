@@ -60,7 +60,7 @@ class StopRanks:
     """End every process of the attempt: SIGTERM, after `grace_s` SIGKILL, and proof that none is left.
 
     asked: Slurm has sent the SIGTERM already; a second one may cut short the checkpoint that the first one asked for.
-    ranks: only these, None for all.
+    ranks: only these, None for all. saves: a rank that is writing a checkpoint gets the SIGTERM once that is written.
     """
 
     attempt: int
@@ -68,6 +68,7 @@ class StopRanks:
     kill_wait_s: float
     asked: bool = False
     ranks: tuple[int, ...] | None = None
+    saves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

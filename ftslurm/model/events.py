@@ -71,6 +71,14 @@ class RankExited:
     stopped: bool = False
 
 
+class Save(Enum):
+    """What became of the checkpoint that a rank was writing when it was told to stop, as far as its program tells."""
+
+    NONE = ""  # it wrote none
+    WHOLE = "whole"
+    CUT = "cut"
+
+
 @dataclass(frozen=True, slots=True)
 class RankStopped:
     """No process of this rank's attempt is left, or `left` (pids) could not be ended even by SIGKILL.
@@ -82,6 +90,7 @@ class RankStopped:
     attempt: int
     left: tuple[int, ...] = ()
     free_port: int = 0
+    save: Save = Save.NONE
 
 
 @dataclass(frozen=True, slots=True)

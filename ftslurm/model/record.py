@@ -414,7 +414,8 @@ class CarriedOut:
 class AttemptEnded:
     """exits: how many ranks ended how, e.g. {"exited with status 0": 7}. step: the training step that its program said it
     had come to; 0: it told none. beats: how often it said that it lives. saved: how often it ended a section in which it saves.
-    stopped: when no process of it was left any more, Unix seconds; 0 if not told.
+    stopped: when no process of it was left any more, Unix seconds; 0 if not told. saves: events.Save -> the ranks (`0-2,5`) that
+    were writing a checkpoint when they were told to stop, of which that became.
     """
 
     at: float
@@ -424,6 +425,7 @@ class AttemptEnded:
     beats: int = 0
     saved: int = 0
     stopped: float = 0.0
+    saves: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault
-from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartable
+from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartable, Save
 from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.job import Task
+from ftslurm.model.text import fold_numbers
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 
 
@@ -195,6 +196,12 @@ class Closing:
     stopped_at: float = 0.0  # when no process of it was left any more, Unix seconds
     written: bool = False  # it stands in the ledger
     progress_asked: bool = False  # was progress.file asked for what it holds?
+    saves: dict[int, Save] = field(default_factory=dict)  # rank -> what became of the checkpoint that it was writing
+
+    def saves_told(self) -> dict[str, str]:
+        """What became of checkpoints -> the ranks that were writing them."""
+        told = sorted({save.value for save in self.saves.values()})
+        return {word: fold_numbers(rank for rank, save in self.saves.items() if save.value == word) for word in told}
 
 
 @dataclass(slots=True)
@@ -290,6 +297,7 @@ class Attempt:
         self.exits.pop(rank, None)
         self.ends.pop(rank, None)
         self.unstartable.pop(rank, None)
+        self.closing.saves.pop(rank, None)
         self.hang.words.pop(rank, None)
         self.program.stages.pop(rank, None)
         self.stopped.discard(rank)
@@ -349,6 +357,8 @@ class Attempt:
         self.stopped.add(event.rank)
         if event.left:
             self.left[event.rank] = event.left
+        if event.save is not Save.NONE:
+            self.closing.saves[event.rank] = event.save
         return True
 
     def lose(self, rank: int, why: str) -> None:

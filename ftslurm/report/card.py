@@ -20,7 +20,7 @@ from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass
-from ftslurm.report.words import FAULT, experiment, span
+from ftslurm.report.words import FAULT, experiment, saves, span
 
 MAX_LINES = 8
 # Below this width eight lines would cut every fact short, so a card may take twice as many. ftrun on 80 columns has 73.
@@ -189,6 +189,7 @@ def _card(told: Answer | LeftAlone | AtLimit) -> Card:
 def _became(answer: Answer) -> Iterator[str]:
     """What became of a decision, as far as it is not what everybody expects."""
     decided, known = answer.decided, answer.known
+    yield from saves(known.ended.saves) if known.ended is not None else ()
     for done in answer.done:
         if not done.ok:
             yield f"that failed: {done.what}"

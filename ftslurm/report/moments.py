@@ -12,7 +12,7 @@ from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
-from ftslurm.report.words import clock, experiment
+from ftslurm.report.words import clock, experiment, saves
 
 
 class Kind(Enum):
@@ -128,6 +128,8 @@ def moments(record: rec.Record) -> Iterator[Moment]:
             yield tell(Kind.DONE, record.what, head="done: " if record.ok else "FAILED: ", weight="done" if record.ok else "bad")
         case rec.AttemptEnded():
             yield tell(Kind.STOPPED, f"attempt {record.attempt} ended{f': {ranks}' if (ranks := exits(record.exits)) else ''}")
+            for what in saves(record.saves):
+                yield tell(Kind.CHANGED, what, "ranks")
         case rec.Finished() if outcome_of(record) is not Outcome.REQUEUED:
             weight = "bad" if record.status else "done"
             how = f" with status {record.status}" if record.status else ""

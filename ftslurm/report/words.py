@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ftslurm.model import record as rec
+from ftslurm.model.events import Save
 from ftslurm.model.verdict import ErrorClass
 
 FAULT: Mapping[ErrorClass, str] = {
@@ -60,6 +61,15 @@ def clock(at: float) -> str:
 
 def day(at: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(at)) if at else "-"
+
+
+def saves(told: Mapping[str, str]) -> Iterator[str]:
+    """What became of the checkpoints that ranks were writing when they were told to stop. told: AttemptEnded.saves."""
+    became = {Save.WHOLE.value: "written whole", Save.CUT.value: "cut off"}
+    for save, ranks in told.items():
+        if save in became:
+            who = f"ranks {ranks} were" if "-" in ranks or "," in ranks else f"rank {ranks} was"
+            yield f"{who} saving when it was to stop: the checkpoint was {became[save]}"
 
 
 def experiment(ended: rec.ExperimentEnded) -> str:

@@ -284,7 +284,7 @@ class _Section(_Scope):
         self._depth -= 1
         if not self._depth:
             try:
-                _page.close(self._name)
+                _page.close(self._name, kind is None)
             except Exception:
                 pass
 

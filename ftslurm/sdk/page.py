@@ -30,7 +30,8 @@ of a word, which it stamps with its own clock; a container or a reboot may have 
 | 800 to 1023 | text region | the names, UTF-8, 1,792 bytes |
 
 Of a section: KEY is 2^32 + the CRC-32 of the name, written last; OPENED when it was opened, 0 while it is not open; LAST
-and LONGEST how long it was open; COUNT how often it was closed; NAME 65536 times the place in the text region, plus length.
+and LONGEST how long it was open; COUNT how often it was closed, but by an error or the end of the program; NAME 65536 times the
+place in the text region, plus length.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ class NoPage:
     def open(self, name: str) -> None:
         """A section begins; one that is open already begins anew."""
 
-    def close(self, name: str) -> None:
-        """A section ends, if it is open."""
+    def close(self, name: str, whole: bool = True) -> None:
+        """A section ends, if it is open. whole: with all that was to be done in it."""
 
     def close_all(self) -> None:
         """All open sections end."""
@@ -179,7 +180,7 @@ class Page(NoPage):
     def over(self) -> None:
         self.words[INIT] = 0
         for name in list(self._opened):
-            self.close(name)
+            self.close(name, whole=False)
         self._out_since = self.words[OUT_SINCE] = 0
 
     def beat(self) -> None:
@@ -222,7 +223,7 @@ class Page(NoPage):
         opened[name] = now
         self.words[slot.opened] = now
 
-    def close(self, name: str) -> None:
+    def close(self, name: str, whole: bool = True) -> None:
         opened = self._opened
         began = opened.pop(name, 0)
         if not began:
@@ -232,7 +233,7 @@ class Page(NoPage):
         words[slot.last] = took = now - began
         if took > slot.longest:
             slot.longest = words[slot.last + 1] = took
-        slot.count = words[slot.last + 2] = slot.count + 1
+        slot.count = words[slot.last + 2] = slot.count + whole
         if not opened:
             self._out_since = words[OUT_SINCE] = now
 

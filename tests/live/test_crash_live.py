@@ -50,3 +50,45 @@ def excluded_one(told: Story) -> None:
     assert f"{bad} is excluded from this job: failed there twice (exit 1), ran elsewhere" in told.output()
     assert bad not in {start.node for start in told.of_attempt(3).values()}
     assert f"an experiment without {bad}, where it failed twice" in told.ftslurm("explain", str(told.id))
+
+
+SAVE = """
+import os, sys, time
+from ftslurm.sdk import client
+story, seconds = os.environ["STORY"], float(sys.argv[1])
+with client.section("checkpointing"):
+    open(f"{story}/saving.{seconds:g}", "w").close()
+    time.sleep(seconds)
+    open(f"{story}/saved.{seconds:g}", "w").close()
+time.sleep(600)
+"""
+
+
+@story(
+    nodes=2,
+    tasks=2,
+    ft="--ft-set stop.grace=8s",
+    env=BY_DEFAULT,
+    files={"save.py": SAVE},
+    rank="""
+[ $MA_PROC_START_CNT = 1 ] || exit 0
+python=$(head -n1 "$(command -v ftslurm)" | cut -c3-)
+case $SLURM_PROCID in
+    0) exec "$python" "$STORY/save.py" 3;;
+    2) exec "$python" "$STORY/save.py" 300;;
+    3) await saving.3; await saving.300; exit 1;;
+esac
+exec sleep 600
+""",
+)
+def test_a_checkpoint_is_written_to_its_end_before_the_others_are_stopped(told: Story) -> None:
+    """Of two that save while another rank fails, one on each node: one has the time for it."""
+    job = told.ended("COMPLETED")
+    assert job["Restarts"] == "0" and [counters[1] for counters in told.counters()] == [1, 2]
+    assert (told.folder / "saved.3").exists() and not (told.folder / "saved.300").exists()
+    whole, cut = (f"rank {rank} was saving when it was to stop: the checkpoint was {how}" for rank, how in
+                  ((0, "written whole"), (2, "cut off")))  # fmt: skip
+    for command in (("history",), ("explain", "--decision", "1")):
+        words = " ".join(told.ftslurm(*command[:1], str(told.id), *command[1:]).split())
+        assert whole in words and cut in words, words
+    assert "the checkpoint was written whole" in " ".join(told.output().split()), "the card"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, RankWords, SignalSeen
+from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, RankWords, Save, SignalSeen
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.messages import wire
@@ -55,6 +55,8 @@ def test_an_agent_introduces_its_node() -> None:
         ({"t": "exited", "attempt": 2, "code": 7, "signal": 0, "at": 1.5}, RankExited(3, 2, ExitStatus(7), 1.5)),
         ({"t": "exited", "attempt": 2, "code": 0, "signal": 9, "at": 2}, RankExited(3, 2, ExitStatus(0, 9), 2.0)),
         ({"t": "stopped", "attempt": 2, "left": [5, 6], "free_port": 31001}, RankStopped(3, 2, (5, 6), 31001)),
+        ({"t": "stopped", "attempt": 2, "left": [], "free_port": 0, "save": "cut"}, RankStopped(3, 2, save=Save.CUT)),
+        ({"t": "stopped", "attempt": 2, "left": [], "free_port": 0, "save": ["?"]}, RankStopped(3, 2)),
         ({"t": "unstartable", "attempt": 1, "status": 127, "why": "x: gone"}, RankUnstartable(3, 1, 127, "x: gone")),
         ({"t": "signal", "number": 15}, SignalSeen(15, 3)),
         ({"t": "words", "attempt": 2, "tail": [[1.5, "out", "x"]]}, RankWords(3, 2, (Piece(1.5, "out", "x"),))),
@@ -108,6 +110,7 @@ def test_orders_to_a_shim_are_plain() -> None:
         "grace_s": 20.0,
         "kill_wait_s": 30.0,
         "asked": True,
+        "saves": False,
     }
 
 

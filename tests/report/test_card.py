@@ -16,6 +16,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.verdict import Piece
 from ftslurm.report.card import MAX_LINES, Card, cards, expand, last_card, lines, max_lines
+from ftslurm.report.explain.decisions import explained
 from tests.stories.replay import Job, fault, requeueing
 from tests.stories.test_blame import ECC, Campaign
 
@@ -55,6 +56,21 @@ def test_of_two_that_failed_the_title_names_the_one_that_is_behind_it_with_its_o
     told = facts(last_card(job.ledger))
     assert told[""].endswith(": rank 2 on n2 exited with status 7; rank 3 on n2 was killed by SIGABRT")
     assert told["what"].startswith("ValueError: bad config (")
+
+
+def test_a_checkpoint_that_was_being_written_and_what_became_of_it() -> None:
+    job = Job(requeueing()).begin()
+    job.silent.add(do.StopRanks)
+    job.tell(job.exit_of(3, 1))
+    ends = [ev.RankStopped(rank, 1, save=save) for rank, save in enumerate((ev.Save.CUT, *2 * (ev.Save.WHOLE,), ev.Save.NONE))]
+    job.tell(*ends)
+    done = facts(last_card(job.ledger))["done"]
+    assert "rank 0 was saving when it was to stop: the checkpoint was cut off; " in done
+    assert "ranks 1-2 were saving when it was to stop: the checkpoint was written whole" in done
+    (told,) = explained(job.ledger).decisions
+    assert [each.what for each in told.evidence if "saving" in each.what] == [
+        each for each in done.split("; ") if "saving" in each
+    ]
 
 
 def test_an_error_that_follows_its_rank_gives_back_the_node_and_says_so() -> None:

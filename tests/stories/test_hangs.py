@@ -38,6 +38,7 @@ def test_a_job_without_io_and_without_change_of_use_hangs_and_is_started_again_i
     job = Job(ON).begin()
     quiet(job)
     assert job.rungs == ["hang-restart"] and job.counters == (1, 2, 2) and job.status is None
+    assert not job.did(do.StopRanks)[0].saves, "a save that hangs never ends"
     (hang,) = job.recorded(rec.HangSeen)
     assert hang.sign == "io" and "1800 s" in hang.what and len(hang.evidence) == 2
     assert job.recorded(rec.Decided)[0].cost == "" and job.env()["FTSLURM_RESTART_CAUSE"] == "hang"

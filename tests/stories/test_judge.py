@@ -89,6 +89,33 @@ def test_news_of_an_attempt_that_is_over_changes_nothing() -> None:
     assert job.judge.phase is Phase.RUNNING and job.rungs == ["in-place-restart"]
 
 
+# --- a checkpoint that is being written when others fail
+
+
+def test_what_became_of_a_checkpoint_that_a_failure_met_is_recorded() -> None:
+    job = Job().begin()
+    job.silent = {do.StopRanks}
+    job.exits(3, 1)
+    assert [stop.saves for stop in job.did(do.StopRanks)] == [True]
+    saves = (ev.Save.WHOLE, ev.Save.WHOLE, ev.Save.CUT, ev.Save.NONE)
+    job.silent = set()
+    job.tell(*(ev.RankStopped(rank, 1, save=save) for rank, save in enumerate(saves)))
+    assert [ended.saves for ended in job.recorded(rec.AttemptEnded)] == [{"cut": "2", "whole": "0-1"}]
+
+
+def test_a_fault_of_a_device_lets_the_others_save_too() -> None:
+    job = Job().begin()
+    job.shows(fault())
+    assert [stop.saves for stop in job.did(do.StopRanks)] == [True]
+
+
+def test_what_slurm_or_a_person_ends_is_ended_as_they_want_it() -> None:
+    job = Job().begin()
+    job.tell(ev.SignalSeen(SIGTERM))
+    job.wait(HOUR_S)
+    assert not any(stop.saves for stop in job.did(do.StopRanks))
+
+
 # --- a step that does not come up
 
 

@@ -26,6 +26,7 @@ class Known:
     hang: rec.HangSeen | None = None
     culprit: rec.CulpritSeen | None = None
     advice: rec.Advised | None = None  # the first
+    ended: rec.AttemptEnded | None = None
     back: tuple[str, ...] = ()  # nodes that were left, and may be used again
     experiment: rec.ExperimentEnded | None = None
 
@@ -101,6 +102,8 @@ class Story:
             case rec.Reinstated():
                 left, isolated = before.exclusions.left_on_words, before.exclusions.isolated
                 self._know(back=tuple(node for node in record.nodes if left.get(node) == record.signature and node in isolated))
+            case rec.AttemptEnded():
+                self._know(ended=record)
             case rec.ExperimentEnded():
                 self._know(experiment=record)
             case rec.HangSeen():

@@ -186,7 +186,8 @@ def shim_report(rank: int, message: Message) -> ShimReport:
             )  # fmt: skip
         case "stopped":
             port = _number(message, "free_port", high=65535)
-            return ev.RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port)
+            save = next((each for each in ev.Save if each.value == message.get("save")), ev.Save.NONE)
+            return ev.RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port, save)
         case "unstartable":
             status = _number(message, "status", high=255)
             return ev.RankUnstartable(rank, _number(message, "attempt"), status, _text(message, "why", 4096))
@@ -302,8 +303,10 @@ def start_message(
     }  # fmt: skip
 
 
-def stop_message(attempt: int, grace_s: float, kill_wait_s: float, asked: bool) -> dict[str, Any]:
-    return {"t": "stop", "attempt": attempt, "grace_s": grace_s, "kill_wait_s": kill_wait_s, "asked": asked}
+def stop_message(attempt: int, grace_s: float, kill_wait_s: float, asked: bool, saves: bool = False) -> dict[str, Any]:
+    return {
+        "t": "stop", "attempt": attempt, "grace_s": grace_s, "kill_wait_s": kill_wait_s, "asked": asked, "saves": saves,
+    }  # fmt: skip
 
 
 def drill_message(what: str, status: int = 0, signal: int = 0, share: float = 0.0) -> dict[str, Any]:

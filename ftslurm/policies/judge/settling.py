@@ -227,7 +227,8 @@ class Settling:
         self.run.attempt.closing.written = True
         a, program = self.run.attempt, self.run.attempt.program
         ended = rec.AttemptEnded(
-            now.unix, a.number, a.summary(), program.step, program.beats, program.saved, a.closing.stopped_at
+            now.unix, a.number, a.summary(), program.step, program.beats, program.saved, a.closing.stopped_at,
+            a.closing.saves_told(),
         )  # fmt: skip
         begun = self.run.history.crashes.experiment
         noted: list[Decision] = [self.run.note(ended)]

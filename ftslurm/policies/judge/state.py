@@ -41,7 +41,7 @@ from ftslurm.policies.judge.requests.book import RequestBook, WaitTold
 from ftslurm.policies.judge.signal_watch import Announced, Meaning, SignalWatch
 from ftslurm.policies.judge.slurm_contact import SlurmContact
 from ftslurm.policies.judge.then import RunEnd
-from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
+from ftslurm.policies.ladder.ladder import WILLED, Cause, Choice, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of, with_call
 from ftslurm.policies.lease.fence import Fence
 
@@ -382,7 +382,10 @@ def record_decision(
 
 
 def stop_ranks(run: Run, grace_s: float) -> StopRanks:
-    """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end."""
-    asked = run.trouble is not None and run.trouble.cause is Cause.WARNING and SIGTERM in run.signal.by_ranks
+    """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end. Where others have failed a
+    checkpoint may be written to its end; one that hangs never is, and what a person asks for is done at once."""
+    cause = run.trouble.cause if run.trouble is not None else None
+    asked = cause is Cause.WARNING and SIGTERM in run.signal.by_ranks
+    saves = cause is not None and cause not in (Cause.HANG, *WILLED)
     grace_s = 0.0 if run.signal.out_of_patience else grace_s
-    return StopRanks(run.attempt.number, grace_s, run.settings.stop.kill_wait_s, asked)
+    return StopRanks(run.attempt.number, grace_s, run.settings.stop.kill_wait_s, asked, saves=saves)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +15,12 @@ from ftslurm.policies.hang.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, in_words, read_placed
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
+from ftslurm.wrapper.shim.saving import is_saving
 
 # While a program reports, its page is read at the shortest interval of ft_launcher's monitor; before that, rarely.
 READ_S, LOOK_S = 0.1, 1.0
 # The count of beats is reported each time it has grown by this factor, which is enough for its use.
 BEATS_FACTOR = 2
-# Names of sections in which programs save (ft_launcher's own is `checkpointing`).
-_SAVING = re.compile(r"(?i)checkpoint|ckpt|\bsav(?:e|ing)\b")
 # A folder is filled while its step starts, and removed when it ends.
 LEFT_S = 600.0
 # The time of some looks.
@@ -127,7 +125,7 @@ class Pages:
                 stages += [page.stage_s] if page.stage_s is not None else []
                 rank.step = max(rank.step or 0, page.step) if page.step is not None else rank.step
                 rank.beats = max(rank.beats, page.beats)
-                saving = [each for each in page.sections if _SAVING.search(each.name)]
+                saving = [each for each in page.sections if is_saving(each.name)]
                 rank.saved = max(rank.saved, sum(each.times for each in saving))
                 rank.saving_s = max(rank.saving_s, *(each.longest_ns / 1e9 for each in saving), 0.0)
             if page is not None and owner_lives(page) is False:

@@ -70,8 +70,8 @@ class Orders:
             )
 
     def _stop(self, decision: do.StopRanks) -> None:
-        message = wire.stop_message(decision.attempt, decision.grace_s, decision.kill_wait_s, decision.asked)
-        self._to_shims(message, decision.ranks)
+        d = decision
+        self._to_shims(wire.stop_message(d.attempt, d.grace_s, d.kill_wait_s, d.asked, d.saves), d.ranks)
 
     def _signal(self, decision: do.SignalRanks) -> None:
         """Not by the launcher: srun ends a step by SIGKILL when it gets a SIGTERM (seen on 22.05)."""

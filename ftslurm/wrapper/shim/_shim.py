@@ -49,7 +49,7 @@ else:
 
 if TYPE_CHECKING:
     import ctypes
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, TypeAlias
 
 
@@ -301,11 +301,14 @@ class Command:
         """SIGTERM (unless `asked` already) to the process group and to whatever left it; a second call can only shorten
         the grace."""
         if not self.stopping:
-            # A stopped process does not notice a SIGTERM before it goes on.
-            self._to_all(*(() if asked else (signal.SIGTERM,)), signal.SIGCONT)
+            self.ask(*(() if asked else (signal.SIGTERM,)))
             self._deadline = now + grace_s
         self.stopping, self._kill_wait_s, self._kill_until = True, kill_wait_s, 0.0
         self._deadline = min(self._deadline, now + grace_s)
+
+    def ask(self, *numbers: int) -> None:
+        """Send these to all. A stopped process does not notice a SIGTERM before it goes on."""
+        self._to_all(*numbers, signal.SIGCONT)
 
     def kill(self, now: float, kill_wait_s: float) -> None:
         """SIGKILL everything at once, without waking stopped processes first. `press` does the rest."""
@@ -1496,8 +1499,113 @@ def last_notes(page: str) -> list[int | str]:
     return [begin + skipped, text] if text else []
 
 
+# --- saving.py
+# Was a rank writing a checkpoint when it was told to stop, and did it write that to its end? Its program tells so by sections in
+# its pages, of which this reads what it needs (sdk/page.py has the table).
+
+SAVE_LOOK_S = 0.1  # as often as an agent looks at the page of a program that reports
+PAGE_BYTES, PAGE_HEAD = 8192, (0x4547415053544621, 1)
+PAGE_SIBLINGS = 64
+SECTIONS_WORD, SECTIONS_AT, SECTION_WORDS, SECTIONS_MOST = 34, 512, 6, 48
+NAMES_AT = 6400  # bytes
+
+Sections = dict[int, tuple[bool, int]]  # slot of a section in which the program saves -> is it open, how often was it closed
+
+
+def is_saving(section: str) -> bool:
+    """Do programs save in a section of this name? ft_launcher's own is `checkpointing`; what only reads one is none."""
+    words = "".join(letter if letter.isalnum() else " " for letter in section.lower()).split()
+    reads = any(word.startswith(("load", "restor", "read")) for word in words)
+    return not reads and any("checkpoint" in word or "ckpt" in word or word in ("save", "saving") for word in words)
+
+
+class Saves:
+    """Of one start of a rank: those that it had open when it was told to stop."""
+
+    def __init__(self) -> None:
+        self._open: Mapping[tuple[str, int], int] = {}  # (page, slot) -> how often it had been closed
+        self.waits = False  # the rank is not asked to end yet
+
+    def stop(self, page: str, first: bool) -> bool:
+        """It is told to stop. page: its FTSLURM_PAGE, empty for none. first: shall a save end first? Gives if one does."""
+        self._open = {
+            (path, slot): times
+            for path, sections in _pages(page)
+            for slot, (is_open, times) in sections.items()
+            if is_open
+        }  # fmt: skip
+        self.waits = first and self.going_on
+        return self.waits
+
+    def turn(self, stopping: bool) -> bool:
+        """Is the rank to be asked now? Once. stopping: it has not ended."""
+        asks = self.waits and not (stopping and self.going_on)
+        self.waits = self.waits and not asks
+        return asks and stopping
+
+    @property
+    def going_on(self) -> bool:
+        """Is one of them still being written, by a process that lives?"""
+        now = {path: sections_of(path) for path, _ in self._open}
+        return any(now[path].get(slot) == (True, times) for (path, slot), times in self._open.items())
+
+    def told(self) -> Message:
+        """With the message that the rank has stopped."""
+        if not self._open:
+            return {}
+        now = {path: sections_of(path, dead=True) for path, _ in self._open}
+        whole = all(now[path].get(slot, (True, 0))[1] > times for (path, slot), times in self._open.items())
+        return {"save": "whole" if whole else "cut"}
+
+
+def _pages(page: str) -> Iterator[tuple[str, Sections]]:
+    """The page of the task, and those of further processes below it (torchrun's ranks)."""
+    for number in range(PAGE_SIBLINGS if page else 0):
+        path = f"{page}.{number}" if number else page
+        if not os.path.exists(path):
+            return
+        yield path, sections_of(path)
+
+
+def sections_of(path: str, dead: bool = False) -> Sections:
+    """In which the program of this page saves; none where it has ended, unless `dead`. Never raises."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return {}
+    try:
+        data = os.pread(fd, PAGE_BYTES, 0)
+    except OSError:
+        return {}
+    finally:
+        os.close(fd)
+    if len(data) != PAGE_BYTES:
+        return {}
+    words = memoryview(data).cast("Q")
+    if tuple(words[:2]) != PAGE_HEAD or not (dead or _writer_lives(words[2], words[3], words[4])):
+        return {}
+    found: Sections = {}
+    for slot in range(min(words[SECTIONS_WORD], SECTIONS_MOST)):
+        _, opened, _, _, times, name = words[(base := SECTIONS_AT + slot * SECTION_WORDS) : base + SECTION_WORDS]
+        begin = NAMES_AT + (name >> 16)
+        if is_saving(data[begin : begin + (name & 0xFFFF)].decode("utf-8", "replace")):
+            found[slot] = bool(opened), times
+    return found
+
+
+def _writer_lives(pid: int, start: int, namespace: int) -> bool:
+    """start: in clock ticks. In another pid namespace it cannot be looked up, and counts as alive."""
+    try:
+        if os.stat("/proc/self/ns/pid").st_ino != namespace:
+            return True
+        words = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        return words[0] not in (b"Z", b"X") and int(words[19]) == start
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 # --- ending.py
-# How the command of an attempt ended: reported once, with its last words.
+# How the command of an attempt is stopped; and how it ended: reported once, with its last words.
 
 class Ending:
     """From one start of the command to the report of its end."""
@@ -1511,11 +1619,24 @@ class Ending:
         self._tell_by = 0.0  # it is told then at the latest
         self._page = ""  # of the command
         self._oom_kills: int | None = None  # before the attempt
+        self.saves = Saves()
 
     def begin(self, page: str) -> None:
         """A start. page: of the command, empty for none."""
         self.told, self._tell_by = False, 0.0
-        self._page, self._oom_kills = page, oom_kills()
+        self._page, self._oom_kills, self.saves = page, oom_kills(), Saves()
+
+    def stop(self, message: Message, now: float) -> None:
+        """As the controller asks; a checkpoint that is being written may end first, where the message has `saves`."""
+        self._command.attempt, asked = int(message["attempt"]), bool(message.get("asked"))
+        if not self._command.stopping:
+            asked |= self.saves.stop(self._page, bool(message.get("saves")))
+        self._command.stop(now, float(message["grace_s"]), float(message["kill_wait_s"]), asked)
+
+    def ask(self) -> None:
+        """Send the SIGTERM that waited for a checkpoint, once that has ended."""
+        if self.saves.turn(self._command.stopping):
+            self._command.ask(signal.SIGTERM)
 
     def discount(self) -> None:
         """What the kernel has just killed was no process of the command."""
@@ -2579,7 +2700,7 @@ class Shim:
         settle_s = SETTLE_STEP_S if self._ending.untold else None
         line_s = self._line.wakes_in(boot_s())
         moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s,
-                   self._spare.wakes_in(now),
+                   self._spare.wakes_in(now), SAVE_LOOK_S if self._ending.saves.waits else None,
                    line_s if line_s < 1e6 else None)  # fmt: skip
         return min((moment * 1000 for moment in moments if moment is not None), default=None)
 
@@ -2610,6 +2731,7 @@ class Shim:
             self._drill.press(now)
         if (silent_s := self._silence.news(now)) is not None:
             self._say({"t": "silent", "for": silent_s})
+        self._ending.ask()
         if self._command.stopping:
             if nothing_left:
                 if not self._ending.untold:
@@ -2648,9 +2770,7 @@ class Shim:
         elif what == "stop":
             self._drill.over()
             self._silence.watch(0.0)
-            self._command.attempt = int(message["attempt"])
-            asked = bool(message.get("asked"))
-            self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]), asked)
+            self._ending.stop(message, time.monotonic())
         elif what == "silence":
             if not self._ending.told:
                 self._silence.watch(float(message["after_s"]), time.monotonic())
@@ -2777,7 +2897,8 @@ class Shim:
         self._command.stopping = False
         if self._began and not left:
             clear_shared_memory(self._began)
-        self._say({"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()})
+        said: Message = {"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()}
+        self._say({**said, **self._ending.saves.told()})
 
     # --- signals
 

@@ -160,11 +160,14 @@ class Command:
         """SIGTERM (unless `asked` already) to the process group and to whatever left it; a second call can only shorten
         the grace."""
         if not self.stopping:
-            # A stopped process does not notice a SIGTERM before it goes on.
-            self._to_all(*(() if asked else (signal.SIGTERM,)), signal.SIGCONT)
+            self.ask(*(() if asked else (signal.SIGTERM,)))
             self._deadline = now + grace_s
         self.stopping, self._kill_wait_s, self._kill_until = True, kill_wait_s, 0.0
         self._deadline = min(self._deadline, now + grace_s)
+
+    def ask(self, *numbers: int) -> None:
+        """Send these to all. A stopped process does not notice a SIGTERM before it goes on."""
+        self._to_all(*numbers, signal.SIGCONT)
 
     def kill(self, now: float, kill_wait_s: float) -> None:
         """SIGKILL everything at once, without waking stopped processes first. `press` does the rest."""

@@ -1,4 +1,4 @@
-"""How the command of an attempt ended: reported once, with its last words."""
+"""How the command of an attempt is stopped; and how it ended: reported once, with its last words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import time
 
 from ftslurm.wrapper.shim.command import Command
+from ftslurm.wrapper.shim.fast_stdlib import signal
 from ftslurm.wrapper.shim.memory import oom_kills
 from ftslurm.wrapper.shim.output.output import SETTLE_S, Output
 from ftslurm.wrapper.shim.pages import last_notes
 from ftslurm.wrapper.shim.protocol.messages import Message
+from ftslurm.wrapper.shim.saving import Saves
 
 
 class Ending:
@@ -24,11 +26,24 @@ class Ending:
         self._tell_by = 0.0  # it is told then at the latest
         self._page = ""  # of the command
         self._oom_kills: int | None = None  # before the attempt
+        self.saves = Saves()
 
     def begin(self, page: str) -> None:
         """A start. page: of the command, empty for none."""
         self.told, self._tell_by = False, 0.0
-        self._page, self._oom_kills = page, oom_kills()
+        self._page, self._oom_kills, self.saves = page, oom_kills(), Saves()
+
+    def stop(self, message: Message, now: float) -> None:
+        """As the controller asks; a checkpoint that is being written may end first, where the message has `saves`."""
+        self._command.attempt, asked = int(message["attempt"]), bool(message.get("asked"))
+        if not self._command.stopping:
+            asked |= self.saves.stop(self._page, bool(message.get("saves")))
+        self._command.stop(now, float(message["grace_s"]), float(message["kill_wait_s"]), asked)
+
+    def ask(self) -> None:
+        """Send the SIGTERM that waited for a checkpoint, once that has ended."""
+        if self.saves.turn(self._command.stopping):
+            self._command.ask(signal.SIGTERM)
 
     def discount(self) -> None:
         """What the kernel has just killed was no process of the command."""

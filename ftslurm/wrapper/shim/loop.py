@@ -22,6 +22,7 @@ from ftslurm.wrapper.shim.protocol.hello import hello
 from ftslurm.wrapper.shim.protocol.messages import Message
 from ftslurm.wrapper.shim.protocol.session import ORPHAN_KILL_WAIT_S, Session
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
+from ftslurm.wrapper.shim.saving import SAVE_LOOK_S
 from ftslurm.wrapper.shim.several import for_the_whole
 from ftslurm.wrapper.shim.shared_memory import clear_shared_memory
 from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
@@ -97,7 +98,7 @@ class Shim:
         settle_s = SETTLE_STEP_S if self._ending.untold else None
         line_s = self._line.wakes_in(boot_s())
         moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s,
-                   self._spare.wakes_in(now),
+                   self._spare.wakes_in(now), SAVE_LOOK_S if self._ending.saves.waits else None,
                    line_s if line_s < 1e6 else None)  # fmt: skip
         return min((moment * 1000 for moment in moments if moment is not None), default=None)
 
@@ -128,6 +129,7 @@ class Shim:
             self._drill.press(now)
         if (silent_s := self._silence.news(now)) is not None:
             self._say({"t": "silent", "for": silent_s})
+        self._ending.ask()
         if self._command.stopping:
             if nothing_left:
                 if not self._ending.untold:
@@ -166,9 +168,7 @@ class Shim:
         elif what == "stop":
             self._drill.over()
             self._silence.watch(0.0)
-            self._command.attempt = int(message["attempt"])
-            asked = bool(message.get("asked"))
-            self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]), asked)
+            self._ending.stop(message, time.monotonic())
         elif what == "silence":
             if not self._ending.told:
                 self._silence.watch(float(message["after_s"]), time.monotonic())
@@ -295,7 +295,8 @@ class Shim:
         self._command.stopping = False
         if self._began and not left:
             clear_shared_memory(self._began)
-        self._say({"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()})
+        said: Message = {"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()}
+        self._say({**said, **self._ending.saves.told()})
 
     # --- signals
 
