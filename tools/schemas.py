@@ -29,9 +29,8 @@ from ftslurm.report.explain.code import Explained
 from ftslurm.report.explain.decisions import DecisionsTold
 from ftslurm.report.explain.terms import LadderTold, TermTold
 from ftslurm.report.page.plain import LONG, VERSION, Sums
-from ftslurm.report.requests import RequestView
 from ftslurm.report.site import FindingsTold, NodeReport
-from ftslurm.report.view import HistoryTold, Status
+from ftslurm.report.view import HistoryTold, RequestView, Status
 from ftslurm.simulation.show import ReplaysTold, SimulationTold
 
 Type = Any

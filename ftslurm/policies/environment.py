@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from ftslurm.model.devices import NO_DEVICES
-from ftslurm.model.folds.counters import Counters
+from ftslurm.model.folds.history import Counters
 from ftslurm.model.job import Layout, Task, fold_counts
 from ftslurm.model.nodes import fold_in_order
 

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from ftslurm.model.rungs import Rung
 from ftslurm.model.site import Change, Finding, Level, Whose
 from ftslurm.model.values import dataclass
-from ftslurm.report.name_values import print_facts, printable
+from ftslurm.report.text import print_facts, printable
 from ftslurm.report.words import moment
 
 _ROLE = {Whose.ADMIN: "admin", Whose.USER: "you"}

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from ftslurm.errors import UsageError
 from ftslurm.ledger.store import Identity, Store, continues
-from ftslurm.model.folds.counters import counters_of_node
-from ftslurm.model.folds.history import History, fold
+from ftslurm.model.folds.history import History, counters_of_node, fold
 from ftslurm.model.job import Allocation
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.environment import counters_env, restart_env

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.launchers.broadcast import delivery
+from ftslurm.launchers.srun import delivery
 from ftslurm.launchers.srun_options import Component
 
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.containers import Runtime, origin_of, runtime_of, with_mount
-from ftslurm.launchers.python import Python
+from ftslurm.launchers.python import Python, Runtime, origin_of, runtime_of, with_mount
 from ftslurm.launchers.srun import SrunLauncher, own_step_env
 from ftslurm.launchers.srun_options import Component
 

@@ -13,7 +13,7 @@ from opentelemetry.trace import StatusCode
 from ftslurm.cli.site import metrics as door
 from ftslurm.errors import StateError, UsageError
 from ftslurm.model import record as rec
-from ftslurm.report.spans import MAX_EVENTS, spans
+from ftslurm.report.measures import MAX_EVENTS, spans
 from ftslurm.wrapper.measuring.traces import send
 from tests.cli.test_ftrun import command
 from tests.measuring.test_metrics import RECORDS, ledger

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.model.folds.counters import Counters, counters, counters_of_attempt, counters_of_node, restarts
-from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.history import Counters, counters, counters_of_attempt, counters_of_node, fold, restarts
 from ftslurm.model.record import AttemptBegan, RankBegan, Record, SlotsChanged
 
 

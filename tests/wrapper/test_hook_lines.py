@@ -17,8 +17,7 @@ from ftslurm.hooks.hook_inputs import BAD_NODE_STATUS
 from ftslurm.hooks.install import install as hook_install
 from ftslurm.hooks.install import scripts as hook_scripts
 from ftslurm.hooks.install.install import check_only_roots, check_tree, conf_lines, head_lines, import_path, sudo_lines
-from ftslurm.model.folds.counters import counters_of_node
-from ftslurm.model.folds.history import History
+from ftslurm.model.folds.history import History, counters_of_node
 from ftslurm.model.settings.hook_settings import LEAVES, HookSettings, hook_settings
 from ftslurm.policies.environment import counters_env, restart_env
 from ftslurm.slurm.parse import parse_config

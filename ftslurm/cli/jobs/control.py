@@ -250,7 +250,7 @@ def undo(number: int | None) -> dict[str, Any]:
 @click.pass_context
 def list_requests(context: click.Context, as_json: bool) -> None:
     """List all requests: who asked for what and when, and the outcome."""
-    from ftslurm.report.requests import requests, table
+    from ftslurm.report.view import requests, table
     from ftslurm.report.words import moment as local
 
     found = requests(store().find(context.obj)[1].records, local)

@@ -136,8 +136,8 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     from ftslurm.model.folds.history import fold
     from ftslurm.policies.ladder.ladder import rung_words
     from ftslurm.report.explain.terms import ladder_as_json, of_job, print_ladder
-    from ftslurm.report.requests import in_force
     from ftslurm.report.text import console
+    from ftslurm.report.view import in_force
 
     held = None
     if job:

@@ -10,8 +10,7 @@ import shlex
 from binascii import crc32
 from collections.abc import Mapping
 
-from ftslurm.model.folds.counters import counters_of_node
-from ftslurm.model.folds.history import History
+from ftslurm.model.folds.history import History, counters_of_node
 from ftslurm.model.values import dataclass
 from ftslurm.policies.environment import counters_env, restart_env
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
-from ftslurm.model.folds.counters import schedule_count
+from ftslurm.model.folds.history import schedule_count
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES

@@ -17,7 +17,7 @@ from ftslurm.model.settings.tree import LEAVES, Settings, is_on
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.report.name_values import print_facts, printable
+from ftslurm.report.text import print_facts, printable
 from ftslurm.report.words import FAULT
 
 if TYPE_CHECKING:

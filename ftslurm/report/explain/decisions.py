@@ -18,7 +18,7 @@ from ftslurm.model.rungs import RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.moments import moments
-from ftslurm.report.name_values import print_facts, printable
+from ftslurm.report.text import print_facts, printable
 from ftslurm.report.view import Status
 from ftslurm.report.words import clock, moment, span
 

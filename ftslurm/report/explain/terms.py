@@ -16,8 +16,8 @@ from ftslurm.model.settings import variables
 from ftslurm.model.settings.kinds import in_words, takes
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on, settings_told
 from ftslurm.model.values import dataclass
-from ftslurm.report.name_values import print_facts, printable
-from ftslurm.report.requests import InForce
+from ftslurm.report.text import print_facts, printable
+from ftslurm.report.view import InForce
 from ftslurm.report.words import moment
 
 STATES: Mapping[str, str] = {

@@ -15,7 +15,7 @@ import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.folds.summary import summarise
-from ftslurm.report.spans import Span, spans
+from ftslurm.report.measures import Span, spans
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

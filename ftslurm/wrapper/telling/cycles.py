@@ -18,8 +18,7 @@ from pathlib import Path
 
 from ftslurm.launchers.rank_logs import cycle_file
 from ftslurm.model import record as rec
-from ftslurm.model.folds.counters import restarts
-from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.history import fold, restarts
 from ftslurm.model.nodes import expand
 from ftslurm.model.nodes import fold as fold_nodes
 

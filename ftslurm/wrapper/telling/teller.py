@@ -18,7 +18,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.launchers.python import own_python
 from ftslurm.model import record as rec
-from ftslurm.model.folds.counters import schedule_count
+from ftslurm.model.folds.history import schedule_count
 from ftslurm.model.folds.summary import AFTER_LIMIT, last_wait
 from ftslurm.model.job import Reading
 from ftslurm.model.outcome import Outcome, outcome_of

@@ -11,7 +11,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
-from ftslurm.model.folds.counters import counters, restarts
+from ftslurm.model.folds.history import counters, restarts
 from ftslurm.model.job import Share, fold_shares
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung

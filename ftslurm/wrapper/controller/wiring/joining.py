@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.launchers.containers import Runtime, runtimes_of
+from ftslurm.launchers.python import Runtime, runtimes_of
 from ftslurm.launchers.rank_logs import RankFiles
 from ftslurm.launchers.srun import overruled
 from ftslurm.ledger import evidence, output

@@ -11,10 +11,9 @@ from ipaddress import ip_address
 from itertools import chain
 
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, LaunchFailed
-from ftslurm.launchers.broadcast import BCAST_VARIABLES, Delivery, delivery
-from ftslurm.launchers.containers import Runtime, runtimes_of
 from ftslurm.launchers.placement import mpi_default, step_width
-from ftslurm.launchers.srun import SrunLauncher, beside_argv, own_step_env
+from ftslurm.launchers.python import Runtime, runtimes_of
+from ftslurm.launchers.srun import BCAST_VARIABLES, Delivery, SrunLauncher, beside_argv, delivery, own_step_env
 from ftslurm.ledger import output
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Identity, open_ledger

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.containers import origin_of
 from ftslurm.launchers.placement import step_width
+from ftslurm.launchers.python import origin_of
 from ftslurm.launchers.srun_options import join_components
 from ftslurm.ledger.store import Store, state_folder
 from ftslurm.model.job import Layout

@@ -11,8 +11,7 @@ from enum import Enum
 
 from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.launchers.containers import Runtime, runtimes_of
-from ftslurm.launchers.python import BUNDLE, Python, in_bundle, own_python
+from ftslurm.launchers.python import BUNDLE, Python, Runtime, in_bundle, own_python, runtimes_of
 from ftslurm.launchers.srun import are_independent
 from ftslurm.launchers.srun_options import Component, option_value
 from ftslurm.ledger.store import state_folder
