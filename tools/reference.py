@@ -266,17 +266,15 @@ def exits_part() -> str:
 def codes_part() -> str:
     book = catalog_files.load_code_book()
     parts = []
-    for title, kind, entries in (
-        ("Ascend", "ascend", book.ascend.entries),
-        ("NVIDIA", "nvidia", book.nvidia.entries),
-        ("AMD", "amd", book.amd.entries),
-    ):
+    for kind, catalog in book.catalogs.items():
         rows = []
-        for name in sorted(entries, key=_by_number):
+        for name in sorted(catalog.entries, key=_by_number):
             meant = book.meaning(kind, name, Severity.UNKNOWN)
             by_program = "yes" if meant.user_induced else ""
             rows.append([code(name), plain(meant.name), meant.fault_class.value, meant.remedy.value, by_program])
-        parts.append(f"## {title}\n\n{len(rows)} codes.\n\n" + table(("code", "meaning", "fault", "remedy", "program"), rows))
+        parts.append(
+            f"## {catalog.vendor}\n\n{len(rows)} codes.\n\n" + table(("code", "meaning", "fault", "remedy", "program"), rows)
+        )
     return "\n\n".join(parts)
 
 

@@ -64,6 +64,12 @@ class AscendCatalog:
     layout: CodeLayout
     frequencies: tuple[FrequencyRule, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    vendor: str = "Ascend"
+    # Of a code that is not listed, for people.
+    unlisted: str = "the name is read from its bits; npu-smi tells its severity, by which ftrun goes for codes it does not know"
+
+    def entry(self, code: str) -> CodeEntry | None:
+        return self.entries.get(normalise(code))
 
     def meaning(self, code: str, severity: Severity = Severity.UNKNOWN) -> CodeMeaning:
         """What `code` asks for. severity: what the device tool showed, used where the catalogue has no class."""
@@ -148,27 +154,20 @@ def _named(table: Mapping[int, str], number: int, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CodeBook:
-    """Made by `catalogs.load_code_book`."""
+    """kind of device -> its catalogue. Made by `catalog_files.load_code_book`."""
 
-    ascend: AscendCatalog
-    nvidia: GpuCatalog
-    amd: GpuCatalog
+    catalogs: Mapping[str, AscendCatalog | GpuCatalog]
 
     def meaning(self, kind: str, code: str, severity: Severity) -> CodeMeaning:
         """What `code` asks for. kind: of the device, as its probe names it. Unknown for a kind or code that is not known."""
-        if kind == "ascend":
-            return self.ascend.meaning(code, severity)
-        if kind in self.gpus:
-            return self.gpus[kind].meaning(code, severity)
+        if kind in self.catalogs:
+            return self.catalogs[kind].meaning(code, severity)
         return CodeMeaning(code, f"code of a device of unknown kind `{kind}`", FaultClass.UNKNOWN)
 
     def limit_of(self, code: str) -> tuple[int, float] | None:
-        """(times, seconds): so often within so long on one chip is too often, by its vendor's own rule; None without one.
+        """(times, seconds): so often within so long on one chip is too often, by its vendor's own rule; None without one."""
+        return next((limit for each in self.catalogs.values() if (limit := each.limit_of(code))), None)
 
-        Ascend alone has such rules (for 43 codes); its codes look like no other vendor's.
-        """
-        return self.ascend.limit_of(code)
-
-    @property
-    def gpus(self) -> Mapping[str, GpuCatalog]:
-        return {"nvidia": self.nvidia, "amd": self.amd}
+    def kinds_of(self, code: str) -> list[str]:
+        """The kinds whose catalogues list the code."""
+        return [kind for kind, each in self.catalogs.items() if each.entry(code)]

@@ -1,5 +1,5 @@
 """What the codes of NVIDIA's and AMD's GPUs ask for, as the catalogues nvidia.yaml and amd.yaml have them: Xids, SXids, recovery
-actions and the states of a GPU. AMD has no numbers: the names are those of the probe."""
+actions and the states of a GPU. AMD has no numbers: the names are those of the probe. So it is with the devices of plugins."""
 
 from __future__ import annotations
 
@@ -40,6 +40,17 @@ class GpuCatalog:
     vendor: str
     entries: Mapping[str, GpuEntry]
     sources: Mapping[str, str] = field(default_factory=dict)
+    unlisted: str = ""
+
+    def entry(self, code: str) -> GpuEntry | None:
+        return self.entries.get(normalise(code))
+
+    def part_of(self, code: str) -> str:
+        return entry.part if (entry := self.entry(code)) else ""
+
+    def limit_of(self, code: str) -> tuple[int, float] | None:
+        """No GPU vendor names a frequency."""
+        return None
 
     def meaning(self, code: str, severity: Severity = Severity.UNKNOWN) -> CodeMeaning:
         """What `code` asks for; neither vendor grades its codes, so `severity` says nothing."""

@@ -1,4 +1,4 @@
-"""A site's own catalogue, laid over those that ship: codes graded anew, patterns and exit statuses added and replaced."""
+"""A site's or a plugin's own catalogue, laid over those that ship: codes graded, patterns and statuses added and replaced."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ class XidChange(Strict):
 
 
 class SiteFile(Strict):
-    """One file of the setting `catalogs`."""
+    """One file of the setting `catalogs`. devices: kind -> codes, for the kinds of plugins."""
 
     schema_version: Version = 1
     ascend: Mapping[Code, AscendChange] = {}
     nvidia: Mapping[int | str, XidChange] = {}
     amd: Mapping[Text, XidChange] = {}
+    devices: Mapping[Text, Mapping[Text, XidChange]] = {}
     patterns: tuple[PatternEntry, ...] = ()
     remove: tuple[Text, ...] = ()
     exit_codes: Mapping[Status, ExitEntry] = {}
@@ -53,15 +54,22 @@ def read_site(data: object, place: str) -> SiteFile:
 
 def codes_laid_over(book: CodeBook, site: SiteFile, place: str) -> CodeBook:
     """Raises: PolicyError for a class that does not exist."""
-    ascend = {code: _ascend_entry(code, change, book, place) for code, change in site.ascend.items()}
-    nvidia = {_xid(code, place): _gpu_entry(change) for code, change in site.nvidia.items()}
-    amd = {code: _gpu_entry(change) for code, change in site.amd.items()}
-    return CodeBook(book.ascend.with_entries(ascend), book.nvidia.with_entries(nvidia), book.amd.with_entries(amd))
+    found = dict(book.catalogs)
+    ascend = found["ascend"]
+    assert isinstance(ascend, codes.AscendCatalog)
+    found["ascend"] = ascend.with_entries({code: _ascend_entry(code, each, ascend, place) for code, each in site.ascend.items()})
+    numbered = {_xid(code, place): change for code, change in site.nvidia.items()}
+    for kind, changes in {**site.devices, "nvidia": numbered, "amd": site.amd}.items():
+        catalog = found.get(kind) or gpu_codes.GpuCatalog(kind, {})
+        if not isinstance(catalog, gpu_codes.GpuCatalog):
+            raise wrong(place, f"`devices`, `{kind}`:", "its codes have a table of their own, beside `devices`")
+        found[kind] = catalog.with_entries({code: _gpu_entry(change) for code, change in changes.items()})
+    return CodeBook(found)
 
 
-def _ascend_entry(code: str, change: AscendChange, book: CodeBook, place: str) -> codes.CodeEntry:
-    if change.handling not in book.ascend.classes:
-        known = ", ".join(book.ascend.classes)
+def _ascend_entry(code: str, change: AscendChange, catalog: codes.AscendCatalog, place: str) -> codes.CodeEntry:
+    if change.handling not in catalog.classes:
+        known = ", ".join(catalog.classes)
         raise wrong(place, f"`ascend`, `{code}`:", f"`class` is {change.handling!r}, it should be one of {known}")
     return codes.CodeEntry(change.name, change.handling, sources=SITE, note=change.note)
 

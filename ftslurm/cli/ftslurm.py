@@ -22,7 +22,7 @@ from ftslurm.cli.jobs.watch import watch
 from ftslurm.cli.others import WORDS
 from ftslurm.cli.output import store
 from ftslurm.cli.simulate import simulate
-from ftslurm.cli.site import doctor, install_hooks, metrics, nodes, notify
+from ftslurm.cli.site import doctor, install_hooks, metrics, nodes, notify, plugins
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.model.text import visible
 
@@ -116,8 +116,8 @@ def env() -> None:
 
 
 for verb in (
-    analyze, completion, control, doctor, drill, explain, history, install_hooks, logs, metrics, nodes, notify, report, simulate,
-    status, watch,
+    analyze, completion, control, doctor, drill, explain, history, install_hooks, logs, metrics, nodes, notify, plugins, report,
+    simulate, status, watch,
 ):  # fmt: skip
     group.add_command(verb)
 

@@ -1,4 +1,4 @@
-"""The doors for those who run a site: install-hooks, doctor, nodes, metrics, notify."""
+"""The doors for those who run a site: install-hooks, doctor, nodes, metrics, notify, plugins."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ftslurm.model.text import counted, visible
 
 if TYPE_CHECKING:
     from ftslurm.notify.deliver import Destination
+    from ftslurm.system.plugins import Plugin
 
 
 @click.command("install-hooks", short_help="Write Slurm's hook scripts, and show how to enable them.")
@@ -304,3 +305,38 @@ def _send_pending(root: Path, file: Path, burst: int, window_s: float) -> None:
         click.echo("no notices are waiting", err=True)
     if said:
         raise StateError("; ".join(said), hint="they are kept for a day")
+
+
+# --- the door of `ftslurm plugins`
+
+
+@click.command(short_help="List the device vendors, notifiers and catalogues that are found.")
+def plugins() -> None:
+    """List the device vendors, notifiers and catalogues that are found here: kind, name, package, and whether it can be loaded.
+
+    A plugin that cannot be loaded is left out, and jobs run without it. The exit status is 1 if there is one.
+    """
+    from ftslurm.system.plugins import OURS, find
+
+    well = True
+    for plugin in (each for group in OURS for each in find(group).values()):
+        why = _why_left_out(plugin)
+        well = well and not why
+        state = f"left out: {why}" if why else "ok"
+        click.echo(visible(f"{plugin.kind:13}  {plugin.name:10}  {plugin.package:20}  {state}"))
+    if not well:
+        click.get_current_context().exit(1)
+
+
+def _why_left_out(plugin: Plugin) -> str:
+    from ftslurm.config.catalog_files import read_catalog
+    from ftslurm.errors import FtslurmError
+    from ftslurm.system.plugins import CATALOGS
+
+    try:
+        found = plugin.load()
+        if plugin.group == CATALOGS:
+            read_catalog(found)
+    except FtslurmError as error:
+        return str(error)
+    return ""

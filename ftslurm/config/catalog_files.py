@@ -1,19 +1,26 @@
-"""Reads the catalogues that ship with ftslurm, and a site's own that are laid over them (setting `catalogs`)."""
+"""Reads the catalogues that ship with ftslurm, and those of plugins and of the site (`catalogs`) that are laid over them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import yaml
 
 from ftslurm.catalogs.ascend_file import build_catalog
 from ftslurm.catalogs.codes import AscendCatalog, CodeBook
+from ftslurm.catalogs.gpu_codes import GpuCatalog
 from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
 from ftslurm.catalogs.pattern_files import build_book
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.catalogs.site_file import SiteFile, codes_laid_over, patterns_laid_over, read_site
 from ftslurm.config.text_files import read_text, read_yaml
+from ftslurm.errors import PolicyError
+from ftslurm.system.plugins import CATALOGS, load
+
+Known = TypeVar("Known", CodeBook, PatternBook)
 
 
 def load_pattern_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> PatternBook:
@@ -22,9 +29,7 @@ def load_pattern_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> 
     Raises: PolicyError.
     """
     book = build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml"), _shipped("device-errors.yaml"))
-    for path in paths:
-        book = patterns_laid_over(book, _site(path, only_roots), path)
-    return book
+    return _laid_over(book, patterns_laid_over, paths, only_roots)
 
 
 def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> CodeBook:
@@ -32,15 +37,23 @@ def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> Cod
 
     Raises: PolicyError.
     """
-    book = CodeBook(load_ascend_catalog(), build_nvidia(_shipped("nvidia.yaml")), build_amd(_shipped("amd.yaml")))
+    shipped: dict[str, Callable[[object], AscendCatalog | GpuCatalog]] = {
+        "ascend": build_catalog, "nvidia": build_nvidia, "amd": build_amd,
+    }  # fmt: skip
+    book = CodeBook({kind: build(_shipped(f"{kind}.yaml")) for kind, build in shipped.items()})
+    return _laid_over(book, codes_laid_over, paths, only_roots)
+
+
+def _laid_over(book: Known, lay: Callable[[Known, SiteFile, str], Known], paths: tuple[str, ...], only_roots: bool) -> Known:
+    """The files of plugins first. One that is wrong is left out. Raises: PolicyError for a site's."""
+    for plugin, path in load(CATALOGS):
+        try:
+            book = lay(book, read_catalog(path, only_roots), str(path))
+        except PolicyError as error:
+            plugin.leave_out(error)
     for path in paths:
-        book = codes_laid_over(book, _site(path, only_roots), path)
+        book = lay(book, read_catalog(path, only_roots), path)
     return book
-
-
-def load_ascend_catalog() -> AscendCatalog:
-    """The shipped Ascend codes. Raises: PolicyError if the file was damaged."""
-    return build_catalog(_shipped("ascend.yaml"))
 
 
 def _shipped(name: str) -> Any:
@@ -50,6 +63,6 @@ def _shipped(name: str) -> Any:
     return yaml.load(text, Loader=loader)  # noqa: S506 -- a safe loader
 
 
-def _site(path: str, only_roots: bool) -> SiteFile:
+def read_catalog(path: str | Path, only_roots: bool = False) -> SiteFile:
     """Raises: PolicyError for a file that cannot be read, is too large or wrong."""
-    return read_site(read_yaml(read_text(path, "the catalogue", only_roots), path)[0], path)
+    return read_site(read_yaml(read_text(path, "the catalogue", only_roots), str(path))[0], str(path))

@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
+from typing import TypeVar
 
+from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
 from ftslurm.model.ports import Probe
 from ftslurm.system.commands import Runner
+from ftslurm.system.plugins import DEVICES, load
+
+T = TypeVar("T")
 
 
-def choose_probes(env: Mapping[str, str], run: Runner) -> tuple[Probe, ...]:
+class SafeProbe:
+    """A vendor's probe, whose bugs end neither the watch over other kinds nor a job: their trace goes to stderr."""
+
+    def __init__(self, kind: str, probe: Probe) -> None:
+        self.kind, self._probe = kind, probe
+
+    def present(self) -> bool:
+        return self._probe.present()
+
+    def missing_extra(self) -> str:
+        """The extra of ftslurm without which nothing can be read here; empty if nothing is missing."""
+        return str(getattr(self._probe, "missing_extra", str)())
+
+    def read(self, timeout_s: float) -> ProbeAnswer:
+        try:
+            return _checked(self._probe.read(timeout_s), ProbeAnswer)
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            return ProbeAnswer(error=f"the look at the {self.kind} devices failed: {type(error).__name__}: {error}")
+
+    def utilisation(self, timeout_s: float) -> tuple[Utilisation, ...]:
+        try:
+            return _checked(self._probe.utilisation(timeout_s), tuple)
+        except (Exception, SystemExit):
+            traceback.print_exc()
+            return ()
+
+    def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
+        try:
+            return _checked(self._probe.heal(device, codes, may_reset, wait_s, reset_wait_s), HealResult)
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
+
+
+def choose_probes(env: Mapping[str, str], run: Runner) -> tuple[SafeProbe, ...]:
     """The probes whose tool is on this node; none is a valid answer."""
-    from ftslurm.devices.amd.probe import AmdProbe
-    from ftslurm.devices.ascend.probe import AscendProbe
-    from ftslurm.devices.nvidia.probe import NvidiaProbe
+    found = []
+    for vendor, made in load(DEVICES):
+        try:
+            probe = SafeProbe(vendor.name, made(run, env))
+            if probe.present():
+                found.append(probe)
+        except (Exception, SystemExit) as error:  # a plugin may raise whatever it likes
+            vendor.leave_out(f"{type(error).__name__}: {error}")
+    return tuple(found)
 
-    kinds: tuple[Probe, ...] = (AscendProbe(run, env), NvidiaProbe(run, env), AmdProbe(run, env))
-    return tuple(probe for probe in kinds if probe.present())
+
+def _checked(answer: T, kind: type) -> T:
+    """Raises: TypeError."""
+    if not isinstance(answer, kind):
+        raise TypeError(f"{type(answer).__name__} is no {kind.__name__}")
+    return answer

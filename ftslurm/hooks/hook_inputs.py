@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.errors import FtslurmError, PolicyError, UsageError
 from ftslurm.hooks.state_file import Memory, Remembered
 from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
+from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import PREFIX, one_line
 from ftslurm.slurm.admin import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView
+from ftslurm.system.plugins import DEVICES, OURS, find
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,11 @@ def read_settings(path: Path) -> HookSettings:
 
     if not path.exists():
         return HookSettings()
-    return hook_settings(read_tree(str(path), "the settings of the hooks", only_roots=True), str(path))
+    settings = hook_settings(read_tree(str(path), "the settings of the hooks", only_roots=True), str(path))
+    for kind in settings.devices.keys() - OURS[DEVICES].keys():
+        if kind not in (known := find(DEVICES)):
+            raise PolicyError(f"{path}: devices: no plugin reads `{kind}`{suggestion(kind, known)}", hint="see `ftslurm plugins`")
+    return settings
 
 
 # --- the edge of every script that Slurm runs: whatever goes wrong in it is its own trouble and never a node's or a job's

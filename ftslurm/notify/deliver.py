@@ -1,4 +1,4 @@
-"""Where notices can go, and how one of them gets there: by apprise, or as the standard input of a program."""
+"""Where notices can go, and how one of them gets there: by apprise, by a plugin, or as the standard input of a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from ftslurm.model.text import cut, visible
 from ftslurm.model.values import dataclass
 from ftslurm.notify.outbox import Notice, shown
 from ftslurm.system.commands import run_group
+from ftslurm.system.plugins import NOTIFIERS, Plugin, find
 
+APPRISE = "apprise"
 MAX_BYTES = 64 << 10
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 RESERVED = frozenset({"all", "none"})
@@ -28,7 +30,7 @@ _OPEN_TO_OTHERS = 0o077
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """url: an address of apprise's; else argv: a program."""
+    """url: `acme://...`, of the plugin acme, else of apprise's; without one argv: a program."""
 
     name: str
     url: str = ""
@@ -40,7 +42,11 @@ class Destination:
     @property
     def what(self) -> str:
         """For people, without what is secret."""
-        return f"program {self.argv[0]}" if self.argv else f"{self.url.partition('://')[0]}://..."
+        return f"program {self.argv[0]}" if self.argv else _without_secrets(self.url)
+
+
+def _without_secrets(url: str) -> str:
+    return f"{url.partition('://')[0]}://..."
 
 
 def read_destinations(path: Path) -> dict[str, Destination]:
@@ -100,6 +106,17 @@ def _read_secret(path: Path) -> bytes:
     return data
 
 
+def need_apprise(known: Mapping[str, Destination]) -> frozenset[str]:
+    """The names of those that no program and no other plugin sends to."""
+    return frozenset(name for name, each in known.items() if each.url and _notifier(each.url).name == APPRISE)
+
+
+def _notifier(url: str) -> Plugin:
+    """By the first word of the address."""
+    known = find(NOTIFIERS)
+    return known.get(url.partition("://")[0], known[APPRISE])
+
+
 def why_no_apprise() -> str:
     """Empty where it is installed."""
     if find_spec("apprise"):
@@ -133,9 +150,12 @@ _TYPES = {"failure": "failure", "hang": "failure", "requeue": "warning", "replac
 def deliver(destination: Destination, notice: Notice) -> str:
     """Why it did not go, empty if it did. Never raises."""
     try:
-        return _by_command(destination, notice) if destination.argv else _by_apprise(destination, notice)
-    except Exception as error:  # a service's plugin may raise whatever it likes
-        return cut(visible(scrubbed(f"{type(error).__name__}: {error}", destination)), MAX_WHY)
+        why = _by_command(destination, notice) if destination.argv else _notifier(destination.url).load()(destination.url, notice)
+    except FtslurmError as error:
+        why = str(error)
+    except (Exception, SystemExit) as error:  # a service's plugin may raise whatever it likes
+        why = f"{type(error).__name__}: {error}"
+    return cut(visible(scrubbed(str(why or ""), destination)), MAX_WHY)
 
 
 def deliver_patiently(destination: Destination, notice: Notice, sleep: Callable[[float], Any], tries: int = TRIES) -> str:
@@ -155,27 +175,24 @@ def _by_command(destination: Destination, notice: Notice) -> str:
     title, text = shown(notice)
     about = {"FTSLURM_NOTICE_KIND": notice.kind, "FTSLURM_NOTICE_JOB": visible(notice.job), "FTSLURM_NOTICE_TITLE": title}
     env: Mapping[str, str] = {**os.environ, **about}
-    try:
-        done = run_group(destination.argv, COMMAND_LIMIT_S, env, given=f"{title}\n{text}\n" if text else f"{title}\n")
-    except FtslurmError as error:
-        return str(error)
+    done = run_group(destination.argv, COMMAND_LIMIT_S, env, given=f"{title}\n{text}\n" if text else f"{title}\n")
     if done.timed_out:
         return f"{destination.argv[0]} did not end within {COMMAND_LIMIT_S:g} s"
     if done.status:
         last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
-        said = f": {scrubbed(last, destination)}" if last else ""
-        return cut(visible(f"{destination.argv[0]} ended with status {done.status}{said}"), MAX_WHY)
+        return f"{destination.argv[0]} ended with status {done.status}{f': {last}' if last else ''}"
     return ""
 
 
-def _by_apprise(destination: Destination, notice: Notice) -> str:
+def by_apprise(url: str, notice: Notice) -> str:
+    """A notifier, as those of plugins: why it did not go, empty if it did. It may raise."""
     if why := why_no_apprise():
         return why
     import apprise
 
     client = apprise.Apprise(asset=apprise.AppriseAsset(async_mode=False, app_id="ftslurm"))
-    if not client.add(destination.url):
-        return f"apprise cannot read its address ({destination.what})"
+    if not client.add(url):
+        return f"apprise cannot read its address ({_without_secrets(url)})"
     title, text = shown(notice)
     log, said = logging.getLogger("apprise"), _Said()
     log.addHandler(said)
@@ -188,9 +205,7 @@ def _by_apprise(destination: Destination, notice: Notice) -> str:
     finally:
         _LISTENS.reset(mark)
         log.removeHandler(said)
-    if sent:
-        return ""
-    return cut(visible(scrubbed(said.last, destination)), MAX_WHY) or f"{destination.what} did not accept it"
+    return "" if sent else said.last or f"{_without_secrets(url)} did not accept it"
 
 
 class _Said(logging.Handler):

@@ -74,7 +74,6 @@ def why_not(name: str, settings: Settings) -> str:
 
 # --- `ftslurm simulate`, from texts to texts: reads trace and policies, plays one against the other
 
-VENDORS = ("ascend", "nvidia", "amd")
 USUAL_DAYS = 30.0
 
 
@@ -258,7 +257,7 @@ def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> Outco
 
 def _meaning(book: CodeBook, fault: Fault, place: str) -> CodeMeaning:
     """By the catalogue that knows it. Raises: PolicyError for a code that none does."""
-    for vendor in (fault.vendor,) if fault.vendor else VENDORS:
+    for vendor in (fault.vendor,) if fault.vendor else book.catalogs:
         found = book.meaning(vendor, fault.code, Severity.UNKNOWN)
         if found.fault_class is not FaultClass.UNKNOWN:
             return found
@@ -266,4 +265,4 @@ def _meaning(book: CodeBook, fault: Fault, place: str) -> CodeMeaning:
         shown = fault.real.graded
         return CodeMeaning(shown.code, shown.name, shown.fault_class, user_induced=shown.user_induced)
     raise PolicyError(f"{place}, line {fault.line}: no catalogue knows the code {fault.code}",
-                      hint="`ftslurm explain CODE` looks one up; vendor: ascend, nvidia or amd")  # fmt: skip
+                      hint=f"`ftslurm explain CODE` looks one up; vendor: {', '.join(book.catalogs)}")  # fmt: skip

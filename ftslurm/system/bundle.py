@@ -22,6 +22,7 @@ import ftslurm
 from ftslurm.errors import StateError
 from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder
+from ftslurm.system.plugins import DEVICES, OURS, find
 
 FOLDER, MANIFEST = "bundles", "manifest"
 INTERPRETER, LOADER, LIBRARIES, PACKAGES = "bin/python3", "bin/ld.so", "libraries", "packages"
@@ -34,8 +35,8 @@ _NOT_NEEDED = (
     "__phello__", "_curses*", "_dbm*", "_gdbm*", "_tkinter*", "config-*", "dist-packages", "ensurepip", "idlelib", "lib2to3",
     "nis.*", "pydoc_data", "readline.*", "site-packages", "sitecustomize.py", "test", "tests", "tkinter", "turtle*", "venv",
 )  # fmt: skip
-# Of the extras, what agents need; and what of the rest only commands for people do.
-_EXTRAS, _FOR_PEOPLE = frozenset({"amd", "nvidia"}), frozenset({"rich"})
+# What only commands for people need. Of the extras agents need those of the device vendors.
+_FOR_PEOPLE = frozenset({"rich"})
 # The C library loads them by name where it looks up hosts and users.
 _NAME_SERVICES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 
@@ -74,7 +75,12 @@ def bundle_in(state: Path) -> Bundle:
         return Bundle(own)
     sources = (Path(sys.executable).resolve(), *sorted(_OURS.rglob("*.py")))
     seen = [f"{path} {info.st_size} {info.st_mtime_ns}" for path in sources for info in [path.stat()]]
-    return Bundle(state / FOLDER / blake2s("\n".join((sys.version, *seen)).encode(), digest_size=8).hexdigest())
+    return Bundle(state / FOLDER / blake2s("\n".join((sys.version, *seen, *_plugins())).encode(), digest_size=8).hexdigest())
+
+
+def _plugins() -> list[str]:
+    """Name and version of the packages whose plugins are found here."""
+    return sorted({plugin.package for group in OURS for plugin in find(group).values() if plugin.folder})
 
 
 def bundle_of(packages: Path) -> Path | None:
@@ -148,10 +154,10 @@ def _fill(new: Path) -> None:
 
 
 def _dependencies() -> Iterator[tuple[Path, str]]:
-    """(file, its place) of the distributions that ours depends on, as far as they are installed."""
+    """(file, its place) of the plugins and the distributions that ours depends on, as far as they are installed."""
     from importlib import metadata
 
-    waiting, known = [_OURS.name], set[str]()
+    waiting, known = [_OURS.name, *(package.partition(" ")[0] for package in _plugins())], set[str]()
     while waiting:
         name = waiting.pop()
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -167,7 +173,7 @@ def _needed(requirement: str) -> str:
     """The name in `name[extra]>=1; marker`; empty for what only an extra needs that ranks and agents do without."""
     name = re.match(r"[A-Za-z0-9._-]+", requirement)
     extra = re.search(r"""extra\s*==\s*['"]([^'"]+)""", requirement)
-    return name[0] if name and name[0] not in _FOR_PEOPLE and (not extra or extra[1] in _EXTRAS) else ""
+    return name[0] if name and name[0] not in _FOR_PEOPLE and (not extra or extra[1] in OURS[DEVICES]) else ""
 
 
 def _copy_libraries(new: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ftslurm.catalogs import gpu_codes
 from ftslurm.catalogs.code_queries import Asked, asked, codes_in
 from ftslurm.catalogs.codes import CodeBook, normalise
 from ftslurm.catalogs.patterns import PatternBook
@@ -119,13 +118,17 @@ class Explainer:
         meaning = self._codes.meaning(code.kind, code.words, Severity.UNKNOWN)
         return Known(found.code, meaning.remedy, found.note) if found.known else None
 
+    def kind_of(self, code: str) -> str:
+        """The kind of device that has such codes."""
+        found = asked((code,), self.named)
+        return next((each.kind for each in found if each.kind in self._codes.catalogs), next(iter(self._codes.catalogs)))
+
     def named(self, word: str) -> Sequence[Asked]:
         """What a word names: a condition of a vendor or of ModelArts, the id of a pattern."""
         if word.lower() in self._ids:
             return [Asked("pattern", word.lower())]
         name = word.upper()
-        found = [Asked(kind, name) for kind, known in self._codes.gpus.items() if gpu_codes.normalise(name) in known.entries]
-        return found + ([Asked("ascend", name)] if normalise(name) in self._codes.ascend.entries else [])
+        return [Asked(kind, name) for kind in self._codes.kinds_of(name)]
 
     def _one(self, each: Asked, line: str) -> list[Explained]:
         if each.kind == "exit":
@@ -159,25 +162,12 @@ class Explainer:
         meaning = self._codes.meaning(kind, code, Severity.UNKNOWN)
         if meaning.code in self._induced:
             meaning = replace(meaning, user_induced=True)
-        if kind == "ascend":
-            more, known = self._ascend(meaning.code)
-        else:
-            catalog = self._codes.gpus[kind]
-            entry = catalog.entries.get(meaning.code)
-            told = tuple(catalog.sources.get(word, word) for word in entry.sources) if entry else ()
-            part, note = (entry.part, entry.note) if entry else ("", "")
-            more, known = Background(f"{catalog.vendor} fault code", part, note, told), entry is not None
-        return of_device(code, meaning, known, more, self._settings)
-
-    def _ascend(self, code: str) -> tuple[Background, bool]:
-        catalog = self._codes.ascend
-        entry = catalog.entries.get(code)
-        part, limit = catalog.part_of(code), catalog.limit_of(code)
-        if entry is None:
-            note = "the name is read from its bits; npu-smi tells its severity, by which ftrun goes for codes it does not know"
-            return Background("Ascend fault code", part, note, (), limit), False
-        told = tuple(catalog.sources.get(word, word) for word in entry.sources)
-        return Background("Ascend fault code", part, entry.note, told, limit), True
+        catalog = self._codes.catalogs[kind]
+        entry = catalog.entry(meaning.code)
+        told = tuple(catalog.sources.get(word, word) for word in entry.sources) if entry else ()
+        part, note = catalog.part_of(meaning.code), entry.note if entry else catalog.unlisted
+        more = Background(f"{catalog.vendor} fault code", part, note, told, catalog.limit_of(meaning.code))
+        return of_device(code, meaning, entry is not None, more, self._settings)
 
     def _sources(self, words: Sequence[str]) -> tuple[str, ...]:
         return tuple(self._patterns.sources.get(word, word) for word in words)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ftslurm.devices.gpu.probe import GpuProbe
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CalledItself, FtslurmError, StateError
 from ftslurm.ledger.store import state_folder
@@ -118,7 +117,7 @@ def machine(
         slurm_bin=slurm_bin,
         ledgers=_ledgers(env),
         tools=tuple(probe.kind for probe in probes),
-        deaf={probe.kind: extra for probe in probes if isinstance(probe, GpuProbe) and (extra := probe.missing_extra())},
+        deaf={probe.kind: extra for probe in probes if (extra := probe.missing_extra())},
         scripts={path: os.access(path, os.X_OK) for path in sorted(named)},
         hook_settings=hook_settings,
         on_node="SLURM_JOB_ID" in env,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from ftslurm.catalogs.ascend_file import build_catalog
 from ftslurm.catalogs.codes import AscendCatalog, CodeEntry, normalise
-from ftslurm.config.catalog_files import load_ascend_catalog
+from ftslurm.config.catalog_files import load_code_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import CLASS_OF, FaultClass, Remedy, Severity
 
-CATALOG = load_ascend_catalog()
+CATALOG = load_code_book().catalogs["ascend"]
 OTHER_PARTS = ("switch of the board", "host", "board", "other service", "network card")
 
 

@@ -17,7 +17,7 @@ from ftslurm.errors import PolicyError
 from ftslurm.model.devices import CLASS_OF, FaultClass, Remedy, Severity
 
 BOOK = load_code_book()
-NVIDIA, AMD = BOOK.nvidia, BOOK.amd
+NVIDIA, AMD = BOOK.catalogs["nvidia"], BOOK.catalogs["amd"]
 
 
 def test_the_shipped_catalogue_is_whole() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ftslurm.devices.probe import SafeProbe
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Utilisation
 from ftslurm.wrapper.agent.agent import Agent
 
@@ -74,7 +75,7 @@ def test_a_device_is_healed_by_the_probe_that_named_it() -> None:
 def test_a_probe_with_a_bug_does_not_end_the_agent(capfd: pytest.CaptureFixture[str]) -> None:
     told = Told()
     broken, well = FakeProbe("nvidia", bug=KeyError("uuid")), FakeProbe("ascend", "0.0")
-    agent = Agent("n1", (broken, well), told, 10)  # type: ignore[arg-type]
+    agent = Agent("n1", (SafeProbe("nvidia", broken), well), told, 10)  # type: ignore[arg-type]
     agent._told({"t": "look"})
     (message,) = told.messages
     assert message["error"] == "the look at the nvidia devices failed: KeyError: 'uuid'"

@@ -90,7 +90,7 @@ SITE_FILES = as_bytes(
 
 def _site(data: bytes) -> tuple[SiteFile, CodeBook, PatternBook]:
     path = written(data, "site.yaml")
-    site = catalog_files._site(str(path), only_roots=False)
+    site = catalog_files.read_catalog(path)
     return site, codes_laid_over(code_book(), site, "site.yaml"), patterns_laid_over(pattern_book(), site, "site.yaml")
 
 

@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import PolicyError, StateError
-from ftslurm.hooks.hook_inputs import BAD_NODE_STATUS
+from ftslurm.hooks.hook_inputs import BAD_NODE_STATUS, read_settings
 from ftslurm.hooks.install import install as hook_install
 from ftslurm.hooks.install import scripts as hook_scripts
-from ftslurm.hooks.install.install import check_only_roots, check_tree, conf_lines, head_lines, import_path, sudo_lines
+from ftslurm.hooks.install.install import conf_lines, head_lines, import_path, sudo_lines
 from ftslurm.model.folds.history import History, counters_of_node
 from ftslurm.model.settings.hook_settings import LEAVES, HookSettings, hook_settings
 from ftslurm.policies.environment import counters_env, restart_env
 from ftslurm.slurm.parse import parse_config
+from ftslurm.system.only_roots import check_only_roots, check_tree
 from tests.wrapper.shim_controller import SOON_S, until
 
 RECORDED = Path(__file__).parents[1] / "recorded/slurm"
@@ -217,7 +218,7 @@ def test_the_settings_that_are_written_for_a_site_are_settings() -> None:
         ({"helth_command": ["/x"]}, "did you mean `health_command`"),
         ({"health_command": ["nhc"]}, "absolute path"),
         ({"limit": 20}, "write a duration, such as 20s"),
-        ({"devices": {"gpu": 8}}, "`gpu` is not one of"),
+        ({"devices": {"nvidia": 0}}, "out of range: 1 to 1024"),
         ({"ledgers": ["/home/{user}/../root"]}, "absolute path"),
         ({"cleanup": "/x"}, "not a list of commands"),
     ],
@@ -225,6 +226,14 @@ def test_the_settings_that_are_written_for_a_site_are_settings() -> None:
 def test_a_wrong_setting_is_named(tree: dict[str, object], words: str) -> None:
     with pytest.raises(PolicyError, match=words):
         hook_settings(tree, "hooks.yaml")
+
+
+def test_devices_that_no_plugin_reads_are_named(tmp_path: Path) -> None:
+    place = tmp_path / "hooks.yaml"
+    place.write_text("devices: {nvida: 8}")
+    place.chmod(0o644)
+    with pytest.raises(PolicyError, match=r"no plugin reads `nvida`; did you mean `nvidia`\?"):
+        read_settings(place)
 
 
 def test_what_others_may_write_root_does_not_run(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import signal as signals
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +21,9 @@ from ftslurm.model.folds import control as ctl
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Requested
 from ftslurm.model.text import visible, whole
+
+if TYPE_CHECKING:
+    from ftslurm.wrapper.explain_code import Explainer
 
 F = TypeVar("F", bound=Callable[..., Any])
 WAIT_S = 15.0
@@ -290,29 +293,31 @@ _NODE = click.option("--node", required=True, help="A node of the job.")
 @_NODE
 @click.option("--device", default="0", help="As the device's tool numbers it: 0.0 for card 0, chip 0; 3 for GPU 3.")
 @click.option("--code", required=True, help="80E01801, or 'XID 79'.")
-@click.option("--kind", type=click.Choice(["ascend", "nvidia", "amd"]), help="Default: as the code's catalogue says.")
+@click.option("--kind", help="Of device: ascend, nvidia, amd or a plugin's. Default: as the code's catalogue says.")
 @click.option(
     "--severity", type=click.Choice(["hint", "minor", "major", "critical"]), default="major", help="For codes without one."
 )
 @click.option("--stays", is_flag=True, help="Healing fails. Otherwise it removes the fault.")
 def device_fault(job: str, node: str, device: str, code: str, kind: str | None, severity: str, stays: bool) -> None:
     """Make a device of NODE report CODE."""
-    chosen = kind or ("nvidia" if code.upper().startswith(("XID", "SXID", "RECOVERY", "ROW")) else "ascend")
+    known = _explainer(job)
     order = DrillAsked(
-        0, "device-fault", node=node, device=device, code=code.upper(), kind=chosen, severity=severity, heals=not stays
-    )
+        0, "device-fault", node=node, device=device, code=code.upper(), kind=kind or known.kind_of(code), severity=severity,
+        heals=not stays,
+    )  # fmt: skip
     _run(job, order)
-    click.echo(visible(f"expect: {_expected(job, code)}; `ftslurm status {job}` shows it"))
+    expected = "; ".join(step.what for each in known.words((code,)) for step in each.does)
+    click.echo(visible(f"expect: {expected}; `ftslurm status {job}` shows it"))
 
 
-def _expected(job: str, code: str) -> str:
-    """What ftrun does about the code, by the job's own settings."""
+def _explainer(job: str) -> Explainer:
+    """With the job's own settings."""
     from ftslurm.config.settings_files import Request, settings_in_force
     from ftslurm.report.explain.terms import of_job
     from ftslurm.wrapper.explain_code import Explainer
 
     in_force, _ = of_job(store().find(job)[1].records) or (settings_in_force(Request(), os.environ), ())
-    return "; ".join(step.what for each in Explainer(in_force.settings).words((code,)) for step in each.does)
+    return Explainer(in_force.settings)
 
 
 @drill.command("rank-crash")

@@ -200,7 +200,7 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str, state: str =
 SETTINGS = """# What ftslurm's Prolog, Epilog, HealthCheckProgram and EpilogSlurmctld do here. Root's; all of it may be left out.
 # health_command: [/usr/sbin/nhc]   # status 0: well; 1 to 125: not, and its last line is the reason; else: not known
 # health_timeout: 10s
-# devices: {ascend: 8}              # fewer than these: the node is bad (ascend, nvidia, amd)
+# devices: {ascend: 8}              # fewer than these: the node is bad (ascend, nvidia, amd or a plugin's)
 # device_timeout: 10s
 # limit: 20s                        # for all that the Prolog or the health check looks at
 # kernel_log: /dev/kmsg             # '' reads none

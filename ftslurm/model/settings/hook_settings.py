@@ -49,7 +49,7 @@ def counts(value: Any) -> dict[str, int]:
     if not isinstance(value, Mapping):
         raise ValueError("not a table; write {ascend: 8}")
     number = count(1, 1024)
-    return {words_of("ascend", "nvidia", "amd")(str(kind))[0]: number(many) for kind, many in value.items()}
+    return {str(kind): number(many) for kind, many in value.items()}
 
 
 def variables(value: Any) -> dict[str, str]:

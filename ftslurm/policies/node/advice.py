@@ -55,7 +55,7 @@ def codes_of(reason: str, named: Callable[[str], Sequence[Asked]]) -> list[Asked
         elif re.fullmatch(r"[0-9A-Fa-f]{8}", word) and any(char.isdigit() for char in word):
             found.append(Asked("ascend", word.upper()))
         elif word.isupper():
-            found += [each for each in named(word) if each.kind in ("nvidia", "amd", "ascend")]
+            found += [each for each in named(word) if each.kind != "pattern"]
     return list(dict.fromkeys(found))
 
 

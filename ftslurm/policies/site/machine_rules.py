@@ -174,7 +174,7 @@ def _devices(site: Site) -> Said:
     m = site.machine
     if not m.tools:
         return Said(
-            Level.UNKNOWN, "this machine has no device tool (npu-smi, nvidia-smi, amd-smi); run `ftslurm doctor` on a node"
+            Level.UNKNOWN, "this machine has no tool of a device vendor (`ftslurm plugins`); run `ftslurm doctor` on a node"
         )
     if m.deaf:
         missing = sorted(m.deaf.values())

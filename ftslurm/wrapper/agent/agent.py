@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -226,22 +225,14 @@ class Agent:
         self._to_tell = bad
 
     def _read(self, probe: Probe) -> ProbeAnswer:
-        try:
-            answer = probe.read(LOOK_TIMEOUT_S)
-        except Exception as error:  # a probe's bug must not end the watch over other kinds; the trace goes to stderr
-            traceback.print_exc()
-            return ProbeAnswer(error=f"the look at the {probe.kind} devices failed: {type(error).__name__}: {error}")
+        answer = probe.read(LOOK_TIMEOUT_S)
         if answer.reports:
             self._named[probe.kind] = frozenset(report.device for report in answer.reports)
         return answer
 
     def _use_of_devices(self, timeout_s: float) -> list[Utilisation]:
-        """How busy the devices of all kinds are. Never raises: it is one sign among several."""
-        try:
-            return [one for probe in self._probes for one in probe.utilisation(timeout_s / len(self._probes))]
-        except Exception:
-            traceback.print_exc()
-            return []
+        """How busy the devices of all kinds are."""
+        return [one for probe in self._probes for one in probe.utilisation(timeout_s / len(self._probes))]
 
     def _probe_of(self, device: str) -> Probe | None:
         """The probe whose last reports named the device; for an unknown name the first probe there is."""
@@ -337,14 +328,9 @@ class Agent:
         return tuple(results)
 
     def _healed(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
-        probe = self._probe_of(device)
-        if probe is None:
-            return HealResult(device, None, "no device tool is on this node")
-        try:
+        if probe := self._probe_of(device):
             return probe.heal(device, codes, may_reset, wait_s, reset_wait_s)
-        except Exception as error:  # as in _read
-            traceback.print_exc()
-            return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
+        return HealResult(device, None, "no device tool is on this node")
 
     def _tell(self, message: dict[str, Any]) -> None:
         """Send the message, with the start of the ranks that it is about."""

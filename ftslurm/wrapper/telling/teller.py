@@ -26,7 +26,7 @@ from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import cut
-from ftslurm.notify.deliver import read_destinations, why_no_apprise
+from ftslurm.notify.deliver import need_apprise, read_destinations, why_no_apprise
 from ftslurm.notify.outbox import KINDS, MAX_TITLES, Notice, Outbox, summary
 from ftslurm.report.card import Card, last_card, lines
 from ftslurm.report.words import moment
@@ -345,8 +345,8 @@ def make(settings: Settings, root: Path, file: Path, job: str, about: str, say: 
         say(f"no notices of this job are sent: {error}")
         return Silent()
     wanted = routes(settings, list(known), say)
-    if any(each.url for each in known.values()) and (why := why_no_apprise()):
+    if any(each.url for each in known.values()) and (why := why_no_apprise()) and (mute := need_apprise(known)):
         say(f"{file}: {why}")
-        wanted = {kind: tuple(name for name in names if known[name].argv) for kind, names in wanted.items()}
+        wanted = {kind: tuple(name for name in names if name not in mute) for kind, names in wanted.items()}
     outbox = Outbox(root, file)
     return Notices(job, about, wanted, sender_argv(root, file, settings), outbox.put, say, outbox.anything(), digests(settings))

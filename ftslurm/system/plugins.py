@@ -1,0 +1,98 @@
+"""Device vendors, notifiers and catalogues: ours, and those of other installed packages by their entry points.
+
+They are looked for where one is needed, never because ftrun starts: reading what all installed packages say of themselves takes
+10 to 50 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import ftslurm
+from ftslurm.errors import StateError
+from ftslurm.model.text import visible
+from ftslurm.model.values import dataclass
+from ftslurm.system.only_roots import check_only_roots, check_tree
+
+DEVICES, NOTIFIERS, CATALOGS = "ftslurm.devices", "ftslurm.notifiers", "ftslurm.catalogs"
+# group -> name -> `module:attribute`, as in a package's metadata. Ours are here: a checkout and a bundle have no metadata.
+OURS = {
+    DEVICES: {
+        "ascend": "ftslurm.devices.ascend.probe:AscendProbe",
+        "nvidia": "ftslurm.devices.nvidia.probe:NvidiaProbe",
+        "amd": "ftslurm.devices.amd.probe:AmdProbe",
+    },
+    NOTIFIERS: {"apprise": "ftslurm.notify.deliver:by_apprise"},
+    CATALOGS: dict[str, str](),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """group, name, value: of its entry point. package: distribution and version. folder: where that is, empty for ours."""
+
+    group: str
+    name: str
+    value: str
+    package: str
+    folder: str = ""
+
+    @property
+    def kind(self) -> str:
+        """For people."""
+        return {DEVICES: "device vendor", NOTIFIERS: "notifier", CATALOGS: "catalogue"}[self.group]
+
+    def load(self) -> Any:
+        """What the entry point names. Raises: StateError, whatever goes wrong; for root also if others can change it."""
+        module, _, attribute = self.value.partition(":")
+        try:
+            if self.folder and os.geteuid() == 0:
+                _check_only_roots(self.folder, module.partition(".")[0])
+            found: Any = import_module(module)
+            for name in attribute.split("."):
+                found = getattr(found, name)
+        except StateError as error:
+            raise StateError(error.message) from None
+        except (Exception, SystemExit) as error:  # it may raise whatever it likes
+            raise StateError(f"{type(error).__name__}: {error}".removesuffix(": ")) from None
+        return found
+
+    def leave_out(self, why: object) -> None:
+        """Tell people."""
+        print(f"ftslurm: {visible(f'the {self.kind} {self.name} of {self.package} is left out: {why}')}", file=sys.stderr)
+
+
+def find(group: str) -> dict[str, Plugin]:
+    """name -> plugin: ours first. Of two packages with one name the first counts, and ours before both; nothing is imported."""
+    from importlib.metadata import entry_points
+
+    found = {name: Plugin(group, name, value, f"ftslurm {ftslurm.__version__}") for name, value in OURS[group].items()}
+    for each in sorted(entry_points(group=group), key=lambda each: (each.name, each.value)):
+        if each.dist is not None:
+            package, folder = f"{each.dist.name} {each.dist.version}", str(each.dist.locate_file(""))
+            found.setdefault(each.name, Plugin(group, each.name, each.value, package, folder))
+    return found
+
+
+def load(group: str) -> Iterator[tuple[Plugin, Any]]:
+    """Those that can be loaded. The others are named on stderr."""
+    for plugin in find(group).values():
+        try:
+            yield plugin, plugin.load()
+        except StateError as error:
+            plugin.leave_out(error)
+
+
+def _check_only_roots(folder: str, package: str) -> None:
+    """Neither what says that there is a plugin, nor the plugin. Raises: StateError."""
+    check_only_roots(Path(folder))
+    spec = find_spec(package)  # of a name without a dot it imports nothing
+    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""] if spec else []
+    for place in places:
+        check_tree(Path(place))

@@ -1,0 +1,179 @@
+"""Plugins: what is found, what cannot be loaded, what root does not load; and the example of the documents, installed from its wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import click
+import pytest
+
+from ftslurm.config.catalog_files import load_code_book
+from ftslurm.devices.probe import choose_probes
+from ftslurm.errors import StateError
+from ftslurm.notify.deliver import Destination, deliver
+from ftslurm.notify.outbox import Notice
+from ftslurm.system.commands import run
+from ftslurm.system.plugins import CATALOGS, DEVICES, NOTIFIERS, OURS, find, load
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = """
+from ftslurm.model.devices import DeviceHealth, DeviceReport, ProbeAnswer
+
+class Probe:
+    kind = "good"
+    def __init__(self, run, env): ...
+    def present(self): return True
+    def read(self, timeout_s): return ProbeAnswer((DeviceReport("0", "good", DeviceHealth.GOOD),))
+    def utilisation(self, timeout_s): return ()
+"""
+BAD = {
+    "raises at import": "raise RuntimeError('no driver')",
+    "ends at import": "import sys; sys.exit(3)",
+    "has no Probe": "",
+    "raises when made": "class Probe:\n    def __init__(self, run, env): raise RuntimeError('no driver')",
+    "ends when asked": GOOD.replace("return True", "raise SystemExit(3)"),
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on sys.path."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def install(site: Path, group: str, name: str, text: str, attribute: str = "Probe") -> str:
+    """A package of one module, as pip leaves it; the module's name."""
+    module = f"plugin_{name}_{site.parent.name}_{site.name}".replace("-", "_")
+    (site / f"{module}.py").write_text(text)
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:{attribute}\n")
+    return module
+
+
+@pytest.mark.parametrize("group", OURS)
+def test_ours_are_found_without_metadata_and_load(group: str) -> None:
+    assert [plugin.name for plugin, _ in load(group)][: len(OURS[group])] == list(OURS[group])
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_vendor_that_fails_is_named_and_left_out(site: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, DEVICES, "bad", BAD[what])
+    install(site, DEVICES, "good", GOOD)
+    assert [probe.kind for probe in choose_probes({}, run)] == ["good"]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("ftslurm: the device vendor bad of bad 1.0 is left out: ")
+
+
+@pytest.mark.parametrize("line", ["raise KeyError('uuid')", "raise SystemExit(3)", "return None"])
+def test_a_vendor_that_fails_later_is_an_error_of_its_devices(site: Path, line: str) -> None:
+    install(site, DEVICES, "bad", GOOD.replace("return ProbeAnswer", f"{line}; ProbeAnswer").replace("return ()", line))
+    (probe,) = choose_probes({}, run)
+    assert probe.read(1.0).error.startswith("the look at the bad devices failed: ") and probe.utilisation(1.0) == ()
+    assert probe.heal("0", (), False, 0, 0).healed is None  # it has no such method
+
+
+def test_nobody_takes_the_name_of_ours(site: Path) -> None:
+    install(site, DEVICES, "nvidia", GOOD)
+    assert find(DEVICES)["nvidia"].value == OURS[DEVICES]["nvidia"]
+
+
+def test_a_notifier_that_fails_is_the_reason_why_a_notice_did_not_go(site: Path) -> None:
+    text = "def send(url, notice):\n    raise RuntimeError(f'no room in {url}')"
+    install(site, NOTIFIERS, "acme", text, "send")
+    install(site, NOTIFIERS, "gone", "raise SystemExit(3)", "send")
+    notice = Notice("i", 1e9, "7", "failure", "job 7 failed")
+    assert deliver(Destination("a", "acme://secret-room"), notice) == "RuntimeError: no room in acme://***"
+    assert deliver(Destination("b", "gone://secret-room"), notice) == "SystemExit: 3"
+
+
+def test_a_catalogue_that_is_wrong_is_left_out(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("bad", "devices: {acme: {E17: {remedy: pray}}}"), ("good", "devices: {acme: {E18: {remedy: fail}}}")):
+        (site / f"{name}.yaml").write_text(text)
+        install(site, CATALOGS, name, f"PLACE = {str(site / f'{name}.yaml')!r}", "PLACE")
+    assert list(load_code_book().catalogs["acme"].entries) == ["E18"]
+    assert "the catalogue bad of bad 1.0 is left out: " in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is in danger")
+@pytest.mark.parametrize("spoil", ["the folder", "the module", "its owner"])
+def test_root_loads_nothing_that_others_can_change(site: Path, spoil: str) -> None:
+    module = install(site, DEVICES, "good", f"open({str(site / 'ran')!r}, 'w')\n{GOOD}")
+    place = site / f"{module}.py"
+    if spoil == "its owner":
+        os.chown(place, 1234, 1234)
+    else:
+        (site if spoil == "the folder" else place).chmod(0o777)
+    with pytest.raises(StateError, match="can be changed by users other than root"):
+        find(DEVICES)["good"].load()
+    assert not (site / "ran").exists()
+
+
+# --- the example
+
+
+def command(*argv: str | Path, status: int = 0, **env: str) -> str:
+    done = subprocess.run(
+        argv, env={"PATH": "/usr/bin:/bin", **env}, cwd="/", capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == status, f"{argv}: status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with ftslurm and, from its wheel, the example."""
+    top = tmp_path_factory.mktemp("example")
+    shutil.copytree(ROOT / "docs/example-plugin", top / "source")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+    command(*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", top / "dist", top / "source")
+    (wheel,) = (top / "dist").glob("*.whl")
+    venv.create(top / "venv", with_pip=False)
+    (site,) = (top / "venv/lib").glob("python3*/site-packages")
+    (site / "libraries.pth").write_text(f"{Path(click.__file__).parents[1]}\n{ROOT}\n")
+    command(*pip, "--python", top / "venv/bin/python", "install", "--no-deps", "--no-index", wheel)
+    return top
+
+
+def ftslurm(here: Path, *words: str, **env: str) -> str:
+    return command(here / "venv/bin/python", "-I", "-c", "from ftslurm.cli.doors import ftslurm; ftslurm()", *words, **env)
+
+
+def test_the_example_is_listed(here: Path) -> None:
+    said = ftslurm(here, "plugins")
+    assert [line.split("  ")[0] for line in said.splitlines() if "acme-ftslurm 1.0" in line and line.endswith("ok")] == [
+        "device vendor", "notifier", "catalogue",
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(240)
+def test_a_job_heals_the_example_s_devices_knows_their_codes_and_pages_people(here: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    tool = tmp_path / "bin/acme-smi"
+    tool.parent.mkdir()
+    tool.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\n[ $1 = reset ] && touch well\necho 0 ok; [ -e well ] && echo 1 ok || echo 1 e17\n"
+    )
+    tool.chmod(stat.S_IRWXU)
+    state.mkdir(mode=0o700)
+    (state / "notify.yaml").write_text("ops: acme://ops\n")
+    (state / "notify.yaml").chmod(0o600)
+    env = {"PATH": f"{tool.parent}:/usr/bin:/bin", "FTSLURM_STATE_DIR": str(state), "ACME_PAGERS": str(tmp_path)}
+    values = ("devices.poll=1s", "rungs.in-place-restart.self_heal_wait=1s", "notify.restart=ops")
+    options = ("--ft-launcher", "local", "--ft-local-nodes", "1", *(word for value in values for word in ("--ft-set", value)))
+    command(
+        here / "venv/bin/python", "-I", "-m", "ftslurm", *options, "-n1", "sh", "-c", f"[ -e {tmp_path}/well ] || sleep 60", **env
+    )
+    told = ftslurm(here, "history", **env)
+    assert "E17 (the link to the next accelerator is down)" in told
+    assert "restarted in place: device 1 of local1" in (tmp_path / "ops").read_text()
+    assert "look at the cable" in ftslurm(here, "explain", "E17", **env)
+    assert "acme-link-down" in ftslurm(here, "explain", "libacme: link 3 is down", **env)
