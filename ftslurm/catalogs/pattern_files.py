@@ -8,21 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ftslurm.catalogs.catalog_models import (
-    ExitEntry,
-    ExitFile,
-    Judged,
-    MeaningEntry,
-    PatternEntry,
-    PatternFile,
-    Strict,
-    Text,
-    Version,
-    checked,
-    known_sources,
-    usual_remedy,
-    wrong,
-)
+from ftslurm.catalogs import catalog_models as form
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
 from ftslurm.catalogs.vocabulary import Vocabulary, Word
@@ -30,15 +16,15 @@ from ftslurm.catalogs.vocabulary import Vocabulary, Word
 
 def build_book(patterns: object, exits: object, devices: object = None) -> PatternBook:
     """The shipped files' data as a book. devices: device-errors.yaml's. Raises: PolicyError naming file and entry."""
-    words = checked(PatternFile, patterns, "log-patterns.yaml")
-    statuses = checked(ExitFile, exits, "exit-codes.yaml")
-    known_sources(((f"`{e.id}`", e.sources) for e in words.patterns), words.sources, "log-patterns.yaml")
-    known_sources(((f"`{s}`", e.sources) for s, e in statuses.codes.items()), statuses.sources, "exit-codes.yaml")
-    known_sources((("`rules`:", e.sources) for e in statuses.rules), statuses.sources, "exit-codes.yaml")
+    words = form.checked(form.PatternFile, patterns, "log-patterns.yaml")
+    statuses = form.checked(form.ExitFile, exits, "exit-codes.yaml")
+    form.known_sources(((f"`{e.id}`", e.sources) for e in words.patterns), words.sources, "log-patterns.yaml")
+    form.known_sources(((f"`{s}`", e.sources) for s, e in statuses.codes.items()), statuses.sources, "exit-codes.yaml")
+    form.known_sources((("`rules`:", e.sources) for e in statuses.rules), statuses.sources, "exit-codes.yaml")
     rules = tuple(ExitRule(rule.low, rule.high, exit_meaning(rule.low, rule, listed=False)) for rule in statuses.rules)
     for status in range(256):
         if status not in statuses.codes and not any(rule.low <= status <= rule.high for rule in rules):
-            raise wrong("exit-codes.yaml", "`rules`:", f"no rule holds {status}")
+            raise form.wrong("exit-codes.yaml", "`rules`:", f"no rule holds {status}")
     mine = tuple(pattern(entry.id, entry) for entry in check_patterns(words.patterns, "log-patterns.yaml"))
     vocabulary, meanings, more = build_vocabulary(devices, frozenset(each.id for each in mine))
     return PatternBook(
@@ -51,19 +37,19 @@ def build_book(patterns: object, exits: object, devices: object = None) -> Patte
     )
 
 
-def check_patterns(entries: Sequence[PatternEntry], place: str) -> Sequence[PatternEntry]:
+def check_patterns(entries: Sequence[form.PatternEntry], place: str) -> Sequence[form.PatternEntry]:
     """The same entries. Raises: PolicyError for an id that stands twice, or an expression that does not do what it should."""
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
-            raise wrong(place, f"`{entry.id}`", "is in `patterns` twice: keep one")
+            raise form.wrong(place, f"`{entry.id}`", "is in `patterns` twice: keep one")
         seen.add(entry.id)
         if what := _mistake(entry):
-            raise wrong(place, f"`{entry.id}`:", what)
+            raise form.wrong(place, f"`{entry.id}`:", what)
     return entries
 
 
-def _mistake(entry: PatternEntry) -> str:
+def _mistake(entry: form.PatternEntry) -> str:
     """What is wrong with its expressions, or nothing."""
     for name, expression in (("pattern", entry.pattern), ("needs", entry.needs)):
         if expression and (what := mistake(expression, entry.sample)):
@@ -75,22 +61,22 @@ def _mistake(entry: PatternEntry) -> str:
     return ""
 
 
-def pattern(id: str, entry: MeaningEntry) -> Pattern:
+def pattern(id: str, entry: form.MeaningEntry) -> Pattern:
     return Pattern(**{**_judged(entry, Pattern), "id": id})
 
 
-def exit_meaning(status: int, entry: ExitEntry, listed: bool = True) -> ExitMeaning:
+def exit_meaning(status: int, entry: form.ExitEntry, listed: bool = True) -> ExitMeaning:
     return ExitMeaning(status=status, listed=listed, **_judged(entry, ExitMeaning))
 
 
-def _judged(entry: Judged, kind: type) -> dict[str, Any]:
+def _judged(entry: form.Judged, kind: type) -> dict[str, Any]:
     """What an entry tells of the fields of `kind`; they have its names."""
     told = {field.name: getattr(entry, field.name) for field in fields(kind) if field.name in type(entry).model_fields}
-    return {**told, "remedy": entry.remedy or usual_remedy(entry)}
+    return {**told, "remedy": entry.remedy or form.usual_remedy(entry)}
 
 
 def laid_over(
-    book: PatternBook, mine: Sequence[PatternEntry], remove: Sequence[str], exits: Mapping[int, ExitEntry]
+    book: PatternBook, mine: Sequence[form.PatternEntry], remove: Sequence[str], exits: Mapping[int, form.ExitEntry]
 ) -> PatternBook:
     """A site's own entries before the others, which they replace by id; `remove` names those that are to go."""
     gone = {*remove, *(entry.id for entry in mine)}
@@ -109,34 +95,36 @@ def laid_over(
 DEVICE_ERRORS = "device-errors.yaml"
 
 
-class WordEntry(Strict):
+class WordEntry(form.Strict):
     number: int | None = None
-    names: Annotated[tuple[Text, ...], Field(min_length=1)]
-    texts: tuple[Text, ...] = ()
-    means: Text
+    names: Annotated[tuple[form.Text, ...], Field(min_length=1)]
+    texts: tuple[form.Text, ...] = ()
+    means: form.Text
 
 
-class DeviceErrors(Strict):
-    schema_version: Version
-    sources: Mapping[str, Text]
-    meanings: Mapping[Text, MeaningEntry]
-    errors: Mapping[Text, tuple[WordEntry, ...]]
+class DeviceErrors(form.Strict):
+    schema_version: form.Version
+    sources: Mapping[str, form.Text]
+    meanings: Mapping[form.Text, form.MeaningEntry]
+    errors: Mapping[form.Text, tuple[WordEntry, ...]]
 
 
-def build_vocabulary(data: object, patterns: frozenset[str]) -> tuple[Vocabulary, Mapping[str, MeaningEntry], Mapping[str, str]]:
+def build_vocabulary(
+    data: object, patterns: frozenset[str]
+) -> tuple[Vocabulary, Mapping[str, form.MeaningEntry], Mapping[str, str]]:
     """The words, what those mean that are not in `patterns` (ids), and the sources. data: None for none. Raises: PolicyError."""
     if data is None:
         return Vocabulary(()), {}, {}
-    file = checked(DeviceErrors, data, DEVICE_ERRORS)
-    known_sources(((f"`{word}`", entry.sources) for word, entry in file.meanings.items()), file.sources, DEVICE_ERRORS)
+    file = form.checked(DeviceErrors, data, DEVICE_ERRORS)
+    form.known_sources(((f"`{word}`", entry.sources) for word, entry in file.meanings.items()), file.sources, DEVICE_ERRORS)
     words = []
     seen: set[str] = set()
     for family, entries in file.errors.items():
         for entry in entries:
             if entry.means not in patterns and entry.means not in file.meanings:
-                raise wrong(DEVICE_ERRORS, f"`{entry.names[0]}`:", f"`means` is {entry.means!r}, which nothing explains")
+                raise form.wrong(DEVICE_ERRORS, f"`{entry.names[0]}`:", f"`means` is {entry.means!r}, which nothing explains")
             if twice := seen.intersection(entry.names):
-                raise wrong(DEVICE_ERRORS, f"`{min(twice)}`", "is in `errors` twice: keep one")
+                raise form.wrong(DEVICE_ERRORS, f"`{min(twice)}`", "is in `errors` twice: keep one")
             seen.update(entry.names)
             words.append(Word(family, entry.number, entry.names, entry.texts, entry.means))
     return Vocabulary(words), file.meanings, file.sources

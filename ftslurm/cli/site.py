@@ -156,7 +156,7 @@ def _passed_over(text: str) -> None:
 
 @click.command(short_help="Print metrics of jobs for Prometheus, or send a trace.")
 @click.argument("job", required=False, shell_complete=complete.jobs)
-@click.option("--since", default="1d", show_default=True, metavar="TIME", help="Include jobs that ended within this time.")
+@click.option("--since", default="1d", show_default=True, metavar="TIME", help="Include jobs that ended since then.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Only the latest jobs.")
 @click.option("--all-users", is_flag=True, help="As root: jobs of every user who has ledgers.")
 @click.option(
@@ -182,13 +182,10 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
     except ImportError:
         raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
     from ftslurm.cli.output import site_settings
-    from ftslurm.model.settings.kinds import duration
+    from ftslurm.report.jobs import parse_moment
     from ftslurm.wrapper.all_ledgers import jobs_of_all, jobs_of_me
 
-    try:
-        oldest = time.time() - duration(since)
-    except ValueError as error:
-        raise UsageError(f"--since {since}: {error}", hint="write 1d, or 12h") from None
+    oldest = parse_moment(since, time.time())
     if all_users and job:
         raise UsageError("--all-users and JOB exclude each other", hint="omit one of them")
     if all_users:

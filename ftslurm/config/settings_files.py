@@ -8,15 +8,13 @@ from typing import Any
 
 from ftslurm.config.text_files import read_text, read_yaml
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings import aimaster
-from ftslurm.model.settings import annotations as ma
+from ftslurm.model.settings.dialects import from_aimaster, from_annotations, from_others, looks_like
 from ftslurm.model.settings.kinds import Layer, suggestion
 from ftslurm.model.settings.limits import Limit, base, check, limits_of
 from ftslurm.model.settings.tree import (
     Resolved,
     check_name,
     from_environment,
-    from_others,
     from_tree,
     parse_leaf,
     resolve,
@@ -50,12 +48,12 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
         layers += profile_layers(profile, "--ft-profile" if request.profile else "FTRUN_PROFILE")
     if policy := request.policy or env.get("FTRUN_POLICY", ""):
         layers += policy_layers(Path(policy))
-    if ma.looks_like(comment):
-        layers.append(ma.parse(comment, "the job's comment"))
+    if looks_like(comment):
+        layers.append(from_annotations(comment, "the job's comment"))
     if wanted := request.annotations or env.get("FTRUN_ANNOTATIONS", ""):
-        layers.append(ma.parse(read_text(wanted, "the annotations file"), wanted))
+        layers.append(from_annotations(read_text(wanted, "the annotations file"), wanted))
     if flags := request.aimaster or env.get("FTRUN_AIMASTER", ""):
-        layers.append(aimaster.parse(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
+        layers.append(from_aimaster(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
     layers += [from_others(env), from_environment(env)]
     layers.append(_from_options(request.values or {}))
     return check(resolve(layers), limits)

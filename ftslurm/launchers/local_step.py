@@ -35,17 +35,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
-from ftslurm.launchers.local_layout import (
-    Layout,
-    Place,
-    Simulated,
-    exported,
-    lay_out,
-    options_from,
-    read_simulated,
-    step_environ,
-    task_environ,
-)
+from ftslurm.launchers import local_layout as shape
 from ftslurm.launchers.local_stdio import Stdio, pattern_values
 from ftslurm.launchers.rank_logs import expand_pattern
 from ftslurm.launchers.srun_options import has_flag, option_value
@@ -56,7 +46,7 @@ from ftslurm.model.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    place: Place
+    place: shape.Place
     status: ExitStatus
     core: bool = False
 
@@ -101,19 +91,19 @@ class Start:
 
     argv: tuple[str, ...]
     folder: Path
-    env: Callable[[Place], dict[str, str]]
+    env: Callable[[shape.Place], dict[str, str]]
     parent: int = field(default_factory=os.getpid)
 
 
 class Step:
     """One loop over signals, children, input and output."""
 
-    def __init__(self, layout: Layout, stdio: Stdio, start: Start) -> None:
+    def __init__(self, layout: shape.Layout, stdio: Stdio, start: Start) -> None:
         self._layout = layout
         self._stdio = stdio
         self._start = start
         self._libc = ctypes.CDLL(None)
-        self._running: dict[int, Place] = {}
+        self._running: dict[int, shape.Place] = {}
         self._ended: list[Ended] = []
         self._told = False
         self._wakeup = -1
@@ -244,7 +234,7 @@ class Step:
             send_signal(pid, signal.SIGKILL)  # it may not have its own group yet
 
 
-def become(start: Start, place: Place, fds: tuple[int, int, int], libc: ctypes.CDLL, mask: Iterable[int]) -> NoReturn:
+def become(start: Start, place: shape.Place, fds: tuple[int, int, int], libc: ctypes.CDLL, mask: Iterable[int]) -> NoReturn:
     """In the child: a session of its own, so that a terminal's signals come through us only; then the command.
 
     Ends with errno where that cannot be executed, as slurmstepd does (exec_task in task.c).
@@ -331,14 +321,14 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     command = tuple(argv[place_of_dashes + 1 :])
     if not command:
         raise UsageError("there is no command to run", hint="write it after --")
-    options = options_from(env, argv[:place_of_dashes])
-    simulated = read_simulated(env)
-    layout = lay_out(options, simulated.nodes)
+    options = shape.options_from(env, argv[:place_of_dashes])
+    simulated = shape.read_simulated(env)
+    layout = shape.lay_out(options, simulated.nodes)
     folder = tasks_folder(option_value(options, "chdir"))
     tell(*layout.notes, *unheeded(options))
     stdio = Stdio(options, layout, folder, file_namer(env, options, simulated))
-    shared = exported(env, option_value(options, "export")) | step_environ(simulated, layout, options)
-    return Step(layout, stdio, Start(command, folder, lambda place: shared | task_environ(layout, place))).run()
+    shared = shape.exported(env, option_value(options, "export")) | shape.step_environ(simulated, layout, options)
+    return Step(layout, stdio, Start(command, folder, lambda place: shared | shape.task_environ(layout, place))).run()
 
 
 def unheeded(options: Sequence[str]) -> tuple[str, ...]:
@@ -348,7 +338,7 @@ def unheeded(options: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def file_namer(env: Mapping[str, str], options: Sequence[str], simulated: Simulated) -> Callable[[str, Place], str]:
+def file_namer(env: Mapping[str, str], options: Sequence[str], simulated: shape.Simulated) -> Callable[[str, shape.Place], str]:
     """What turns a pattern into the file of a task."""
     name, user = option_value(options, "job-name"), user_name()
     named = {**env, "SLURM_JOB_NAME": name} if name else env

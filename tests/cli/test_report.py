@@ -15,6 +15,7 @@ import pytest
 
 from ftslurm.cli import ftslurm as door
 from ftslurm.cli.jobs import report as report_door
+from ftslurm.hooks.hook_inputs import read_settings
 from ftslurm.ledger.journal import to_line
 from ftslurm.model import record as rec
 from tests.report.ledgers import big_job, hostile
@@ -88,7 +89,7 @@ def test_a_ledger_that_cannot_be_read_hides_no_others(jobs: Path, capsys: pytest
         (("7", "-o", "job.pdf"), "no format has this ending"),
         (("7", "-o", "/nowhere/at/all.html"), "cannot be written"),
         (("7", "--since", "3d"), "do not go with JOB"),
-        (("--since", "soon"), "--since soon"),
+        (("--since", "soon"), "`soon` is not a time"),
         (("--since", "1s"), "no job has run under ftrun since"),
     ],
 )
@@ -144,7 +145,7 @@ def test_root_reads_the_ledgers_of_each_user_as_that_user(
             path.chmod(0o700)
     site = base / "hooks.yaml"
     site.write_text(f"first_user_id: 1\nledgers: ['{base}/{{user}}/state']\n")
-    monkeypatch.setattr(report_door, "SITE", str(site))
+    monkeypatch.setattr(report_door, "site_settings", lambda: read_settings(site))
     status, out, err = tell(capsys, "--all-users", "--since", "10000d", "--format", "json")
     assert status == 0, err
     found = json.loads(out)

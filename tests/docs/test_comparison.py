@@ -10,8 +10,7 @@ import comparison
 import pytest
 
 from ftslurm.config.settings_files import profile_layers
-from ftslurm.model.settings.aimaster import FLAGS
-from ftslurm.model.settings.annotations import HANG, POD, RETRY, UNCONDITIONAL
+from ftslurm.model.settings.dialects import FLAGS, HANG, POD, RETRY, UNCONDITIONAL
 from ftslurm.model.settings.ft_config import KEYS
 from ftslurm.model.settings.kinds import in_words
 from ftslurm.model.settings.tree import LEAVES, Settings, resolve

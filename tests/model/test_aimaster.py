@@ -6,7 +6,8 @@ import pytest
 
 from ftslurm.config.settings_files import profile_layers
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.aimaster import FLAGS, parse
+from ftslurm.model.settings.dialects import FLAGS
+from ftslurm.model.settings.dialects import from_aimaster as parse
 from ftslurm.model.settings.tree import Settings, resolve
 
 

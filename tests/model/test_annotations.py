@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.annotations import HANG, POD, RESUME, RETRY, UNCONDITIONAL, looks_like, parse, unread
+from ftslurm.model.settings.dialects import HANG, POD, RESUME, RETRY, UNCONDITIONAL, looks_like, unread
+from ftslurm.model.settings.dialects import from_annotations as parse
 from ftslurm.model.settings.tree import Settings, resolve
 
 SEED = (

@@ -56,7 +56,7 @@ _OURS = {
     # For programs: JSON, or lines that a shell evaluates.
     ("wrapper/node_check.py", "print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))"),
     ("wrapper/script_look.py", "print(answer_text(*look(int(sys.argv[1]), os.environ), {}))"),
-    ("cli/output.py", "click.echo(json.dumps(value, indent=2, sort_keys=True))"),
+    ("cli/output.py", "click.echo(as_json(value))"),
     ("cli/ftslurm.py", "click.echo(export_lines(store(), os.environ), nl=False)"),
     ("wrapper/as_user.py", "sys.stdout.buffer.write(piece)"), ("wrapper/as_user.py", "sys.stdout.buffer.write(WHOLE)"),
     ("cli/jobs/logs.py", "sys.stdout.buffer.write(piece)"),  # not to a terminal, or asked for

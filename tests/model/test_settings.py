@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES
+from ftslurm.model.settings.dialects import from_others
 from ftslurm.model.settings.kinds import Layer, count, duration, in_words, switch, words_of
-from ftslurm.model.settings.tree import LEAVES, Settings, env_name, from_environment, from_others, from_tree, is_on, resolve
+from ftslurm.model.settings.tree import LEAVES, Settings, env_name, from_environment, from_tree, is_on, resolve
 from tests.settings import settings_with
 
 

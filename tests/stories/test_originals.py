@@ -13,8 +13,8 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import fold
-from ftslurm.model.settings.aimaster import parse as aimaster
-from ftslurm.model.settings.annotations import parse as annotations
+from ftslurm.model.settings.dialects import from_aimaster as aimaster
+from ftslurm.model.settings.dialects import from_annotations as annotations
 from ftslurm.model.settings.tree import Settings, resolve
 from ftslurm.report.view import status
 from tests.stories.replay import Job, fault

@@ -12,7 +12,7 @@ import click
 
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.others import for_users
-from ftslurm.cli.output import as_json, store
+from ftslurm.cli.output import as_json, site_settings, store
 from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible
 from ftslurm.report.words import day
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 FORMATS = ("html", "md", "json")
 # Without a job and without --since.
 USUAL = "30d"
-# Says where users have their ledgers, and which users count.
-SITE = "/etc/ftslurm/hooks.yaml"
 
 
 @click.command(short_help="Report where the time of jobs went and what failed.")
@@ -40,7 +38,7 @@ SITE = "/etc/ftslurm/hooks.yaml"
     shell_complete=complete.files,
     help="Write to this file; its ending selects the format.",
 )
-@click.option("--since", default="", metavar="TIME", help=f"All jobs of this time: 7d, 12h; {USUAL} where no job is named.")
+@click.option("--since", default="", metavar="TIME", help=f"All jobs since then: 7d, 2026-11-20; {USUAL} where no job is named.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Default: by the ending of -o, else md.")
 @for_users("job")
 def report(job: tuple[str, ...], place: str, since: str, all_users: bool, form: str | None) -> None:
@@ -91,6 +89,7 @@ def _one(name: str, form: str, now: float) -> str:
 def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: float) -> str:
     from ftslurm.ledger.store import state_folder
     from ftslurm.report.account.jobs import jobs_account
+    from ftslurm.report.jobs import parse_moment
     from ftslurm.report.page import jobs as page
     from ftslurm.report.page import plain
     from ftslurm.wrapper import reports
@@ -101,7 +100,7 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
         click.echo(f"ftslurm: {visible(error)}: skipped", err=True)
         passed.append(str(error))
 
-    began = now - _age(since or USUAL)
+    began = parse_moment(since or USUAL, now)
     if names:
         found = reports.jobs_named(store(), names, os.environ, now)
         began = min(one.began for one in found)
@@ -120,12 +119,11 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
 
 def _of_all_users(began: float, now: float, passed_over: Callable[[StateError], None]) -> list[JobAccount]:
     """Raises: UsageError, PolicyError."""
-    from ftslurm.hooks.hook_inputs import read_settings
     from ftslurm.wrapper.all_ledgers import accounts_of_all
 
     if os.geteuid() != 0:
         raise UsageError("only root may use --all-users", hint="omit it to report on your own jobs")
-    site = read_settings(Path(SITE))
+    site = site_settings()
     return accounts_of_all(began, now, site.ledgers, site.first_user_id, passed_over)
 
 
@@ -143,13 +141,3 @@ def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> s
             hint="pip install 'ftslurm[report]'; --format md needs neither",
         ) from None
     return html.render(document, account)
-
-
-def _age(text: str) -> float:
-    """Seconds. Raises: UsageError."""
-    from ftslurm.model.settings.kinds import lasting
-
-    try:
-        return lasting(text)
-    except ValueError as error:
-        raise UsageError(f"--since {text}: {error}", hint="write a duration, such as 30d") from None

@@ -359,43 +359,6 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
             yield name, value
 
 
-def _number_of(unit: str, unit_s: float = 1.0, also: str = "") -> Callable[[str], str]:
-    """A number above 0 of that unit as a duration of ours, or the word `also` as it is."""
-
-    def parse(raw: str) -> str:
-        try:
-            number = float(raw)
-        except ValueError:
-            number = 0.0
-        if raw != also and not 0 < number < 1e6:
-            raise ValueError(f"not a number of {unit}")
-        return raw if raw == also else f"{number * unit_s:.3f}s"
-
-    return parse
-
-
-# Variable -> our setting, its value, and what to do about a wrong one. Sources: ModelArts, hang detection and fault recovery;
-# Alibaba Cloud PAI, "Use C4D".
-_OTHERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
-    "MA_HANG_DETECT_TIME": ("hang.detect_time", _number_of("minutes", 60.0), "write minutes, such as 30"),
-    "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": (
-        "requeue.cleanup_grace", _number_of("seconds, or -1", also="-1"), "write seconds, or -1, such as 10",
-    ),
-    "C4D_HANG_TIMEOUT": ("hang.c4d_timeout", _number_of("seconds"), "correct C4D_HANG_TIMEOUT, or unset it"),
-    "C4D_HANG_TIMES": ("hang.c4d_times", count(1, 100_000), "correct C4D_HANG_TIMES, or unset it"),
-}  # fmt: skip
-
-
-def from_others(env: Mapping[str, str], place: str = "environment", prefix: str = "") -> Layer:
-    """The variables of others as a layer. prefix: of those that count. Raises: PolicyError."""
-    values, places = {}, {}
-    for variable, (name, parse, hint) in _OTHERS.items():
-        if variable.startswith(prefix) and (raw := env.get(variable, "").strip()):
-            values[name] = value_of(parse, raw, f"{place}: {variable}={raw}", hint)
-            places[name] = f"{place} {variable}"
-    return Layer(values, places)
-
-
 def env_name(leaf: str) -> str:
     """`stop.grace` -> FTRUN_STOP_GRACE; the word `rungs` is left out: FTRUN_IN_PLACE_RESTART_ENABLED."""
     return "FTRUN_" + leaf.removeprefix("rungs.").replace(".", "_").replace("-", "_").upper()

@@ -6,28 +6,11 @@ import math
 
 from ftslurm.model.rungs import Rung
 from ftslurm.model.site import Change, Level, Said, Site, Whose
-from ftslurm.policies.site.reading import (
-    Config,
-    NotSaid,
-    Rule,
-    has,
-    is_ours,
-    job_line,
-    option,
-    policy_line,
-    programs,
-    release,
-    seconds,
-    set_to,
-    shell_line,
-    with_words,
-    without_word,
-    words,
-)  # fmt: skip
+from ftslurm.policies.site import reading as conf
 
 REQUEUES = (Rung.ISOLATED_REQUEUE, Rung.UNCONDITIONAL_REQUEUE)
 FACTS = "docs/slurm-facts.md"
-HOOKS = shell_line("ftslurm install-hooks --dry-run", Whose.ADMIN)
+HOOKS = conf.shell_line("ftslurm install-hooks --dry-run", Whose.ADMIN)
 
 # The delay that Slurm adds to a requeue whose start time has passed: cred_expire (120 s) and 1 s.
 SLURMS_OWN_S = 121
@@ -45,15 +28,15 @@ SOME_BAD_NODES = 5
 
 
 def _release(site: Site) -> Said:
-    found = release(site.config)
+    found = conf.release(site.config)
     name = site.config["SLURM_VERSION"]
     if not TRIED[0] <= found[:2] <= TRIED[1]:
         return Said(Level.UNKNOWN, f"ftslurm was not tested on Slurm {name} (tested: 22.05 to 26.05)")
     if found >= LOSES_GPUS_BEFORE:
         return Said(Level.OK, f"Slurm {name} has none of the bugs that ftslurm works around")
     if "GresTypes" not in site.config:
-        raise NotSaid("Slurm does not show GresTypes")
-    if not has(site.config, "GresTypes", "gpu"):
+        raise conf.NotSaid("Slurm does not show GresTypes")
+    if not conf.has(site.config, "GresTypes", "gpu"):
         return Said(Level.OK, f"Slurm {name} may start a requeued job without its GPUs (bug 16121), but this cluster has no GPUs")
     return Said(
         Level.COSTS,
@@ -71,7 +54,7 @@ def _job_requeue(site: Site) -> Said:
         "Slurm refuses to requeue a batch job that was submitted without --requeue",
         "",
         REQUEUES,
-        (job_line("--requeue"), policy_line("requeue.even_if_no_requeue: true"), set_to("JobRequeue", "1")),
+        (conf.job_line("--requeue"), conf.policy_line("requeue.even_if_no_requeue: true"), conf.set_to("JobRequeue", "1")),
     )
 
 
@@ -85,7 +68,7 @@ def _own_job(site: Site) -> Said | None:
             f"job {job.number} has no batch script (salloc), and Slurm requeues only batch jobs",
             "",
             REQUEUES,
-            (shell_line("sbatch job.sh"),),
+            (conf.shell_line("sbatch job.sh"),),
         )
     if not job.requeue:
         return Said(
@@ -93,14 +76,14 @@ def _own_job(site: Site) -> Said | None:
             f"job {job.number} was submitted with --no-requeue",
             "",
             REQUEUES,
-            (job_line("--requeue"), policy_line("requeue.even_if_no_requeue: true")),
+            (conf.job_line("--requeue"), conf.policy_line("requeue.even_if_no_requeue: true")),
         )
     return Said(Level.OK, f"job {job.number} is a batch job that may be requeued")
 
 
 def _start(site: Site) -> Said:
-    named = programs(site.config, "EpilogSlurmctld")
-    if any(map(is_ours, named)):
+    named = conf.programs(site.config, "EpilogSlurmctld")
+    if any(map(conf.is_ours, named)):
         return Said(
             Level.OK, "a requeued job starts 2 s after its nodes are clean, and EpilogSlurmctld finishes an interrupted requeue"
         )
@@ -111,37 +94,42 @@ def _start(site: Site) -> Said:
             "",
             changes=(HOOKS,),
         )
-    first = 45 if programs(site.config, "Epilog") else 6
+    first = 45 if conf.programs(site.config, "Epilog") else 6
     return Said(
         Level.COSTS,
         "without EpilogSlurmctld ftrun estimates the start of a requeued job from earlier clean-ups",
         f"a job on one node starts {first} s after its first requeue; a clean-up that takes longer costs {SLURMS_OWN_S} s once;"
         " an interrupted requeue waits until somebody runs `ftslurm requeue --finish`",
-        changes=(set_to("EpilogSlurmctld", "/usr/local/lib/ftslurm/epilog_slurmctld"), HOOKS),
+        changes=(conf.set_to("EpilogSlurmctld", "/usr/local/lib/ftslurm/epilog_slurmctld"), HOOKS),
     )
 
 
 def _expedited(site: Site) -> Said | None:
-    if release(site.config) < EXPEDITES_FROM:
+    if conf.release(site.config) < EXPEDITES_FROM:
         return None
-    if has(site.config, "SlurmctldParameters", "enable_expedited_requeue"):
+    if conf.has(site.config, "SlurmctldParameters", "enable_expedited_requeue"):
         return Said(
-            Level.OK, "a job that asks for it starts again 0.1 s after its clean-up", changes=(job_line("--requeue=expedite"),)
+            Level.OK,
+            "a job that asks for it starts again 0.1 s after its clean-up",
+            changes=(conf.job_line("--requeue=expedite"),),
         )
     return Said(
         Level.COSTS,
         "the site does not allow expedited requeue, so ftrun sets a start time after the expected end of the clean-up",
         "5.7 s for a requeue instead of the clean-up (2.9 s) and 0.1 s, on a quiet cluster without an Epilog",
-        changes=(with_words(site.config, "SlurmctldParameters", "enable_expedited_requeue"), job_line("--requeue=expedite")),
+        changes=(
+            conf.with_words(site.config, "SlurmctldParameters", "enable_expedited_requeue"),
+            conf.job_line("--requeue=expedite"),
+        ),
     )
 
 
 def _batch_requeues(site: Site) -> Said | None:
-    if not any(programs(site.config, "Prolog")):
+    if not any(conf.programs(site.config, "Prolog")):
         return None
     if "MaxBatchRequeue" not in site.config:
-        raise NotSaid("Slurm does not show MaxBatchRequeue")
-    most = option({"": f"n={site.config['MaxBatchRequeue']}"}, "", "n", 0)
+        raise conf.NotSaid("Slurm does not show MaxBatchRequeue")
+    most = conf.option({"": f"n={site.config['MaxBatchRequeue']}"}, "", "n", 0)
     if most >= SOME_BAD_NODES:
         return Said(
             Level.OK, f"Slurm holds a job after it has requeued it by itself {most:g} times, for example after a failed Prolog"
@@ -150,28 +138,28 @@ def _batch_requeues(site: Site) -> Said | None:
         Level.COSTS,
         f"Slurm holds a job after it has requeued it by itself only {most:g} times, for example after a failed Prolog",
         "such a job waits until an administrator releases it",
-        changes=(set_to("MaxBatchRequeue", f"{SOME_BAD_NODES}"),),
+        changes=(conf.set_to("MaxBatchRequeue", f"{SOME_BAD_NODES}"),),
     )
 
 
-def _exit_statuses(key: str, what: str, cost: str) -> Rule:
+def _exit_statuses(key: str, what: str, cost: str) -> conf.Rule:
     def judge(site: Site) -> Said:
-        listed = words(site.config, key)
+        listed = conf.words(site.config, key)
         if not listed:
             return Said(Level.OK, f"Slurm {what} no job for its exit status")
         return Said(
             Level.COSTS,
             f"Slurm itself {what} a job that ends with {', '.join(listed)}, even if the ladder has decided `fail`",
             cost,
-            changes=(set_to(key, ""),),
+            changes=(conf.set_to(key, ""),),
         )
 
-    return Rule(key, (key,), f'{FACTS}, "Exit statuses of srun"', judge)
+    return conf.Rule(key, (key,), f'{FACTS}, "Exit statuses of srun"', judge)
 
 
 def _pace(site: Site) -> Said:
-    main = option(site.config, "SchedulerParameters", "sched_interval", SCHED_INTERVAL_S)
-    backfill = option(site.config, "SchedulerParameters", "bf_interval", BF_INTERVAL_S)
+    main = conf.option(site.config, "SchedulerParameters", "sched_interval", SCHED_INTERVAL_S)
+    backfill = conf.option(site.config, "SchedulerParameters", "bf_interval", BF_INTERVAL_S)
     if "backfill" not in site.config["SchedulerType"]:
         backfill = -1
     each = min((every for every in (main, backfill) if every > 0), default=math.inf)
@@ -183,7 +171,7 @@ def _pace(site: Site) -> Said:
         f"the scheduler looks at waiting jobs {often}, and sooner only if other jobs start or end",
         "on an idle cluster a requeue takes longer: 16 to 22 s with sched_interval=60,bf_interval=30",
         changes=(
-            with_words(
+            conf.with_words(
                 site.config, "SchedulerParameters", f"sched_interval={QUICK_INTERVAL_S}", f"bf_interval={QUICK_INTERVAL_S}"
             ),
         ),
@@ -191,19 +179,19 @@ def _pace(site: Site) -> Said:
 
 
 def _completing(site: Site) -> Said:
-    wait = seconds(site.config, "CompleteWait")
+    wait = conf.seconds(site.config, "CompleteWait")
     if not wait:
         return Said(Level.OK, "Slurm starts waiting jobs while others are cleaned up")
     return Said(
         Level.COSTS,
         "Slurm starts no job while another one is cleaned up",
         f"up to {wait:g} s for each requeue and each donor job",
-        changes=(set_to("CompleteWait", "0"),),
+        changes=(conf.set_to("CompleteWait", "0"),),
     )
 
 
 def _kill_wait(site: Site) -> Said:
-    wait = seconds(site.config, "KillWait")
+    wait = conf.seconds(site.config, "KillWait")
     if wait >= KILL_WAIT_S:
         return Said(Level.OK, f"the step that carries out a requeue has {wait:g} s before SIGKILL, which is enough")
     watched = max(0.0, wait - 3)
@@ -212,7 +200,7 @@ def _kill_wait(site: Site) -> Said:
         f"SIGKILL follows {wait:g} s after the SIGTERM of a requeue, so the step that carries out the requeue watches the"
         f" clean-up for {watched:g} s instead of 9 s",
         f"ftrun estimates the start less exactly; a start that is too early costs {SLURMS_OWN_S} s",
-        changes=(set_to("KillWait", "30"),),
+        changes=(conf.set_to("KillWait", "30"),),
     )
 
 
@@ -223,24 +211,24 @@ def _append(site: Site) -> Said:
         Level.COSTS,
         "Slurm truncates the output file of a requeued job, unless the job sets --open-mode=append",
         "ftrun saves 16 MB of each file (logs.keep_bytes), which `ftslurm logs` shows; the rest is lost",
-        changes=(job_line("--open-mode=append"), set_to("JobFileAppend", "1")),
+        changes=(conf.job_line("--open-mode=append"), conf.set_to("JobFileAppend", "1")),
     )
 
 
 # --- nodes that die
 
 
-def _waits(config: Config) -> str:
+def _waits(config: conf.Config) -> str:
     """How long a job waits for Slurm to notice a dead node, in words. Raises: NotSaid."""
     if "SlurmdTimeout" not in config:
-        raise NotSaid("Slurm does not show SlurmdTimeout")
-    limit = seconds(config, "SlurmdTimeout")
+        raise conf.NotSaid("Slurm does not show SlurmdTimeout")
+    limit = conf.seconds(config, "SlurmdTimeout")
     return f"{1.5 * limit:g} to {2 * limit:g} s" if 0 < limit < math.inf else "for ever"
 
 
 def _slurmd_timeout(site: Site) -> Said:
-    limit = seconds(site.config, "SlurmdTimeout")
-    shorter = (set_to("SlurmdTimeout", f"{SHORT_TIMEOUT_S}"),)
+    limit = conf.seconds(site.config, "SlurmdTimeout")
+    shorter = (conf.set_to("SlurmdTimeout", f"{SHORT_TIMEOUT_S}"),)
     if not 0 < limit < math.inf:
         return Said(
             Level.BLOCKS,
@@ -261,7 +249,7 @@ def _slurmd_timeout(site: Site) -> Said:
 
 
 def _shrink(site: Site) -> Said:
-    if not has(site.config, "SchedulerParameters", "disable_job_shrink"):
+    if not conf.has(site.config, "SchedulerParameters", "disable_job_shrink"):
         return Said(Level.OK, "the site allows jobs to give nodes back")
     return Said(
         Level.COSTS,
@@ -269,7 +257,7 @@ def _shrink(site: Site) -> Said:
         " continues with fewer",
         f"{_waits(site.config)} for a requeue away from a dead node; after a replacement or a shrink Slurm ends a job without"
         " --no-kill when it notices",
-        changes=(job_line("--no-kill"), without_word(site.config, "SchedulerParameters", "disable_job_shrink")),
+        changes=(conf.job_line("--no-kill"), conf.without_word(site.config, "SchedulerParameters", "disable_job_shrink")),
     )
 
 
@@ -278,20 +266,20 @@ def _accounts(site: Site) -> Said:
         return Said(Level.OK, "with slurmdbd Slurm accepts changes to a job that has lost a node")
     more = (
         f"; after a job has lost a node, ftrun cannot set a start time for its requeue: {SLURMS_OWN_S} s"
-        if release(site.config) < (23, 0, 0)
+        if conf.release(site.config) < (23, 0, 0)
         else ""
     )
     return Said(
         Level.COSTS,
         "without slurmdbd a job keeps its dead node until Slurm notices",
         f"{_waits(site.config)} for a requeue away from a dead node, instead of seconds{more}",
-        changes=(set_to("AccountingStorageType", "accounting_storage/slurmdbd"),),
+        changes=(conf.set_to("AccountingStorageType", "accounting_storage/slurmdbd"),),
     )
 
 
 def _exclusive(site: Site) -> Said:
     if site.partitions is None:
-        raise NotSaid("Slurm does not show its partitions")
+        raise conf.NotSaid("Slurm does not show its partitions")
     names = [each.name for each in site.partitions if each.exclusive]
     if not names:
         return Said(
@@ -302,31 +290,31 @@ def _exclusive(site: Site) -> Said:
         Level.COSTS,
         f"jobs of {shown} are exclusive (OverSubscribe=EXCLUSIVE) and keep a dead node until Slurm notices",
         f"{_waits(site.config)} for a requeue away from it; Slurm ends a job without --no-kill that has replaced one",
-        changes=(job_line("--no-kill"), Change(Whose.ADMIN, "slurm.conf", f"PartitionName={names[0]} OverSubscribe=NO")),
+        changes=(conf.job_line("--no-kill"), Change(Whose.ADMIN, "slurm.conf", f"PartitionName={names[0]} OverSubscribe=NO")),
     )
 
 
 def _message_timeout(site: Site) -> Said:
-    limit = seconds(site.config, "MessageTimeout")
+    limit = conf.seconds(site.config, "MessageTimeout")
     if limit <= DEFAULT_MESSAGE_S:
         return Said(Level.OK, f"slurmctld notices {limit + 1:g} to {limit + 3:g} s after a call that a node does not answer")
     return Said(
         Level.COSTS,
         "slurmctld waits longer than by default (MessageTimeout) before it notices that a node does not answer",
         f"{limit - DEFAULT_MESSAGE_S:g} s more for each requeue away from a dead node",
-        changes=(set_to("MessageTimeout", f"{DEFAULT_MESSAGE_S}"),),
+        changes=(conf.set_to("MessageTimeout", f"{DEFAULT_MESSAGE_S}"),),
     )
 
 
 def _private(site: Site) -> Said:
-    if not has(site.config, "PrivateData", "nodes"):
+    if not conf.has(site.config, "PrivateData", "nodes"):
         return Said(Level.OK, "users can see the states of nodes")
-    kept = [word for word in words(site.config, "PrivateData") if word.lower() != "nodes"]
+    kept = [word for word in conf.words(site.config, "PrivateData") if word.lower() != "nodes"]
     return Said(
         Level.COSTS,
         "users cannot see the states of nodes: ftrun recognises a dead node only by its slurmd, and keeps it in the job",
         f"{_waits(site.config)} for a requeue away from a dead node",
-        changes=(set_to("PrivateData", ",".join(kept) or "none"),),
+        changes=(conf.set_to("PrivateData", ",".join(kept) or "none"),),
     )
 
 
@@ -337,19 +325,19 @@ def _return(site: Site) -> Said:
         Level.COSTS,
         "a node that was down stays down until an administrator resumes it, even if it was only silent",
         "replacements and requeues cannot use these nodes",
-        changes=(set_to("ReturnToService", "1"),),
+        changes=(conf.set_to("ReturnToService", "1"),),
     )
 
 
 def _unkillable(site: Site) -> Said:
-    limit = seconds(site.config, "UnkillableStepTimeout")
+    limit = conf.seconds(site.config, "UnkillableStepTimeout")
     if limit <= SLURMS_OWN_S:
         return Said(Level.OK, f"Slurm drains a node if a process there survives SIGKILL for {limit:g} s")
     return Said(
         Level.COSTS,
         "a process that survives SIGKILL holds its node, and a requeued job, until Slurm drains the node",
         f"up to {limit:g} s",
-        changes=(set_to("UnkillableStepTimeout", "60"),),
+        changes=(conf.set_to("UnkillableStepTimeout", "60"),),
     )
 
 
@@ -359,24 +347,24 @@ _REQUEUED, _121, _CLEAN_UP = (f'{FACTS}, "{name}"' for name in (
 _DIE, _FOR_JOB = f'{FACTS}, "Nodes that die"', f'{FACTS}, "Nodes for a running job"'
 
 RULES = (
-    Rule("Slurm's release", ("SLURM_VERSION",), _CLEAN_UP, _release),
-    Rule("this job", (), _REQUEUED, _own_job),
-    Rule("JobRequeue", ("JobRequeue",), _REQUEUED, _job_requeue),
-    Rule("EpilogSlurmctld", ("SLURM_VERSION",), _121, _start),
-    Rule("expedited requeue", ("SLURM_VERSION", "SlurmctldParameters"), _121, _expedited),
-    Rule("MaxBatchRequeue", ("SLURM_VERSION",), "slurm.conf(5), MaxBatchRequeue", _batch_requeues),
+    conf.Rule("Slurm's release", ("SLURM_VERSION",), _CLEAN_UP, _release),
+    conf.Rule("this job", (), _REQUEUED, _own_job),
+    conf.Rule("JobRequeue", ("JobRequeue",), _REQUEUED, _job_requeue),
+    conf.Rule("EpilogSlurmctld", ("SLURM_VERSION",), _121, _start),
+    conf.Rule("expedited requeue", ("SLURM_VERSION", "SlurmctldParameters"), _121, _expedited),
+    conf.Rule("MaxBatchRequeue", ("SLURM_VERSION",), "slurm.conf(5), MaxBatchRequeue", _batch_requeues),
     _exit_statuses("RequeueExit", "requeues", "such a job runs again, whatever the ladder has decided"),
     _exit_statuses("RequeueExitHold", "requeues and holds", "such a job waits until somebody releases it"),
-    Rule("scheduling interval", ("SchedulerParameters", "SchedulerType"), "docs/how-it-works.md, When Slurm looks", _pace),
-    Rule("CompleteWait", ("CompleteWait",), "slurm.conf(5), CompleteWait", _completing),
-    Rule("KillWait", ("KillWait",), _REQUEUED, _kill_wait),
-    Rule("JobFileAppend", ("JobFileAppend",), _REQUEUED, _append),
-    Rule("SlurmdTimeout", ("SlurmdTimeout",), _CLEAN_UP, _slurmd_timeout),
-    Rule("disable_job_shrink", ("SchedulerParameters",), "docs/nodes.md, A node that is cut off", _shrink),
-    Rule("slurmdbd", ("AccountingStorageType", "SLURM_VERSION"), _REQUEUED, _accounts),
-    Rule("exclusive partitions", (), _FOR_JOB, _exclusive),
-    Rule("MessageTimeout", ("MessageTimeout",), _DIE, _message_timeout),
-    Rule("PrivateData", ("PrivateData",), "docs/administrators.md, What a site sets", _private),
-    Rule("ReturnToService", ("ReturnToService",), "slurm.conf(5), ReturnToService", _return),
-    Rule("UnkillableStepTimeout", ("UnkillableStepTimeout",), _DIE, _unkillable),
+    conf.Rule("scheduling interval", ("SchedulerParameters", "SchedulerType"), "docs/how-it-works.md, When Slurm looks", _pace),
+    conf.Rule("CompleteWait", ("CompleteWait",), "slurm.conf(5), CompleteWait", _completing),
+    conf.Rule("KillWait", ("KillWait",), _REQUEUED, _kill_wait),
+    conf.Rule("JobFileAppend", ("JobFileAppend",), _REQUEUED, _append),
+    conf.Rule("SlurmdTimeout", ("SlurmdTimeout",), _CLEAN_UP, _slurmd_timeout),
+    conf.Rule("disable_job_shrink", ("SchedulerParameters",), "docs/nodes.md, A node that is cut off", _shrink),
+    conf.Rule("slurmdbd", ("AccountingStorageType", "SLURM_VERSION"), _REQUEUED, _accounts),
+    conf.Rule("exclusive partitions", (), _FOR_JOB, _exclusive),
+    conf.Rule("MessageTimeout", ("MessageTimeout",), _DIE, _message_timeout),
+    conf.Rule("PrivateData", ("PrivateData",), "docs/administrators.md, What a site sets", _private),
+    conf.Rule("ReturnToService", ("ReturnToService",), "slurm.conf(5), ReturnToService", _return),
+    conf.Rule("UnkillableStepTimeout", ("UnkillableStepTimeout",), _DIE, _unkillable),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from ftslurm.launchers.srun import are_independent
 from ftslurm.launchers.srun_options import Component, option_value
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.job import Allocation
-from ftslurm.model.settings.annotations import unread
+from ftslurm.model.settings.dialects import unread
 from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
