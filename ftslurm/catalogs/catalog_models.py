@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -186,19 +185,6 @@ def _what(error: Any, model: type[BaseModel]) -> str:
 
 
 def _fields(model: type[BaseModel]) -> set[str]:
-    return {field.alias or name for found in _models(model) for name, field in found.model_fields.items()}
-
-
-def _models(model: type[BaseModel]) -> Iterable[type[BaseModel]]:
-    """The model and those of its parts."""
-    yield model
-    for field in model.model_fields.values():
-        yield from _in_annotation(field.annotation)
-
-
-def _in_annotation(annotation: Any) -> Iterable[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield from _models(annotation)
-    for part in getattr(annotation, "__args__", ()):
-        if not isinstance(part, Enum):
-            yield from _in_annotation(part)
+    """Of the model and of its parts."""
+    schema = model.model_json_schema()
+    return {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", ())}

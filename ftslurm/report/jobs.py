@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -82,17 +81,30 @@ def _nodes_of(job: JobSummary) -> frozenset[str]:
     return frozenset(found)
 
 
-def parse_moment(text: str, now: float) -> float:
-    """`7d` (ago), `2026-11-20`, `2026-11-20T12:30`, `12:30` (today) -> Unix seconds; local time. Raises: UsageError."""
+def moment_of(text: str, now: float, ahead: bool = False) -> float | None:
+    """`7d` (ago), `2026-11-20`, `2026-11-20T12:30`, `12:30` (today) -> Unix seconds; local time. None for what is no time.
+
+    ahead: `7d` from now on, and the next `12:30`.
+    """
     try:
-        return now - duration(text)
+        return now + (duration(text) if ahead else -duration(text))
     except ValueError:
         pass
-    today = time.strftime("%Y-%m-%dT", time.localtime(now))
+    today, of_day = datetime.fromtimestamp(now).date(), ":" in text and "-" not in text
     try:
-        return datetime.fromisoformat(today + text if ":" in text and "-" not in text else text).timestamp()
+        found = datetime.fromisoformat(f"{today}T{text}" if of_day else text)
+        if of_day and ahead and found.timestamp() < int(now):
+            found += timedelta(days=1)
+        return found.timestamp()
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f"`{text}` is not a time", hint="write 36h, 7d, 2026-11-20, 2026-11-20T12:30 or 12:30") from None
+        return None
+
+
+def parse_moment(text: str, now: float) -> float:
+    """In the past. Raises: UsageError."""
+    if (found := moment_of(text, now)) is None:
+        raise UsageError(f"`{text}` is not a time", hint="write 36h, 7d, 2026-11-20, 2026-11-20T12:30 or 12:30")
+    return found
 
 
 def states_named(text: str) -> frozenset[str]:

@@ -350,10 +350,3 @@ def test_who_sets_a_timeout_for_heartbeats_or_sections_means_a_restart(given: di
     assert resolved.places["rungs.hang-restart.enabled"] == ("--ft-cfg-path" if on else "default")
     off = Layer({"rungs.hang-restart.enabled": "false"}, {"rungs.hang-restart.enabled": "a policy"})
     assert not resolve((off, config)).settings.hang_restart.enabled and not resolve((config, off)).settings.hang_restart.enabled
-
-
-def test_whoever_switches_hang_restart_off_has_it_off_for_the_program_too() -> None:
-    off = Layer({"rungs.hang-restart.enabled": "false"}, {"rungs.hang-restart.enabled": "a policy"})
-    by_program = Layer({"rungs.hang-restart.by_program": "true"}, {"rungs.hang-restart.by_program": "a policy"})
-    assert resolve(()).settings.hang_restart.by_program and not resolve((off,)).settings.hang_restart.by_program
-    assert resolve((off, by_program)).settings.hang_restart.by_program

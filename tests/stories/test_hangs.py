@@ -401,7 +401,7 @@ def test_what_is_no_limit_asks_for_nothing(said: ev.Event) -> None:
 
 
 def test_hang_restart_that_was_switched_off_stays_off() -> None:
-    job = Job(settings_with(UNSAID, hang_restart__enabled=False, hang_restart__by_program=False)).begin()
+    job = Job(settings_with(UNSAID, hang_restart__enabled=False)).begin()
     job.tell(ev.ProgramSaid(1, "limits", ("beat 3 s",), 1), ev.StageSet(1, 180.0, 1), OVERDUE)
     assert not job.rungs and job.recorded(rec.HangSeen)
 
@@ -499,7 +499,7 @@ def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -
 
 
 def test_the_limit_that_the_program_has_set_is_the_one_that_is_named() -> None:
-    job = Job(requeueing(hang__log_silence=True, hang__interval_s=600.0, hang_restart__by_program=False)).begin()
+    job = Job(requeueing(hang__log_silence=True, hang__interval_s=600.0, hang_restart__enabled=False)).begin()
     job.tell(*(ev.StageSet(rank, 4.0) for rank in range(4)))
     job.tell(*(ev.RankSilent(rank, 4.0) for rank in range(4)))
     assert job.recorded(rec.HangSeen)[0].what == "no rank has printed anything for 4 s"

@@ -7,7 +7,6 @@ import os
 import signal as signals
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -130,33 +129,14 @@ def _conditions(after_checkpoint: bool, checkpoints: int | None, after: str | No
 
 def moment(option: str, text: str, now: float) -> float:
     """Unix seconds of `14:30` (the next one), a date and time, both local, or a time from now. Raises: UsageError."""
-    found = _moment(text.strip(), now)
+    from ftslurm.report.jobs import moment_of
+
+    found = moment_of(text.strip(), now, ahead=True)
     if found is None:
         raise UsageError(f"{option} {text}: not a time", hint="14:30, 2026-11-23T14:30, or 90m from now")
     if not now - 1 <= found <= now + FARTHEST_S:
         raise UsageError(f"{option} {text}: {'that time has passed' if found < now else 'it is too far ahead'}", hint="")
     return found
-
-
-def _moment(text: str, now: float) -> float | None:
-    from ftslurm.model.settings.kinds import duration
-
-    try:
-        return now + duration(text)
-    except ValueError:
-        pass
-    today = datetime.fromtimestamp(now)
-    for form in ("%H:%M", "%H:%M:%S"):
-        try:
-            clock = datetime.strptime(text, form).time()
-        except ValueError:
-            continue
-        then = datetime.combine(today.date(), clock)
-        return (then if then >= today else then + timedelta(days=1)).timestamp()
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _nodes(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -336,13 +336,8 @@ class HangRestartSettings:
     enabled: bool | None = leaf(
         switch_or_auto, None,
         "restart the ranks on the same nodes when the job hangs and no node is to blame. auto: if a rank is named by its"
-        " collectives, heartbeats, sections or MPI calls, does no work, and the job has made progress before; otherwise only"
-        " report the hang",
-    )  # fmt: skip
-    by_program: bool = leaf(
-        switch, True,
-        "switch hang-restart on as soon as the program sets a time limit of its own (calculated timeouts, a staged interval);"
-        " off if enabled: false was requested",
+        " collectives, heartbeats, sections or MPI calls, does no work, and the job has made progress before, and as soon as the"
+        " program sets a time limit of its own (calculated timeouts, a staged interval); otherwise only report the hang",
     )  # fmt: skip
     in_a_row: int = leaf(count(1, 128), 3, "consecutive hang restarts allowed before a hang fails the job")
 

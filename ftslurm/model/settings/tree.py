@@ -249,12 +249,9 @@ def _imply(given: _Given) -> None:
         given.imply(total, max(given["max_restarts"], given.values.get(crashes, 0)), "max_restarts")
         given.imply(crashes, max(0, given[total]), total)
     _imply_by_ft_config(given)
-    hang_restart, by_program = "rungs.hang-restart.enabled", "rungs.hang-restart.by_program"
-    if given[hang_restart] is False and given.places[hang_restart] != "default":
-        given.imply(by_program, False, hang_restart)
     _imply_replacements(given)
     if given["plain"]:
-        given.values |= {hang_restart: False, "warning.requeue": False}
+        given.values |= {"rungs.hang-restart.enabled": False, "warning.requeue": False}
 
 
 def _imply_by_ft_config(given: _Given) -> None:

@@ -158,7 +158,7 @@ class Hangs:
         """Does the job want a restart for this hang? Whoever sets a limit (by option or in the program) wants it, unless
         hang-restart is off.
         """
-        if self.run.settings.hang_restart.enabled or not self.run.settings.hang_restart.by_program:
+        if self.run.settings.hang_restart.enabled is not None:
             return []
         self.run.restart_on_hangs()
         return [Say(f"the program has set limits of its own ({what}): ftrun now restarts the job when it hangs")]
