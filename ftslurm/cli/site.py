@@ -24,15 +24,25 @@ if TYPE_CHECKING:
 @click.argument("folder", default="/usr/local/lib/ftslurm")
 @click.option("--config", default="/etc/ftslurm/hooks.yaml", show_default=True, help="The settings of the hooks.")
 @click.option("--dry-run", is_flag=True, help="Only print the lines for slurm.conf.")
-def install_hooks(folder: str, config: str, dry_run: bool) -> None:
+@click.option("--check", is_flag=True, help="Only compare every node with this machine; status 1 if one differs or is unknown.")
+@click.option("-w", "--nodes", metavar="NODES", default="", help="With --check: only these, such as n[1-64].")
+@click.option("--rsh", metavar="COMMAND", default="", help="With --check: how to run a command on %h, in place of ssh.")
+def install_hooks(folder: str, config: str, dry_run: bool, check: bool, nodes: str, rsh: str) -> None:
     """Write Prolog, Epilog, TaskProlog, EpilogSlurmctld and HealthCheckProgram into FOLDER, and print the lines for slurm.conf.
 
     FOLDER is the same path on all nodes. Run it as root, from an installation that nobody else can write.
     """
     from ftslurm.hooks.install import install as hook_install
-    from ftslurm.model.text import visible
 
-    said = hook_install.install_hooks(Path(folder), Path(config), os.environ.get("SLURM_CONF", ""), dry_run)
+    conf = os.environ.get("SLURM_CONF", "")
+    if check:
+        from ftslurm.hooks.install import compare
+        from ftslurm.model.nodes import expand
+
+        told, well = compare.check(Path(folder), Path(config), conf, expand(nodes), rsh or compare.RSH)
+        click.echo(visible(told, lines=True))
+        click.get_current_context().exit(0 if well else 1)
+    said = hook_install.install_hooks(Path(folder), Path(config), conf, dry_run)
     click.echo(visible(said, lines=True))
 
 
