@@ -15,6 +15,7 @@ from ftslurm.launchers.step import ProcessStep
 from ftslurm.model import events as ev
 from ftslurm.model.decisions import Start
 from ftslurm.model.job import Layout, Share
+from ftslurm.model.nodes import Near
 from ftslurm.model.values import dataclass
 from ftslurm.system.commands import run
 
@@ -68,7 +69,7 @@ class LocalScheduler:
         """Does nothing: there is no queue to show the text in."""
 
     def borrow(
-        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object], near: Near
     ) -> ev.NodeBorrowed:
         return ev.NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
 

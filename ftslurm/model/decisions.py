@@ -11,6 +11,7 @@ from typing import Any
 
 from ftslurm.model.devices import Fault
 from ftslurm.model.job import Layout, Share
+from ftslurm.model.nodes import Near
 from ftslurm.model.record import Record
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd
@@ -158,6 +159,7 @@ class BorrowNode:
     slot: int
     exclude: tuple[str, ...]
     wait_s: float
+    near: Near = Near()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from ftslurm.model.collectives import EntryTimes, RankView, WaitTimes
 from ftslurm.model.devices import Fault, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.nodes import Topology
 from ftslurm.model.record import Requested
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece, Verdict
@@ -325,6 +326,7 @@ class SlurmAnswered:
     slurmd_timeout_s: float = 0.0  # for so long Slurm waits for a node that says nothing; 0 if not told
     preempted: Preempted | None = None
     to_be_held: bool = False  # somebody has held the job for when it waits again
+    topology: Topology = Topology()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from ftslurm.errors import UsageError
+from ftslurm.model.values import dataclass
 
 # A range of more is an error to Slurm as well: MAX_RANGE in its src/common/hostlist.c.
 MOST_NODES = 64 * 1024
@@ -108,3 +109,41 @@ def _split_groups(text: str) -> list[str]:
             groups.append(text[start:index])
             start = index + 1
     return [group for group in [*groups, text[start:]] if group]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Which nodes are near each other. groups: the nodes below each switch, or in each block. strict: these are blocks, and Slurm
+    keeps a job, or each segment of one, within as few as can be.
+    """
+
+    groups: tuple[frozenset[str], ...] = ()
+    strict: bool = False
+
+    def around(self, node: str) -> tuple[frozenset[str], ...]:
+        """The groups with the node, the smallest first."""
+        return tuple(sorted((group for group in self.groups if node in group), key=len))
+
+    def nearest(self, nodes: Iterable[str], out: str, others: Collection[str]) -> tuple[str, ...]:
+        """The nodes, those near `out` first; of equal ones those near most of `others`, the rest of its step; else as given."""
+
+        def apart(node: str) -> tuple[float, float]:
+            # How many nodes the smallest group with both has.
+            groups = self.around(node)
+            from_ = {other: next((len(group) for group in groups if other in group), math.inf) for other in (out, *others)}
+            return from_[out], sum(from_[other] for other in others)
+
+        return tuple(sorted(nodes, key=apart)) if self.groups else tuple(nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Where a node is best borrowed. groups: see Topology.around; beside: the nodes with which Slurm must be able to place it,
+    none if it may be anywhere.
+    """
+
+    groups: tuple[frozenset[str], ...] = ()
+    beside: frozenset[str] = frozenset()
+
+
+ANYWHERE = Near()

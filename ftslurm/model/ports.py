@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
     from ftslurm.model.exits import ExitStatus
     from ftslurm.model.job import Layout, Share
+    from ftslurm.model.nodes import Near
 
 
 class Scheduler(Protocol):
@@ -30,7 +31,7 @@ class Scheduler(Protocol):
         """Is it fit for ranks? lender: the donor job that it belongs to, 0 for our own. Never raises."""
 
     def borrow(
-        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object], near: Near
     ) -> ev.NodeBorrowed:
         """One node more, by a donor job. submitted: is told its number at once; and again, with its node, if that boots for long.
         Never raises.

@@ -106,6 +106,11 @@ def show_partition_argv(name: str) -> tuple[str, ...]:
     return (*_SHOW, "partition", name, "--oneliner")
 
 
+def show_topology_argv() -> tuple[str, ...]:
+    """Prints nothing where there is none (22.05 to 26.05)."""
+    return ("scontrol", "show", "topology")
+
+
 def show_qos_argv() -> tuple[str, ...]:
     return (*_SHOW, "assoc_mgr", "flags=qos")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from ftslurm.model.nodes import fold
 from ftslurm.model.values import dataclass
-from ftslurm.slurm.client import JobView, NodeState, NodeView
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
 from ftslurm.slurm.parse import gres_counts
 
 # States of a node that runs nothing and takes a job at once. `IDLE+POWERED_DOWN` boots first, `IDLE+RESERVED` and
@@ -59,10 +59,12 @@ def satisfies(constraint: str, features: frozenset[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What Slurm shows of a waiting job alone: partitions, comma-separated, and the fewest nodes with which it starts."""
+    """What Slurm shows of a waiting job alone: partitions, comma-separated, and the fewest nodes with which it starts. segment:
+    its --segment, which only 26.05 shows."""
 
     partition: str
     least: int
+    segment: str = ""
 
 
 def asked_of(job: JobView, script: str, env: Mapping[str, str]) -> Asked:
@@ -70,16 +72,20 @@ def asked_of(job: JobView, script: str, env: Mapping[str, str]) -> Asked:
     its script or in SBATCH_PARTITION. A command line of sbatch beats both, so what does not agree with the job is not taken.
     """
     said = _directives(script)
+    segment = env.get("SLURM_JOB_SEGMENT_SIZE") or env.get("SBATCH_SEGMENT_SIZE") or said.get("segment", "")
+    segment = segment if re.fullmatch("[1-9][0-9]{0,5}", segment) else ""
+    if job.state is JobState.PENDING:
+        return Asked(job.partition, job.node_count, segment)
     partition, nodes = env.get("SBATCH_PARTITION") or said.get("partition", ""), said.get("nodes", "")
     if job.partition not in partition.split(","):
         partition = job.partition
     found = re.fullmatch(r"([1-9]\d{0,5})-(\d{1,6})", nodes)
     inside = found is not None and int(found[1]) <= job.node_count <= int(found[2])
-    return Asked(partition, int(found[1]) if found is not None and inside else job.node_count)
+    return Asked(partition, int(found[1]) if found is not None and inside else job.node_count, segment)
 
 
 def _directives(script: str) -> dict[str, str]:
-    """`nodes` and `partition` of the #SBATCH lines; nothing of a heterogeneous job's."""
+    """`nodes`, `partition` and `segment` of the #SBATCH lines; nothing of a heterogeneous job's."""
     found: dict[str, str] = {}
     for line in script.splitlines()[1:]:
         if line.strip() and not line.startswith("#"):
@@ -88,7 +94,7 @@ def _directives(script: str) -> dict[str, str]:
             continue
         if line.split()[1:2] in (["hetjob"], ["packjob"]):
             return {}
-        for option in re.finditer(r"(?:\s-([Np])\s*|\s--(nodes|partition)(?:=|\s+))([^\s\"']+)", line):
+        for option in re.finditer(r"(?:\s-([Np])\s*|\s--(nodes|partition|segment)(?:=|\s+))([^\s\"']+)", line):
             found[option[2] or {"N": "nodes", "p": "partition"}[option[1]]] = option[3]
     return found
 
@@ -100,6 +106,7 @@ def fit_argv(job: JobView, asked: Asked, inherited: Mapping[str, str], exclude: 
     return (
         "sbatch", "--test-only", f"--nodes={asked.least}", "--output=/dev/null", "--chdir=/tmp",
         *((f"--partition={asked.partition}",) if asked.partition else ()),
+        *((f"--segment={asked.segment}",) if asked.segment and not asked.least % int(asked.segment) else ()),
         *((f"--constraint={job.needs.features}",) if job.needs.features else ()),
         *((f"--gres={job.needs.gres}",) if job.needs.gres else ()),
         *((f"--mincpus={job.needs.min_cpus}",) if job.needs.min_cpus > 1 else ()),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.folds.summary import SlurmWord
-from ftslurm.model.nodes import expand
+from ftslurm.model.nodes import Topology, expand
 from ftslurm.slurm import states
 from ftslurm.slurm.client import AS_OF, JobState, JobView, Needs, NodeState, NodeView, PartitionView, Resources
 
@@ -456,3 +456,15 @@ def parse_config(text: str) -> dict[str, str]:
         if found and key and " " not in key:  # the rest are headings and the state of the controllers
             config.setdefault(key, "" if value.strip() == "(null)" else value.strip())
     return config
+
+
+def parse_topology(text: str) -> Topology:
+    """`scontrol show topology` of the plugins tree and block; empty where there is none, or it cannot be read. Source:
+    docs/slurm-facts.md, "Which nodes are near".
+    """
+    rows = [dict(pairs(line)) for line in text.splitlines()]
+    try:
+        groups = [frozenset(node_names(row.get("Nodes", ""))) for row in rows if "SwitchName" in row or "BlockSize" in row]
+    except UsageError:
+        return Topology()
+    return Topology(tuple(group for group in groups if group), any("BlockName" in row for row in rows))

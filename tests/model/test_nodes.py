@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
-from ftslurm.model.nodes import count, expand, fold, fold_in_order
+from ftslurm.model.nodes import Topology, count, expand, fold, fold_in_order
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,26 @@ def test_what_was_folded_in_order_expands_to_the_same(nodes: list[str]) -> None:
 )  # fmt: skip
 def test_nodes_are_counted_and_none_is_made(text: str, many: int) -> None:
     assert count(text) == many
+
+
+S1, S2, S3 = frozenset({"n1", "n2", "n5"}), frozenset({"n3", "n4"}), frozenset({"n6", "n7"})
+TREE = Topology((S1, S2, S3, S1 | S2, S1 | S2 | S3))
+
+
+@pytest.mark.parametrize(
+    ("candidates", "out", "others", "sorted_"),
+    [
+        (("n3", "n5"), "n1", {"n2"}, ("n5", "n3")),  # the same switch
+        (("n6", "n3"), "n1", {"n2"}, ("n3", "n6")),  # the next one up
+        (("n3", "n6"), "n9", {"n7"}, ("n6", "n3")),  # nobody knows where the old node is: near the most of the step
+        (("n1", "n3", "n6"), "n5", {"n4"}, ("n1", "n3", "n6")),
+        (("n6", "n3", "n9"), "n8", {"n9"}, ("n6", "n3", "n9")),  # nothing known of any: as given
+    ],
+)
+def test_the_nearest_node_comes_first(candidates: tuple[str, ...], out: str, others: set[str], sorted_: tuple[str, ...]) -> None:
+    assert TREE.nearest(candidates, out, others) == sorted_
+    assert Topology().nearest(candidates, out, others) == candidates
+
+
+def test_a_group_stands_before_those_that_hold_it() -> None:
+    assert TREE.around("n3") == (S2, S1 | S2, S1 | S2 | S3) and TREE.around("n9") == ()

@@ -119,3 +119,18 @@ def test_a_job_shows_its_reservation_and_memory() -> None:
    Reservation=res1
 """
     assert parse_job(text, 7).needs == Needs("fast", "", 4, 4 * 1536, "res1")
+
+
+@pytest.mark.parametrize(
+    ("script", "env", "nodes", "said"),
+    [
+        ("#!/bin/sh\n#SBATCH --segment=2\n", {}, 4, True),
+        ("#!/bin/sh\n", {"SLURM_JOB_SEGMENT_SIZE": "2"}, 4, True),  # 26.05
+        ("#!/bin/sh\n#SBATCH --segment=2\n", {}, 3, False),  # the job has lost a node: Slurm would refuse the request
+        ("#!/bin/sh\n#SBATCH --segment=x\n", {}, 4, False),
+    ],
+)
+def test_slurm_is_asked_with_the_jobs_segments(script: str, env: dict[str, str], nodes: int, said: bool) -> None:
+    """Without them it says no where the block plugin has no block with as many nodes."""
+    view = replace(JOB, node_count=nodes)
+    assert ("--segment=2" in fit_argv(view, asked_of(view, script, env), {}, ())) is said

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import FtslurmError, SlurmUnavailable, UnknownJob, UsageError
+from ftslurm.model.nodes import Topology
 from ftslurm.slurm.client import JobState, JobView, NodeState
-from ftslurm.slurm.parse import node_names, parse_config, parse_job, parse_nodes, unix_time
+from ftslurm.slurm.parse import node_names, parse_config, parse_job, parse_nodes, parse_topology, unix_time
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded" / "slurm"
 VERSIONS = sorted(folder.name for folder in RECORDED.iterdir() if folder.is_dir())
@@ -299,3 +300,27 @@ def test_no_name_and_no_comment_sets_features(version: str) -> None:
         lying = text.replace(old, f"{old}\n   Features=evil DelayBoot=00:00:00")
         with pytest.raises(SlurmUnavailable, match="cannot be trusted"):
             parse_job(lying, number)
+
+
+TREE = """SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n[3-4]
+SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=s[1-2]
+"""
+BLOCKS = """BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
+BlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2
+AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4
+"""
+GROUPS = (frozenset({"n1", "n2"}), frozenset({"n3", "n4"}), frozenset({"n1", "n2", "n3", "n4"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (TREE, Topology(GROUPS)),  # the same on 22.05, 24.11 and 26.05
+        (BLOCKS, Topology(GROUPS, strict=True)),  # 24.11, 26.05
+        ("", Topology()),
+        ("SwitchName=s1 Level=0 LinkSpeed=1 Nodes=@all\n", Topology()),
+    ],
+)
+def test_which_nodes_are_near_stands_in_a_line_for_each_switch_or_block(text: str, found: Topology) -> None:
+    assert parse_topology(text) == found

@@ -15,6 +15,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import fold
 from ftslurm.model.job import Layout, Share
+from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.phases import WhyNot
@@ -414,7 +415,28 @@ def test_where_no_node_can_be_replaced_the_next_rung_is_asked_and_the_reason_sai
     assert fold(job.ledger).budgets.spent == {"max_restarts": 1}
 
 
+S1, S2 = frozenset({"n1", "n2", "n5", "n8"}), frozenset({"n3", "n4", "n9"})
+
+
+def test_the_spare_that_is_near_the_broken_node_takes_its_slot() -> None:
+    """With nothing known of switches it is n4."""
+    job = with_spares()
+    job.slurm = replace(job.slurm, topology=Topology((S1, S2, S1 | S2)))
+    job.shows(BROKEN)
+    assert layout(job).nodes == ("n1", "n5", "n3")
+
+
 # --- donors
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_node_is_borrowed_near_the_broken_one(strict: bool) -> None:
+    """And in a block Slurm is asked whether it may stand beside the others."""
+    job = on_loan()
+    job.slurm, job.donors = replace(job.slurm, topology=Topology((S1 | S2, S1, S2), strict)), ["n9"]
+    job.begin().shows(BROKEN)
+    (asked,) = job.did(do.BorrowNode)
+    assert asked.near == Near((S1, S1 | S2), frozenset({"n1"}) if strict else frozenset())
 
 
 def on_loan(policy: Settings = ON_LOAN, **how: Any) -> Job:

@@ -125,7 +125,7 @@ class Effects:
         def submitted(job: int, boots: str) -> None:
             self._sources.put(DonorSubmitted(d.slot, job, boots))
 
-        self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted))
+        self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted, d.near))
 
     def _end_loans(self, d: do.EndLoans) -> None:
         """Beside the loop, which has beats to answer while slurmctld is away. Before a requeue, which needs those nodes, and

@@ -24,6 +24,7 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
+from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.record import AttemptBegan
 from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm import slurmd
@@ -37,9 +38,10 @@ from ftslurm.slurm.commands import (
     show_job_argv,
     show_partition_argv,
     show_qos_argv,
+    show_topology_argv,
     steps_argv,
 )
-from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
+from ftslurm.slurm.parse import parse_job, parse_steps, parse_topology, seconds, unix_time
 from ftslurm.slurm.preemption import end_of_grace, preempted
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
@@ -79,6 +81,7 @@ class SlurmScheduler:
     schedule: int = 0  # requeues of the job before ours; after more of them it is no longer ours to judge or to give back
     comments: bool = False  # may the job's own comment be ours?
     _places: dict[str, NodeView] = field(default_factory=dict)
+    _near: list[Topology] = field(default_factory=list)  # once it is known
     outage: Outage = field(default_factory=Outage)
 
     def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
@@ -100,7 +103,9 @@ class SlurmScheduler:
             over = self.lenders.ended()
             self.outage.note(began, True, up_at)
             late_s = self.clock() - began
-            said = replace(said, state=state, end_time=end_time, late_s=late_s, up_since=up_at, loans_over=over)
+            said = replace(
+                said, state=state, end_time=end_time, late_s=late_s, up_since=up_at, loans_over=over, topology=self._topology()
+            )
             return self._with_preemption(said, job, config, lead_s) if job.preempt_time else said
         except FtslurmError as error:
             self.outage.note(began, False)
@@ -119,6 +124,12 @@ class SlurmScheduler:
         """Slurm's answer, empty where it has none."""
         done = self.run(argv, self.timeout_s, env={**self.env, **ANSWER_ENV})
         return done.stdout if done.status == 0 else ""
+
+    def _topology(self) -> Topology:
+        """Asked once: it changes when slurmctld is configured anew. Where no node is replaced nobody needs it."""
+        if not self._near and self.lenders.settings.node_replacement.enabled:
+            self._near.append(parse_topology(self._show(show_topology_argv())))
+        return self._near[0] if self._near else Topology()
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         """By Slurm's word, where it has one against the node, and by its slurmd."""
@@ -147,8 +158,10 @@ class SlurmScheduler:
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         return self.lenders.check(node, lender, limit_s)
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object]) -> NodeBorrowed:
-        return self.lenders.borrow(slot, exclude, wait_s, submitted)
+    def borrow(
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object], near: Near
+    ) -> NodeBorrowed:
+        return self.lenders.borrow(slot, exclude, wait_s, submitted, near)
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
         return self.lenders.end_loans(jobs)

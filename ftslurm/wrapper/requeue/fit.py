@@ -10,7 +10,7 @@ from ftslurm.errors import FtslurmError
 from ftslurm.model.values import dataclass
 from ftslurm.slurm import commands
 from ftslurm.slurm.cli_client import read_answer
-from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.client import JobView, NodeState, NodeView, SlurmClient
 from ftslurm.slurm.fitting import Asked, asked_of, fit_answer, fit_argv, fitting, idle
 from ftslurm.slurm.parse import parse_reservation
 from ftslurm.system.commands import Runner, run
@@ -45,7 +45,7 @@ class FitQuestions:
 
     def look(self, job: JobView, nodes: Collection[NodeView], without: Collection[str] = ()) -> Fit:
         """Never raises: what is not answered is not known."""
-        job = replace(job, needs=replace(job.needs, gres=commands.gres_of(job, self.env)))
+        job = self._with_gres(job)
         asked = self._asked(job) if without else Asked(job.partition, job.node_count)
         job = replace(job, partition=asked.partition)
         usable = fitting(job, nodes, self._reserved(job.needs.reservation)) if nodes else None
@@ -53,6 +53,17 @@ class FitQuestions:
         free = frozenset() if by_name else idle(job, nodes) & (usable or frozenset()) - {*job.nodes}
         fits = self._fits(job, asked, nodes, usable, {*without}) if without else None
         return Fit(usable, free, asked.least, fits)
+
+    def takes(self, job: JobView, nodes: Collection[NodeView], layout: Collection[str]) -> bool | None:
+        """Would Slurm place such a job on exactly these nodes? Not asked with -w: 24.11 says no to two segments in two blocks
+        then. nodes: all of them.
+        """
+        asked = replace(self._asked(job), partition=job.partition, least=len(layout))
+        others = {node.name for node in nodes} - {*layout}
+        return self._test(self._with_gres(job), asked, others)
+
+    def _with_gres(self, job: JobView) -> JobView:
+        return replace(job, needs=replace(job.needs, gres=commands.gres_of(job, self.env)))
 
     def _fits(
         self, job: JobView, asked: Asked, nodes: Collection[NodeView], usable: frozenset[str] | None, without: set[str]
@@ -76,8 +87,7 @@ class FitQuestions:
         return fit_answer(done.status, done.stderr)
 
     def _asked(self, job: JobView) -> Asked:
-        """A job that waits shows it."""
-        if job.state is JobState.PENDING or not job.batch:
+        if not job.batch:
             return Asked(job.partition, job.node_count)
         try:
             done = self.run(commands.batch_script_argv(job.number), self.timeout_s, env=plain_env(self.env))

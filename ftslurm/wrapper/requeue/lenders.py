@@ -8,25 +8,29 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
 from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
+from ftslurm.model.nodes import ANYWHERE, Near, fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm import commands, group_limits
-from ftslurm.slurm.client import JobState, JobView, SlurmClient
+from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
+from ftslurm.slurm.fitting import fitting, idle
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.node_check import Question, read_answer
-from ftslurm.wrapper.requeue.fit import inherited, plain_env
+from ftslurm.wrapper.requeue.fit import FitQuestions, inherited, plain_env
 
 # Seconds between two looks at a pending donor job: Slurm schedules a new job at once, or when something ends.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+# For a donor job that may only have a node that is near: what was idle a moment ago is there at once, or somebody else has it.
+NEAR_S = 10.0
 # How many looks may find its node not ready before people are told that it boots: a Prolog that runs looks alike.
 LOOKS_AT_BOOT = 5
 # Seconds between two attempts to end one, and their number: a day, longer than slurmctld is usually away.
@@ -96,12 +100,34 @@ class Lenders:
     # --- lending
 
     def borrow(
-        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object] = lambda job, boots: None
-    ) -> NodeBorrowed:
-        """See effects.Scheduler. A donor job that does not run in time is ended; the answer names one that could not be ended."""
-        job = 0
+        self, slot: int, exclude: Sequence[str], wait_s: float,
+        submitted: Callable[[int, str], object] = lambda job, boots: None, near: Near = ANYWHERE,
+    ) -> NodeBorrowed:  # fmt: skip
+        """See ports.Scheduler. First where idle nodes are near, for a short time each; then anywhere. A donor job that does not
+        run in time, or whose node Slurm would not give our job, is ended; the answer names one that could not be ended."""
         try:
             ours = self.client.job(self.job)
+            nodes = self.client.nodes() if near.groups else ()
+        except FtslurmError as error:
+            return NodeBorrowed(slot, "", 0, str(error), isinstance(error, NoAnswer))
+        unfit = {*exclude, *ours.excluded}
+        for elsewhere in nearby(near, ours, nodes, unfit):
+            short_s = min(NEAR_S, wait_s / 2) if elsewhere else 0.0
+            lent = self._lend(ours, slot, unfit | elsewhere, short_s or wait_s, submitted)
+            wait_s -= short_s
+            if lent.node and not self._may_stand(ours, lent.node, nodes, near):
+                why = f"Slurm would not place {lent.node} beside {fold(near.beside)} (topology)"
+                lent = NodeBorrowed(slot, "", max(self._end([lent.job]), default=0), why)
+                unfit |= {lent.node}
+            if lent.job or self._over.is_set():
+                break
+        return lent
+
+    def _lend(
+        self, ours: JobView, slot: int, exclude: Collection[str], wait_s: float, submitted: Callable[[int, str], object]
+    ) -> NodeBorrowed:
+        job = 0
+        try:
             job = self._submit(ours, exclude)
             self._donors.add(job)
             if self._over.is_set():  # while the job was being submitted
@@ -116,7 +142,14 @@ class Lenders:
         left = self._end([job])
         return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s, self._no_room.get(job, "")))
 
-    def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
+    def _may_stand(self, ours: JobView, node: str, nodes: Collection[NodeView], near: Near) -> bool:
+        """Yes in the same block, and where Slurm does not say no."""
+        if not near.beside or any(node in group for group in near.groups[:1]):
+            return True
+        asked = FitQuestions(self.run, self.env, self.settings.slurm.timeout_s)
+        return asked.takes(ours, nodes, {*near.beside, node}) is not False
+
+    def _submit(self, ours: JobView, exclude: Collection[str]) -> int:
         """Submit a donor job; gives its number. Raises: FtslurmError."""
         time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
         gres = commands.gres_of(ours, self.env)
@@ -246,6 +279,14 @@ class Lenders:
         except FtslurmError as error:
             return NodesReleased(tuple(nodes), False, str(error))
         return NodesReleased(tuple(nodes), True)
+
+
+def nearby(near: Near, ours: JobView, nodes: Collection[NodeView], unfit: Collection[str]) -> list[frozenset[str]]:
+    """The nodes that a donor job must not get, by turns: those outside of each group with an idle node that fits; last, none."""
+    free = idle(ours, nodes) & fitting(ours, nodes) - {*unfit}
+    names = frozenset(node.name for node in nodes)
+    turns = [names - group for group in near.groups if group & free]
+    return [*(turn for turn in turns if turn), frozenset()]
 
 
 def hopeless(reason: str) -> bool:

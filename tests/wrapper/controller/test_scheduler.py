@@ -16,6 +16,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Start
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
@@ -182,7 +183,7 @@ def test_the_moments_that_slurm_names_are_told_by_our_own_clock(tmp_path: Path, 
     job.slurm.config = lambda: {"AS_OF": str(slurms_now), "BOOT_TIME": at}  # type: ignore[method-assign]
     view = replace(job.slurm.job(job.number), end_time=slurms_now + 60)
     job.slurm.job = lambda number: view  # type: ignore[method-assign]
-    told = replace(job.scheduler, lenders=cast(Any, SimpleNamespace(ended=lambda: {}))).ask()
+    told = replace(job.scheduler, lenders=cast(Any, SimpleNamespace(ended=lambda: {}, settings=Settings()))).ask()
     assert abs(told.end_time - (now + 60)) <= 2 and abs(told.up_since - (now - 600)) <= 2
 
 

@@ -15,6 +15,7 @@ from ftslurm.errors import CommandMissing, SlurmRefused
 from ftslurm.launchers.python import Python
 from ftslurm.model import decisions as do
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
+from ftslurm.model.nodes import Near
 from ftslurm.model.settings.tree import Settings
 from ftslurm.slurm.client import JobState, JobView
 from ftslurm.slurm.retries import NoAnswer
@@ -97,6 +98,61 @@ PENDING, RUNNING = {"state": JobState.PENDING, "reason": "Resources"}, {"state":
 
 
 # --- on loan
+
+
+def excluded(world: World) -> list[str]:
+    """By each donor job."""
+    return [word for argv, _, _ in world.ran if "--parsable" in argv for word in argv if word.startswith("--exclude=")]
+
+
+NEAR = Near((frozenset({"n1", "n4"}), frozenset({"n1", "n3", "n4"})))
+
+
+def test_a_donor_job_asks_first_for_the_nodes_that_are_near() -> None:
+    world = World()
+    world.shows(2, {**RUNNING, "nodes": ("n4",)})
+    assert world.lenders.borrow(1, ["n1", "n2"], 60.0, near=NEAR) == NodeBorrowed(1, "n4", 2)
+    assert excluded(world) == ["--exclude=n[1-3,5]"]
+
+
+def test_where_nothing_near_is_had_at_once_it_may_be_farther_away() -> None:
+    world = World()
+    for job in (2, 3):
+        world.shows(job, PENDING)
+    world.shows(4, RUNNING)
+    assert world.lenders.borrow(1, ["n1", "n2"], 0.1, near=NEAR) == NodeBorrowed(1, "n3", 4)
+    assert excluded(world) == ["--exclude=n[1-3,5]", "--exclude=n[1-2,5]", "--exclude=n[1-2]"]
+    assert world.slurm.state_of(2) is world.slurm.state_of(3) is JobState.CANCELLED
+
+
+def test_groups_without_an_idle_node_are_not_tried() -> None:
+    world = World()
+    there = [replace(node, words="IDLE" if node.name == "n5" else "ALLOCATED") for node in world.slurm.nodes()]
+    world.slurm.nodes = lambda: tuple(there)  # type: ignore[method-assign]
+    world.shows(2, RUNNING)
+    assert world.lenders.borrow(1, ["n1", "n2"], 60.0, near=NEAR) == NodeBorrowed(1, "n3", 2)
+    assert excluded(world) == ["--exclude=n[1-2]"]
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_node_of_another_block_is_used_where_slurm_would_place_the_job_so(fits: bool) -> None:
+    world = World()
+    submit = world.answers["sbatch"]
+    refuses = (
+        (0, "", "sbatch: Job 9 to start")
+        if fits
+        else (1, "", "allocation failure: Requested node configuration is not available")
+    )
+    world.answers["sbatch"] = lambda argv: said(argv, *refuses) if "--test-only" in argv else submit(argv)
+    world.answers["scontrol"] = lambda argv: said(argv, 1)
+    world.shows(2, RUNNING)
+    answer = world.lenders.borrow(1, ["n1", "n2"], 60.0, near=Near((frozenset({"n1", "n2"}),), frozenset({"n2"})))
+    assert "--exclude=n[1,4-5]" in next(argv for argv, _, _ in world.ran if "--test-only" in argv)
+    if fits:
+        assert answer == NodeBorrowed(1, "n3", 2)
+    else:
+        assert answer == NodeBorrowed(1, "", 0, "Slurm would not place n3 beside n2 (topology)")
+        assert world.slurm.state_of(2) is JobState.CANCELLED
 
 
 def test_a_donor_that_runs_lends_its_node() -> None:

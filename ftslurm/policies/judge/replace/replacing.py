@@ -12,6 +12,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, DismissAgents, ReleaseNodes, Say
 from ftslurm.model.events import Now
 from ftslurm.model.job import Layout
+from ftslurm.model.nodes import Topology
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
@@ -77,8 +78,13 @@ class Replacing:
         return self._note_search(search, search.fill(self._around(now)), now)
 
     def _around(self, now: Now) -> Around:
-        used = {*self.run.facts.nodes, *self.run.kept_out(now), *(self.run.places.layout.nodes if self.run.places.layout else ())}
-        return Around(now, self.run.spares(now), frozenset(used), self.run.devices.there, self.run.facts.why_not.donor)
+        step = frozenset(self.step_layout().nodes)
+        used = {*self.run.facts.nodes, *self.run.kept_out(now), *step}
+        said = self.run.slurm.answer
+        return Around(
+            now, self.run.spares(now), frozenset(used), self.run.devices.there, self.run.facts.why_not.donor, step,
+            said.topology if said is not None else Topology(),
+        )  # fmt: skip
 
     def _note_search(self, search: ReplacementSearch, found: list[Decision], now: Now) -> Answer:
         self.run.note_all(found)

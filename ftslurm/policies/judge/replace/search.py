@@ -11,6 +11,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import BorrowNode, CheckNode, Decision, EndLoans, Remember, Say
 from ftslurm.model.events import Now
+from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import NodeHealth, short_of, wanted
@@ -114,6 +115,8 @@ class Around:
     used: frozenset[str]  # nodes that a donor job must not get: the job's own, and excluded ones
     devices: Mapping[str, Mapping[str, int]]  # node -> kind -> number of devices that its agent has seen
     no_donor: str  # why no node can be borrowed
+    step: frozenset[str] = frozenset()  # the nodes of the step
+    topology: Topology = Topology()  # empty: not known, or there is none
 
 
 class ReplacementSearch:
@@ -160,7 +163,8 @@ class ReplacementSearch:
         """Ensure that something is under way for every slot."""
         asked: list[Decision] = []
         for slot in self._open():
-            spare = self._next_of(around.spares)
+            others = around.step - {*self.out.values()} | {*self.found.values(), *self._checking}
+            spare = self._next_of(around.topology.nearest(around.spares, self.out[slot], others))
             if spare is not None:
                 self._checking[spare] = slot
                 asked += self._spares.look_at(spare, self._settings.nodes.check_timeout_s, around.now.mono)
@@ -170,7 +174,8 @@ class ReplacementSearch:
             else:
                 self._borrowing.add(slot)
                 not_again = tuple(sorted(around.used | self._tried | self.lent.keys()))
-                asked.append(BorrowNode(slot, not_again, self.until - around.now.mono))
+                near = Near(around.topology.around(self.out[slot]), others if around.topology.strict else frozenset())
+                asked.append(BorrowNode(slot, not_again, self.until - around.now.mono, near))
         for known in [self._spares.fit[node] for node in self._checking if node in self._spares.fit]:
             if self.failed:
                 break
