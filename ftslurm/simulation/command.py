@@ -20,7 +20,7 @@ from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.simulation.past import Past, pairs
 from ftslurm.simulation.play import Outcome, play
-from ftslurm.simulation.rates import random_trace, rate_of, with_few_nodes
+from ftslurm.simulation.rates import parts, random_trace, rate_of, with_few_nodes
 from ftslurm.simulation.trace import Fault, Kind, Trace, plan_with, read_trace
 
 MOST = 12
@@ -252,7 +252,11 @@ def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> Outco
 
     # Ranks that are slower than the others are not simulated, so nobody need look for them.
     calm = with_values(settings, {"hang.compare": 0.0})
-    return play(with_few_nodes(trace, calm), calm, grade, patterns, name)
+    for part in parts(trace):
+        outcome = play(with_few_nodes(part, calm), calm, grade, patterns, name)
+        if outcome.over:
+            break
+    return outcome
 
 
 def _meaning(book: CodeBook, fault: Fault, place: str) -> CodeMeaning:

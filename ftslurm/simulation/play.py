@@ -106,6 +106,11 @@ class Outcome:
     ledger: tuple[rec.Record, ...] = field(default=(), repr=False)
 
     @property
+    def over(self) -> bool:
+        """Has the job come to its end?"""
+        return self.ended in ("completed", "failed")
+
+    @property
     def useful_s(self) -> float:
         return self.parts[Part.USEFUL]
 
@@ -148,8 +153,9 @@ class Play:
             if fault.at < until:
                 self._agenda.after(fault.at, lambda fault=fault: self._turns.due(fault, self._here))  # type: ignore[misc]
         self._schedule()
-        while self._end is None and self._agenda.now < until:
-            self._next(until)
+        stop_at = self._trace.stop_at or until
+        while self._end is None and self._agenda.now < stop_at:
+            self._next(stop_at)
         return self._outcome(name, until)
 
     def _here(self) -> Scheduling | None:
@@ -273,7 +279,7 @@ class Play:
         if met:
             self._owed_to = fault.kind.value
             self._training.owe(fault.kind.value)
-        self._answered.append(Answered(fault, self._agenda.now, node, met))
+        self._answered.append(Answered(fault, self._agenda.now, fault.named or node, met))
 
     def _node(self, fault: Fault, here: Scheduling | None) -> str:
         if fault.node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -14,22 +14,42 @@ from ftslurm.simulation.trace import MOST_FAULTS, Fault, JobPlan, Kind, Trace
 
 # Nodes of the job to which nothing happens that are played at least; and free ones, beside two for each fault.
 LEAST, FREE = 32, 8
+# Faults of the first part of a trace; each part has so many times the faults of the one before.
+FIRST, GROWS = 256, 10
+# They take the whole job away and leave nothing behind on their node.
+_PASSING = frozenset({Kind.PREEMPTION, Kind.REQUEUE})
+
+
+def parts(trace: Trace) -> Iterator[Trace]:
+    """Longer and longer beginnings of it, the whole at the end. Where the job ends in one of them, that is its end in the whole.
+    Faults of a real job wait for their turn, so that they come together."""
+    plan, most = replace(trace.plan, until_s=trace.until), FIRST
+    while most < len(trace.faults) and not trace.names:
+        yield replace(trace, plan=plan, faults=trace.faults[:most], stop_at=trace.faults[most].at)
+        most *= GROWS
+    yield trace
 
 
 def with_few_nodes(trace: Trace, settings: Settings) -> Trace:
     """The same trace without most of the nodes to which nothing happens (`Trace.alike`): the others keep order and names."""
-    plan, met = trace.plan, {1, *(fault.node for fault in trace.faults)}
+    plan = trace.plan
+    lasting = [fault for fault in trace.faults if fault.kind not in _PASSING or fault.node > plan.nodes]
+    met = {1, *(fault.node for fault in lasting)}
     if trace.names or _counts_nodes(settings) or any(not fault.node and fault.rank for fault in trace.faults):
         return trace
     whole = plan.cluster + settings.nodes.spares
     mine = _filled(met, range(1, plan.nodes + 1), LEAST)
-    others = _filled(met, range(plan.nodes + 1, whole + 1), 2 * len(trace.faults) + settings.nodes.spares + FREE)
+    others = _filled(met, range(plan.nodes + 1, whole + 1), 2 * len(lasting) + settings.nodes.spares + FREE)
     kept = (*mine, *others)
     if len(kept) == whole:
         return trace
     digits, place = len(str(whole)), {node: at for at, node in enumerate(kept, 1)} | {0: 0}
+    alike = next((place[node] for node in mine if node not in met), 0)  # stands for every node of the job that is not played
     few = replace(plan, nodes=len(mine), other_nodes=len(others) - settings.nodes.spares)
-    faults = tuple(replace(fault, node=place[fault.node]) for fault in trace.faults)
+    faults = tuple(
+        replace(fault, node=place.get(fault.node, alike), named="" if fault.node in place else f"n{fault.node:0{digits}d}")
+        for fault in trace.faults
+    )
     names = tuple(f"n{node:0{digits}d}" for node in kept)
     return replace(trace, plan=few, faults=faults, names=names, alike=plan.nodes - len(mine))
 

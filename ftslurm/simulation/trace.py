@@ -117,6 +117,7 @@ class Fault:
     warning_s: float = 0.0
     wait_s: float = 0.0
     real: Real | None = None  # of a fault that a real job had
+    named: str = ""  # its node, where `node` stands for one that is not played
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,8 @@ class Trace:
     """faults: in the order of time. place: its name, for people. names: of the nodes, where they have some; the others are
     numbered. counts_end: is the time after a failure lost, until the end of the trace? requeue_seen: was `requeue_s` measured,
     with all that a start of this job had to wait for? ftrun_apart: does ftrun run on none of the nodes, as with the local
-    launcher? alike: further nodes of the job that are not played, since nothing happens to them (alike.py)."""
+    launcher? alike: further nodes of the job that are not played, since nothing happens to them (rates.py). stop_at: no further
+    fault is known from then on, so no further is it played; 0: to the end."""
 
     plan: JobPlan
     faults: tuple[Fault, ...] = ()
@@ -134,6 +136,7 @@ class Trace:
     requeue_seen: bool = False
     ftrun_apart: bool = False
     alike: int = 0
+    stop_at: float = 0.0
 
     @property
     def until(self) -> float:

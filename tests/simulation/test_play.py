@@ -206,6 +206,29 @@ FAULTS = st.builds(
 )  # fmt: skip
 
 
+def same(one: Outcome, other: Outcome) -> bool:
+    """In all that may not depend on how many nodes are played."""
+    for name in (
+        "at",
+        "parts",
+        "lost_to",
+        "rungs",
+        "budgets",
+        "node_s",
+        "node_goodput",
+        "ended",
+        "starts",
+        "requeues",
+        "excluded",
+    ):
+        assert getattr(one, name) == pytest.approx(getattr(other, name)), name
+    first, second = (
+        [(each.node, each.hit, [rung for rung, _ in each.answers], each.left) for each in outcome.faults]
+        for outcome in (one, other)
+    )
+    return first == second
+
+
 @quickly(max_examples=40, deadline=None)
 @given(
     st.lists(FAULTS, max_size=6),
@@ -219,23 +242,28 @@ def test_nodes_to_which_nothing_happens_change_nothing(faults: list[Fault], poli
         few = rates.with_few_nodes(whole, policy)
     assert few.alike >= 40 - 2 - len(faults) - 1 and few.plan.nodes + few.alike == 40
     one, other = (play(trace, policy, grade, BOOK, "tested") for trace in (whole, few))
-    for name in (
-        "ended",
-        "at",
-        "parts",
-        "lost_to",
-        "rungs",
-        "budgets",
-        "starts",
-        "requeues",
-        "excluded",
-        "node_s",
-        "node_goodput",
-    ):
-        assert getattr(one, name) == pytest.approx(getattr(other, name)), name
-    assert [(each.node, each.hit, [rung for rung, _ in each.answers], each.left) for each in one.faults] == [
-        (each.node, each.hit, [rung for rung, _ in each.answers], each.left) for each in other.faults
-    ]
+    assert same(one, other)
+
+
+def test_a_job_that_ends_in_a_part_of_the_trace_ends_so_in_the_whole() -> None:
+    asked = Asked(rates=("node-death=0.2", "preemption=0.1"), job=("nodes=200", "other_nodes=60", "until=10d"),
+                  others=("short:max_restarts=20",))  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rates, "FIRST", 4)
+        trace, (_, parted) = simulate(asked, {})
+        assert [len(part.faults) for part in rates.parts(trace)] == [4, 40, 400, len(trace.faults)]
+        patch.setattr(rates, "FIRST", 10_000)
+        _, (_, whole) = simulate(asked, {})
+    assert same(parted, whole) and whole.ended == "failed"
+    assert whole.wall_s == 10 * 24 * HOUR_S and 20 < len(whole.faults) < 100
+
+
+def test_who_takes_the_job_away_costs_no_node_that_is_played() -> None:
+    faults = tuple(Fault(60.0 * at, Kind.PREEMPTION, node=at) for at in range(2, 402))
+    few = rates.with_few_nodes(Trace(JobPlan(nodes=400, other_nodes=1, until_s=HOUR_S), faults), Settings())
+    assert few.plan.nodes == rates.LEAST + 1 and {fault.named for fault in few.faults[40:-2]} == {
+        f"n{at:03d}" for at in range(42, 400)
+    }
 
 
 def test_where_a_policy_counts_nodes_all_are_played() -> None:
