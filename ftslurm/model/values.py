@@ -1,16 +1,18 @@
-"""`dataclass(frozen=True, slots=True)` and `replace` as the standard library has them, in a tenth and in a third of the time.
+"""`dataclass` and `replace` as the standard library has them, in a twentieth and in a third of the time.
 
-The standard one writes the source of six methods for each class and compiles it: 0.5 to 0.8 ms a class. ftrun makes two
-hundred classes before it can start a step, and that was half of what it cost more than srun. Here the six methods are
-written once, and look the fields up. All else is left to the standard one: `field`, `fields`, `asdict`, `match`.
-Type checkers are told that it is the standard one. To make an object takes up to 1 us longer; to read a ledger is eight times
-`replace` a record.
+The standard one writes the source of six methods for each class and compiles it: 0.5 to 0.8 ms a class. ftrun makes four
+hundred classes before it can start a step, and that was half of what it cost more than srun. Here the methods are written
+once, and look the fields up; the standard one makes the list of the fields when somebody first asks for it (`fields`,
+`asdict`). Type checkers are told that it is the standard one. To make an object takes up to 1 us longer; to read a ledger is
+eight times `replace` a record.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import get_annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -24,26 +26,47 @@ else:
         return (_replace if hasattr(value, "_slots_") else dataclasses.replace)(value, **changes)
 
     def dataclass(*, frozen=False, slots=False, **others):
-        """Any other kind of data class than those that are frozen, with slots, is the standard one."""
-        return _value if frozen and slots and not others else dataclasses.dataclass(frozen=frozen, slots=slots, **others)
+        """Any other kind of data class than those with slots is the standard one."""
+        if not slots or others:
+            return dataclasses.dataclass(frozen=frozen, slots=slots, **others)
+        return partial(_with_slots, _OF_FROZEN if frozen else _OF_ALL)
 
 
-def _value(cls: type) -> type:
-    own = set(vars(cls))
+def _with_slots(methods: Mapping[str, Callable[..., Any] | None], cls: type) -> type:
     cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard one would write the signature there, which is slow
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-    found = dataclasses.fields(made)
-    compared = [field.name for field in found if field.compare]
-    made._slots_ = tuple((field.name, getattr(made, field.name).__set__) for field in found)
-    made._values_ = staticmethod(attrgetter(*(field.name for field in found), "__class__", "__class__"))  # a tuple, however few
-    made._defaults_ = {field.name: field.default for field in found if field.default is not dataclasses.MISSING}
-    made._factories_ = {field.name: field.default_factory for field in found if field.default_factory is not dataclasses.MISSING}
-    made._compared_ = staticmethod(attrgetter(*compared) if compared else _nothing)
-    for name, method in _METHODS.items():
-        if name not in own:
-            setattr(made, name, method)
+    body = {name: item for name, item in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    own = [name for name, hint in get_annotations(cls).items() if not str(hint).startswith("ClassVar")]
+    inherited: Mapping[str, Any] = getattr(cls, "_given_", {})
+    given = {**inherited, **{name: body.pop(name, dataclasses.MISSING) for name in own}}
+    named = {name: item for name, item in given.items() if isinstance(item, dataclasses.Field)}
+    compared = [name for name in given if name not in named or named[name].compare]
+    defaults = given | {name: item.default for name, item in named.items()}
+    factories = {name: item.default_factory for name, item in named.items()}
+    made: Any = type(cls)(cls.__name__, cls.__bases__, {
+        **methods, **body, "__slots__": [name for name in own if name not in inherited], "__match_args__": tuple(given),
+        "__dataclass_fields__": _Fields(cls), "_given_": given,
+        "_defaults_": {name: item for name, item in defaults.items() if item is not dataclasses.MISSING},
+        "_factories_": {name: make for name, make in factories.items() if make is not dataclasses.MISSING},
+        "_compared_": staticmethod(attrgetter(*compared) if compared else _nothing),
+        "_values_": staticmethod(attrgetter(*given, "__class__", "__class__")),  # a tuple, however few
+    })  # fmt: skip
+    made.__qualname__ = cls.__qualname__
+    made._slots_ = tuple((name, getattr(made, name).__set__) for name in given)
     result: type = made
     return result
+
+
+class _Fields:
+    """The list of the fields, until it is asked for. plain: the class as it was written, without slots."""
+
+    def __init__(self, plain: type) -> None:
+        self._plain = plain
+
+    def __get__(self, instance: object, owner: Any) -> object:
+        known: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(self._plain)
+        made = next(each for each in owner.__mro__ if vars(each).get("__dataclass_fields__") is self)
+        made.__dataclass_fields__, made.__dataclass_params__ = known.__dataclass_fields__, known.__dataclass_params__
+        return known.__dataclass_fields__
 
 
 def _nothing(self: Any) -> tuple[()]:
@@ -104,7 +127,7 @@ def _reduce(self: Any) -> tuple[type, tuple[Any, ...]]:
     return type(self), tuple(getattr(self, name) for name in self.__match_args__)
 
 
-_METHODS: Mapping[str, Callable[..., Any]] = {
-    "__init__": _init, "__repr__": _repr, "__eq__": _eq, "__hash__": _hash, "__setattr__": _setattr, "__delattr__": _delattr,
-    "__reduce__": _reduce,
+_OF_ALL: Mapping[str, Callable[..., Any] | None] = {
+    "__init__": _init, "__repr__": _repr, "__eq__": _eq, "__hash__": None, "__reduce__": _reduce,
 }  # fmt: skip
+_OF_FROZEN = {**_OF_ALL, "__hash__": _hash, "__setattr__": _setattr, "__delattr__": _delattr}

@@ -9,11 +9,12 @@ outlive SIGKILL.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftslurm.model.folds.history import HANG, History
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict
 
 # A suspicion that comes back on the same node within the window of the 24-hour rule is one too many.

@@ -7,9 +7,9 @@ its shims and agents is heard.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from ftslurm.model.events import AgentLost, Hangup, NodeHeard, NodeLate, NodeSilent, ShimLost
+from ftslurm.model.values import dataclass
 
 # From a break to calling the shim dead, where its node is heard of. A shim that lives calls within a second.
 RETURN_S = 5.0

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftslurm.model.job import Task
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import dataclass
 from ftslurm.policies.attempt import Attempt
 
 

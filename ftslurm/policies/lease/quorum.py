@@ -16,9 +16,10 @@ for that, and M (take_over.py). Seconds are monotonic.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import dataclass
 
 # Of the time after which it is cut off: then slurmctld is asked. Beats come three times in it, so one may be late.
 ASK_SHARE = 0.8

@@ -8,11 +8,11 @@ that were accused of it are not to blame, and those that were left for it may be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ftslurm.model.folds.history import History
 from ftslurm.model.folds.slots import Sighting
 from ftslurm.model.nodes import fold
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable, Verdict
 from ftslurm.policies.weigh.spread import SETUP
 

@@ -6,13 +6,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceReport, Utilisation
 from ftslurm.model.messages.live import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive
 from ftslurm.model.messages.wire import live_message
+from ftslurm.model.values import dataclass
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.agent.activity import Below, below
 

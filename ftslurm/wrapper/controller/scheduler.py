@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
@@ -26,6 +26,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.record import AttemptBegan
+from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer

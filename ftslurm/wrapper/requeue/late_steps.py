@@ -16,9 +16,9 @@ import re
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from ftslurm.model.values import dataclass
 from ftslurm.system.processes import all_processes
 
 # Until the message is sent again, and is understood.
