@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -15,12 +12,12 @@ from typing import TypeVar
 from ftslurm.errors import StateError
 from ftslurm.model.exits import Process
 from ftslurm.model.values import dataclass
-from ftslurm.system.files import private_folder
+from ftslurm.system.files import Locked, locked, private_folder
 
 # Users whose last Epilogs did not come to their end here; of more the oldest are forgotten.
 MAX_UNFINISHED = 20
 MAX_EVIDENCE_FILES, MAX_EVIDENCE_BYTES = 500, 1 << 16
-LOCK_WAIT_S, LOCK_POLL_S = 5.0, 0.02
+LOCK_WAIT_S = 5.0
 T = TypeVar("T")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -69,14 +66,6 @@ def _joined(now: tuple[T, ...], before: tuple[T, ...], after: tuple[T, ...]) -> 
     return tuple(dict.fromkeys([*(one for one in now if one not in gone), *come]))
 
 
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 class Memory:
     """root: the site's state folder."""
 
@@ -100,8 +89,11 @@ class Memory:
 
         Raises: StateError, OSError.
         """
-        with self._locked():
-            self._replace("node.json", json.dumps(asdict(merged(self.read(), before, after))))
+        try:
+            with locked(private_folder(self.root) / "node.lock", LOCK_WAIT_S):
+                self._replace("node.json", json.dumps(asdict(merged(self.read(), before, after))))
+        except Locked:
+            raise StateError(f"{self.root}/node.lock is held by another", hint="is a script of Slurm's stuck here?") from None
 
     def said(self, hook: str, sentence: str) -> None:
         """For people: what the last run of this hook came to. Never raises."""
@@ -118,20 +110,6 @@ class Memory:
         with (folder / name).open("a") as file:
             if file.tell() < MAX_EVIDENCE_BYTES:
                 file.write(text[:MAX_EVIDENCE_BYTES])
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Raises: StateError, OSError."""
-        fd = os.open(private_folder(self.root) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            deadline = time.monotonic() + LOCK_WAIT_S
-            while not _lock(fd):
-                if time.monotonic() >= deadline:
-                    raise StateError(f"{self.root}/node.lock is held by another", hint="is a script of Slurm's stuck here?")
-                time.sleep(LOCK_POLL_S)
-            yield
-        finally:
-            os.close(fd)
 
     def _replace(self, name: str, text: str) -> None:
         fresh = self.root / f".{name}.{os.getpid()}"

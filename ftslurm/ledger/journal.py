@@ -8,19 +8,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.record import KINDS, Record
 from ftslurm.model.values import dataclass
 from ftslurm.system.descriptors import Spares
-from ftslurm.system.files import append, read_private
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
+from ftslurm.system.files import Locked, append, locked, read_private
 
 VERSION = 1
 # Times of up to thirty million years. One digit more than the longest number that Python reads it can no longer print.
@@ -55,8 +50,8 @@ MAX_BYTES = 64 << 20
 # Given up when the disk is full, so that the decision which follows can still be written.
 RESERVE_BYTES = 64 << 10
 LOCK_TIMEOUT_S = 10.0
-# Lock, ledger, its folder; and one for the module of the lock, which is loaded by the first write.
-DESCRIPTORS_KEPT = 4
+# Lock, ledger, its folder.
+DESCRIPTORS_KEPT = 3
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -77,6 +72,7 @@ class Journal:
         self._full = False
         self._size = 0  # of the file as we left it
         self._spares = Spares(0)  # until we write
+        self._holds = False  # the lock
 
     def read(self) -> Contents:
         """The content; empty if the ledger does not exist yet. Raises: StateError."""
@@ -112,19 +108,25 @@ class Journal:
         """Write `records`; they are on the disk when this returns. Raises: StateError."""
         self._locked(b"".join(to_line(record) for record in records))
 
-    @cached_property
-    def _lock(self) -> BaseFileLock:
-        """Whoever holds it already takes it once more."""
-        from filelock import FileLock  # 50 ms to load
-
-        return FileLock(self.path.with_suffix(".lock"), timeout=LOCK_TIMEOUT_S, mode=0o600)
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Whoever holds it already needs no other."""
+        if self._holds:
+            yield
+            return
+        with locked(self.path.with_suffix(".lock"), LOCK_TIMEOUT_S):
+            self._holds = True
+            try:
+                yield
+            finally:
+                self._holds = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nobody else writes meanwhile. Where the lock cannot be had, the next write complains of it."""
         with ExitStack() as until_then:
             with suppress(OSError):
-                until_then.enter_context(self._lock)
+                until_then.enter_context(self._lock())
             yield
 
     def _locked(self, data: bytes, only_next: bool = False) -> bool:
@@ -135,17 +137,13 @@ class Journal:
             return self._write_locked(data, only_next)
 
     def _write_locked(self, data: bytes, only_next: bool) -> bool:
-        from filelock import Timeout
-
         try:
-            if not self.path.parent.is_dir():  # FileLock would make it, open to others
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            with self._lock:
+            with self._lock():
                 if only_next and size_of(self.path) != self._size:
                     return False
                 self._append(data)
                 return True
-        except Timeout:
+        except Locked:
             raise StateError(
                 f"the ledger {self.path} has been locked by another process for {LOCK_TIMEOUT_S:g} s",
                 hint="is another ftrun of this job stuck?",

@@ -11,7 +11,7 @@ from ftslurm.errors import StateError, WireError
 from ftslurm.model.folds.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, CleanUpTook, History
 from ftslurm.model.folds.node_memory import NodeCleared, NodeFailed, NodeLeft, NodeReinstated, Told
 from ftslurm.model.plain import Bounds, from_plain
-from ftslurm.system.files import append, private_folder, read_private
+from ftslurm.system.files import Locked, append, locked, private_folder, read_private
 
 LOCK_TIMEOUT_S = 10.0
 
@@ -35,13 +35,11 @@ class MemoryFile:
 
     def add(self, lines: bytes) -> None:
         """Raises: StateError."""
-        from filelock import FileLock, Timeout  # 50 ms to load
-
         private_folder(self.root)
         try:
-            with FileLock(self.path.with_suffix(".lock"), timeout=LOCK_TIMEOUT_S, mode=0o600):
+            with locked(self.path.with_suffix(".lock"), LOCK_TIMEOUT_S):
                 append(self.path, lines)
-        except Timeout:
+        except Locked:
             raise StateError(f"{self.path} is locked by another program", hint="try again") from None
         except OSError as error:
             raise StateError(f"{self.path} cannot be written: {error.strerror}", hint="check free space and rights") from None

@@ -21,13 +21,14 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 def fold(nodes: Iterable[str]) -> str:
     """`n1,n2,n3` as Slurm writes it: `n[1-3]`; the empty set gives an empty string. What is no name stays unfolded."""
-    return _fold(frozenset(nodes))
+    names = frozenset(nodes)
+    return _fold(names) if len(names) > 1 else "".join(names)
 
 
 # The records of a job name the same few sets again and again, and a list of a thousand nodes takes milliseconds.
 @lru_cache(maxsize=8)
 def _fold(names: frozenset[str]) -> str:
-    from ClusterShell.NodeSet import NodeSet  # 20 ms to load, and most runs never print a node list
+    from ClusterShell.NodeSet import NodeSet  # 20 ms to load, and a step of one node never prints a node list
 
     plain = {name for name in names if _NAME.fullmatch(name)}
     folded = str(NodeSet.fromlist(list(plain)))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ftslurm.errors import NoRoom, StateError
 
+LOCK_POLL_S = 0.02
 _ROOM_BYTES = 16 << 10  # a ledger of a job without trouble is smaller
 
 
@@ -64,6 +69,33 @@ def check_room(folder: Path) -> None:
             f"the state folder {folder} cannot be written: {error.strerror}",
             hint="free some space, or set FTSLURM_STATE_DIR to another folder on the shared file system",
         ) from None
+
+
+class Locked(OSError):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def locked(path: Path, wait_s: float) -> Iterator[None]:
+    """Nobody else is within the lock of this file meanwhile. Raises: Locked after `wait_s` without it; OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        deadline = time.monotonic() + wait_s
+        while not _lock(fd):
+            if time.monotonic() >= deadline:
+                raise Locked
+            time.sleep(LOCK_POLL_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def append(path: Path, data: bytes) -> None:

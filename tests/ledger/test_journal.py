@@ -17,7 +17,7 @@ from ftslurm.errors import StateError
 from ftslurm.ledger import journal as journal_module
 from ftslurm.ledger.journal import RESERVE_BYTES, Journal, to_line
 from ftslurm.model.record import Finished, Record
-from ftslurm.system.files import private_folder
+from ftslurm.system.files import locked, private_folder
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -126,11 +126,9 @@ def test_of_those_that_hold_it_no_two_take_one_number(journal: Journal) -> None:
 
 
 def test_a_lock_that_is_never_given_back_is_an_error_in_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    from filelock import FileLock
-
     monkeypatch.setattr(journal_module, "LOCK_TIMEOUT_S", 0.1)
     caught: list[StateError] = []
-    with FileLock(journal.path.with_suffix(".lock")):
+    with locked(journal.path.with_suffix(".lock"), 0):
 
         def append() -> None:
             try:
