@@ -62,6 +62,15 @@ class Contents:
     records: tuple[Record, ...]
     damaged: int = 0
 
+    def with_more(self, data: bytes) -> Contents:
+        read = [from_line(line) for line in data.splitlines() if line.strip()]
+        good = [record for record in read if record is not None]
+        return Contents((*self.records, *good), self.damaged + len(read) - len(good)) if read else self
+
+
+# Length, mark and records of a ledger that has not been read.
+_NOTHING = 0, hash(b""), Contents(())
+
 
 class Journal:
     """The ledger of one job. Every append is one write and one sync under a lock."""
@@ -73,6 +82,7 @@ class Journal:
         self._size = 0  # of the file as we left it
         self._spares = Spares(0)  # until we write
         self._holds = False  # the lock
+        self._known = _NOTHING  # of what has been read: it is only ever added to
 
     def read(self) -> Contents:
         """The content; empty if the ledger does not exist yet. Raises: StateError."""
@@ -84,9 +94,11 @@ class Journal:
         except OSError as error:
             raise StateError(f"the ledger {self.path} cannot be read: {error.strerror}", hint="check its owner") from None
         self._size = len(data)
-        records = [from_line(line) for line in data.splitlines() if line.strip()]
-        good = tuple(record for record in records if record is not None)
-        return Contents(good, len(records) - len(good))
+        size, _, known = self._known if hash(data[: self._known[0]]) == self._known[1] else _NOTHING
+        contents = known.with_more(data[size:])
+        if data.endswith(b"\n"):  # else the last line may grow
+            self._known = len(data), hash(data), contents
+        return contents
 
     def grown(self) -> bool:
         """Has another process written since we last read or wrote? Costs one stat."""

@@ -15,7 +15,7 @@ import pytest
 
 from ftslurm.errors import StateError
 from ftslurm.ledger import journal as journal_module
-from ftslurm.ledger.journal import RESERVE_BYTES, Journal, to_line
+from ftslurm.ledger.journal import RESERVE_BYTES, Journal, from_line, to_line
 from ftslurm.model.record import Finished, Record
 from ftslurm.system.files import locked, private_folder
 
@@ -123,6 +123,27 @@ def test_of_those_that_hold_it_no_two_take_one_number(journal: Journal) -> None:
         for counter in counters:
             counter.kill()
     assert statuses(journal) == [*range(80)]
+
+
+def test_what_was_read_is_not_read_again(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Journal(journal.path)
+    other.append([word(1), word(2)])
+    assert statuses(journal) == [1, 2]
+    parsed: list[bytes] = []
+    monkeypatch.setattr(journal_module, "from_line", lambda line: parsed.append(line) or from_line(line))
+    other.append([word(3)])
+    assert statuses(journal) == statuses(journal) == [1, 2, 3]
+    assert len(parsed) == 1
+
+
+@pytest.mark.parametrize("changed", [b"", to_line(word(9)), to_line(word(1)) + b"{torn"])
+def test_a_ledger_that_another_took_the_place_of_is_read_anew(journal: Journal, changed: bytes) -> None:
+    journal.append([word(1), word(2)])
+    assert statuses(journal) == [1, 2]
+    journal.path.write_bytes(changed)
+    assert statuses(journal) == statuses(Journal(journal.path))
+    journal.append([word(3)])
+    assert statuses(journal) == statuses(Journal(journal.path))
 
 
 def test_a_lock_that_is_never_given_back_is_an_error_in_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
