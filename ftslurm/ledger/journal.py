@@ -83,6 +83,7 @@ class Journal:
         self._spares = Spares(0)  # until we write
         self._holds = False  # the lock
         self._known = _NOTHING  # of what has been read: it is only ever added to
+        self.seen: tuple[Record, ...] = ()  # what `read` gave last
 
     def read(self) -> Contents:
         """The content; empty if the ledger does not exist yet. Raises: StateError."""
@@ -98,6 +99,7 @@ class Journal:
         contents = known.with_more(data[size:])
         if data.endswith(b"\n"):  # else the last line may grow
             self._known = len(data), hash(data), contents
+        self.seen = contents.records
         return contents
 
     def grown(self) -> bool:

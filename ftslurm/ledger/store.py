@@ -109,7 +109,7 @@ class Store:
         if history.last_run is None or continues(history, me):
             return journal, history
         self._put_aside(journal)
-        return journal, History()
+        return Journal(journal.path), History()
 
     def peek(self, me: Identity) -> Contents:
         """The content of the ledger under this job's number, whichever job wrote it; creates nothing. Raises: StateError."""

@@ -46,7 +46,7 @@ def earlier_runs(
     scheduler: SlurmScheduler,
 ) -> EarlierRuns:  # fmt: skip
     """Of this job, by its ledger and by Slurm's word."""
-    records = journal.read().records
+    records = journal.seen  # what has come since is another ftrun's, and changes the history too
     before = predecessors(records, facts.schedule, facts.start_time, ftrun_is_gone)
     unclean = before.not_cleaned_up()
     unproven, killed = before.unproven(settings, Clock().now().unix, _down(unclean, client) if unclean else {})

@@ -68,7 +68,7 @@ def joined(
     sources.listen(RequestReader(journal.path).look)
     channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local", bundle)
     people = People(
-        order.verbose, past=journal.read().records, notices_wait_s=settings.notify.end_wait_s,
+        order.verbose, past=journal.seen, notices_wait_s=settings.notify.end_wait_s,
         notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), say),
     )  # fmt: skip
     effects = Effects(
