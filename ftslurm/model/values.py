@@ -62,7 +62,7 @@ class _Fields:
     def __init__(self, plain: type) -> None:
         self._plain = plain
 
-    def __get__(self, instance: object, owner: Any) -> object:
+    def __get__(self, _: object, owner: Any) -> object:
         known: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(self._plain)
         made = next(each for each in owner.__mro__ if vars(each).get("__dataclass_fields__") is self)
         made.__dataclass_fields__, made.__dataclass_params__ = known.__dataclass_fields__, known.__dataclass_params__
