@@ -37,10 +37,9 @@ from typing import NoReturn
 from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers import local_layout as shape
 from ftslurm.launchers.local_stdio import Stdio, pattern_values
-from ftslurm.launchers.rank_logs import expand_pattern
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.exits import ExitStatus, from_returncode
-from ftslurm.model.text import fold_numbers, visible
+from ftslurm.model.text import expand_pattern, fold_numbers, visible
 from ftslurm.model.values import dataclass
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import PurePosixPath
@@ -12,10 +11,8 @@ from string import Template
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.settings.features import STDERR, STDOUT, streams, streams_of
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.text import whole
+from ftslurm.model.text import FILE_FIELD, expand_pattern, whole
 from ftslurm.model.values import dataclass
-
-MAX_WIDTH = 10  # of zero padding
 
 
 class Kind(Enum):
@@ -35,9 +32,6 @@ class Target:
     pattern: str = ""
 
 
-_FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")
-
-
 def read_target(text: str | None, tasks: int) -> Target:
     """Source: fname_create in srun's fname.c."""
     if text is None or text[:3].lower() == "all" or text.startswith("-"):
@@ -49,27 +43,12 @@ def read_target(text: str | None, tasks: int) -> Target:
         return Target(Kind.ONE, task=task)
     if "\\" in text:  # srun's way to say that nothing is a pattern
         return Target(Kind.FILE, pattern=text.replace("\\", "").replace("%", "%%"))
-    each = any(found[3] in "tnNu" for found in _FIELD.finditer(text) if found[3])
+    each = any(found[3] in "tnNu" for found in FILE_FIELD.finditer(text) if found[3])
     return Target(Kind.EACH if each else Kind.FILE, pattern=text)
 
 
 def letters_of(pattern: str) -> frozenset[str]:
-    return frozenset(found[3] for found in _FIELD.finditer(pattern) if found[3])
-
-
-def expand_pattern(pattern: str, values: Mapping[str, str], partly: bool = False) -> str:
-    """values: by letter. Numbers are padded with zeros to the width given, in `%J` the job's. partly: what has no value stays."""
-
-    def value_of(found: re.Match[str]) -> str:
-        if partly and (found[1] or found[3] not in values):
-            return found[0]
-        if found[1]:
-            return "%"
-        first, dot, rest = values[found[3]].partition(".") if found[3] == "J" else (values[found[3]], "", "")
-        width = 0 if found[3] in "uNx" else min(int(found[2][-9:] or 0), MAX_WIDTH)
-        return first.zfill(width) + dot + rest
-
-    return _FIELD.sub(value_of, pattern)
+    return frozenset(found[3] for found in FILE_FIELD.finditer(pattern) if found[3])
 
 
 # --- files of their own for ranks, begun anew with each attempt, as torchrun and ft_launcher make them. Pure: the shims open them

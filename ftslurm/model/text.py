@@ -6,7 +6,8 @@ that somebody else has chosen, and a terminal obeys what it is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 
@@ -78,3 +79,31 @@ def unfold_numbers(text: str) -> tuple[int, ...]:
     """`0-2,5` -> 0, 1, 2, 5: what `fold_numbers` has made."""
     pairs = (part.partition("-") for part in text.split(","))
     return tuple(number for first, _, last in pairs for number in range(int(first), int(last or first) + 1))
+
+
+# --- names of files by srun(1) "FILENAME PATTERN"
+
+FILE_FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")
+MAX_WIDTH = 10  # of zero padding
+ANY = "*"  # in the place of what is not known
+
+
+def expand_pattern(pattern: str, values: Mapping[str, str], partly: bool = False) -> str:
+    """values: by letter. Numbers are padded with zeros to the width given, in `%J` the job's. partly: what has no value stays."""
+
+    def value_of(found: re.Match[str]) -> str:
+        if partly and (found[1] or found[3] not in values):
+            return found[0]
+        if found[1]:
+            return "%"
+        first, dot, rest = values[found[3]].partition(".") if found[3] == "J" else (values[found[3]], "", "")
+        width = 0 if found[3] in "uNx" or first == ANY else min(int(found[2][-9:] or 0), MAX_WIDTH)
+        return first.zfill(width) + dot + rest
+
+    return FILE_FIELD.sub(value_of, pattern)
+
+
+def file_of_rank(pattern: str, rank: int, node: str) -> str:
+    """The file of one rank; `*` for what is not known (rank below 0, no node)."""
+    known = {"t": str(rank) if rank >= 0 else ANY, "N": node or ANY}
+    return expand_pattern(pattern, {**dict.fromkeys("aAjJsunx", ANY), **known})

@@ -17,7 +17,7 @@ from ftslurm.model.folds.story import Answer, AtLimit, Known, LeftAlone, Story
 from ftslurm.model.folds.summary import AFTER_LIMIT
 from ftslurm.model.nodes import fold, mark_down
 from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
-from ftslurm.model.text import cut, cut_front, visible
+from ftslurm.model.text import cut, cut_front, file_of_rank, visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass
 from ftslurm.report.words import FAULT, experiment, saves, span
@@ -343,7 +343,7 @@ class _Writer:
     def _log(self, rank: int, node: str) -> str:
         if self.known.run is None or not self.known.run.log:
             return ""
-        path = expand(self.known.run.log, rank, node)
+        path = file_of_rank(self.known.run.log, rank, node)
         return f"{path}, lines labelled `{rank}:`" if self.known.run.labels and rank >= 0 else path
 
     def _then(self, decided: rec.Decided) -> str:
@@ -363,20 +363,6 @@ class _Writer:
 
 # Limits that a reason names, and that people may raise.
 _LIMITS = ("max_restarts", "max_job_restarts", "retry.same_error", "retry.failure_rate")
-_FIELD = re.compile(r"%(?:(%)|(\d{0,4})([tnN]))")
-
-
-def expand(pattern: str, rank: int, node: str) -> str:
-    """The file of one rank, as srun names it; `*` for what is not known."""
-
-    def value_of(found: re.Match[str]) -> str:
-        if found[1]:
-            return "%"
-        if found[3] == "t":
-            return str(rank).zfill(min(int(found[2] or 0), 10)) if rank >= 0 else "*"
-        return (node or "*") if found[3] == "N" else "*"
-
-    return _FIELD.sub(value_of, pattern)
 
 
 def what_of(v: rec.Diagnosed) -> str:

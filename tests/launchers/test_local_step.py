@@ -33,8 +33,9 @@ from ftslurm.launchers.local_layout import (
 )
 from ftslurm.launchers.local_stdio import Labeller
 from ftslurm.launchers.local_step import Ended, describe_exits, step_status
-from ftslurm.launchers.rank_logs import Kind, Target, expand_pattern, read_target
+from ftslurm.launchers.rank_logs import Kind, Target, read_target
 from ftslurm.model.exits import ExitStatus, from_shell
+from ftslurm.model.text import expand_pattern
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("n1", "n2", "n3", "n4")

@@ -14,8 +14,9 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
+from ftslurm.model.text import file_of_rank
 from ftslurm.model.verdict import Piece
-from ftslurm.report.card import MAX_LINES, Card, cards, expand, last_card, lines, max_lines
+from ftslurm.report.card import MAX_LINES, Card, cards, last_card, lines, max_lines
 from ftslurm.report.explain.decisions import explained
 from tests.stories.replay import Job, fault, requeueing
 from tests.stories.test_blame import ECC, Campaign
@@ -219,7 +220,7 @@ def test_words_that_a_program_prints_to_fool_a_terminal_are_made_plain_at_the_do
     ("/l/100%%-%t", -1, "", "/l/100%-*"),
 ])  # fmt: skip
 def test_the_log_of_the_rank_is_named(pattern: str, rank: int, node: str, path: str) -> None:
-    assert expand(pattern, rank, node) == path
+    assert file_of_rank(pattern, rank, node) == path
 
 
 def test_where_ranks_share_a_file_their_label_tells_them_apart() -> None:

@@ -14,15 +14,11 @@ JOBS_MOST = 500
 
 def document(jobs: JobsAccount, now: float, title: str = "Training jobs") -> Document:
     return Document(
-        cell(f"{title}, {day(jobs.began)} to {day(jobs.ended)}"), f"{_jobs_of(len(jobs.jobs))} that ran under ftrun",
+        cell(f"{title}, {day(jobs.began)} to {day(jobs.ended)}"), f"{counted(len(jobs.jobs), 'job')} that ran under ftrun",
         _figures(jobs),
         (_summary(jobs), _time(jobs), _kinds(jobs), _nodes(jobs), _mtbf(jobs), _remedies(jobs), _jobs(jobs), _method(jobs)),
         f"ftslurm report, {moment(now)} {zone()}; from ledgers alone",
     )  # fmt: skip
-
-
-def _jobs_of(count: int) -> str:
-    return counted(count, "job")
 
 
 def _figures(jobs: JobsAccount) -> tuple[Figures, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -29,7 +28,7 @@ from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
 from ftslurm.report.page.document import hours, percent
 from ftslurm.report.page.job import MEANINGS, SHORT
-from ftslurm.report.words import day, duration
+from ftslurm.report.words import clock, day, duration
 
 # Colours that stand for the page's own; nothing else is drawn in them.
 INK, SOFT, PAPER = "#010203", "#040506", "#fafbfc"
@@ -255,7 +254,7 @@ def _timeline(job: JobAccount, broad: bool) -> Figure | None:
     axes.set_xlim(0, at(job.spent.ended))
     axes.xaxis.set_major_locator(MaxNLocator(8 if broad else 4))
     more = f"; {left_out} more nodes are left out" if left_out else ""
-    axes.set_xlabel(f"{unit} since {day(job.spent.began)} {_clock(job.spent.began)}{more}")
+    axes.set_xlabel(f"{unit} since {day(job.spent.began)} {clock(job.spent.began)}{more}")
     axes.tick_params(axis="y", length=0)
     used = [part for part in MEANINGS if any(stretch.part is part for stretch in job.spent.stretches)]
     _legend(figure, used, broad, axes.get_legend_handles_labels()[0])
@@ -263,10 +262,6 @@ def _timeline(job: JobAccount, broad: bool) -> Figure | None:
 
 
 _WITHOUT_NODES = frozenset({Part.WAITING, Part.OUTSIDE, Part.DECIDING})
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def _unit(seconds: float) -> tuple[float, str]:
@@ -370,7 +365,7 @@ def _bins(jobs: JobsAccount, broad: bool) -> Figure | None:
         if not 0 <= number < len(jobs.bins):
             return ""
         begin = jobs.bins[number].at
-        return _clock(begin)[:5] if width_s < 86400 else day(begin)[5:]
+        return clock(begin)[:5] if width_s < 86400 else day(begin)[5:]
 
     axes.xaxis.set_major_formatter(FuncFormatter(when))
     handles: list[Any] = []

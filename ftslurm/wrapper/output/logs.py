@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.rank_logs import TASK, cycle_file, expand_pattern, from_text
+from ftslurm.launchers.rank_logs import TASK, cycle_file, from_text
 from ftslurm.ledger.output import Kept, kept_copies, open_plain, still_there
 from ftslurm.model.folds.history import schedule_count
+from ftslurm.model.text import expand_pattern
 from ftslurm.model.values import dataclass
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
 

@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.rank_logs import RankFiles, expand_pattern, rank_files
+from ftslurm.launchers.rank_logs import RankFiles, rank_files
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.events import TasksEnded
 from ftslurm.model.exits import STEPD_ERROR
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import OutputTo
-from ftslurm.model.text import whole
+from ftslurm.model.text import expand_pattern, whole
 
 
 def own_files(env: Mapping[str, str], proc: Path = Path("/proc")) -> tuple[str, ...]:
