@@ -380,6 +380,7 @@ class Decided:
     reason: str = ""  # of `why`, what the rung itself says; empty in ledgers of before
     settings: tuple[tuple[str, str, str], ...] = ()  # (rung, setting, value) that each rung that was asked looked at; likewise
     without: str = ""  # an experiment: the node without which the job runs next, to see whether it fails there as well
+    limit: str = ""  # where the job fails at a limit that people may raise: the setting that is it
 
 
 @dataclass(frozen=True, slots=True)

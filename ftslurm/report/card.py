@@ -356,13 +356,9 @@ class _Writer:
         if decided.isolate and not decided.without and not self.over:
             return "ftslurm nodes  (what mends the node)"
         if decided.rung == Rung.FAIL:
-            limit = next((name for name in _LIMITS if name in decided.reason), "")
-            return f"ftrun --ft-set {limit}=N  (allows more)" if limit else f"ftslurm history {self.job}"
+            more = f"ftrun --ft-set {decided.limit}=N  (allows more)"
+            return more if decided.limit else f"ftslurm history {self.job}"
         return f"ftslurm status {self.job}"
-
-
-# Limits that a reason names, and that people may raise.
-_LIMITS = ("max_restarts", "max_job_restarts", "retry.same_error", "retry.failure_rate")
 
 
 def what_of(v: rec.Diagnosed) -> str:

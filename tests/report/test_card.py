@@ -261,7 +261,7 @@ def test_what_the_title_says_in_the_same_words_is_not_said_again() -> None:
     ({"dead": ("n2",)}, "scontrol update nodename=n2 state=down reason=dead  (an administrator, to start at once)"),
     ({"isolate": {"n2": "Slurm says DRAIN"}}, "ftslurm nodes  (what mends the node)"),
     ({"isolate": {"n2": "it fails here"}, "without": "n2"}, "ftslurm status 7"),
-    ({"rung": "fail", "reason": "all 8 requeues (max_restarts) are spent"}, "ftrun --ft-set max_restarts=N  (allows more)"),
+    ({"rung": "fail", "reason": "all 8 requeues are spent", "limit": "max_restarts"}, "ftrun --ft-set max_restarts=N  (allows more)"),
     ({"rung": "fail", "reason": "running it again cannot help"}, "ftslurm history 7"),
 ])  # fmt: skip
 def test_next_is_what_helps_now(change: dict[str, Any], then: str) -> None:

@@ -77,6 +77,7 @@ def test_a_maximum_of_one_is_one_restart_whatever_comes() -> None:
         second(job)
         assert job.rungs[1:] == ["fail"] and job.status == 1, f"{first} then {second}: {job.rungs}"
         assert "the job has used its 1 restart (max_job_restarts)" in job.said
+        assert [each.limit for each in job.recorded(rec.Decided)] == ["", "max_job_restarts"]
 
 
 def test_a_crash_restart_leaves_no_requeue_where_the_maximum_is_one() -> None:

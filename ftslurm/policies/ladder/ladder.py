@@ -199,6 +199,17 @@ class Answer:
     fits: bool = True
 
 
+class Reached(str):
+    """A reason: a limit is reached that people may raise. setting: its name."""
+
+    def __new__(cls, why: str, setting: str = "") -> Reached:
+        made = super().__new__(cls, why)
+        made.setting = setting
+        return made
+
+    setting: str
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table."""
@@ -227,13 +238,15 @@ class Choice:
     """The rung that answers. passed: each rung asked before it and why it was not taken. Where nothing answers, `why` is the
     reason of the last rung that is meant for such a trouble and switched on; the first, if all of them are off.
 
-    settings: (rung, setting, value in words), what each rung that was asked looked at, this one last."""
+    settings: (rung, setting, value in words), what each rung that was asked looked at, this one last. limit: the setting by which
+    people may raise the limit that `why` names; empty if it names none."""
 
     rung: Rung
     why: str
     cost: str
     passed: tuple[tuple[str, str], ...]
     settings: tuple[tuple[str, str, str], ...] = ()
+    limit: str = ""
 
     @property
     def remedy(self) -> Remedy:
@@ -256,7 +269,8 @@ def choose(situation: Situation) -> Choice:
             answer = _no(held)
         if answer.yes:
             why = decisive or answer.why if rung is Rung.FAIL else answer.why
-            return Choice(rung, why, row.cost(situation), tuple(passed), tuple(read))
+            limit = why.setting if isinstance(why, Reached) else ""
+            return Choice(rung, why, row.cost(situation), tuple(passed), tuple(read), limit)
         passed.append((rung.value, answer.why))
         if answer.fits:
             off = answer.why == _OFF
@@ -268,7 +282,7 @@ def choose(situation: Situation) -> Choice:
 
 
 _OFF = "switched off"
-_NO_RESTARTS = "no restart is allowed (max_job_restarts 0)"
+_NO_RESTARTS = Reached("no restart is allowed (max_job_restarts 0)", "max_job_restarts")
 
 
 def _no(why: str) -> Answer:
@@ -293,7 +307,7 @@ def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
         return answer
     if rung is Rung.IN_PLACE_RESTART and _another_port(s):
         return answer
-    return _no(f"the job has used its {counted(limit, 'restart')} (max_job_restarts)")
+    return _no(Reached(f"the job has used its {counted(limit, 'restart')} (max_job_restarts)", "max_job_restarts"))
 
 
 def _getting_on(rung: Rung, answer: Answer, s: Situation) -> Answer:
@@ -415,12 +429,12 @@ def _limits(s: Situation, v: Verdict) -> str:
     if st.retry.same_error:
         for rank in before.last.ranks if before.last else ():
             if (times := before.errors.get((rank, v.signature), 0)) > st.retry.same_error:
-                return (
-                    f"{v.signature} {counted(times, 'time')} on rank {rank}, {st.retry.same_error} are allowed (retry.same_error)"
-                )
+                told = f"{v.signature} {counted(times, 'time')} on rank {rank}, {st.retry.same_error} are allowed"
+                return Reached(f"{told} (retry.same_error)", "retry.same_error")
     failed = len(before.failed_ranks)
     if st.retry.failure_rate >= 0 and s.tasks and failed > st.retry.failure_rate * s.tasks:
-        return f"{failed} of {s.tasks} ranks have failed, {st.retry.failure_rate:g} is allowed (retry.failure_rate)"
+        told = f"{failed} of {s.tasks} ranks have failed, {st.retry.failure_rate:g} is allowed"
+        return Reached(f"{told} (retry.failure_rate)", "retry.failure_rate")
     return ""
 
 
@@ -707,7 +721,8 @@ def _came_up_before(history: History) -> bool:
 def _not_requeueable(s: Situation) -> str:
     used, limit = s.history.budgets.spent.get(Budget.MAX_RESTARTS, 0), s.settings.max_restarts
     if used >= limit and not s.willed:
-        return _all_spent(limit, "requeue", " (max_restarts)") if limit else "max_restarts 0 allows no requeue"
+        why = _all_spent(limit, "requeue", " (max_restarts)") if limit else "max_restarts 0 allows no requeue"
+        return Reached(why, "max_restarts")
     if Capability.REQUEUE not in s.can:
         return s.others.no_requeue or "only a batch job can be requeued"
     if s.slurm is None or s.slurm.error:

@@ -263,3 +263,10 @@ def test_dead_is_dead_until_slurm_must_know_it_or_a_rank_runs_there() -> None:
     assert let_in(situation(Cause.LOST, left_dead("n2", ago_s=SLURM_KNOWS_S))) == ("n2",)
     ran = rec.AttemptBegan(NOW - 1.0, "r", 2, 0, "k", 2, "n[1-2]", 2)
     assert let_in(situation(Cause.LOST, [*left_dead("n2"), ran])) == ("n2",)
+
+
+def test_a_limit_that_ends_the_job_is_named_as_a_setting() -> None:
+    spent = decided(*[(ISOLATED, "node")] * 8)
+    failed = choose(situation(Cause.NODE, spent, blamed=BLAMED))
+    assert (failed.rung, failed.limit) == (FAIL, "max_restarts") and "(max_restarts)" in failed.why
+    assert choose(situation(Cause.LAUNCH)).limit == ""
