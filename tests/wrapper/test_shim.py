@@ -714,14 +714,11 @@ def test_the_command_does_not_outlive_a_shim_that_was_killed(shims: Shims) -> No
 def orphaned(shims: Shims) -> tuple[Shim, int]:
     """A shim that was killed, and what the command had started."""
     shim = shims("sleep 1000 & echo $!; wait")
-    shim.start(1)
+    command = shim.start(1)["pid"]
     left = shim.pid()
     shim.process.kill()
     shim.process.wait(SOON_S)
-    until(
-        lambda: Path(f"/proc/{left}/stat").read_text().rpartition(")")[2].split()[1] != str(shim.hello["pid"]),
-        "it to be orphaned",
-    )
+    until(lambda: is_gone(command), "the command to end with its shim, which leaves an orphan")
     assert not is_gone(left)
     return shim, left
 
