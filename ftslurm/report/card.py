@@ -145,6 +145,7 @@ class LastCard:
         for record in records[self._seen :]:
             self._story.see(record)
         self._seen = len(records)
+        self._story.forget()
         return card_of(self._story)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from signal import SIGABRT
 from typing import Any
@@ -14,9 +15,10 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
+from ftslurm.model.folds.history import History
 from ftslurm.model.text import file_of_rank
 from ftslurm.model.verdict import Piece
-from ftslurm.report.card import MAX_LINES, Card, cards, last_card, lines, max_lines
+from ftslurm.report.card import MAX_LINES, Card, LastCard, cards, last_card, lines, max_lines
 from ftslurm.report.explain.decisions import explained
 from tests.stories.replay import Job, fault, requeueing
 from tests.stories.test_blame import ECC, Campaign
@@ -57,6 +59,21 @@ def test_of_two_that_failed_the_title_names_the_one_that_is_behind_it_with_its_o
     told = facts(last_card(job.ledger))
     assert told[""].endswith(": rank 2 on n2 exited with status 7; rank 3 on n2 was killed by SIGABRT")
     assert told["what"].startswith("ValueError: bad config (")
+
+
+def test_a_job_that_fails_again_and_again_needs_no_more_memory_for_its_last_card() -> None:
+    job, card = Campaign(), LastCard()
+    job.fails(1, TRACE)
+    ledger = list(job.job.ledger)
+    decided = next(record for record in ledger if isinstance(record, rec.Decided))
+    for number in range(12):
+        ledger.append(replace(decided, id=f"{decided.id}{number}"))
+        assert card.of(ledger) == last_card(ledger)
+    gc.collect()
+    before = sum(isinstance(each, History) for each in gc.get_objects())
+    del card
+    gc.collect()
+    assert before - sum(isinstance(each, History) for each in gc.get_objects()) <= 3
 
 
 def test_a_checkpoint_that_was_being_written_and_what_became_of_it() -> None:

@@ -132,6 +132,11 @@ class Story:
             case _:
                 pass
 
+    def forget(self) -> None:
+        """All but the last that is told: each holds the history as it was."""
+        del self.told[:-1]
+        self._answers = {each.decided.id: each for each in self.told if isinstance(each, Answer)}
+
     @property
     def known(self) -> Known:
         """At the end of the records."""
