@@ -7,15 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from ftslurm.catalogs.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
-from ftslurm.catalogs.codes import (
-    AscendCatalog,
-    CodeEntry,
-    CodeLayout,
-    FrequencyRule,
-    is_code,
-    normalise,
-)
+from ftslurm.catalogs.catalog_models import Condition, Sources, Strict, Text, Version, checked, known_sources, wrong
+from ftslurm.catalogs.codes import AscendCatalog, CodeEntry, CodeLayout, FrequencyRule, is_code, normalise
 from ftslurm.model.devices import Remedy, Severity
 
 FILE = "ascend.yaml"
@@ -38,13 +31,6 @@ class Entry(Strict):
     part: str = ""
     sev_a2: Severity = Severity.UNKNOWN
     sev_950: Severity = Severity.UNKNOWN
-    source: Sources | None = None
-    note: str = ""
-
-
-class Condition(Strict):
-    name: Text
-    remedy: Remedy
     source: Sources | None = None
     note: str = ""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ftslurm.catalogs.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
+from ftslurm.catalogs.catalog_models import Condition, Sources, Strict, Text, Version, checked, known_sources, wrong
 from ftslurm.catalogs.gpu_codes import GpuCatalog, GpuEntry, normalise
 from ftslurm.model.devices import ORDER, Remedy
 
@@ -25,14 +25,6 @@ class Action(Strict):
     name: Text
     remedy: Remedy
     note: str = ""
-
-
-class Condition(Strict):
-    name: Text
-    remedy: Remedy
-    program: bool = False
-    note: str = ""
-    source: Sources | None = None
 
 
 class Xid(Strict):

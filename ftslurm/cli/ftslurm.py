@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import get_completion_class
 
 import ftslurm
 from ftslurm.cli import suggestions as complete
-from ftslurm.cli.completion import completion
+from ftslurm.cli.ftrun_options import options
 from ftslurm.cli.jobs.control import control, drill
 from ftslurm.cli.jobs.explain import analyze, explain
 from ftslurm.cli.jobs.logs import logs
@@ -115,8 +116,26 @@ def env() -> None:
     click.echo(export_lines(store(), os.environ), nl=False)
 
 
+SHELLS = ("bash", "zsh", "fish")
+
+
+@group.command(short_help="Print the script that completes commands in SHELL.")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that lets SHELL complete commands, options, settings and job numbers of ftrun and ftslurm.
+
+    For one session: eval "$(ftslurm completion bash)". For all: write it to
+    ~/.local/share/bash-completion/completions/ftslurm (bash), a folder of $fpath as _ftslurm (zsh) or
+    ~/.config/fish/completions/ftslurm.fish.
+    """
+    made = get_completion_class(shell)
+    assert made is not None, "click knows all of SHELLS"
+    for command, name in ((group, "ftslurm"), (options, "ftrun")):
+        click.echo(made(command, {}, name, f"_{name.upper()}_COMPLETE").source())
+
+
 for verb in (
-    analyze, completion, control, doctor, drill, explain, history, install_hooks, logs, metrics, nodes, notify, plugins, report,
+    analyze, control, doctor, drill, explain, history, install_hooks, logs, metrics, nodes, notify, plugins, report,
     simulate, status, watch,
 ):  # fmt: skip
     group.add_command(verb)

@@ -14,11 +14,7 @@ from typing import Any
 from ftslurm.errors import WireError
 from ftslurm.model import events as ev
 from ftslurm.model import plain
-from ftslurm.model.collectives import (
-    EntryTimes,
-    RankView,
-    WaitTimes,
-)
+from ftslurm.model.collectives import EntryTimes, RankView, WaitTimes
 from ftslurm.model.devices import HealResult, ProbeAnswer
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Share, Task
