@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
 from ftslurm.model.text import visible
-from ftslurm.notify.deliver import TRIES, Destination, deliver_patiently, read_destinations
+from ftslurm.notify.deliver import TRIES, Destination, deliver_patiently, need_apprise, read_destinations
 from ftslurm.notify.outbox import Item, Outbox, Pace, due, summary
 
 # A destination that took nothing is tried again with the next notice, and not before this.
@@ -125,6 +126,9 @@ def main() -> None:
         destinations = read_destinations(Path(file))
     except FtslurmError as error:
         return _print(f"no notices are sent: {error}")
+    if need_apprise(destinations):
+        with suppress(ImportError):
+            import apprise  # noqa: F401 -- while its files are there: an upgrade may replace them before there is news
     outbox, pace = Outbox(Path(root), Path(file)), Pace(int(burst), float(window_s))
     send_all(lines_to(destinations, outbox, pace, _print), partial(_line_comes, 0))
     os._exit(0)  # a thread that waits for a service holds nobody up

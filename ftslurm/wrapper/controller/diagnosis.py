@@ -64,13 +64,10 @@ class Diagnosis:
             return self._book
 
     def _load_quietly(self) -> None:
-        """All that the end of an attempt needs: when it comes, somebody may have put another version into our folder."""
         try:
-            import ftslurm.policies.diagnose
-            import ftslurm.policies.hang.hints
-            import ftslurm.policies.weigh.spread
-            import ftslurm.report.card  # noqa: F401 -- for later
+            from ftslurm.wrapper.controller.ahead import load_all
 
             self.load()
+            load_all()
         except Exception:
             log.debug("the patterns could not be loaded ahead", exc_info=True)

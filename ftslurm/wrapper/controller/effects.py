@@ -102,6 +102,7 @@ class Effects:
     def _watch(self, decision: do.WatchNodes) -> None:
         if self._diagnosis is not None:
             self._diagnosis.prepare()  # the job has come up and there is time: what a failure will need is loaded beside it
+        self.people.prepare()
         agents = self._launcher.watch(decision.nodes, self._channel(), decision.lent)
         self._agents.append(agents)
         self._sources.callers.agents_come(decision.nodes, agents)

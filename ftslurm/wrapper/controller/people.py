@@ -88,6 +88,9 @@ class People:
         self._notices_wait_s = notices_wait_s
         self._goes_on = False
 
+    def prepare(self) -> None:
+        self._notices.prepare()
+
     def tell(self, decision: do.Say) -> None:
         if self._verbose or not decision.quiet:
             self.say(decision.text)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Silent:
     """Sends no notices."""
 
+    def prepare(self) -> None:
+        pass
+
     def record(self, record: Record, past: Sequence[Record]) -> None:
         pass
 

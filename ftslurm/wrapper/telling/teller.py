@@ -203,9 +203,14 @@ class Notices(Silent):
         self._held, self._waits = Held(routes, digests), False
         self._sender: subprocess.Popen[bytes] | None = None
         self._starts, self._complained = 0, False
-        self._pending = pending
+        self._told = pending  # is there anything to send?
         self._worker: threading.Thread | None = None
         if pending:
+            self._work_on()
+
+    def prepare(self) -> None:
+        """Start the sender while its files are those of our version: an upgrade may replace them before there is news."""
+        if any(self._routes.values()):
             self._work_on()
 
     def record(self, record: rec.Record, past: Sequence[rec.Record]) -> None:
@@ -223,6 +228,7 @@ class Notices(Silent):
     def _tell(self, notice: Notice | None) -> None:
         if notice is None or not self._routes.get(notice.kind):
             return
+        self._told = True
         try:
             self._queue.put_nowait(notice)
         except queue.Full:
@@ -244,7 +250,7 @@ class Notices(Silent):
         with suppress(queue.Full):
             self._queue.put_nowait(False)
         self._worker.join(wait_s or FLUSH_S)
-        if not wait_s:
+        if not wait_s or not self._told:
             return
         sender = self._sender
         if sender is None:
@@ -261,8 +267,7 @@ class Notices(Silent):
 
     def _work(self) -> None:
         try:
-            if self._pending:
-                self._wake()
+            self._wake()
             while self._next():
                 pass
         except StateError as error:
