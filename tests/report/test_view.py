@@ -14,7 +14,8 @@ from ftslurm.model.decisions import Requeue
 from ftslurm.model.devices import FaultClass
 from ftslurm.report.text import print_history, print_status
 from ftslurm.report.view import Status, attempts, status
-from tests.stories.replay import RUNNING, SIGTERM, Job, fault, requeueing
+from ftslurm.simulation.world import SIGTERM
+from tests.stories.replay import RUNNING, Job, fault, requeueing
 
 
 def view(job: Job) -> Status:

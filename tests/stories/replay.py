@@ -1,6 +1,6 @@
-"""A job on paper: the judge, and around it shims, agents, a launcher, Slurm and a clock that are only data.
+"""The paper world of `ftslurm simulate` (ftslurm/simulation/world.py), as stories tell it.
 
-Left alone, the world is obedient: what a decision asks for happens at once. A story says what stays silent (`silent`),
+Left alone, it is obedient: what a decision asks for happens at once. A story says what stays silent (`silent`),
 what goes wrong (`heals`, `stuck`, `slurm`, `full`), or tells an event itself. After every answer the rules of `Truth`
 are checked, in the stories as in the random runs.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -25,11 +25,12 @@ from ftslurm.model.job import Call, Layout, Share, Task
 from ftslurm.model.outcome import outcome_of
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.verdict import Piece, RankEnd, Verdict
+from ftslurm.model.verdict import RankEnd, Verdict
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, WhyNot
-from ftslurm.policies.weigh.spread import on_the_whole
 from ftslurm.report.card import LastCard, last_card, lines
+from ftslurm.simulation.trace import JobPlan
+from ftslurm.simulation.world import Ranks, World, tasks_on
 from tests.settings import settings_with
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ Advise = Callable[[tuple[RankEnd, ...], Mapping[str, str]], Sequence[tuple[str, 
 
 HOUR_S = 3600.0
 START = Now(mono=1000.0, unix=1_700_000_000.0)
-SIGINT, SIGKILL, SIGUSR1, SIGTERM = 2, 9, 10, 15
+SIGINT, SIGUSR1 = 2, 10
 
 RUNNING = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, usable=frozenset(f"n{n}" for n in range(1, 10)), node_count=2)
 SILENT = ev.SlurmAnswered(error="slurmctld does not answer")
@@ -50,28 +51,6 @@ def requeueing(**values: Any) -> Settings:
     return settings_with(**{"in_place_restart__crash_restarts": 0, **values})
 
 
-def tasks_on(nodes: Sequence[str], per_node: int) -> tuple[Task, ...]:
-    """Ranks in blocks, as srun lays them out."""
-    return tuple(
-        Task(slot * per_node + local, node, slot, local, f"10.0.0.{slot + 1}", 9000 + slot * per_node + local, 20000)
-        for slot, node in enumerate(nodes)
-        for local in range(per_node)
-    )
-
-
-def tasks_in(layout: Layout, per_node: int) -> tuple[Task, ...]:
-    """As srun brings them up where it was told to; the slots are its own count of the nodes, in the cluster's order."""
-    if not layout.slots:
-        return tasks_on(layout.nodes, per_node)
-    order = sorted(set(layout.nodes))
-    found = []
-    for rank in range(len(layout.slots)):
-        node = layout.node_of(rank)
-        local = layout.ranks_of(layout.slots[rank]).index(rank)
-        found.append(Task(rank, node, order.index(node), local, f"10.0.0.{node.removeprefix('n')}", 9000 + rank, 20000))
-    return tuple(found)
-
-
 def fault(
     node: str = "n2", code: str = "80E01801", device: str = "0.0",
     graded: FaultClass = FaultClass.SELF_HEALING, users: bool = False,
@@ -79,7 +58,7 @@ def fault(
     return Fault(node, device, code, f"name of {code}", graded, users)
 
 
-class Truth:
+class Truth(Ranks):
     """What is true of the world, from events and decisions alone, and the rules that no answer may break.
 
     unproven: (rank, attempt) that was started and of which nobody has proven that nothing is left; `renewed` says when
@@ -87,8 +66,8 @@ class Truth:
     """
 
     def __init__(self, tasks: Sequence[Task], settings: Settings, spent: int = 0) -> None:
-        self.tasks = tasks
-        self.node_of = {task.rank: task.node for task in tasks}
+        super().__init__()
+        self.placed(tasks)
         self.lease_s = settings.lease.time_s + settings.lease.margin_s
         self.now = 0.0  # monotonic
         self.dead: set[str] = set()  # nodes that a second proof says cannot run anything
@@ -104,10 +83,7 @@ class Truth:
         self.closed: set[int] = set()  # ranks whose shim's connection has ended since the step came up
         self.ended = False  # has the launcher of the last step said so?
         self.probes: Counter[str] = Counter()
-        self.step_up = False
         self.came: set[int] = set()
-        self.shims: set[int] = set()
-        self.running: dict[int, int] = {}
         self.starts: dict[int, int] = {}  # rank -> its last one
         self.stops: dict[int, int] = {}
         self.unproven: set[tuple[int, int]] = set()
@@ -160,7 +136,7 @@ class Truth:
                 self.running.pop(rank, None)
                 self.stops.pop(rank, None)
             case ev.StepEnded():
-                self.step_up, self.ended = False, True
+                self.up, self.ended = False, True
                 self.running, self.stops = {}, {}
             case ev.RankPaused(rank, paused):
                 (self.paused.add if paused else self.paused.discard)(rank)
@@ -227,9 +203,9 @@ class Truth:
             case do.ReleaseNodes(nodes):
                 self.releases.append(nodes)
             case do.LaunchStep():
-                assert not self.step_up, "a step is launched beside one that has not ended"
+                assert not self.up, "a step is launched beside one that has not ended"
                 self._nothing_elsewhere()
-                self.step_up, self.came, self.shims, self.closed, self.paused = True, set(), set(), set(), set()
+                self.up, self.came, self.shims, self.closed, self.paused = True, set(), set(), set(), set()
                 self.ended, self.let_go_at, self.unproven = False, None, set()
             case do.EndStep() | do.KillStep():
                 self.let_go_at = self.now if self.let_go_at is None else self.let_go_at
@@ -238,7 +214,7 @@ class Truth:
             case do.StartRanks(attempt, env):
                 self._start(attempt, env)
             case do.StopRanks(attempt, ranks=None):
-                self.stops = dict.fromkeys(self.shims if self.step_up else (), attempt)
+                self.stops = dict.fromkeys(self.shims if self.up else (), attempt)
             case do.StopRanks(attempt, ranks=ranks):
                 self.stops.update(dict.fromkeys(self.shims & set(ranks or ()), attempt))
             case do.WatchNodes(nodes):
@@ -267,7 +243,7 @@ class Truth:
         alone = set(env) != {task.rank for task in self.tasks}
         left = {(rank, number) for rank, number in self.unproven if rank in env or not alone}
         assert not left, f"ranks are started beside processes that may be left: {sorted(left)}"
-        assert self.step_up, "ranks are started in a step that has ended"
+        assert self.up, "ranks are started in a step that has ended"
         assert set(env) <= self.shims, f"ranks are started whose shim is gone: {sorted(set(env) - self.shims)}"
         nodes = {self.node_of[rank] for rank in env}
         strange = nodes - self.checked - self.at_home if self.at_home else set()
@@ -284,15 +260,15 @@ class Truth:
         if judge.finished or judge.wakes_at is not None:
             return
         awaited = {
-            Phase.LAUNCHING: self.step_up,
-            Phase.RUNNING: self.step_up and bool(self.running),
+            Phase.LAUNCHING: self.up,
+            Phase.RUNNING: self.up and bool(self.running),
             Phase.REQUEUEING: self.requeueing,
             Phase.REPLACING: True,
         }
         assert awaited.get(judge.phase, False), f"{judge.phase.value}, and nothing is awaited any more"
 
 
-class Job:
+class Job(World):
     """One ftrun. `tell` gives it an event and lets the obedient world answer until nothing more comes.
 
     past: the ledger so far. devices: node -> faults its chips show. heals: what becomes of healing (None: not known).
@@ -310,44 +286,38 @@ class Job:
         call: Call | None = None, tips: bool = False, no_requeue: str = "",
     ) -> None:  # fmt: skip
         self.diagnose, self.advise = diagnose, advise
-        self.iteration: int | None = None  # what progress.file holds
         able = (
             {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
         )
         self.settings = replace(settings or requeueing(), tips=tips)
-        self.ledger = list(past)
         self._last_card = LastCard()
-        self.nodes = tuple(nodes)
         self.per_node = per_node
         self.now = now
-        history = fold(self.ledger)
-        runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
+        past = list(past)
+        history = fold(past)
+        runs = sum(isinstance(record, rec.RunBegan) for record in past)
         self.facts = RunFacts(
-            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, can=frozenset(able),
+            f"run{runs}", "7", "c", schedule, step_key, "train", tuple(nodes), can=frozenset(able),
             remembered=remembered or {}, width=width, number=7, why_not=WhyNot(swap=no_swap, requeue=no_requeue), granted=tuple(granted), batch_node=batch_node,
             submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), earlier=EarlierRuns(beside=beside),
             env=Environments(user=frozenset(user_env), hidden=hidden), process=OwnProcess(call=call or Call()),
         )  # fmt: skip
-        self.judge = Judge(self.settings, history, self.facts)
-        self.tasks = tasks_on(self.nodes, per_node)
-        self.truth = Truth(self.tasks, self.settings, history.budgets.spent.get("max_restarts", 0))
+        self.truth = Truth(tasks_on(nodes, per_node), self.settings, history.budgets.spent.get("max_restarts", 0))
+        plan = JobPlan(nodes=len(nodes), tasks_per_node=per_node)
+        super().__init__(plan, tuple(nodes), Judge(self.settings, history, self.facts), self.truth)
+        self.ledger = past
         self.devices: dict[str, tuple[Fault, ...]] = {}
         self.heals: bool | None = True
         self.shares = tuple(shares)
-        self.idle: bool | None = True  # has the use of devices not changed?
         self.views: tuple[RankView, ...] = ()  # what agents see of the ranks
-        self.printed: dict[int, tuple[Piece, ...]] = {}  # what ranks that run tell when they are asked
         self.slurm = replace(RUNNING, node_count=len(self.nodes))
         self.silent: set[type] = set()
-        self.stuck: dict[int, tuple[int, ...]] = {}
         self.full = False
-        self.there: dict[str, dict[str, int]] = {}  # node -> kind -> how many devices it has, if anybody counts them
         self.unfit: dict[str, bool | None] = {}  # node -> what a look at it finds, if not that it is well
         self.donors: list[str] = []  # nodes that are to be had
         self.reachable: bool | None = True  # by another way: any node that is asked about
         self.decisions: list[do.Decision] = []
         self.told: list[str] = []  # lines for people
-        self._port = 20000
         self._queue: deque[Event] = deque()
 
     # --- telling it
@@ -384,9 +354,8 @@ class Job:
         for decision in answer:
             self.decisions.append(decision)
             self.truth.asked(decision)
-            if isinstance(decision, do.LaunchStep) and decision.layout is not None:
-                self.tasks = tasks_in(decision.layout, self.per_node)
-                self.truth.placed(self.tasks)
+            if isinstance(decision, do.LaunchStep):
+                self.place(decision.layout)
             if isinstance(decision, do.Say):
                 self.told.append(decision.text)
             if isinstance(decision, do.ShowCard):
@@ -397,8 +366,8 @@ class Job:
             if isinstance(decision, do.Remember):
                 self.ledger.append(decision.record)
             elif type(decision) not in self.silent:
-                self._queue.extend(self._obey(decision))
-        if isinstance(event, ev.StepEnded) and not self.truth.step_up:
+                self.carry_out(decision)
+        if isinstance(event, ev.StepEnded) and not self.truth.up:
             self._queue.extend(self._shims_go())
         self.truth.check(self.judge)
         return None
@@ -495,87 +464,55 @@ class Job:
         schedule, starts, attempt = everywhere.pop()
         return schedule, starts, attempt
 
-    # --- the obedient world
+    # --- what is true of the world
 
-    def _obey(self, decision: do.Decision) -> list[Event]:
-        match decision:
-            case do.LaunchStep(layout):
-                lent = layout.lent if layout is not None else {}
-                tasks = [replace(task, share=self.shares[task.slot]) if self.shares else task for task in self.tasks]
-                return [ev.TaskArrived(task, len(tasks), f"{lent.get(task.node, 7)}.0") for task in tasks]
-            case do.CheckNode(node):
-                return [ev.NodeChecked(node, self.unfit.get(node, True), "as told", self.there.get(node))]
-            case do.BorrowNode(slot, exclude):
-                free = [node for node in self.donors if node not in exclude]
-                if not free:
-                    return [ev.NodeBorrowed(slot, "", 0, "none is free")]
-                self.donors.remove(free[0])
-                donor = 900 + int(free[0].removeprefix("n"))
-                return [ev.DonorSubmitted(slot, donor), ev.NodeBorrowed(slot, free[0], donor)]
-            case do.EndLoans():
-                return [ev.LoansEnded()]
-            case do.ReleaseNodes(nodes):
-                return [ev.NodesReleased(nodes, True)]
-            case do.AbandonStep():
-                return [ev.StepEnded(ExitStatus(0, SIGKILL))] if self.truth.step_up else []
-            case do.WatchNodes(nodes):
-                return [ev.AgentArrived(node, ("ascend",)) for node in nodes]
-            case do.StartRanks(attempt, env):
-                return [ev.RankStarted(rank, attempt, 100 + rank) for rank in env]
-            case do.StopRanks(attempt):
-                ranks = decision.ranks
-                if ranks is not None:
-                    return [event for rank in sorted(ranks) for event in self._stopped(rank, attempt)]
-                return [event for rank in sorted(self.truth.stops) for event in self._stopped(rank, attempt)]
-            case do.LookAtDevices():
-                return [self.look_at(node) for node, up in self.truth.agents.items() if up]
-            case do.AskSlurm():
-                return [self.slurm]
-            case do.SampleUse():
-                return [ev.UseSampled(node, self.idle, "sampled") for node, up in self.truth.agents.items() if up]
-            case do.AskWords():
-                running = sorted(self.truth.running.items())
-                return [ev.RankWords(rank, attempt, self.printed.get(rank, ())) for rank, attempt in running]
-            case do.TakeEvidence():
-                return [
-                    ev.EvidenceTaken(node, f"stacks of {node}", tuple(view for view in self.views if view.node == node))
-                    for node, up in self.truth.agents.items()
-                    if up
-                ]
-            case do.HealDevices(devices):
-                return [self._healed(node, chips) for node, chips in devices.items()]
-            case do.EndStep() if self.truth.step_up and self.truth.silent.keys() & self.truth.node_of.values():
-                there = [event.rank for event in self._shims_go() if isinstance(event, ev.ShimLost)]
-                return [ev.ShimLeft(rank) for rank in there]  # srun waits for the others
-            case do.EndStep() | do.KillStep():
-                return [*self._shims_go(), ev.StepEnded(ExitStatus(0))] if self.truth.step_up else []
-            case do.Diagnose(attempt, ends, faults, bad) if self.diagnose is not None:
-                verdict = on_the_whole(self.diagnose(ends, faults, bad), decision)
-                return [ev.Diagnosed(attempt, verdict, decision.rank)]
-            case do.Advise(attempt, ends, evidence) if self.advise is not None:
-                return [ev.Advised(attempt, tuple(self.advise(ends, evidence)))]
-            case do.ProbeNodes(nodes):
-                return [ev.NodeProbed(node, self.reachable, "as told") for node in nodes]
-            case do.ReadIteration(attempt):
-                return [ev.IterationRead(attempt, self.iteration)]
-            case do.Requeue():
-                return [ev.RequeueEnded(True, "requeued")]
-        return []
+    def after(self, seconds: float, events: Callable[[], Iterable[Event]]) -> None:
+        self._queue.extend(events())
 
-    def _stopped(self, rank: int, attempt: int) -> list[Event]:
-        if self.truth.node_of[rank] in self.truth.silent:
-            return []
-        self._port += 1
-        exits: list[Event] = [replace(self.exit_of(rank, 0, SIGTERM), stopped=True)] if rank in self.truth.running else []
-        return [*exits, ev.RankStopped(rank, attempt, self.stuck.get(rank, ()), self._port if rank == 0 else 0)]
+    def lives(self, node: str) -> bool:
+        return node not in self.truth.silent
 
-    def look_at(self, node: str) -> ev.DevicesSeen:
-        return ev.DevicesSeen(node, self.devices.get(node, ()), asked=True, there=self.there.get(node, {}))
+    def heard(self) -> list[str]:
+        return [node for node, up in self.truth.agents.items() if up]
 
-    def _healed(self, node: str, chips: Iterable[tuple[str, tuple[str, ...]]]) -> ev.HealingDone:
+    def probed(self, node: str) -> ev.NodeProbed:
+        return ev.NodeProbed(node, self.reachable, "as told")
+
+    def faults_on(self, node: str) -> tuple[Fault, ...]:
+        return self.devices.get(node, ())
+
+    def heal(self, node: str, device: str) -> HealResult:
         if self.heals:
             self.devices[node] = ()
-        return ev.HealingDone(node, tuple(HealResult(device, self.heals, "looked again") for device, _ in chips))
+        return HealResult(device, self.heals, "looked again")
+
+    def checked(self, node: str) -> ev.NodeChecked:
+        return ev.NodeChecked(node, self.unfit.get(node, True), "as told", self.there.get(node))
+
+    def lend(self, exclude: Collection[str]) -> tuple[str, int]:
+        free = [node for node in self.donors if node not in exclude]
+        if not free:
+            return "", 0
+        self.donors.remove(free[0])
+        return free[0], 900 + int(free[0].removeprefix("n"))
+
+    def verdict(self, asked: do.Diagnose) -> Verdict | None:
+        return self.diagnose(asked.ends, asked.faults, asked.bad) if self.diagnose is not None else None
+
+    def views_of(self, node: str) -> tuple[RankView, ...]:
+        return tuple(view for view in self.views if view.node == node)
+
+    def place(self, layout: Layout | None) -> None:
+        if layout is not None:
+            super().place(layout)
+            self.truth.placed(self.tasks)
+        if self.shares:
+            self.tasks = tuple(replace(task, share=self.shares[task.slot]) for task in self.tasks)
+
+    def carry_out(self, decision: do.Decision) -> None:
+        if isinstance(decision, do.Advise) and self.advise is not None:
+            self._queue.append(ev.Advised(decision.attempt, tuple(self.advise(decision.ends, decision.evidence))))
+        super().carry_out(decision)
 
 
 def of_kind(values: Iterable[Any], kind: type[T]) -> list[T]:

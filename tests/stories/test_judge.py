@@ -18,20 +18,9 @@ from ftslurm.policies.judge.launch.step_launch import AGENT_AGAIN_S, AGENT_COMES
 from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.judge.slurm_away import GATHERS_S
 from ftslurm.policies.judge.slurm_contact import FRESH_S
+from ftslurm.simulation.world import SIGKILL, SIGTERM
 from tests.settings import settings_with
-from tests.stories.replay import (
-    HOUR_S,
-    RUNNING,
-    SIGINT,
-    SIGKILL,
-    SIGTERM,
-    SIGUSR1,
-    SILENT,
-    Job,
-    fault,
-    of_kind,
-    requeueing,
-)
+from tests.stories.replay import HOUR_S, RUNNING, SIGINT, SIGUSR1, SILENT, Job, fault, of_kind, requeueing
 
 REQUEUED = 75
 ISOLATE, IGNORE, AVOID, UNKNOWN = FaultClass.ISOLATE, FaultClass.IGNORE, FaultClass.AVOID, FaultClass.UNKNOWN
@@ -340,7 +329,7 @@ def test_the_third_fault_counts_even_if_it_clears_while_the_ranks_are_stopped() 
     job.silent = {do.StopRanks, do.LookAtDevices}
     job.shows(fault())
     job.devices["n2"] = ()
-    job.tell(*(job.look_at(node) for node in job.nodes), *(ev.RankStopped(rank, 3) for rank in range(4)))
+    job.tell(*(job.look(node, asked=True) for node in job.nodes), *(ev.RankStopped(rank, 3) for rank in range(4)))
     assert job.rungs[-1] == "isolated-requeue"
 
 

@@ -21,8 +21,9 @@ from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.phases import WhyNot
 from ftslurm.policies.judge.replace.search import LOOK_COUNTS_S
 from ftslurm.policies.judge.state import IDLE_LOOK
+from ftslurm.simulation.world import SIGTERM, tasks_in
 from tests.settings import settings_with
-from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, requeueing, tasks_in
+from tests.stories.replay import RUNNING, SIGINT, SIGUSR1, START, Job, fault, requeueing
 
 CAN = ("ask", "requeue", "probe", "replace", "release")
 BROKEN = fault(graded=FaultClass.ISOLATE)

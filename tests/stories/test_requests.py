@@ -154,15 +154,15 @@ def go_on(job: Job) -> None:
     job.silent = set()
     job.slurm = replace(RUNNING, node_count=len(job.nodes))
     for rank, attempt in list(job.truth.stops.items()):
-        job.tell(*job._stopped(rank, attempt))
+        job.tell(*job._stopped(attempt, [rank]))
     for slot in sorted(+job.truth.borrows):
         job.tell(ev.NodeBorrowed(slot, "", 0, "none is free"))
-    if job.truth.step_up and job.judge.phase in (Phase.ENDING, Phase.LAUNCHING):
+    if job.truth.up and job.judge.phase in (Phase.ENDING, Phase.LAUNCHING):
         job.tell(*job._shims_go(), ev.StepEnded(ExitStatus(0)))
     if job.truth.requeueing:
         job.tell(ev.RequeueEnded(True, "requeued"))
     if job.truth.healing:
-        job.tell(*(job._healed(node, [(device, ()) for device in chips]) for node, chips in job.truth.healing.items()))
+        job.tell(*(event for node, chips in job.truth.healing.items() for event in job._healed(node, chips)))
 
 
 @pytest.mark.parametrize("name", PHASES)

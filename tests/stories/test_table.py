@@ -171,7 +171,7 @@ class Chaos:
 
     def _step(self, number: int) -> Iterator[Event]:
         truth = self.job.truth
-        if not truth.step_up:
+        if not truth.up:
             return
         for task in self.job.tasks:
             if task.rank not in truth.came:

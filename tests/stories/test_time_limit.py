@@ -10,8 +10,9 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Settings
+from ftslurm.simulation.world import SIGTERM
 from tests.settings import settings_with
-from tests.stories.replay import HOUR_S, RUNNING, SIGTERM, SIGUSR1, START, Job
+from tests.stories.replay import HOUR_S, RUNNING, SIGUSR1, START, Job
 
 REQUEUED = 75
 RESUMES = settings_with(time_limit__resume_s=120.0)
