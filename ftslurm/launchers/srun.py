@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,10 @@ def delivery(component: Component, env: Mapping[str, str], job: int) -> Delivery
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 # The site's KillOnBadExit and WaitTime would end the step behind our back; a failed task is for the ladder.
 _OURS = ("--kill-on-bad-exit=0", "--wait=0")
+
+
+# In a name of --input. Source: src/srun/libsrun/fname.c, 22.05 to 26.05.
+_BY_TASK = re.compile(r"%\d*[tnNu]")
 
 
 def are_independent(options: Sequence[str], env: Mapping[str, str]) -> bool:
@@ -207,9 +212,16 @@ class SrunLauncher:
             env = {name: value for name, value in env.items() if name not in unsaid}
             env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
             # As if srun itself had been killed: its child has the step killed, and what comes next in the script need not wait.
-            parts.append((ProcessStep(argv, env, orphaned=signal.SIGKILL), _ranks(part.place)))
+            parts.append((ProcessStep(argv, env, orphaned=signal.SIGKILL, unread=self.inputs_by_task()), _ranks(part.place)))
         self.launched.append(len(parts))
         return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]
+
+    def inputs_by_task(self) -> bool:
+        """Does slurmstepd open a file for each task? srun reads its own stdin all the same, and slurmstepd crashes over what srun
+        sends of it, its end as well, while a task runs (docs/slurm-facts.md, "Exit statuses of srun").
+        """
+        said = self.env.get("SLURM_STDINMODE", "")
+        return all(bool(_BY_TASK.search(option_value(each.options, "input") or said)) for each in self.components)
 
     def _overlapping(self, shares: Sequence[Share]) -> SrunLauncher:
         """Of several components nobody knows which nodes are whose."""

@@ -79,10 +79,11 @@ class ProcessStep:
 
     def __init__(
         self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, end: Callable[[], None] = lambda: None,
-        orphaned: int = 0,
+        orphaned: int = 0, unread: bool = False,
     ) -> None:  # fmt: skip
         """quiet: no terminal, no output; for steps the user did not ask for. orphaned: the signal that the launcher's process
-        gets when ours has ended in whatever way, 0 for none. Raises: CommandMissing, CalledItself."""
+        gets when ours has ended in whatever way, 0 for none. unread: its stdin never has anything and never ends. Raises:
+        CommandMissing, CalledItself."""
         sink = subprocess.DEVNULL if quiet else None
         self._end = end
         self._errors = _end_of_stderr() if not quiet else None
@@ -91,9 +92,13 @@ class ProcessStep:
         own_group = not quiet and not os.isatty(0)
         program, its_env = real_program(argv, env)
         words, files = nodes_in_file(argv)
+        source = sink
+        if unread:  # a pipe of which it has both ends
+            source, other = os.pipe()
+            files = (*files, source, other)
         try:
             self._process = subprocess.Popen(
-                words, executable=program, env=its_env, stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
+                words, executable=program, env=its_env, stdin=source, stdout=sink, stderr=sink, start_new_session=quiet,
                 pass_fds=files, preexec_fn=_prepare(os.getpid(), orphaned, own_group),
             )  # fmt: skip
         except (FileNotFoundError, PermissionError) as error:

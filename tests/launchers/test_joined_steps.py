@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.launchers.srun_options import Component
 from ftslurm.launchers.step import MOST_BYTES, JoinedSteps, ProcessStep, nodes_in_file
 
 SOON_S = 60.0
@@ -58,6 +61,30 @@ def test_nodes_that_no_argument_can_hold_come_as_a_file(tmp_path: Path) -> None:
 def test_those_that_it_can_hold_stay_there() -> None:
     argv = ["srun", "--nodelist=" + "n" * (MOST_BYTES - 11), "x"]
     assert nodes_in_file(argv) == (argv, ())
+
+
+def test_a_stdin_that_nobody_is_to_read_has_nothing_and_does_not_end(tmp_path: Path) -> None:
+    step = ProcessStep(
+        ["sh", "-c", f"timeout 0.5 cat >{tmp_path}/read; echo $? >{tmp_path}/status"], {"PATH": os.environ["PATH"]}, unread=True
+    )
+    assert step.wait(SOON_S)
+    assert (tmp_path / "read").read_text() == "" and (tmp_path / "status").read_text() == "124\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "unread"),
+    [
+        (("--input=in.%t",), {}, True),
+        (("-i", "in.%04t"), {}, True),
+        ((), {"SLURM_STDINMODE": "/data/%N"}, True),
+        (("--input=in.%j",), {}, False),
+        (("--input=in",), {"SLURM_STDINMODE": "in.%t"}, False),
+        ((), {}, False),
+    ],
+)
+def test_an_srun_whose_tasks_have_a_file_each_gets_no_input(options: tuple[str, ...], env: dict[str, str], unread: bool) -> None:
+    launcher = SrunLauncher((Component(options, ("train",)),), env, Python(("/py",), "/lib"))
+    assert launcher.inputs_by_task() is unread
 
 
 def test_it_has_ended_when_all_parts_have_and_with_the_worst_status(begin: Callable[[str], ProcessStep]) -> None:
