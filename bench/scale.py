@@ -228,6 +228,7 @@ class Worker:
         self._text = b""
         self._attempt = 0
         self._most = words  # of its last words that a rank is asked to keep
+        self._beats: dict[Line, int] = {}  # how many each sends, the next as soon as one is answered
         self._cut: set[Line] = set()
 
     def run(self) -> None:
@@ -250,6 +251,12 @@ class Worker:
     def _listen(self, line: Line) -> None:
         for message in line.listen():
             self._told(line, message)
+        if line in self._beats and not line._asked:
+            if line._beats >= self._beats[line]:
+                self._beats.pop(line)
+                self.mark("beaten")
+            else:
+                line._beat(boot_s())
         if line in self._cut and line._welcome:
             self._cut.discard(line)
             self.mark("back")
@@ -269,6 +276,10 @@ class Worker:
                 self._agents(Channel(rest))
             elif what == "crash":
                 self._crash()
+            elif what == "beats":
+                self._beats = {line: line._beats + int(float(rest) * 3600 / line._beat_s) for line in self._lines}  # of hours
+                for line in self._lines:
+                    line._beat(boot_s())
             elif what == "cut":
                 for line in self._lines:
                     self._cut.add(line)
