@@ -30,22 +30,25 @@ class Remedy(Enum):
 class Rung(Word):
     """Each with its remedy, in the order of the default ladder."""
 
-    RANK_RESTART = "rank-restart"
-    IN_PLACE_RESTART = "in-place-restart"
-    HANG_RESTART = "hang-restart"
-    NODE_REPLACEMENT = "node-replacement"
-    SHRINK = "shrink"
-    ISOLATED_REQUEUE = "isolated-requeue"
-    UNCONDITIONAL_REQUEUE = "unconditional-requeue"
-    FAIL = "fail"
+    RANK_RESTART = "rank-restart", Remedy.START_RANK
+    IN_PLACE_RESTART = "in-place-restart", Remedy.RESTART
+    HANG_RESTART = "hang-restart", Remedy.RESTART
+    NODE_REPLACEMENT = "node-replacement", Remedy.REPLACE
+    SHRINK = "shrink", Remedy.SHRINK
+    ISOLATED_REQUEUE = "isolated-requeue", Remedy.REQUEUE
+    UNCONDITIONAL_REQUEUE = "unconditional-requeue", Remedy.REQUEUE
+    FAIL = "fail", Remedy.END
     # Of no ladder: nothing has failed, or nobody of us was asked. Records name them in the place of a rung.
-    ON_WARNING = "requeue-on-warning"  # of Slurm's, as the job has asked for
-    ON_REQUEST = "requeue-on-request"  # of the owner of the job
-    BY_SLURM = "requeue-by-slurm"  # or by people, by way of it
+    ON_WARNING = "requeue-on-warning", Remedy.REQUEUE  # of Slurm's, as the job has asked for
+    ON_REQUEST = "requeue-on-request", Remedy.REQUEUE  # of the owner of the job
+    BY_SLURM = "requeue-by-slurm", Remedy.REQUEUE  # or by people, by way of it
 
-    @property
-    def remedy(self) -> Remedy:
-        return _REMEDIES[self]
+    remedy: Remedy
+
+    def __new__(cls, name: str, remedy: Remedy = Remedy.END) -> Rung:  # without one a rung is looked up by its name
+        rung = str.__new__(cls, name)
+        rung._value_, rung.remedy = name, remedy
+        return rung
 
     @property
     def is_requeue(self) -> bool:
@@ -84,23 +87,12 @@ class RungWords:
     degrades: str = ""
 
 
-_REMEDIES = {
-    Rung.RANK_RESTART: Remedy.START_RANK,
-    Rung.IN_PLACE_RESTART: Remedy.RESTART,
-    Rung.HANG_RESTART: Remedy.RESTART,
-    Rung.NODE_REPLACEMENT: Remedy.REPLACE,
-    Rung.SHRINK: Remedy.SHRINK,
-    Rung.ISOLATED_REQUEUE: Remedy.REQUEUE,
-    Rung.UNCONDITIONAL_REQUEUE: Remedy.REQUEUE,
-    Rung.FAIL: Remedy.END,
-    Rung.ON_WARNING: Remedy.REQUEUE,
-    Rung.ON_REQUEST: Remedy.REQUEUE,
-    Rung.BY_SLURM: Remedy.REQUEUE,
-}
 _NO_RUNGS = frozenset({Rung.ON_WARNING, Rung.ON_REQUEST, Rung.BY_SLURM})
 # As text, since settings are text.
 RUNG_NAMES = tuple(rung.value for rung in Rung if rung not in _NO_RUNGS)
 REQUEUES = frozenset(rung for rung in Rung if rung.remedy is Remedy.REQUEUE and rung is not Rung.BY_SLURM)
 SWAPS = frozenset(rung for rung in Rung if rung.remedy in (Remedy.REPLACE, Remedy.SHRINK))
+# By these the job leaves bad nodes.
+LEAVES = (*(rung for rung in Rung if rung in SWAPS), Rung.ISOLATED_REQUEUE)
 # By these all ranks of the job start again. Source: AIMaster, --max-num-of-job-restart.
 RESTARTS = frozenset(rung for rung in Rung if rung.remedy not in (Remedy.START_RANK, Remedy.END)) - _NO_RUNGS

@@ -18,7 +18,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.exits import signal_number
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import summarise
-from ftslurm.model.rungs import REQUEUES, Budget, Rung
+from ftslurm.model.rungs import REQUEUES, SWAPS, Budget, Rung
 from ftslurm.model.settings.tree import Settings, settings_told, with_values
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
@@ -286,7 +286,7 @@ def _part(stretch: Stretch, outages: Sequence[Outage]) -> Part:
     rung = outages[stretch.outage].rung if stretch.outage >= 0 else ""
     if rung == Rung.IN_PLACE_RESTART:
         return Part.HEALING
-    return Part.REPLACING if rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.HANG_RESTART) else Part.QUEUE
+    return Part.REPLACING if rung in SWAPS or rung == Rung.HANG_RESTART else Part.QUEUE
 
 
 def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state: str, what: str, plan: JobPlan) -> Outcome:

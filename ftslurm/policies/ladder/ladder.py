@@ -13,7 +13,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading
-from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
+from ftslurm.model.rungs import LEAVES, RESTARTS, Budget, Capability, Remedy, Rung, RungWords
 from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.settings.tree import Settings, most_crash_restarts, noting, read_of
 from ftslurm.model.text import counted, how_often
@@ -559,7 +559,7 @@ def _hang(s: Situation) -> Answer:
         return Answer(False, _OFF, fits=s.cause is Cause.HANG)
     if s.cause is not Cause.HANG:
         return _not_meant("no hang")
-    without_it = [rung for rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE) if rung in s.settings.ladder]
+    without_it = [rung for rung in LEAVES if rung in s.settings.ladder]
     if s.blamed and any(LADDER[rung].allowed(s).yes for rung in without_it):
         return _no("a node is to blame, and the job can continue without it")
     if s.history.hangs.in_a_row >= (limit := s.settings.hang_restart.in_a_row):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.model.rungs import Rung
+from ftslurm.model.rungs import LEAVES
 from ftslurm.model.settings.kinds import port_range
 from ftslurm.model.site import Change, Level, Said, Site, Whose
 from ftslurm.policies.site import reading as conf
@@ -105,8 +105,7 @@ def _nodes(site: Site) -> Said:
         raise conf.NotSaid("Slurm shows no nodes to you")
     if site.nodes > 1:
         return Said(Level.OK, f"the cluster has {site.nodes} nodes")
-    rungs = (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE)
-    return Said(Level.BLOCKS, "the cluster has one node, so a bad one cannot be avoided", "", rungs)
+    return Said(Level.BLOCKS, "the cluster has one node, so a bad one cannot be avoided", "", LEAVES)
 
 
 def _small_partitions(site: Site) -> Said | None:

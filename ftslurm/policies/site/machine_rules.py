@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.model.rungs import Rung
+from ftslurm.model.rungs import RUNG_NAMES, SWAPS, Rung
 from ftslurm.model.site import Change, Folder, Level, Said, Site, Whose
 from ftslurm.policies.site.reading import NotSaid, Rule, is_ours, policy_line, shell_line
 from ftslurm.policies.site.requeue_rules import HOOKS, REQUEUES
@@ -17,10 +17,8 @@ SHARED = frozenset({
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 # Each decision waits for a sync, so a slower one delays it.
 SLOW_SYNC_S = 1.0
-ALL_RUNGS = (
-    Rung.RANK_RESTART, Rung.IN_PLACE_RESTART, Rung.HANG_RESTART, Rung.NODE_REPLACEMENT, Rung.SHRINK, *REQUEUES,
-)  # fmt: skip
-SLURM_RUNGS = (Rung.NODE_REPLACEMENT, Rung.SHRINK, *REQUEUES)
+ALL_RUNGS = tuple(rung for rung in map(Rung, RUNG_NAMES) if rung is not Rung.FAIL)
+SLURM_RUNGS = tuple(rung for rung in ALL_RUNGS if rung in SWAPS or rung.is_requeue)
 
 
 def _is_shared(folder: Folder) -> bool | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from ftslurm.model.rungs import Rung
+from ftslurm.model.rungs import RUNG_NAMES, Rung
 from ftslurm.model.site import Change, Level, Said, Site, Whose
 from ftslurm.policies.site import reading as conf
 
-REQUEUES = (Rung.ISOLATED_REQUEUE, Rung.UNCONDITIONAL_REQUEUE)
+REQUEUES = tuple(rung for rung in map(Rung, RUNG_NAMES) if rung.is_requeue)
 FACTS = "docs/slurm-facts.md"
 HOOKS = conf.shell_line("ftslurm install-hooks --dry-run", Whose.ADMIN)
 

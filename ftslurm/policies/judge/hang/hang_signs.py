@@ -12,7 +12,7 @@ from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import AskWords, Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.folds.history import HANG
-from ftslurm.model.rungs import Capability, Rung
+from ftslurm.model.rungs import LEAVES, Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.hang.proof import NOBODY
 from ftslurm.policies.hang.stall_watch import as_seconds
@@ -301,7 +301,7 @@ class Hangs:
             return False
         attempt = replace(self.run.attempt, hang=replace(self.run.attempt.hang, blamed=hung))
         rung = choose(self.run.situation(Trouble(Cause.HANG, str(found), 1), now, attempt)).rung
-        return rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE)
+        return rung in LEAVES
 
     def held_against(self, found: Finding | None, now: Now) -> tuple[dict[str, str], Contrast | None]:
         """Gives node -> reason, for an Error; and the contrast that blames the program instead: the same rank has hung on another
