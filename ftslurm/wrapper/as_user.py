@@ -126,10 +126,19 @@ def measures_in(folder: Path, oldest: float, limit: int, passed_over: PassedOver
     return [found for _, found in _with_measures(folder, oldest, limit, passed_over)]
 
 
+def _mine(ledger: Path) -> bool:
+    """Where one folder is for all users, each has their own."""
+    try:
+        return ledger.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
 def _with_measures(
-    folder: Path, oldest: float, limit: int, passed_over: PassedOver
+    folder: Path, oldest: float, limit: int, passed_over: PassedOver, counts: Callable[[Path], bool] = lambda ledger: True
 ) -> Iterator[tuple[JobSummary, Measures]]:  # fmt: skip
-    jobs = Index(folder).all(lambda error: passed_over(str(error)))
+    named = Index(folder).named(lambda error: passed_over(str(error)))
+    jobs = [job for name, job in named.items() if counts(folder / "jobs" / name)]
     if jobs:
         jobs, _ = with_slurms_word(jobs, folder.stat().st_uid, os.environ)
     wanted = [job for job in jobs if not job.over or job.at >= oldest]
@@ -151,7 +160,7 @@ def _measures(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
     found: list[Measures] = []
     for place in map(Path, places):
         if (place / "jobs").is_dir():
-            found += measures_in(place, float(oldest), int(limit), lambda _: None)
+            found += [each for _, each in _with_measures(place, float(oldest), int(limit), lambda _: None, _mine)]
     yield to_json(found)
 
 
@@ -159,7 +168,7 @@ def _jobs(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
     found: list[object] = []
     for place in map(Path, places):
         if (place / "jobs").is_dir():
-            several = _with_measures(place, float(oldest), int(limit), lambda _: None)
+            several = _with_measures(place, float(oldest), int(limit), lambda _: None, _mine)
             found += [[lost_s(measures), *job] for job, measures in several]
     yield json.dumps(found).encode()
 
@@ -168,8 +177,10 @@ def _has(job: str, *places: str) -> Iterator[bytes]:
     """When the job's ledger was written last, Unix seconds; empty for a user without."""
     for place in map(Path, places):
         with suppress(UnknownJob):
-            yield b"%d" % int(Store(place).find(job)[0].path.stat().st_mtime)
-            return
+            path = Store(place).find(job)[0].path
+            if _mine(path):
+                yield b"%d" % int(path.stat().st_mtime)
+                return
 
 
 def _memory(*places: str) -> Iterator[bytes]:
@@ -199,7 +210,7 @@ def _ledgers(began: str, *places: str) -> Iterator[bytes]:
             continue
         named = ledgers_since(place, float(began), {**os.environ, VARIABLE: str(place)}, lambda error: None)
         for path, known in named.items():
-            if room > 0 and (ledger := _ledger(path)):
+            if room > 0 and _mine(path) and (ledger := _ledger(path)):
                 room -= len(ledger) + 100
                 yield b"%d %s %d\n" % (len(ledger), known.state.encode(), known.over) + ledger
 

@@ -56,6 +56,29 @@ def tell(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return int(ended.value.code or 0), out, err
 
 
+def test_in_one_folder_for_all_a_job_stands_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ftslurm-shared-") as folder:
+        jobs = Path(folder) / "jobs"
+        jobs.mkdir()
+        for path in (jobs.parent, jobs):
+            path.chmod(0o1777)
+        for name, number in (("daemon", 7), ("bin", 8)):
+            ledger = jobs / f"c.{number}.jsonl"
+            ledger.write_bytes(
+                b"".join(
+                    to_line(replace(each, job=f"{number}") if isinstance(each, rec.RunBegan) else each)
+                    for each in long_story().ledger
+                )
+            )
+            os.chown(ledger, pwd.getpwnam(name).pw_uid, -1)
+            ledger.chmod(0o644)
+        monkeypatch.setattr(status, "site_settings", lambda: HookSettings(first_user_id=1, ledgers=(folder,)))
+        code, out, _ = tell(capfd, "status", "--all-users", "--all", "--json")
+        assert code == 0 and sorted((each["user"], each["job"]) for each in json.loads(out)) == [("bin", "8"), ("daemon", "7")]
+
+
 def test_all_jobs_stand_in_one_list_with_their_user_and_what_they_lost(site: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = tell(capfd, "status", "--all-users", "--all")
     heading, *lines = out.splitlines()

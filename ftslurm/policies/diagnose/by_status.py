@@ -179,15 +179,25 @@ def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
         error_class = ErrorClass.USER_CODE
         signature = next((hit.pattern.id for hit in roots if hit.pattern.error_class is error_class), signature)
     program = error_class is ErrorClass.USER_CODE and len({(fault.node, fault.device) for fault in acting}) > 1
-    lead = Lead(-1, *next(iter(blamed.items()))) if blamed else _of_fault(acting[0])
+    lead = _of_node(*next(iter(blamed.items()))) if blamed else _of_fault(acting[0])
     return Verdict(
         error_class, Retriable.YES, Confidence.FACT, signature, evidence[0], tuple(suspects), tuple(evidence[:EVIDENCE_LINES]),
         program, lead=lead, because=("node-broken" if blamed else "device-code",),
     )  # fmt: skip
 
 
+def _of_node(node: str, why: str) -> Lead:
+    return Lead(-1, node, why, advice=f"reboot {node}; if that does not mend it, have it repaired or replaced")
+
+
 def _of_fault(fault: Fault) -> Lead:
-    return Lead(-1, fault.node, fault.code, fault.name, f"device {fault.device} of {fault.node}")
+    device = f"device {fault.device} of {fault.node}"
+    advice = ""
+    if fault.blames_node and fault.fault_class is FaultClass.ISOLATE:
+        advice = f"reboot {fault.node}; if the fault stays, replace {device}"
+    elif fault.blames_node:
+        advice = f"if it comes back: reset {device} while no job uses it, then reboot {fault.node}, then replace the device"
+    return Lead(-1, fault.node, fault.code, fault.name, device, advice=advice)
 
 
 def out_of_memory(killed: Sequence[RankEnd], hits: Sequence[Hit]) -> Verdict:

@@ -226,3 +226,19 @@ def test_a_tool_s_own_status_is_read_only_where_the_tool_speaks(printed: str, er
     ends = [RankEnd(0, "n1", ExitStatus(201), 5.0, output=(Piece(4.0, "out", printed),)), RankEnd(1, "n2", stopped=True)]
     found = diagnose(ends, Facts(), books()[0])
     assert (found.error_class, len(found.suspects)) == (error_class, suspects)
+
+
+@pytest.mark.parametrize(("graded", "induced", "advice"), [
+    (FaultClass.ISOLATE, False, "reboot n3; if the fault stays, replace device 0 of n3"),
+    (FaultClass.SELF_HEALING, False,
+     "if it comes back: reset device 0 of n3 while no job uses it, then reboot n3, then replace the device"),
+    (FaultClass.ISOLATE, True, ""),
+])  # fmt: skip
+def test_a_device_that_failed_is_named_with_what_mends_it(graded: FaultClass, induced: bool, advice: str) -> None:
+    found = verdict(end(0), end(1), facts=Facts((Fault("n3", "0", "XID 79", "GPU fell off the bus", graded, induced),)))
+    assert found.lead is not None and found.lead.advice == advice
+
+
+def test_a_node_that_is_bad_is_named_with_what_mends_it() -> None:
+    found = verdict(end(0), end(1), facts=Facts((), {"n3": "the site's health command says: hot"}))
+    assert found.lead is not None and found.lead.advice.startswith("reboot n3; ")
