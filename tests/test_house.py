@@ -25,7 +25,11 @@ FIELDS = 10
 MANY_LINES = {
     "ftslurm/sdk/probe.py:_Probe": (340, "one file without imports, which runs inside the ranks"),
 }
+_A_BASE = "a base of values, of which none has the fields of the others"
 MANY_ATTRIBUTES = {
+    "ftslurm/model/record.py:Record": (TABLE, _A_BASE),
+    "ftslurm/model/events.py:Event": (TABLE, _A_BASE),
+    "ftslurm/model/decisions.py:Decision": (TABLE, _A_BASE),
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each"),
     "ftslurm/report/account/job.py:JobAccount": (30, "one figure each, as people read them"),
     "ftslurm/sdk/nvrx_config.py:FaultToleranceConfig": (TABLE, "the fields of ft_launcher's own class"),

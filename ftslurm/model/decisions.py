@@ -18,7 +18,12 @@ from ftslurm.model.verdict import RankEnd
 
 
 @dataclass(frozen=True, slots=True)
-class Remember:
+class Decision:
+    """What the judge wants done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remember(Decision):
     """Write `record` down. vital: what follows may not be done if it cannot be written."""
 
     record: Record
@@ -26,7 +31,7 @@ class Remember:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchStep:
+class LaunchStep(Decision):
     """Bring up one shim a task with the user's srun options. layout: where each runs, None as srun places them.
 
     overlap: beside steps that Slurm still lists, and which nothing is left of. shares: by slot, what the step had of its node
@@ -39,7 +44,7 @@ class LaunchStep:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchNodes:
+class WatchNodes(Decision):
     """Bring up one agent on each of `nodes` that has none. lent: node -> the donor job that it belongs to."""
 
     nodes: tuple[str, ...]
@@ -47,7 +52,7 @@ class WatchNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class StartRanks:
+class StartRanks(Decision):
     """Run the command in the shims of the ranks in env. env: rank -> variables to set on top of the task's own. cycle: starts of
     the command before this one, which files of ranks have in their names."""
 
@@ -57,7 +62,7 @@ class StartRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class StopRanks:
+class StopRanks(Decision):
     """End every process of the attempt: SIGTERM, after `grace_s` SIGKILL, and proof that none is left.
 
     asked: Slurm has sent the SIGTERM already; a second one may cut short the checkpoint that the first one asked for.
@@ -73,7 +78,7 @@ class StopRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalRanks:
+class SignalRanks(Decision):
     """Pass a signal on to every rank, or to `ranks`. group: also to the processes of its process group, as torchrun does."""
 
     number: int
@@ -82,24 +87,24 @@ class SignalRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtDevices:
+class LookAtDevices(Decision):
     """Ask every agent for a fresh look."""
 
 
 @dataclass(frozen=True, slots=True)
-class AskSlurm:
+class AskSlurm(Decision):
     """Ask Slurm for the state of the job and of its nodes; and whether it could ever start again `without` these nodes."""
 
     without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ListSteps:
+class ListSteps(Decision):
     """Ask Slurm which steps of the job hold its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeNodes:
+class ProbeNodes(Decision):
     """Find out by another way than our own connections whether these nodes can still run anything."""
 
     nodes: tuple[str, ...]
@@ -107,7 +112,7 @@ class ProbeNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class HealDevices:
+class HealDevices(Decision):
     """Let the devices heal. devices: node -> (device, codes); only when no process of the job is left there."""
 
     devices: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
@@ -117,7 +122,7 @@ class HealDevices:
 
 
 @dataclass(frozen=True, slots=True)
-class EndStep:
+class EndStep(Decision):
     """Let the shims go. Those whose command failed by itself end as it did, the others with `status`.
 
     Where a command is to blame that is 0, so that srun's messages and the accounting name it alone. forget: all end with
@@ -129,12 +134,12 @@ class EndStep:
 
 
 @dataclass(frozen=True, slots=True)
-class KillStep:
+class KillStep(Decision):
     """End the step through the launcher: some shims cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class AbandonStep:
+class AbandonStep(Decision):
     """End the launcher's own process: every shim that could be told to go has gone, and it would wait for a dead node.
 
     silently: Slurm hears nothing of it. It knows a step by its number alone, which another scheduling of the job has by now.
@@ -144,7 +149,7 @@ class AbandonStep:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckNode:
+class CheckNode(Decision):
     """Look at a node before ranks go there: its devices and the health command. lender: the donor job, 0 for our own."""
 
     node: str
@@ -153,7 +158,7 @@ class CheckNode:
 
 
 @dataclass(frozen=True, slots=True)
-class BorrowNode:
+class BorrowNode(Decision):
     """Submit a donor job for one more node, none of `exclude`, and wait for it up to `wait_s`. slot: for which."""
 
     slot: int
@@ -163,21 +168,21 @@ class BorrowNode:
 
 
 @dataclass(frozen=True, slots=True)
-class EndLoans:
+class EndLoans(Decision):
     """These donor jobs have done their work."""
 
     jobs: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DismissAgents:
+class DismissAgents(Decision):
     """The agents of these nodes have nothing to tell any more."""
 
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseNodes:
+class ReleaseNodes(Decision):
     """Give nodes of the allocation back to Slurm."""
 
     nodes: tuple[str, ...]
@@ -195,7 +200,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(Decision):
     """Give the job back to Slurm, kept off `exclude`. decision: id of the record it carries out. clean_up: before that."""
 
     decision: str
@@ -215,7 +220,7 @@ class CleanUp:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchRanks:
+class WatchRanks(Decision):
     """Let agents watch for life below their shims, and read their ranks' pages.
 
     ranks: node -> (rank, pid of its shim, number of its start). quiet_s: tell after so long without IO, 0: do not look.
@@ -231,31 +236,31 @@ class WatchRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleUse:
+class SampleUse(Decision):
     """Let every agent sample the use of devices, or of CPUs where there are none, for `window_s`."""
 
     window_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class TakeEvidence:
+class TakeEvidence(Decision):
     """Let every agent find out what its ranks are doing; `limit_s` is all the time there is."""
 
     limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class AskWords:
+class AskWords(Decision):
     """Let every shim tell what its rank has printed last; the rank runs on."""
 
 
 @dataclass(frozen=True, slots=True)
-class CompareRanks:
+class CompareRanks(Decision):
     """Let every agent tell how long its ranks waited for each other lately."""
 
 
 @dataclass(frozen=True, slots=True)
-class SetIntervals:
+class SetIntervals(Decision):
     """From now on shims tell of silence, and agents of no IO, after as many seconds; 0: not at all."""
 
     silence_s: float
@@ -263,7 +268,7 @@ class SetIntervals:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepEvidence:
+class KeepEvidence(Decision):
     """Keep what an agent found with the ledger."""
 
     attempt: int
@@ -272,7 +277,7 @@ class KeepEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class TellOthers:
+class TellOthers(Decision):
     """Let later jobs of this user know that the job leaves these nodes for a fault. nodes: node -> why. reinstated: nodes that
     it uses again, so that what it has said of them counts no more. failed: node -> why, where it only failed,
     and ran well elsewhere.
@@ -284,7 +289,7 @@ class TellOthers:
 
 
 @dataclass(frozen=True, slots=True)
-class DrillRanks:
+class DrillRanks(Decision):
     """Inject a fault on purpose. what: `crash` (with status or signal), `hang`, `slow` (with share), `lost`, `end`."""
 
     ranks: tuple[int, ...]
@@ -295,7 +300,7 @@ class DrillRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class DrillDevice:
+class DrillDevice(Decision):
     """Let the agent of `node` report `code` on `device` on purpose. heals: it is gone once the devices are healed."""
 
     node: str
@@ -307,7 +312,7 @@ class DrillDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerDrill:
+class AnswerDrill(Decision):
     """Tell the one who asked for a drill what became of it."""
 
     asker: int
@@ -316,7 +321,7 @@ class AnswerDrill:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadIteration:
+class ReadIteration(Decision):
     """Read progress.file; the answer is IterationRead. attempt: that has just ended, 0: none has begun."""
 
     attempt: int
@@ -324,7 +329,7 @@ class ReadIteration:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchCheckpoints:
+class WatchCheckpoints(Decision):
     """Look for files that match these patterns and are new or changed from now on, and tell of each once it has been the same for
     `settle_s`. patterns: none to look no more."""
 
@@ -333,7 +338,7 @@ class WatchCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Say(Decision):
     """One line for the user, on stderr. quiet: only with --ft-verbose."""
 
     text: str
@@ -341,19 +346,19 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowCard:
+class ShowCard(Decision):
     """What has just been written down of a failure and its answer, for the user, as a card. quiet: as in Say."""
 
     quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class KeepOutput:
+class KeepOutput(Decision):
     """Keep the output of this scheduling: Slurm may begin the script's file anew in the next one."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShowPhase:
+class ShowPhase(Decision):
     """Set the job's comment in Slurm to the phase of the job. what: `waiting for ...`; empty: the attempt runs. attempt: 0: the
     job has ended, empty the comment. until: Unix seconds, at the latest; 0: unknown.
     """
@@ -364,7 +369,7 @@ class ShowPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnose:
+class Diagnose(Decision):
     """Find out what is behind the end of the attempt; the answer is Diagnosed. It takes a second or more where ranks print much.
 
     rank: of an async job, the one that has ended while all others run; None for all. bad: node -> why it is taken for broken.
@@ -381,7 +386,7 @@ class Diagnose:
 
 
 @dataclass(frozen=True, slots=True)
-class Advise:
+class Advise(Decision):
     """Find common reasons for a hang; the answer is Advised. evidence: node -> what was found there while the ranks hung."""
 
     attempt: int
@@ -390,51 +395,7 @@ class Advise:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Decision):
     """ftrun ends with `status`."""
 
     status: int
-
-
-Decision = (
-    Remember
-    | LaunchStep
-    | ListSteps
-    | WatchNodes
-    | StartRanks
-    | StopRanks
-    | SignalRanks
-    | LookAtDevices
-    | AskSlurm
-    | ProbeNodes
-    | HealDevices
-    | EndStep
-    | KillStep
-    | AbandonStep
-    | CheckNode
-    | BorrowNode
-    | EndLoans
-    | DismissAgents
-    | ReleaseNodes
-    | Requeue
-    | WatchRanks
-    | SampleUse
-    | TakeEvidence
-    | AskWords
-    | CompareRanks
-    | SetIntervals
-    | KeepEvidence
-    | TellOthers
-    | DrillRanks
-    | DrillDevice
-    | AnswerDrill
-    | WatchCheckpoints
-    | ReadIteration
-    | Say
-    | ShowCard
-    | KeepOutput
-    | ShowPhase
-    | Diagnose
-    | Advise
-    | Finish
-)

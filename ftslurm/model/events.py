@@ -17,6 +17,11 @@ from ftslurm.model.verdict import Piece, Verdict
 
 
 @dataclass(frozen=True, slots=True)
+class Event:
+    """What the judge is told."""
+
+
+@dataclass(frozen=True, slots=True)
 class Now:
     """The two clocks at one moment. mono: seconds, for durations on this node; unix: Unix seconds, for the record."""
 
@@ -25,12 +30,12 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(Event):
     """ftrun is up and has read the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskArrived:
+class TaskArrived(Event):
     """The shim of one task has introduced itself. expected: how many tasks the step has."""
 
     task: Task
@@ -39,14 +44,14 @@ class TaskArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class RankClaimedTwice:
+class RankClaimedTwice(Event):
     """The shims of two tasks of one step say that they are `rank`."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class RankStarted:
+class RankStarted(Event):
     """The user command runs as `rank`. attempt: which start this belongs to."""
 
     rank: int
@@ -55,7 +60,7 @@ class RankStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class RankExited:
+class RankExited(Event):
     """The user command of one rank has ended, seen by its parent. at: Unix seconds on its node.
 
     output: its last words, empty if it ended well. oom: the kernel has killed it, or a process of it, for want of memory; None:
@@ -81,7 +86,7 @@ class Save(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RankStopped:
+class RankStopped(Event):
     """No process of this rank's attempt is left, or `left` (pids) could not be ended even by SIGKILL.
 
     free_port: a TCP port that was free on the node just now, for the next rendezvous.
@@ -95,7 +100,7 @@ class RankStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class RankUnstartable:
+class RankUnstartable(Event):
     """The command of `rank` could not be executed at all. status: the errno, 2 for not found, 13 for not permitted."""
 
     rank: int
@@ -113,7 +118,7 @@ class Hangup(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ShimLost:
+class ShimLost(Event):
     """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it."""
 
     rank: int
@@ -122,14 +127,14 @@ class ShimLost:
 
 
 @dataclass(frozen=True, slots=True)
-class ShimLeft:
+class ShimLeft(Event):
     """A shim that was let go has closed its connection."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class RankPaused:
+class RankPaused(Event):
     """Slurm is about to stop the rank with its shim, as it does with all of a suspended job. The shim was promised that its
     lease does not run out before it is heard of again (`paused` false)."""
 
@@ -138,7 +143,7 @@ class RankPaused:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSilent:
+class NodeSilent(Event):
     """No shim and no agent of `node` has been heard of for `silent_s`. No proof of anything: it may be cut off."""
 
     node: str
@@ -146,21 +151,21 @@ class NodeSilent:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLate:
+class NodeLate(Event):
     """Nothing was heard of a node for so long that it should have been. It says nothing yet."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
-class NodeHeard:
+class NodeHeard(Event):
     """A node that was silent is heard of again."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
-class NodeProbed:
+class NodeProbed(Event):
     """What another way to the node has shown. alive None: nothing; False: it cannot run anything. what: the evidence."""
 
     node: str
@@ -169,7 +174,7 @@ class NodeProbed:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeChecked:
+class NodeChecked(Event):
     """What a look at a node has shown that ranks are to go to. good None: nothing can be said of it. there: kind -> how many
     devices, None where nobody has counted them."""
 
@@ -180,7 +185,7 @@ class NodeChecked:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBorrowed:
+class NodeBorrowed(Event):
     """A donor job runs on `node`; none was to be had if that is empty. slot: as it was asked for. job: without a node, one that
     could not be ended. away: of a reason that the return of slurmctld may mend."""
 
@@ -192,7 +197,7 @@ class NodeBorrowed:
 
 
 @dataclass(frozen=True, slots=True)
-class DonorSubmitted:
+class DonorSubmitted(Event):
     """A donor job waits in the queue for the node that `slot` shall get; or it has it, and the node boots (told once more)."""
 
     slot: int
@@ -201,14 +206,14 @@ class DonorSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class LoansEnded:
+class LoansEnded(Event):
     """Donor jobs were told to end. left: those that Slurm has not taken that for; they hold their nodes still."""
 
     left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class NodesReleased:
+class NodesReleased(Event):
     """Whether Slurm took nodes of the allocation back."""
 
     nodes: tuple[str, ...]
@@ -217,14 +222,14 @@ class NodesReleased:
 
 
 @dataclass(frozen=True, slots=True)
-class StepsListed:
+class StepsListed(Event):
     """Steps of the job that hold nodes, as Slurm says; None where it does not answer."""
 
     steps: frozenset[str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class StepEnded:
+class StepEnded(Event):
     """The launcher's own process (srun) has ended; `status` is no evidence for any rank. cancelled: the steps that a person has
     cancelled, by srun's words, as far as we can read them."""
 
@@ -233,14 +238,14 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class PartEnded:
+class PartEnded(Event):
     """Of a step with a launcher's process for each of several jobs, one has ended, and these ranks of it are not here."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TasksEnded:
+class TasksEnded(Event):
     """srun says of tasks on these nodes that they have ended. why: what it or pyxis said before, empty if nothing."""
 
     nodes: tuple[str, ...]
@@ -248,7 +253,7 @@ class TasksEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentArrived:
+class AgentArrived(Event):
     """The agent of a node is up. kinds: the device kinds it can read, empty for none."""
 
     node: str
@@ -256,13 +261,13 @@ class AgentArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentLost:
+class AgentLost(Event):
     node: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class DevicesSeen:
+class DevicesSeen(Event):
     """One look at the devices of a node. asked: answers a question of ours. error: why there is no answer. there: kind -> how
     many it has, as far as is known."""
 
@@ -274,7 +279,7 @@ class DevicesSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class HealingDone:
+class HealingDone(Event):
     """The agent of `node` has tried to heal; one result a device."""
 
     node: str
@@ -282,7 +287,7 @@ class HealingDone:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalSeen:
+class SignalSeen(Event):
     """A signal that we did not send. rank: the task whose shim saw it, None when ftrun itself got it. again: the ranks that heard
     it as a warning have ended, and the next ones are to hear it."""
 
@@ -300,7 +305,7 @@ class Preempted(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmAnswered:
+class SlurmAnswered(Event):
     """What Slurm said of our job and its nodes. preempted: None where no preemption is announced; then end_time is the end of its
     grace.
     """
@@ -330,7 +335,7 @@ class SlurmAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class RequeueEnded:
+class RequeueEnded(Event):
     """What became of a requeue. why: if it is not ok, the reason. away: which the return of slurmctld may mend. recorded: who
     has requeued the job has written that into the ledger.
     """
@@ -342,24 +347,24 @@ class RequeueEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class CutOff:
+class CutOff(Event):
     """ftrun is in touch neither with most nodes nor with slurmctld: it may be the one who is cut off, and renews no lease."""
 
 
 @dataclass(frozen=True, slots=True)
-class InTouch:
+class InTouch(Event):
     """It is again."""
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerFailed:
+class LedgerFailed(Event):
     """A record could not be written. why: sentence for people."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class DrillAsked:
+class DrillAsked(Event):
     """The user wants a fault injected on purpose."""
 
     asker: int  # whom to answer
@@ -377,14 +382,14 @@ class DrillAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlAsked:
+class ControlAsked(Event):
     """The owner of the job has written a request into the ledger (`ftslurm control`), and this ftrun has not seen it yet."""
 
     request: Requested
 
 
 @dataclass(frozen=True, slots=True)
-class IterationRead:
+class IterationRead(Event):
     """What progress.file holds; None: it is not there, or holds no number. attempt: after which that was asked, 0: before all."""
 
     attempt: int
@@ -392,7 +397,7 @@ class IterationRead:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointMade:
+class CheckpointMade(Event):
     """A file that a checkpoint makes or changes is there, and is written no more. pattern: that it was looked for by."""
 
     pattern: str
@@ -400,7 +405,7 @@ class CheckpointMade:
 
 
 @dataclass(frozen=True, slots=True)
-class QuietSeen:
+class QuietSeen(Event):
     """No process of the job on `node` has done IO for `quiet_s` seconds; 0: one has again. what: the evidence, in words.
 
     attempt: here and below, the start of the ranks that an agent tells of; on a node, the latest. 0: of none that is known.
@@ -413,7 +418,7 @@ class QuietSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class UseSampled:
+class UseSampled(Event):
     """Has the use of the node's devices (or CPUs) changed in the sampled time? unchanged None: it could not be told."""
 
     node: str
@@ -423,7 +428,7 @@ class UseSampled:
 
 
 @dataclass(frozen=True, slots=True)
-class RankSilent:
+class RankSilent(Event):
     """The rank has printed nothing for `silent_s` seconds; 0: it has again."""
 
     rank: int
@@ -431,7 +436,7 @@ class RankSilent:
 
 
 @dataclass(frozen=True, slots=True)
-class RankWords:
+class RankWords(Event):
     """What a rank that runs has printed last, as it was asked for."""
 
     rank: int
@@ -440,7 +445,7 @@ class RankWords:
 
 
 @dataclass(frozen=True, slots=True)
-class BeatOverdue:
+class BeatOverdue(Event):
     """A rank that reports its life has not done so in time. why: one sentence; empty: it does again."""
 
     rank: int
@@ -449,7 +454,7 @@ class BeatOverdue:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramSaid:
+class ProgramSaid(Event):
     """The program of a rank wants something: `message` for people, `retriable` words, `shutdown`, `exclude`; a `setting` of
     AIMaster's; `limits`: the timeouts that it has calculated hold from now on; `checkpoint`: one is complete. `probe`: why
     there is none in it, which its agent tells. place: where it ends in the rank's notes, as its agent and its shim may both
@@ -464,7 +469,7 @@ class ProgramSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class StallSeen:
+class StallSeen(Event):
     """How the ranks of `node` get on with their collectives, as their probes tell; said again when it changes."""
 
     node: str
@@ -483,7 +488,7 @@ class StallSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class RanksCompared:
+class RanksCompared(Event):
     """How long the ranks of `node` waited for each other lately, or when they entered their collectives."""
 
     node: str
@@ -493,7 +498,7 @@ class RanksCompared:
 
 
 @dataclass(frozen=True, slots=True)
-class StageSet:
+class StageSet(Event):
     """The program of a rank has set the hang interval for where it is now: seconds, -1: off, None: none any more."""
 
     rank: int
@@ -502,7 +507,7 @@ class StageSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(Event):
     """The programs on `node` have come to this training step; 0: they tell none. beats: of the rank that has beaten most. saved:
     how often it has ended a section in which it saves; saving_s: the longest of those, seconds."""
 
@@ -515,7 +520,7 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
-class RanksAlive:
+class RanksAlive(Event):
     """signs: rank of `node` -> seconds since its last sign of life but output, and what that was."""
 
     node: str
@@ -524,7 +529,7 @@ class RanksAlive:
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceTaken:
+class EvidenceTaken(Event):
     """What the agent of `node` has found out about its ranks before they are stopped. text: for people; views: each rank."""
 
     node: str
@@ -534,7 +539,7 @@ class EvidenceTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosed:
+class Diagnosed(Event):
     """What is behind the end of the attempt; rank: of that one alone. What follows from it goes into the ledger."""
 
     attempt: int
@@ -543,7 +548,7 @@ class Diagnosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class Advised(Event):
     """Common reasons for the hang of the attempt, each by name: what it is, what to do, what speaks for it."""
 
     attempt: int
@@ -551,83 +556,19 @@ class Advised:
 
 
 @dataclass(frozen=True, slots=True)
-class StoodStill:
+class StoodStill(Event):
     """ftrun itself was stopped, or without CPU, for about so long: nobody was late in that time."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(Event):
     """The time the judge asked to be woken at has come."""
 
 
 # What agents tell of ranks. Their connections are not those of the shims, so it may arrive when other ranks run already.
 AgentTold = (
-    QuietSeen
-    | UseSampled
-    | BeatOverdue
-    | ProgramSaid
-    | StallSeen
-    | RanksCompared
-    | StageSet
-    | Progressed
-    | RanksAlive
+    QuietSeen | UseSampled | BeatOverdue | ProgramSaid | StallSeen | RanksCompared | StageSet | Progressed | RanksAlive
     | EvidenceTaken
-)
-
-Event = (
-    Begun
-    | TaskArrived
-    | RankClaimedTwice
-    | RankStarted
-    | RankExited
-    | RankStopped
-    | RankUnstartable
-    | ShimLost
-    | ShimLeft
-    | PartEnded
-    | TasksEnded
-    | NodeChecked
-    | NodeBorrowed
-    | DonorSubmitted
-    | LoansEnded
-    | NodesReleased
-    | StepsListed
-    | RankPaused
-    | NodeSilent
-    | NodeHeard
-    | NodeLate
-    | NodeProbed
-    | StepEnded
-    | AgentArrived
-    | AgentLost
-    | DevicesSeen
-    | HealingDone
-    | SignalSeen
-    | SlurmAnswered
-    | RequeueEnded
-    | LedgerFailed
-    | CutOff
-    | InTouch
-    | DrillAsked
-    | ControlAsked
-    | CheckpointMade
-    | IterationRead
-    | QuietSeen
-    | UseSampled
-    | RankSilent
-    | RankWords
-    | BeatOverdue
-    | ProgramSaid
-    | StallSeen
-    | RanksCompared
-    | StageSet
-    | Progressed
-    | RanksAlive
-    | EvidenceTaken
-    | Diagnosed
-    | Advised
-    | StoodStill
-    | TimePassed
-)
+)  # fmt: skip

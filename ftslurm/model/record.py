@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import get_args
 
 from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class RunBegan:
-    """An ftrun process came up."""
+class Record:
+    """What they have in common."""
 
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegan(Record):
+    """An ftrun process came up."""
+
     run: str  # its id
     job: str
     cluster: str
@@ -46,29 +51,26 @@ class RunBegan:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsFrom:
+class SettingsFrom(Record):
     """Where the settings of ftrun `run` were set that RunBegan tells. places: name -> `policy.yaml, line 4`, `--ft-mode`."""
 
-    at: float
     run: str
     places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class CallRead:
+class CallRead(Record):
     """How the call of ftrun `run` in its script was read. reading: of model/job.py. words: the same for people."""
 
-    at: float
     run: str
     reading: str
     words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptBegan:
+class AttemptBegan(Record):
     """The command is about to run on every slot."""
 
-    at: float
     run: str
     attempt: int  # over the whole life of the job, from 1
     schedule: int
@@ -85,10 +87,9 @@ class AttemptBegan:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsChanged:
+class SlotsChanged(Record):
     """Who fills the slots from the next attempt on."""
 
-    at: float
     run: str
     schedule: int
     nodes: tuple[str, ...]  # one a slot, in order
@@ -100,29 +101,26 @@ class SlotsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLent:
+class NodeLent(Record):
     """A donor job runs, and its node is ours. It is the job's to end."""
 
-    at: float
     run: str
     node: str
     job: int
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRefused:
+class NodeRefused(Record):
     """A node that was to fill a slot and is not fit for it."""
 
-    at: float
     node: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class FaultSeen:
+class FaultSeen(Record):
     """A device fault on a node of the job, graded."""
 
-    at: float
     node: str
     device: str
     code: str
@@ -132,14 +130,13 @@ class FaultSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class TroubleSeen:
+class TroubleSeen(Record):
     """The first sign that the attempt cannot go on; what follows is decided when all is known.
 
     since: when it began (the first rank ended, the node was last heard of, the ranks made no more progress), Unix seconds by
     the clock of whoever saw it; 0 if not told.
     """
 
-    at: float
     attempt: int
     cause: str
     what: str
@@ -147,22 +144,20 @@ class TroubleSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class StepReached:
+class StepReached(Record):
     """A training step that the program has told, twice an attempt at the most: the first one, and the first that is further than
     any attempt before has come. further: is it?
     """
 
-    at: float
     attempt: int
     step: int
     further: bool
 
 
 @dataclass(frozen=True, slots=True)
-class RankBegan:
+class RankBegan(Record):
     """The command is about to run again as one rank, while the others go on. attempt, starts: as in AttemptBegan."""
 
-    at: float
     run: str
     attempt: int
     schedule: int
@@ -172,10 +167,9 @@ class RankBegan:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosed:
+class Diagnosed(Record):
     """What is behind the end of the attempt (verdict.Verdict says what the words mean)."""
 
-    at: float
     attempt: int
     signature: str
     error_class: str
@@ -203,24 +197,22 @@ class Diagnosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Reinstated:
+class Reinstated(Record):
     """Nodes that words spoke against, and that are not to blame after all. signature: of the words. nodes: node -> why; those
     that the job has left for them it may use again.
     """
 
-    at: float
     attempt: int
     signature: str
     nodes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentEnded:
+class ExperimentEnded(Record):
     """What came of running without `node` (Decided.without). well: it ran well elsewhere, else it failed there as well, and the
     node is not to blame. excluded: the job uses the node no more. signature: of the failure.
     """
 
-    at: float
     attempt: int
     node: str
     signature: str
@@ -230,10 +222,9 @@ class ExperimentEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class HangSeen:
+class HangSeen(Record):
     """The attempt stands still."""
 
-    at: float
     attempt: int
     sign: str  # io (no IO, no change of use), silence, exit, beat, stall
     what: str
@@ -251,30 +242,27 @@ class HangSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class HangEnded:
+class HangEnded(Record):
     """What was called a hang, and left alone, was none or is over. sign: as in HangSeen. what: by what that is seen."""
 
-    at: float
     attempt: int
     sign: str
     what: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(Record):
     """The job stood still for a while and went on by itself. busy: ranks that the others waited for did work."""
 
-    at: float
     attempt: int
     seconds: float
     busy: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class Advised(Record):
     """A common reason for what was seen, recognised by its evidence. name: fixed. advice: what a person can do."""
 
-    at: float
     attempt: int
     name: str
     what: str
@@ -283,10 +271,9 @@ class Advised:
 
 
 @dataclass(frozen=True, slots=True)
-class CulpritSeen:
+class CulpritSeen(Record):
     """Who hangs, in C4D's words: RankCommHang, RankNonCommHang, ..."""
 
-    at: float
     attempt: int
     sign: str
     level: str  # Error, Warn, Info
@@ -301,10 +288,9 @@ class CulpritSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramSaid:
+class ProgramSaid(Record):
     """By the program interface. what: as in events.ProgramSaid, and `interval`: a staged one was set for the first time."""
 
-    at: float
     attempt: int
     rank: int
     what: str
@@ -312,10 +298,9 @@ class ProgramSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class Drilled:
+class Drilled(Record):
     """A fault injected on purpose, by the user's order (`ftslurm drill`). target: `rank 3`, `node n2`."""
 
-    at: float
     attempt: int
     fault: str
     target: str
@@ -323,13 +308,12 @@ class Drilled:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputTo:
+class OutputTo(Record):
     """Where the output of this ftrun goes. files: those that it and the batch script print into. ranks: (how shared, pattern)
     of those that srun makes (launchers/rank_logs.py). label: lines begin with the rank. logs: files that the ranks
     get of their own at each attempt (launchers/rank_logs.py), as JSON.
     """
 
-    at: float
     run: str
     files: tuple[str, ...] = ()
     ranks: tuple[tuple[str, str], ...] = ()
@@ -338,12 +322,11 @@ class OutputTo:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Record):
     """Nothing goes on before this has come or its time is up. what: in words; empty: it is waited for no more, and the ranks
     run on. until: Unix seconds, at the latest; 0: nobody knows. helps: what a person can type to end the wait.
     """
 
-    at: float
     attempt: int
     what: str
     until: float = 0.0
@@ -351,19 +334,17 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Signalled:
+class Signalled(Record):
     """A signal that was not ours. by: what it turned out to be (warning, cancelled, ...)."""
 
-    at: float
     signal: str
     meaning: str
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Record):
     """A remedy, before it is carried out."""
 
-    at: float
     id: str  # unique in the ledger
     attempt: int
     rung: str  # rung, cause: by name
@@ -384,14 +365,13 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanUpBegan:
+class CleanUpBegan(Record):
     """The job was requeued by decision `id`, and its nodes clean up. since: Unix seconds by slurmctld's clock.
 
     usual: no node was dead, for which Slurm waits much longer. Written again when whoever requeues it has watched the other
     nodes from its own, which could not be clean meanwhile; others_clean: they were all clean by then.
     """
 
-    at: float
     id: str
     since: float
     usual: bool = True
@@ -400,11 +380,10 @@ class CleanUpBegan:
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedOut:
+class CarriedOut(Record):
     """What became of decision `id`. ok None: begun, end unknown. let_in: nodes that a requeue was to exclude, and without which
     Slurm could never start the job."""
 
-    at: float
     id: str
     ok: bool
     what: str = ""
@@ -412,14 +391,13 @@ class CarriedOut:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(Record):
     """exits: how many ranks ended how, e.g. {"exited with status 0": 7}. step: the training step that its program said it
     had come to; 0: it told none. beats: how often it said that it lives. saved: how often it ended a section in which it saves.
     stopped: when no process of it was left any more, Unix seconds; 0 if not told. saves: events.Save -> the ranks (`0-2,5`) that
     were writing a checkpoint when they were told to stop, of which that became.
     """
 
-    at: float
     attempt: int
     exits: Mapping[str, int] = field(default_factory=dict)
     step: int = 0
@@ -430,13 +408,12 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Record):
     """ftrun is done. status: its exit status. what: one sentence, the last word on the job or this scheduling.
 
     unproven: silent nodes on which ranks of it may still run until their leases end.
     """
 
-    at: float
     run: str
     status: int
     what: str
@@ -445,21 +422,19 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(Record):
     """How Slurm says that the job ended, where no ftrun lived to record it: kept by whoever asked before Slurm forgot. at: of
     the record before it. state, what: as in JobSummary.
     """
 
-    at: float
     state: str
     what: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
+class Requested(Record):
     """The owner of the job has asked for something (`ftslurm control`)."""
 
-    at: float
     number: int  # of the request, from 1
     by: str  # by, host: who, and where
     verb: str  # as in control.py
@@ -476,10 +451,9 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestAnswered:
+class RequestAnswered(Record):
     """ftrun `run` takes request `number`, or refuses it. text: what follows, or why not. attempt, node: of that ftrun."""
 
-    at: float
     run: str
     number: int
     ok: bool
@@ -489,10 +463,9 @@ class RequestAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestDone:
+class RequestDone(Record):
     """What was asked for is carried out (the decision that follows says how), or cannot be after all (ok false)."""
 
-    at: float
     run: str
     number: int
     ok: bool
@@ -501,13 +474,12 @@ class RequestDone:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointSeen:
+class CheckpointSeen(Record):
     """The program has written a checkpoint that request `request` waits for. sign: `program` says so, or a `file` shows it.
 
     where: the file, or the rank. left: how many more it waits for.
     """
 
-    at: float
     attempt: int
     request: int
     sign: str
@@ -516,51 +488,15 @@ class CheckpointSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class IterationSeen:
+class IterationSeen(Record):
     """What progress.file held after the attempt (0: before the first of this command), and how many attempts in a row by then had
     failed without the progress that is wanted."""
 
-    at: float
     attempt: int
     iteration: int
     in_vain: int = 0
 
 
-Record = (
-    RunBegan
-    | SettingsFrom
-    | CallRead
-    | AttemptBegan
-    | StepReached
-    | RankBegan
-    | FaultSeen
-    | TroubleSeen
-    | Diagnosed
-    | Reinstated
-    | ExperimentEnded
-    | HangSeen
-    | HangEnded
-    | Paused
-    | Advised
-    | CulpritSeen
-    | ProgramSaid
-    | SlotsChanged
-    | NodeLent
-    | NodeRefused
-    | Drilled
-    | OutputTo
-    | Waiting
-    | Signalled
-    | Decided
-    | CleanUpBegan
-    | CarriedOut
-    | AttemptEnded
-    | Finished
-    | JobEnded
-    | Requested
-    | RequestAnswered
-    | RequestDone
-    | CheckpointSeen
-    | IterationSeen
-)
-KINDS: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Record)}
+KINDS: Mapping[str, type] = {
+    name: kind for name, kind in vars().items() if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import get_args
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, example, given, note, settings
@@ -24,7 +24,12 @@ from ftslurm.policies.judge.judge import DUE, NEXT, TABLE, Phase
 from tests.settings import settings_with
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
-EVENTS = get_args(Event)
+
+def kinds_of(module: ModuleType, base: type) -> tuple[type, ...]:
+    return tuple(kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base) and kind is not base)
+
+
+EVENTS = kinds_of(ev, Event)
 VERDICTS = (
     unknown("nobody looked"),
     Verdict(ErrorClass.USER_CODE, Retriable.NO, Confidence.STRONG, "py-key", "KeyError", program=True),
@@ -97,7 +102,7 @@ class Chaos:
         nodes = tuple(f"n{number}" for number in range(1, 3 + policy.nodes.spares))
         width = (2 - script[-1] % 2 if policy.nodes.spares else 2) if "replace" in can else 0
         self.job = Job(policy, can=can, nodes=nodes, per_node=1, width=width, batch_node="n1")
-        self.job.silent = {kind for kind in get_args(do.Decision) if kind is not do.Remember}
+        self.job.silent = {kind for kind in kinds_of(do, do.Decision) if kind is not do.Remember}
         self._script = iter(script)
         self._donors = 10
 
