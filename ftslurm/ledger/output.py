@@ -12,11 +12,11 @@ import os
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
-from hashlib import blake2s
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ftslurm.errors import StateError
+from ftslurm.model.text import fingerprint
 from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder
 
@@ -48,7 +48,7 @@ def folder_of(ledger: Path) -> Path:
 def keep(ledger: Path, schedule: int, files: Iterable[str], most_bytes: int) -> None:
     """Copy each of `files` that is a plain file and has anything in it. Raises: StateError."""
     for source in dict.fromkeys(files):
-        name = f"run-{schedule + 1}.{blake2s(source.encode(errors='surrogateescape'), digest_size=4).hexdigest()}"
+        name = f"run-{schedule + 1}.{fingerprint(source, 4)}"
         file = open_plain(source)
         if file is None:
             continue

@@ -10,6 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 
+try:
+    from _blake2 import blake2s  # hashlib loads OpenSSL: 2 ms of each start
+except ImportError:
+    from hashlib import blake2s
+
 
 class _Shown(dict[int, str]):
     """What is shown for a character, by its number. str.translate asks once for each of ASCII, whatever the length of a text."""
@@ -36,6 +41,11 @@ def visible(text: object, lines: bool = False) -> str:
         return shown
     shown = shown.replace("\r\n", "\n").encode(errors="replace").decode()
     return shown.translate(_LINES if lines else _LINE)
+
+
+def fingerprint(text: str, size_bytes: int = 6) -> str:
+    """The same for the same text, in hexadecimal digits."""
+    return blake2s(text.encode(errors="surrogateescape"), digest_size=size_bytes).hexdigest()
 
 
 def counted(number: int, noun: str, many: str = "") -> str:

@@ -13,12 +13,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from hashlib import blake2s
 from pathlib import Path
 
 from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain, to_plain
-from ftslurm.model.text import counted, cut, visible
+from ftslurm.model.text import counted, cut, fingerprint, visible
 from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder, read_private
 
@@ -236,7 +235,7 @@ class Outbox:
 
 
 def _digest(text: str) -> str:
-    return blake2s(text.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    return fingerprint(text)
 
 
 # --- how many messages one place gets: some at once, and what comes after them in one summary. Pure

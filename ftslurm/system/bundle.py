@@ -15,11 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from hashlib import blake2s
 from pathlib import Path
 
 import ftslurm
 from ftslurm.errors import StateError
+from ftslurm.model.text import fingerprint
 from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder
 from ftslurm.system.plugins import DEVICES, OURS, find
@@ -75,7 +75,7 @@ def bundle_in(state: Path) -> Bundle:
         return Bundle(own)
     sources = (Path(sys.executable).resolve(), *sorted(_OURS.rglob("*.py")))
     seen = [f"{path} {info.st_size} {info.st_mtime_ns}" for path in sources for info in [path.stat()]]
-    return Bundle(state / FOLDER / blake2s("\n".join((sys.version, *seen, *_plugins())).encode(), digest_size=8).hexdigest())
+    return Bundle(state / FOLDER / fingerprint("\n".join((sys.version, *seen, *_plugins())), 8))
 
 
 def _plugins() -> list[str]:
@@ -99,6 +99,8 @@ def is_whole(bundle: Path) -> bool:
 def _manifest(bundle: Path) -> str:
     """A line for each file: the hash of what the kernel and the loader take, of the thousand others the size, which costs no open
     on a file system of the network. Compiled forms aside: Python itself may write those."""
+    from hashlib import blake2s  # with OpenSSL it takes 2 ms of each start
+
     lines = []
     for place, _, names in os.walk(bundle):
         for path in (Path(place, name) for name in names if not name.endswith(".pyc") and name != MANIFEST):

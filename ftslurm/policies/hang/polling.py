@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median
 
+from ftslurm.model.averages import median
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.process_activity import FLOOR_BYTES_S
 

@@ -5,11 +5,11 @@ Source: ModelArts, hang detection.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 
+from ftslurm.model.averages import median, pstdev
 from ftslurm.model.values import dataclass
 
 # A single background poller (a heartbeat monitor that asks a store once a second) does some 100 B/s for ever, and without a
@@ -92,13 +92,13 @@ def use_unchanged(series: Mapping[str, Sequence[float]], power: Mapping[str, Seq
     if not told:
         return None, "the use of devices cannot be read"
     for device, values in told.items():
-        spread = statistics.pstdev(values)
+        spread = pstdev(values)
         if spread > FLAT_PERCENT:
-            return False, f"device {device}: use varies by {spread:.1f} % around {statistics.median(values):.0f} %"
+            return False, f"device {device}: use varies by {spread:.1f} % around {median(values):.0f} %"
         watts = power.get(device, ())
-        if len(watts) >= LEAST_SAMPLES and statistics.pstdev(watts) > FLAT_POWER * max(1.0, statistics.median(watts)):
-            return False, f"device {device}: power varies around {statistics.median(watts):.0f} W"
-    medians = sorted({round(statistics.median(values)) for values in told.values()})
+        if len(watts) >= LEAST_SAMPLES and pstdev(watts) > FLAT_POWER * max(1.0, median(watts)):
+            return False, f"device {device}: power varies around {median(watts):.0f} W"
+    medians = sorted({round(median(values)) for values in told.values()})
     return True, f"use of {len(told)} devices flat at {', '.join(map(str, medians[:8]))} %"
 
 
@@ -115,11 +115,11 @@ def cpu_unchanged(series: Mapping[int, Sequence[float]]) -> tuple[bool | None, s
     told = {rank: values for rank, values in series.items() if len(values) >= LEAST_SAMPLES}
     if not told:
         return None, "the CPU time of the ranks cannot be read"
-    busiest, values = max(told.items(), key=lambda item: statistics.median(item[1]))
-    most = statistics.median(values)
+    busiest, values = max(told.items(), key=lambda item: median(item[1]))
+    most = median(values)
     if most < IDLE_CPU_PERCENT:
         return True, f"CPU of {len(told)} ranks below {IDLE_CPU_PERCENT:g} % of a core"
-    if statistics.pstdev(values) > FLAT_PERCENT:
+    if pstdev(values) > FLAT_PERCENT:
         return False, f"CPU of rank {busiest} varies around {most:.0f} % of a core"
     return None, f"CPU of rank {busiest} steady at {most:.0f} % of a core: it computes, or polls"
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import pairwise
-from statistics import fmean, median
 
+from ftslurm.model.averages import fmean, median
 from ftslurm.model.collectives import EntryTimes, Finding, Kind, Level, WaitTimes, fold
 from ftslurm.model.events import RanksCompared
 from ftslurm.model.values import dataclass

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
-from statistics import median
 
+from ftslurm.model.averages import median
 from ftslurm.model.collectives import Finding, Kind, Level, RankView
 from ftslurm.model.events import StallSeen
 from ftslurm.model.folds.history import History

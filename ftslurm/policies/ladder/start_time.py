@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ftslurm.model.averages import median
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import CleanUpTook
 from ftslurm.model.settings.tree import Settings
@@ -68,8 +69,6 @@ def behind(known: Sequence[CleanUpTook]) -> float:
     rough = [took.seconds for took in known if took.rough]
     if not exact:
         return _behind_rough(max(rough[-KNOWN_MAX:]))
-    from statistics import median  # 5 ms to load, and most runs are never requeued
-
     usual_s = median(exact)
     counted = [seconds for seconds in exact[-KNOWN_MAX:] if seconds <= usual_s + SLURMS_OWN_S]
     longest_s, spread_s = max(counted), max(counted) - min(counted)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import blake2s
 from pathlib import Path
 
 import ftslurm
@@ -26,6 +25,7 @@ from ftslurm.model.job import Allocation, Call
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Resolved, Settings, places_told
+from ftslurm.model.text import fingerprint
 from ftslurm.policies.environment import hiding_variable, of_rendezvous, of_the_job
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, RunFacts, WhyNot
 from ftslurm.policies.lease.predecessors import is_gone, predecessors
@@ -170,7 +170,7 @@ def _script_name(name: str) -> str:
 
 def step_key(command: str) -> str:
     """Which ftrun of a script: the same command is the same step."""
-    return blake2s(command.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    return fingerprint(command)
 
 
 def ran_before(order: Order, history: History, now: int) -> bool:
