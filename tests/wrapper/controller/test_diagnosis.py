@@ -44,6 +44,15 @@ def test_an_ftrun_that_ends_while_it_is_loaded_keeps_its_status() -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_is_to_be_loaded_later_does_not_keep_an_ftrun_that_ends() -> None:
+    diagnosis = Diagnosis(Settings())
+    diagnosis.prepare(3600.0)
+    (waits,) = (thread for thread in threading.enumerate() if isinstance(thread, threading.Timer))
+    diagnosis.close()
+    waits.join(60)
+    assert not waits.is_alive()
+
+
 # Somebody removes the installation, or puts another version in its place, while the ranks run.
 IS_REMOVED = """
 import sys, threading
