@@ -42,7 +42,7 @@ def await_hers(least, stopped=0):
         time.sleep(0.05)
     time.sleep(1.0)
 
-def epilog(limit_s=40.0):
+def epilog(limit_s=15.0):
     asked = []
     case = Case("5", Whose({HER}), "n1", lambda: asked.append(1) and "")
     left = leftover_processes(all_processes(), Whose({HER}))
