@@ -50,6 +50,13 @@ def test_a_cause_below_an_exception_tells_more_than_the_exception() -> None:
     assert verdict(text[: text.index("Caused by")]).error_class is ErrorClass.USER_CODE
 
 
+@pytest.mark.parametrize(
+    "header", ["ERROR", "---- FATAL CALLED ----", "---- FATAL CALLED ----\nFATAL CALLED FROM FILE: <stdin> LINE: 12"]
+)
+def test_below_a_header_stands_the_message_whatever_its_words(header: str) -> None:
+    assert "top of the model is above the data" in verdict(f"{header}\ntop of the model is above the data\n").evidence[0]
+
+
 def test_a_complaint_counts_only_if_nothing_else_does() -> None:
     assert "negative volume" in verdict("element 3312 has negative volume\nbye\n").evidence[0]
     assert "cannot open mesh" in verdict("cannot open mesh\nelement 3312 has negative volume\n").evidence[0]

@@ -277,18 +277,15 @@ def _labelled(printed: Sequence[str], lines: Sequence[str], number: int) -> str:
     return label.lstrip(" |") + shown if found and len(label) + len(shown) <= SHOWN_CHARS else shown
 
 
-# A header, whose message stands below.
-_BARE = re.compile(r"(?i)^\W*(?:fatal |internal )?(?:error|failure|exception)\W*$")
-
-
 def _shown(lines: Sequence[str], number: int) -> str:
     """The line with what it announces: the one below, or the deepest of its stack."""
     begun, ended = min(_begun(lines, number, WRAPPED_CHARS), _marked_from(lines, number)), _ended(lines, number)
     shown = " ".join(line.strip() for line in lines[begun : ended + 1])
     if deepest := _deepest(lines[number : number + 1 + STACK_LINES]):
         return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown
-    if shown.endswith(":") or _BARE.match(shown):
-        return f"{shown} {next((line.strip() for line in lines[ended + 1 : ended + 3] if _HAS_WORDS.search(line)), '')}".strip()
+    if shown.endswith(":") or _VAGUE.search(_bytes(shown)):
+        below = (line.strip() for line in lines[ended + 1 : ended + 3] if _HAS_WORDS.search(line))
+        return f"{shown} {next((line for line in below if not _VAGUE.search(_bytes(line))), '')}".strip()
     if ended + 1 < len(lines) and _SAYS_WHY.match(lines[ended + 1]):
         return f"{shown} {lines[ended + 1].strip()}"
     return shown
