@@ -10,6 +10,7 @@ it, or ends the script with it. tree-sitter-bash parses the script, with what is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from ftslurm.launchers import script_tree as sh
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.text import cut
 from ftslurm.model.values import dataclass
+from ftslurm.system.callers import SHELLS
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -50,7 +52,7 @@ def read_calls(places: Iterable[Place], programs: Iterable[str], argv: Sequence[
         read = _read(place, names, argv)
         if read.reading is not Reading.FAILURE or not read.ends:
             return read
-        names, argv = frozenset({place.name}), ()
+        names, argv = frozenset({place.name.removesuffix(" -c")}), ()
     return read
 
 
@@ -155,7 +157,13 @@ class _Script:
     def calls(self, argv: Sequence[str]) -> list[Node]:
         """Those of which every word that needs no expansion is among those of `argv`, in order; all if none is alike."""
         found = self._commands(self._programs)
-        return [call for call in found if sh.may_be(call, self._programs, argv)] or found
+        return [call for call in found if sh.may_be(call, self._programs, argv)] or found or self._in_texts()
+
+    def _in_texts(self) -> list[Node]:
+        """`bash -c "..."` with the call in the text: bash becomes the last command of it, and is no caller."""
+        name = re.compile(rf"\b(?:{'|'.join(map(re.escape, self._programs))})\b")
+        texts = [each for each in self._commands(SHELLS) if any(re.fullmatch("-[a-z]*c", word or "") for word in sh.words(each))]
+        return [each for each in texts if name.search(sh.text(each))]
 
     def is_last(self, node: Node) -> bool:
         """Is there no command behind it?"""

@@ -11,7 +11,7 @@ from ftslurm.model.values import dataclass
 
 PROC = Path("/proc")
 MAX_BYTES = 1_000_000  # of a script
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash"})
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash"})
 # They end with the status of the command that they run, and do nothing because of it.
 _HAND_ON = frozenset({
     "timeout", "nice", "ionice", "nohup", "env", "stdbuf", "time", "taskset", "numactl", "setsid", "chrt", "salloc", "unbuffer",
@@ -46,7 +46,7 @@ def callers(own: frozenset[str], pid: int | None = None, proc: Path = PROC) -> I
             return
         name = _base(words[0]).lstrip("-")
         outside = outside or name == "salloc"
-        if name in _SHELLS:
+        if name in SHELLS:
             if _is_at_a_prompt(words, pid, proc):
                 return
             yield _script(words, pid, proc)

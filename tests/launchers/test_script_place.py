@@ -49,6 +49,9 @@ CASES: dict[str, tuple[str, Reading]] = {
     "tee-if": ("if ftrun x | tee log; then echo y; fi", ANSWER),
     "tee-pipestatus": ("ftrun x | tee log\nif [ ${PIPESTATUS[0]} -ne 0 ]; then retry; fi", ANSWER),
     "tee-pipestatus-exit": ("ftrun x | tee log\nexit ${PIPESTATUS[0]}", FAILURE),
+    "in-a-text": ('bash -c "set -e; ftrun $options x"', FAILURE),
+    "in-a-text-or": ('sh -ec "ftrun $options x" || echo failed', ANSWER),
+    "in-a-text-status": ("bash -c 'cd dir && ftrun x'\n[ $? = 0 ] || { echo failed; next; }", ANSWER),
     "background": ("ftrun x &\nwait", FAILURE),
     "background-wait-or": ("ftrun x & pid=$!\nwait $pid || echo failed", ANSWER),
     "background-wait-status": ("ftrun x & pid=$!\nwait $pid\nexit $?", FAILURE),
@@ -132,3 +135,11 @@ def test_a_subshell_of_a_script_is_no_caller_of_it(argv: list[str], offset: int)
     """Both have the script open; a step in the subshell has the remedies of one that the script ends with."""
     shells = [Place(SUBSHELLS, offset, "job.sh")] * 2
     assert read_calls(shells, {"ftrun"}, argv).reading is FAILURE
+
+
+def test_a_text_for_a_shell_hands_its_status_to_the_script_that_has_it() -> None:
+    """Where more follows in the text bash stays, and is a caller."""
+    text = b"ftrun x\nexit $?"
+    outer = b'if bash -c "$command"; then echo well; else echo bad; fi\n'
+    assert read_calls([Place(text, None, "bash -c"), Place(outer, len(outer))], {"ftrun"}, ["ftrun", "x"]).reading is ANSWER
+    assert read_calls([Place(text, None, "bash -c"), Place(b"bash -c x\n", 10)], {"ftrun"}, ["ftrun", "x"]).reading is FAILURE
