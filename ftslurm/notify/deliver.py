@@ -130,9 +130,12 @@ def scrubbed(text: str, destination: Destination) -> str:
     from urllib.parse import quote, unquote
 
     secret = (destination.url.partition("://")[2], *destination.argv[1:])
-    parts = {*destination.argv[1:], *(part for each in secret for part in re.split(r"[/:@?&=#,;\s]+", each))}
+    # A token may have a slash or an equals sign within, so that words are taken whole first.
+    splits = (r"[=\s]+", r"\s+", r"[/:@?&=#,;\s]+")
+    parts = {*destination.argv[1:], *(part for each in secret for split in splits for part in re.split(split, each))}
     long = [part for part in parts if len(part) >= 4]
-    for part in sorted({*long, *map(unquote, long), *map(quote, long)}, key=len, reverse=True):
+    sent = (*map(unquote, long), *map(quote, long), *(quote(part, safe="") for part in long))
+    for part in sorted({*long, *sent}, key=len, reverse=True):
         text = text.replace(part, "***")
     return text
 

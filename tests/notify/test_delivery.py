@@ -15,7 +15,7 @@ from ftslurm.cli.site import notify as door
 from ftslurm.errors import StateError
 from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Settings
-from ftslurm.notify.deliver import Destination, deliver, deliver_patiently
+from ftslurm.notify.deliver import Destination, deliver, deliver_patiently, scrubbed
 from ftslurm.notify.outbox import Notice, Outbox, Pace
 from ftslurm.notify.sender import lines_to, send_all
 from ftslurm.wrapper.telling import teller
@@ -259,3 +259,9 @@ def test_a_program_that_fails_shows_none_of_its_arguments(tmp_path: Path) -> Non
     page = script(tmp_path / "page", "import sys; print(f'401 for {sys.argv[1]}, {sys.argv[2]}'); sys.exit(3)")
     said = deliver(Destination("pager", argv=(str(page), "tok-5ecret", "--key=abc%2Fdef")), CARD)
     assert said == f"{page} ended with status 3: 401 for ***, ***", said
+
+
+@pytest.mark.parametrize("said", ["no s3c+/tok==", "no s3c%2B%2Ftok%3D%3D", "no hun/ter/22"])
+def test_nor_a_part_of_a_token_with_slashes(said: str) -> None:
+    pager = Destination("pager", argv=("/bin/page", "--header", "Authorization: Bearer s3c+/tok==", "--pw=hun/ter/22"))
+    assert scrubbed(said, pager) == "no ***"
