@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +68,21 @@ class Plugin:
 
 
 def find(group: str) -> dict[str, Plugin]:
-    """name -> plugin: ours first. Of two packages with one name the first counts, and ours before both; nothing is imported."""
-    from importlib.metadata import entry_points
+    """name -> plugin: ours first. Of two packages with one name the first on sys.path counts, and ours before both. Nothing is
+    imported; a package whose entry points cannot be read is named on stderr."""
+    from importlib.metadata import distributions
 
+    theirs = []
+    for each in distributions():
+        try:
+            entries = each.entry_points.select(group=group)
+            theirs += [Plugin(group, e.name, e.value, f"{each.name} {each.version}", str(each.locate_file(""))) for e in entries]
+        except Exception as error:  # what somebody has written there
+            place = visible(str(each.locate_file("")))
+            print(f"ftslurm: entry points of a package in {place} cannot be read: {visible(error)}", file=sys.stderr)
     found = {name: Plugin(group, name, value, f"ftslurm {ftslurm.__version__}") for name, value in OURS[group].items()}
-    for each in sorted(entry_points(group=group), key=lambda each: (each.name, each.value)):
-        if each.dist is not None:
-            package, folder = f"{each.dist.name} {each.dist.version}", str(each.dist.locate_file(""))
-            found.setdefault(each.name, Plugin(group, each.name, each.value, package, folder))
+    for plugin in theirs:
+        found.setdefault(plugin.name, plugin)
     return found
 
 
@@ -91,6 +97,8 @@ def load(group: str) -> Iterator[tuple[Plugin, Any]]:
 
 def _check_only_roots(folder: str, package: str) -> None:
     """Neither what says that there is a plugin, nor the plugin. Raises: StateError."""
+    from importlib.util import find_spec
+
     check_only_roots(Path(folder))
     spec = find_spec(package)  # of a name without a dot it imports nothing
     places = list(spec.submodule_search_locations or ()) or [spec.origin or ""] if spec else []

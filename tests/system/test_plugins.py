@@ -16,6 +16,7 @@ import pytest
 from ftslurm.config.catalog_files import load_code_book
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import StateError
+from ftslurm.launchers.python import in_bundle
 from ftslurm.notify.deliver import Destination, deliver
 from ftslurm.notify.outbox import Notice
 from ftslurm.system.commands import run
@@ -79,6 +80,17 @@ def test_a_vendor_that_fails_later_is_an_error_of_its_devices(site: Path, line: 
     (probe,) = choose_probes({}, run)
     assert probe.read(1.0).error.startswith("the look at the bad devices failed: ") and probe.utilisation(1.0) == ()
     assert probe.heal("0", (), False, 0, 0).healed is None  # it has no such method
+
+
+@pytest.mark.parametrize("text", [b"[ftslurm.devices]\nnonsense\n", b"\xff\xfe"])
+def test_a_package_that_says_nonsense_keeps_nobody_from_what_others_say(
+    site: Path, text: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, DEVICES, "good", GOOD)
+    install(site, DEVICES, "bad", GOOD)
+    (site / "bad-1.0.dist-info/entry_points.txt").write_bytes(text)
+    assert [probe.kind for probe in choose_probes({}, run)] == ["good"]
+    assert f"entry points of a package in {site} cannot be read" in capsys.readouterr().err
 
 
 def test_nobody_takes_the_name_of_ours(site: Path) -> None:
@@ -177,3 +189,11 @@ def test_a_job_heals_the_example_s_devices_knows_their_codes_and_pages_people(he
     assert "restarted in place: device 1 of local1" in (tmp_path / "ops").read_text()
     assert "look at the cable" in ftslurm(here, "explain", "E17", **env)
     assert "acme-link-down" in ftslurm(here, "explain", "libacme: link 3 is down", **env)
+
+
+def test_the_interpreter_of_containers_brings_it_along(here: Path, tmp_path: Path) -> None:
+    make = "import sys, pathlib; from ftslurm.system.bundle import bundle_in; b = bundle_in(pathlib.Path(sys.argv[1])); b.make(); print(b.path)"
+    place = command(here / "venv/bin/python", "-I", "-c", make, tmp_path).strip()
+    python = in_bundle(place)
+    ask = "import sys; sys.path.insert(0, sys.argv[1]); from ftslurm.system.plugins import find; print(find('ftslurm.devices')['acme'].load())"
+    assert "acme_ftslurm.devices.AcmeProbe" in command(*python.interpreter, "-I", "-c", ask, python.root)
