@@ -133,6 +133,9 @@ class Chips:
     def read(self, timeout_s: float) -> ProbeAnswer:
         return ProbeAnswer(tuple(DeviceReport(str(number), self.kind, DeviceHealth.GOOD) for number in range(self.count)))
 
+    def utilisation(self, timeout_s: float) -> tuple[()]:
+        return ()
+
 
 def test_its_first_look_tells_how_many_devices_there_are_and_the_next_nothing_while_all_is_well(folder: Path) -> None:
     line, chips = Told(), Chips()
