@@ -149,6 +149,9 @@ def test_in_a_browser_every_page_fits_a_wide_and_a_narrow_window_and_asks_no_net
                 wide = window.evaluate("document.documentElement.scrollWidth")
                 room = window.evaluate("document.documentElement.clientWidth")
                 assert wide <= room, f"{path.name} is {wide} wide where {room} are"
+                if (path.stem, width) == ("comparison", 1280):
+                    over = "[...document.querySelectorAll('.table-wrapper')].filter(e => e.scrollWidth > e.clientWidth).length"
+                    assert window.evaluate(over) == 0, "a table scrolls beside the contents"
                 asked = [event for event in window.events if event.get("method") == "Network.requestWillBeSent"]
                 urls = [event["params"]["request"]["url"] for event in asked]
                 assert [url for url in urls if not url.startswith(("file:", "data:"))] == []
