@@ -13,13 +13,17 @@ from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import Piece, RankEnd
+from ftslurm.model.verdict import Piece, RankEnd, Role
+from ftslurm.policies.diagnose.text.errors import WORKED_ON_LINES, told_error
 from ftslurm.policies.diagnose.text.findings import Book, Finding, ends_of_runs
+from ftslurm.policies.diagnose.text.lines import is_of_ordinary_work
 from ftslurm.policies.diagnose.text.traces import label_of, plain_pieces
 
 # A rank that prints ordinary lines for this long after an error has overcome it; a traceback and what libraries say of it
 # come within moments.
 OVERCOME_S = 2.0
+# So much of what stands below an error is looked at for ordinary work.
+WORKED_ON_BYTES = 8000
 # Lines this close before the next error belong to it (a traceback is printed before its last line).
 BURST_S = 0.5
 # Limits of what is shown to people.
@@ -91,12 +95,29 @@ def hits_of(end: RankEnd, book: Book) -> list[Hit]:
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
         whole = b"".join(texts)
         hits = [hit for hit in ends_of_runs(whole, book) if CLEANER not in hit.place]
+        errors = [hit for hit in hits if not hit.mild]
+        last = max((hit.offset for hit in errors), default=-1)
+        root = max((hit.offset for hit in errors if hit.pattern.role is Role.ROOT), default=-1)
         for hit in hits:
             at = pieces[bisect_right(begins, hit.offset) - 1].at
             whose, place = label_of(hit.line), visible(hit.place)
-            found.append(Hit(end, at, _excerpt(hit), hit.pattern, False, place, hit.mild, hit.settled, hit.led_to, whose))
+            below = whole[hit.offset + len(hit.line) :]
+            # What only followed from another error is no better cause than what stands above.
+            overcome = _worked_on(whose, below) and (root > hit.offset or (last <= hit.offset and _gave_up_below(end, below)))
+            found.append(Hit(end, at, _excerpt(hit), hit.pattern, overcome, place, hit.mild, hit.settled, hit.led_to, whose))
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
+
+
+def _worked_on(whose: bytes, below: bytes) -> bool:
+    """Has the process of that label logged some lines of its ordinary work right below?"""
+    lines = below[:WORKED_ON_BYTES].split(b"\n")
+    return sum(is_of_ordinary_work(line) and label_of(line) == whose for line in lines) >= WORKED_ON_LINES
+
+
+def _gave_up_below(end: RankEnd, below: bytes) -> bool:
+    """Did the rank end with an error that no pattern knows?"""
+    return failed(end) and bool(told_error(below.decode(errors="replace"), reports=False, vaguely=False))
 
 
 def _excerpt(hit: Finding) -> str:

@@ -20,6 +20,20 @@ def verdict(text: str) -> Verdict:
     return diagnose([mine, RankEnd(1, "n2", ExitStatus(0, 15), 7.0, stopped=True)], Facts(), BOOK)
 
 
+@pytest.mark.parametrize("work", [
+    "".join(f"step {number} loss 0.5\n" for number in range(3)),
+    "".join(f'10.0.0.{number}:51 - "POST /v1/completions HTTP/1.1" 200 OK\n' for number in range(3)),
+    "".join(f"INFO: loaded part {number}\n" for number in range(3)),
+])  # fmt: skip
+@pytest.mark.parametrize("later", [
+    LATER, "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'x'\n",
+    "OSError: [Errno 28] No space left on device\n",
+])  # fmt: skip
+def test_a_strong_line_that_the_program_went_on_from_hides_no_later_error(work: str, later: str) -> None:
+    found = verdict(STRONG + work + later)
+    assert found.signature != "cuda-no-device" and not found.suspects and later.splitlines()[-1] in found.evidence[0]
+
+
 def test_it_stays_the_cause_where_nothing_went_on() -> None:
     assert verdict(STRONG + LATER).signature == "cuda-no-device"
 
