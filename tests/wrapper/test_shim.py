@@ -557,8 +557,10 @@ def test_what_a_stopped_command_has_left_in_shared_memory_is_removed_and_nothing
     left, old = list(names.values()), names[f"nccl-old-{mark}"]
     try:
         old.touch()
+        while time.time() <= old.stat().st_ctime + 0.05:
+            time.sleep(0.01)
         made = " ".join(str(path) for path in left if path != old)
-        shim = shims(f"sleep 0.1; touch {made}; echo made; exec sleep 1000")
+        shim = shims(f"touch {made}; echo made; exec sleep 1000")
         shim.start()
         assert shim.words() == ["made"]
         with names[f"nccl-held-{mark}"].open():

@@ -13,6 +13,8 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108
 # to outlive a restart.
 OF_LIBRARIES = ("nccl-", *(f"torch_{digit}" for digit in range(1, 10)), "psm2_", "psm3_", "cuda-ipc", "cuda.shm.")
 LOOK_S = 2
+# The kernel dates files by its last tick: what a rank makes at once looks older than its start. Source: CONFIG_HZ, 100 at least.
+TICK_S = 0.01
 
 
 def clear_shared_memory(began: float) -> None:
@@ -43,7 +45,7 @@ def _left_since(began: float) -> set[str]:
         for name in os.listdir(SHARED_MEMORY):
             if name.startswith(OF_LIBRARIES):
                 info = os.lstat(f"{SHARED_MEMORY}/{name}")
-                mine = info.st_mode & 0o170000 == 0o100000 and info.st_uid == os.getuid() and info.st_ctime >= began
+                mine = info.st_mode & 0o170000 == 0o100000 and info.st_uid == os.getuid() and info.st_ctime >= began - TICK_S
                 if mine and not _maker_lives(name):
                     found.add(f"{SHARED_MEMORY}/{name}")
     except OSError:
