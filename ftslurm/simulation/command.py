@@ -18,8 +18,9 @@ from ftslurm.model.settings.tree import Settings, told, with_values
 from ftslurm.model.values import dataclass
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
+from ftslurm.simulation.outcome import Outcome
 from ftslurm.simulation.past import Past, pairs
-from ftslurm.simulation.play import Outcome, play
+from ftslurm.simulation.play import play
 from ftslurm.simulation.rates import parts, random_trace, rate_of, with_few_nodes
 from ftslurm.simulation.trace import Fault, Kind, Trace, plan_with, read_trace
 

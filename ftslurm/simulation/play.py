@@ -5,8 +5,7 @@ or the trace is over.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 from ftslurm.model import record as rec
@@ -14,12 +13,12 @@ from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.policies.ladder.situation import ACTS
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, TimeBook, Training
 from ftslurm.simulation.cluster import Cluster
+from ftslurm.simulation.outcome import Answered, Outcome, answered
 from ftslurm.simulation.scheduling import Scheduling
 from ftslurm.simulation.trace import Fault, Kind, Real, Trace
 
@@ -61,68 +60,10 @@ class Turns:
             self._happens(fault)
 
 
-# --- the whole job: a trace is played against one policy, scheduling after scheduling, until the work is done, the job has failed
-
 # Regular looks of the judge (at idle nodes, at slow ranks) that find nothing come together, so often.
 QUIET_S = 3600.0
 
 Grade = Callable[[Fault, str], DeviceFault]
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What became of one fault. answers: the rungs, in order, each with its reason. hit: did it meet the job at all? lost_s: time
-    that was not useful until the job trained again, without work done anew. passed: rung -> why it was not the one. left: nodes
-    that were excluded."""
-
-    fault: Fault
-    at: float
-    node: str
-    hit: bool
-    answers: tuple[tuple[str, str], ...] = ()
-    passed: Mapping[str, str] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One policy on one trace."""
-
-    name: str
-    ended: str  # completed, failed, trains (until the end of the trace), hangs, pending
-    why: str
-    at: float  # when, in seconds from the first start
-    wall_s: float  # the time that all parts add up to
-    parts: Mapping[Part, float]
-    lost_to: Mapping[str, float]
-    rungs: Mapping[str, int]
-    budgets: Mapping[str, tuple[int, int]]
-    faults: tuple[Answered, ...]
-    starts: int
-    requeues: int
-    excluded: tuple[str, ...]
-    node_s: float  # nodes held, times seconds
-    plan_nodes: int
-    ledger: tuple[rec.Record, ...] = field(default=(), repr=False)
-
-    @property
-    def over(self) -> bool:
-        """Has the job come to its end?"""
-        return self.ended in ("completed", "failed")
-
-    @property
-    def useful_s(self) -> float:
-        return self.parts[Part.USEFUL]
-
-    @property
-    def goodput(self) -> float:
-        """Useful share of the time, 0 to 1."""
-        return self.useful_s / self.wall_s if self.wall_s else 0.0
-
-    @property
-    def node_goodput(self) -> float:
-        """Useful share of the time of all nodes that were held, spares and loans too."""
-        return self.useful_s * self.plan_nodes / self.node_s if self.node_s else 0.0
 
 
 class Play:
@@ -405,15 +346,6 @@ class Play:
             part = self._ledger[self._fault_at[place] : end]
             found[place] = [record for record in part if isinstance(record, rec.Decided)]
         return [answered(one.fault, one.at, one.node, one.hit, found.get(place, ())) for place, one in enumerate(self._answered)]
-
-
-def answered(fault: Fault, at: float, node: str, hit: bool, decided: Sequence[rec.Decided]) -> Answered:
-    """decided: what followed, in order."""
-    return Answered(
-        fault, at, node, hit, tuple((record.rung, record.reason or record.why) for record in decided),
-        {rung: why for record in decided for rung, why in record.passed},
-        tuple(dict.fromkeys(node for record in decided for node in record.isolate)),
-    )  # fmt: skip
 
 
 _MEETS: Mapping[Kind, Callable[[Play, Fault, str, Scheduling], bool]] = {

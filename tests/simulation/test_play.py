@@ -17,7 +17,8 @@ from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 from ftslurm.simulation import rates
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.command import Asked, simulate
-from ftslurm.simulation.play import Outcome, play
+from ftslurm.simulation.outcome import Outcome
+from ftslurm.simulation.play import play
 from ftslurm.simulation.trace import Fault, JobPlan, Kind, Trace
 from tests.settings import settings_with
 
