@@ -34,6 +34,7 @@ from ftslurm.policies.diagnose.own_words import (
     slurms_reason,
 )
 from ftslurm.policies.diagnose.text.findings import Book
+from ftslurm.policies.diagnose.text.launchers import child_status
 from ftslurm.policies.diagnose.text.wording import Kind, kind_of_words
 from ftslurm.policies.diagnose.which_count import JITTER_S, LISTENED_TO
 
@@ -52,6 +53,12 @@ _NOT_FOR_MEMORY = "killed from outside, by a person or a program: the kernel has
 
 def status_tells(end: RankEnd) -> bool:
     return end.status is not None and (end.status.signal != 0 or end.status.code != GENERAL_ERROR)
+
+
+def as_its_child(end: RankEnd) -> RankEnd:
+    """The end of a launcher that failed with a general error: the status of its child that it printed."""
+    status = None if status_tells(end) else child_status("".join(piece.text for piece in end.output))
+    return replace(end, status=status) if status else end
 
 
 def _gave_up(status: ExitStatus) -> bool:

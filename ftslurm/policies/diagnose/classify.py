@@ -20,7 +20,15 @@ from collections.abc import Sequence
 
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Role, Verdict
 from ftslurm.policies.diagnose.by_root import by_root
-from ftslurm.policies.diagnose.by_status import by_facts, by_loss, by_status, ended_alike, out_of_memory, status_tells
+from ftslurm.policies.diagnose.by_status import (
+    as_its_child,
+    by_facts,
+    by_loss,
+    by_status,
+    ended_alike,
+    out_of_memory,
+    status_tells,
+)
 from ftslurm.policies.diagnose.by_symptoms import by_symptoms
 from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, HEADERS, Facts, Hit, beginning, failed, hits_of
 from ftslurm.policies.diagnose.own_words import own_words
@@ -63,7 +71,7 @@ def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Sequence[RankEn
     headers: dict[int, set[str]] = defaultdict(set)
     for hit in symptoms:
         headers[hit.end.rank].add(beginning(hit))
-    silent = [end for end in ends if failed(end) and end.rank not in spoke]
+    silent = [as_its_child(end) for end in ends if failed(end) and end.rank not in spoke]
     # What a rank said itself, before it passed on that another process failed, tells more, too.
     silent = [
         end for end in silent

@@ -10,6 +10,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.text.errors import told_error
+from ftslurm.policies.diagnose.text.launchers import child_status
 from ftslurm.policies.diagnose.text.values import held_by_another, in_a_cache, of_the_node, path_in
 from ftslurm.wrapper.explain_code import Explainer
 
@@ -147,3 +148,33 @@ def test_an_unlisted_error_beats_a_bystander_s_line_in_verdict_and_explanation()
     assert not v.program and verdict(dict.fromkeys(range(4), own)).program
     (told,) = Explainer(Settings()).text(own.encode())
     assert (told.code, told.part, told.why) == (v.signature, "/home/u/train.py:3", "class user-code, not worth another try")
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 28255)\n", ExitStatus(0, 9)),
+        ("Failures:\n  exitcode  : -15 (pid: 1)\nRoot Cause (first observed failure):\n  exitcode  : 3 (pid: 2)\n", ExitStatus(3)),
+        ("Root Cause (first observed failure):\n  exitcode  : 1 (pid: 2)\n", None),
+        ("failed (exitcode: -11) local_rank: 0 (pid: 7) of binary: python\n", ExitStatus(0, 11)),
+        ("Command '['python']' died with <Signals.SIGKILL: 9>.\n", ExitStatus(0, 9)),
+        ("process 1 terminated with signal SIGSEGV\n", ExitStatus(0, 11)),
+        ("process 1 terminated with signal SIGWHAT\n", None),
+        ("[launch.py:351:main] exits with return code = -9\n", ExitStatus(0, 9)),
+        ("worker 3 exit code: -9\n", ExitStatus(0, 9)),
+        ("DataLoader worker exited with -6\n", ExitStatus(0, 6)),
+        ("returned non-zero exit status 137.\n", ExitStatus(0, 9)),
+        ("returned non-zero exit status 200.\n", ExitStatus(200)),
+        ("mpirun noticed that process rank 3 exited on signal 6 (Aborted)\n", ExitStatus(0, 6)),
+        ("run.sh: line 5: 12345 Killed                  python train.py\n", ExitStatus(0, 9)),
+        ("step 3\n", None),
+    ],
+)  # fmt: skip
+def test_what_a_parent_says_of_its_child(text: str, status: ExitStatus | None) -> None:
+    assert child_status(text) == status
+
+
+def test_a_child_s_end_is_that_of_its_parent_which_failed_by_a_general_error() -> None:
+    assert verdict({1: "worker 3 exit code: -9\n"}).signature == "SIGKILL"
+    assert verdict({1: "worker 3 exit code: -9\n"}, status=7).signature != "SIGKILL"
+    assert verdict({1: "worker 3 went on\n"}).signature != "SIGKILL"

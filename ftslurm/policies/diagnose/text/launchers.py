@@ -7,11 +7,13 @@ look, has not met the cause itself. Such a line counts where nothing else is tol
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import re2
 
 from ftslurm.catalogs.scanner import asks
+from ftslurm.model.exits import ExitStatus, from_shell, signal_name, signal_number
 
 # A launcher prints last, so its lines are at the end.
 LAST_CHARS = 16384
@@ -32,33 +34,38 @@ def compiled(pattern: str) -> Any:
 # torchrun names the first failure last, under this heading.
 _ROOT_CAUSE = "Root Cause (first observed failure)"
 # How a child ended: by a status, negative for a signal; by the number of a signal, its name, or the shell's word for it.
+_STATUS, _SIGNAL, _NAME = "status", "signal", "name"
 _LINES = tuple(
-    compiled(pattern)
-    for pattern in (
-        r"failed \(exitcode: (-?\d{1,3})\)",
-        r"died with <Signals\.SIG\w+: (\d{1,2})>",
-        r"terminated with signal (SIG[A-Z]{2,8})",
-        r"exits with return code = (-?\d{1,3})",
-        rf"error: [\w.-]{{1,80}}: tasks? [\d,\[\]-]{{1,200}}: ({'|'.join(_WORDS)})",  # srun
-        r"error: [\w.-]{1,80}: tasks? [\d,\[\]-]{1,200}: Exited with exit code (\d{1,3})",
-        r"exited on signal (\d{1,2})",
-        r"exit status of rank \d+: killed by signal (\d{1,2})",  # MPICH's
-        r"exit status of rank \d+: return code (\d{1,3})",
-        r"(?:^|\n)=\s+EXIT CODE: (\d{1,3})",
-        r"(?i)\bexit(?:ed)?[ _]?(?:with )?(?:code|status)?\W{0,3}(-\d{1,2})\b",  # a parent's in Python
-        r"returned non-zero exit status (\d{1,3})\.",
-        rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})",
-        r"(?:^|\n)(Killed|Segmentation fault|Bus error|Illegal instruction)(?: \(core dumped\))?\s*$",
+    (compiled(pattern), kind)
+    for pattern, kind in (
+        (r"failed \(exitcode: (-?\d{1,3})\)", _STATUS),
+        (r"died with <Signals\.SIG\w+: (\d{1,2})>", _SIGNAL),
+        (r"terminated with signal (SIG[A-Z]{2,8})", _NAME),
+        (r"exits with return code = (-?\d{1,3})", _STATUS),
+        (rf"error: [\w.-]{{1,80}}: tasks? [\d,\[\]-]{{1,200}}: ({'|'.join(_WORDS)})", _NAME),  # srun
+        (r"error: [\w.-]{1,80}: tasks? [\d,\[\]-]{1,200}: Exited with exit code (\d{1,3})", _STATUS),
+        (r"exited on signal (\d{1,2})", _SIGNAL),
+        (r"exit status of rank \d+: killed by signal (\d{1,2})", _SIGNAL),  # MPICH's
+        (r"exit status of rank \d+: return code (\d{1,3})", _STATUS),
+        (r"(?:^|\n)=\s+EXIT CODE: (\d{1,3})", _STATUS),
+        (r"(?i)\bexit(?:ed)?[ _]?(?:with )?(?:code|status)?\W{0,3}(-\d{1,2})\b", _STATUS),  # a parent's in Python
+        (r"returned non-zero exit status (\d{1,3})\.", _STATUS),
+        (rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})", _NAME),
+        (r"(?:^|\n)(Killed|Segmentation fault|Bus error|Illegal instruction)(?: \(core dumped\))?\s*$", _NAME),
     )
 )
-_TABLE_LINE = compiled(r"(?m)^[^\n]*exitcode +: -?\d{1,3}[^\n]*$")
+_TABLE_LINE = compiled(r"(?m)^[^\n]*exitcode +: (-?\d{1,3})[^\n]*$")
 
 
 def root_cause(text: bytes) -> bytes:
     """The line of torchrun's table that tells how the first child failed; empty if there is none."""
-    table = text.rfind(_ROOT_CAUSE.encode())
-    found = _TABLE_LINE.search(text[table:]) if table >= 0 else None
+    found = _in_table(text)
     return found.group().strip() if found else b""
+
+
+def _in_table(text: bytes) -> Any:
+    table = text.rfind(_ROOT_CAUSE.encode())
+    return _TABLE_LINE.search(text[table:]) if table >= 0 else None
 
 
 def child_line(text: str) -> str:
@@ -66,11 +73,32 @@ def child_line(text: str) -> str:
     data = text[-LAST_CHARS:].encode(errors="replace")
     if line := root_cause(data):
         return line.decode(errors="replace")[:SHOWN_CHARS]
-    for pattern in _LINES:
-        if found := pattern.search(data):
-            begin, end = data.rfind(b"\n", 0, found.start(1)) + 1, data.find(b"\n", found.end(1))
-            return data[begin : end if end >= 0 else len(data)].strip().decode(errors="replace")[:SHOWN_CHARS]
+    for found, _ in _told(data):
+        begin, end = data.rfind(b"\n", 0, found.start(1)) + 1, data.find(b"\n", found.end(1))
+        return data[begin : end if end >= 0 else len(data)].strip().decode(errors="replace")[:SHOWN_CHARS]
     return ""
+
+
+def child_status(text: str) -> ExitStatus | None:
+    """How the first child of a launcher failed, by the launcher's last words; None if they do not say, or only that it did."""
+    data = text[-LAST_CHARS:].encode(errors="replace")
+    if any(_SRUNS_OWN.search(line) and not _OF_TASKS.search(line) for line in data.splitlines()[-LAST_LINES:]):
+        return None  # srun itself refused or failed to start the step
+    table = _in_table(data)
+    for found, kind in ((table, _STATUS),) if table else _told(data):
+        said = found.group(1).decode()
+        if kind == _NAME:
+            number = _WORDS.get(said) or signal_number(said)
+            return ExitStatus(0, number) if said in (*_WORDS, signal_name(number)) else None
+        number = int(said)
+        if kind == _SIGNAL or number < 0:
+            return ExitStatus(0, abs(number))
+        return from_shell(number) if number > 1 else None
+    return None
+
+
+def _told(data: bytes) -> Iterator[tuple[Any, str]]:
+    return ((found, kind) for pattern, kind in _LINES if (found := pattern.search(data)))
 
 
 # What reports the end of another process, and comes after it.
