@@ -76,7 +76,9 @@ _CANCELLED = re.compile(
 _OTHERWISE = re.compile(
     r"^(?:(?:srun|slurmstepd)\b|\[\d[^\]\s]*\] error: ).*"
     r"(?:launch failed|terminating|memory|oom|exceeded|i/?o error|pmi|mpi|not responding|failure"
-    r"|exited with exit code|timed out)",
+    r"|exited with exit code|timed out)"
+    # A rank has asked for it: Slurm's plug-in for MPI cancels the step then (Open MPI 4.1, MPICH 4.0 print this).
+    r"|^MPI_ABORT was invoked on rank |\bapplication called MPI_Abort\(",
     re.MULTILINE | re.IGNORECASE,
 )
 

@@ -94,6 +94,8 @@ srun: error: n1: task 0: Killed
         (BY_A_PERSON.replace("36 ***", "36 DUE TO TIME LIMIT ***"), set()),
         (BY_A_PERSON.replace("36 ***", "36 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"), set()),
         ("srun: error: n1: task 0: Exited with exit code 1\nsrun: Terminating StepId=31.0\n" + BY_A_PERSON, set()),
+        ("MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n" + BY_A_PERSON, set()),
+        ("application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1\n" + BY_A_PERSON, set()),
         (BY_A_PERSON + "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=31.0.\n", set()),
         ("srun: error: Task launch for StepId=31.0 failed on node n2: Socket timed out\n" + BY_A_PERSON, set()),
         ("", set()),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from functools import reduce
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Remember
 from ftslurm.model.events import Begun, Event, LedgerFailed
-from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.history import History
+from ftslurm.model.record import Record
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.effects import Effects
@@ -33,6 +35,7 @@ class Controller:
         self._clock = clock
         self._live = live
         self._warned = False
+        self._read: tuple[tuple[Record, ...], History] = (), History()  # of the ledger: it is only ever added to
 
     def run(self) -> int:
         """Raises: FtslurmError when the job cannot even begin."""
@@ -62,7 +65,11 @@ class Controller:
 
     def _catch_up(self) -> None:
         if self._journal.grown():  # another ftrun of the same job has written: its attempts and budgets count as well
-            self._judge.read(fold(self._journal.read().records))
+            records, (read, past) = self._journal.read().records, self._read
+            if records[: len(read)] != read:
+                read, past = (), History()
+            self._read = records, reduce(History.add, records[len(read) :], past)
+            self._judge.read(self._read[1])
 
     def _written(self, records: list[Remember], event: Event) -> bool:
         """Synced before anything of the answer is done. False if a vital record could not be written."""
