@@ -78,8 +78,8 @@ def find(group: str) -> dict[str, Plugin]:
             entries = each.entry_points.select(group=group)
             theirs += [Plugin(group, e.name, e.value, f"{each.name} {each.version}", str(each.locate_file(""))) for e in entries]
         except Exception as error:  # what somebody has written there
-            place = visible(str(each.locate_file("")))
-            print(f"ftslurm: entry points of a package in {place} cannot be read: {visible(error)}", file=sys.stderr)
+            place = each.locate_file("")
+            print(f"ftslurm: {visible(f'entry points of a package in {place} cannot be read: {error}')}", file=sys.stderr)
     found = {name: Plugin(group, name, value, f"ftslurm {ftslurm.__version__}") for name, value in OURS[group].items()}
     for plugin in theirs:
         found.setdefault(plugin.name, plugin)

@@ -20,8 +20,7 @@ from ftslurm.launchers.srun_options import (
     split_command_line,
     without,
 )
-from ftslurm.model.settings import aimaster
-from ftslurm.model.settings import annotations as ma
+from ftslurm.model.settings import dialects
 from ftslurm.model.settings.kinds import Layer, in_words
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, from_environment, parse_leaf, resolve, with_values
 from tests.fuzz.files import written
@@ -54,18 +53,18 @@ POLICY_TEXTS = [path.read_text() for path in sorted(PROFILES.glob("*.yaml"))] + 
 POLICIES = mutated(POLICY_TEXTS, YAML_WORDS + YAML_PITFALLS)
 POLICY_FILES = as_bytes(POLICIES | policy_laughs | as_json(mutated_trees([{"stop": {"grace": "5s"}, "max_restarts": 5}])))
 ANNOTATIONS: list[Any] = [
-    {ma.RETRY: "8", ma.UNCONDITIONAL: "true", ma.HANG: "false", ma.POD: 3},
-    {"kind": "job", "metadata": {"annotations": {ma.RETRY: 8, ma.HANG: True}}},
+    {dialects.RETRY: "8", dialects.UNCONDITIONAL: "true", dialects.HANG: "false", dialects.POD: 3},
+    {"kind": "job", "metadata": {"annotations": {dialects.RETRY: 8, dialects.HANG: True}}},
 ]
 ANNOTATION_TEXTS = as_json(mutated_trees(ANNOTATIONS)) | mutated(
-    [json.dumps(tree) for tree in ANNOTATIONS], (f'"{ma.RETRY}": "9"', "[" * 2000, '{"metadata":' * 800, "NaN")
+    [json.dumps(tree) for tree in ANNOTATIONS], (f'"{dialects.RETRY}": "9"', "[" * 2000, '{"metadata":' * 800, "NaN")
 )
 FLAGS = mutated(
     [
         "--job-execution-mode=Async --enable-job-restart=True --max-num-of-job-restart=5 --fault-tolerant-policy OnFailure",
         "--c4d-common-envs=NCCL_DEBUG=INFO,A=1 --max-tolerated-failure-rate 0.5 --job-hang-interval '1800'",
     ],
-    (*(f"--{name}" for name in aimaster.FLAGS), "=", "''", "--", "-1", "nan", "inf", "1e400"),
+    (*(f"--{name}" for name in dialects.FLAGS), "=", "''", "--", "-1", "nan", "inf", "1e400"),
 )
 VARIABLES = [env_name(name) for name in LEAVES]
 FTRUN = mutated_env(
@@ -92,8 +91,8 @@ def _policy(data: bytes) -> tuple[list[Layer], Resolved]:
 
 
 def _annotated(text: str) -> tuple[Layer, Resolved]:
-    ma.looks_like(text)
-    layer = ma.parse(text, "job.json")
+    dialects.looks_like(text)
+    layer = dialects.from_annotations(text, "job.json")
     return layer, resolve([layer])
 
 
@@ -102,7 +101,7 @@ def _annotations_file(data: bytes) -> Resolved:
 
 
 def _flags(text: str) -> tuple[Layer, Resolved]:
-    layer = aimaster.parse(text, "--ft-aimaster")
+    layer = dialects.from_aimaster(text, "--ft-aimaster")
     return layer, resolve([layer])
 
 
