@@ -10,6 +10,7 @@ eight times `replace` a record.
 from __future__ import annotations
 
 import dataclasses
+from _thread import RLock
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import get_annotations
@@ -56,17 +57,24 @@ def _with_slots(methods: Mapping[str, Callable[..., Any] | None], cls: type) -> 
     return result
 
 
+_MAKING = RLock()
+
+
 class _Fields:
     """The list of the fields, until it is asked for. plain: the class as it was written, without slots."""
 
     def __init__(self, plain: type) -> None:
         self._plain = plain
+        self._known: object = None
 
     def __get__(self, _: object, owner: Any) -> object:
-        known: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(self._plain)
-        made = next(each for each in owner.__mro__ if vars(each).get("__dataclass_fields__") is self)
-        made.__dataclass_fields__, made.__dataclass_params__ = known.__dataclass_fields__, known.__dataclass_params__
-        return known.__dataclass_fields__
+        with _MAKING:  # the standard one changes the class that it is given: no two threads at once
+            if self._known is None:
+                known: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(self._plain)
+                made = next(each for each in owner.__mro__ if vars(each).get("__dataclass_fields__") is self)
+                made.__dataclass_params__ = known.__dataclass_params__
+                self._known = made.__dataclass_fields__ = known.__dataclass_fields__
+            return self._known
 
 
 def _nothing(self: Any) -> tuple[()]:

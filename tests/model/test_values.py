@@ -7,7 +7,10 @@ import dataclasses
 import pickle
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from typing import Any
 
@@ -112,3 +115,32 @@ def test_what_a_start_of_ftrun_loads_is_made_so() -> None:
     count = "import dataclasses as d; made = []; f = d._process_class; d._process_class = lambda c, i, r, e, *a, **k: (made.append(c) if r else None, f(c, i, r, e, *a, **k))[1]; import ftslurm.wrapper.controller.wiring.run; print(len(made))"
     done = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=180, check=True)
     assert int(done.stdout) <= 25, done.stdout
+
+
+def test_threads_that_ask_for_the_fields_at_once_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    @values.dataclass(frozen=True, slots=True)
+    class Base:
+        one: int
+        many: dict[str, int] = field(default_factory=dict)
+
+    @values.dataclass(frozen=True, slots=True)
+    class Below(Base):
+        two: int = 2
+
+    usual, all_ask = dataclasses.dataclass, threading.Barrier(4)
+
+    def slow(**how: Any) -> Callable[[type], type]:
+        def made(cls: type) -> type:
+            time.sleep(0.05)
+            return usual(**how)(cls)
+
+        return made
+
+    def ask(kind: Any) -> list[tuple[str, bool]]:
+        all_ask.wait(10.0)
+        return [(each.name, each.default_factory is dict) for each in dataclasses.fields(kind)]
+
+    monkeypatch.setattr(dataclasses, "dataclass", slow)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(ask, [Below, Base, Below, Base]))
+    assert found == [[("one", False), ("many", True), ("two", False)], [("one", False), ("many", True)]] * 2
