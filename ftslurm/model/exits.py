@@ -77,7 +77,7 @@ _OTHERWISE = re.compile(
     r"^(?:(?:srun|slurmstepd)\b|\[\d[^\]\s]*\] error: ).*"
     r"(?:launch failed|terminating|memory|oom|exceeded|i/?o error|pmi|mpi|not responding|failure"
     r"|exited with exit code|timed out)"
-    # A rank has asked for it: Slurm's plug-in for MPI cancels the step then (Open MPI 4.1, MPICH 4.0 print this).
+    # A rank has asked for it: Slurm's plug-in for MPI cancels the step then. The words are Open MPI's and MPICH's.
     r"|^MPI_ABORT was invoked on rank |\bapplication called MPI_Abort\(",
     re.MULTILINE | re.IGNORECASE,
 )

@@ -280,6 +280,11 @@ _NODE = click.option("--node", required=True, help="A node of the job.")
 @click.option("--stays", is_flag=True, help="Healing fails. Otherwise it removes the fault.")
 def device_fault(job: str, node: str, device: str, code: str, kind: str | None, severity: str, stays: bool) -> None:
     """Make a device of NODE report CODE."""
+    from ftslurm.model.settings.kinds import suggestion
+    from ftslurm.system.plugins import DEVICES, find
+
+    if kind and kind not in (vendors := find(DEVICES)):
+        raise UsageError(f"--kind {kind}: no plugin reads such devices{suggestion(kind, vendors)}", hint="see `ftslurm plugins`")
     known = _explainer(job)
     order = DrillAsked(
         0, "device-fault", node=node, device=device, code=code.upper(), kind=kind or known.kind_of(code), severity=severity,
