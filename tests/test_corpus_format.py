@@ -6,11 +6,12 @@ import importlib.util
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
 import yaml
 
 from ftslurm.model.verdict import ErrorClass, Retriable
@@ -37,11 +38,13 @@ TOKEN = re.compile(r"\b(?:hf|ghp|gho|sk|xox[bp])[_-][A-Za-z0-9]{16,}")
 ADDRESS = re.compile(r"(?<![\w.=-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 
 
+@cache
 def read(path: Path) -> dict[str, Any]:
     told: dict[str, Any] = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return told
 
 
+@cache
 def loader() -> ModuleType:
     """tests/corpus/load.py, which is no package's."""
     spec = importlib.util.spec_from_file_location("corpus_load", CORPUS / "load.py")
@@ -51,8 +54,22 @@ def loader() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_is_well_formed(path: Path) -> None:
+def each(files: Sequence[Path], check: Callable[[Path], None]) -> None:
+    """A test for each of a thousand files costs more than all they ask: here every file that fails is named, with its reason."""
+    wrong = {}
+    for path in files:
+        try:
+            check(path)
+        except Exception as error:
+            wrong[path.stem] = f"{type(error).__name__}: {error}"
+    assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
+
+
+def test_each_file_is_well_formed() -> None:
+    each(FILES, well_formed)
+
+
+def well_formed(path: Path) -> None:
     told = read(path)
     nodes, expect = told["nodes"], told["expect"]
     ranks = [rank for ranks in nodes.values() for rank in ranks]
@@ -76,8 +93,11 @@ def test_a_file_is_well_formed(path: Path) -> None:
     assert isinstance(expect["program"], bool) and not (expect["program"] and expect["suspects"])
 
 
-@pytest.mark.parametrize("path", PUBLIC_FILES, ids=lambda path: path.stem)
-def test_a_public_run_tells_its_thread_and_the_line_that_decides(path: Path) -> None:
+def test_each_public_run_tells_its_thread_and_the_line_that_decides() -> None:
+    each(PUBLIC_FILES, tells_thread_and_line)
+
+
+def tells_thread_and_line(path: Path) -> None:
     told = read(path)
     url = told.get("url", "")
     assert url.startswith("https://") or told.get("found") or told["source"] == "recorded"
@@ -92,8 +112,11 @@ def test_a_public_run_tells_its_thread_and_the_line_that_decides(path: Path) -> 
         assert parts and all(part and any(part in line for line in lines) for part in parts)
 
 
-@pytest.mark.parametrize("path", PUBLIC_FILES, ids=lambda path: path.stem)
-def test_a_public_run_names_nobody(path: Path) -> None:
+def test_no_public_run_names_anybody() -> None:
+    each(PUBLIC_FILES, names_nobody)
+
+
+def names_nobody(path: Path) -> None:
     text = path.read_text()
     assert not EMAIL.findall(text) and not TOKEN.findall(text)
     public = [at[0] for at in ADDRESS.finditer(text) if not private(*map(int, at[0].split(".")))]
@@ -111,15 +134,21 @@ def private(first: int, second: int, *rest: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_somebody_failed_of_itself(path: Path) -> None:
+def test_in_each_somebody_failed_of_itself() -> None:
+    each(FILES, failed_of_itself)
+
+
+def failed_of_itself(path: Path) -> None:
     told = read(path)
     own = [rank for rank in told["ranks"] if not rank.get("stopped")]
     assert any(rank.get("lost") or rank["status"] or rank["signal"] for rank in own)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_is_read_into_the_classifiers_values(path: Path) -> None:
+def test_each_file_is_read_into_the_classifiers_values() -> None:
+    each(FILES, gives_values)
+
+
+def gives_values(path: Path) -> None:
     told, case = read(path), loader().load(path)
     assert [end.rank for end in case.ends] == list(range(sum(map(len, told["nodes"].values()))))
     assert all((end.status is None) == end.lost for end in case.ends)
