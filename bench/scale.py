@@ -33,7 +33,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.system.clock import Clock
-from ftslurm.system.descriptors import raise_limit
+from ftslurm.system.files import raise_limit
 from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects

@@ -95,7 +95,7 @@ def watch(ledger: Path, over: threading.Event) -> None:
     """As somebody who watches, but for the reading."""
     while not over.wait(1.0):
         try:
-            files.ask(ledger, {})
+            files.write_request(ledger, {})
         except OSError:
             continue
 

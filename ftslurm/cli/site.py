@@ -32,14 +32,14 @@ def install_hooks(folder: str, config: str, dry_run: bool, check: bool, nodes: s
 
     FOLDER is the same path on all nodes. Run it as root, from an installation that nobody else can write.
     """
-    from ftslurm.hooks.install import install as hook_install
+    from ftslurm.hooks import install as hook_install
 
     conf = os.environ.get("SLURM_CONF", "")
     if check:
-        from ftslurm.hooks.install import compare
+        from ftslurm.hooks import install as compare
         from ftslurm.model.nodes import expand
 
-        told, well = compare.check(Path(folder), Path(config), conf, expand(nodes), rsh or compare.RSH)
+        told, well = compare.compare_nodes(Path(folder), Path(config), conf, expand(nodes), rsh or compare.RSH)
         click.echo(visible(told, lines=True))
         click.get_current_context().exit(0 if well else 1)
     said = hook_install.install_hooks(Path(folder), Path(config), conf, dry_run)

@@ -9,14 +9,11 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ftslurm.catalogs.ascend_file import build_catalog
-from ftslurm.catalogs.codes import AscendCatalog, CodeBook
-from ftslurm.catalogs.gpu_codes import GpuCatalog
-from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
-from ftslurm.catalogs.pattern_files import build_book
+from ftslurm.catalogs.code_files import build_amd, build_catalog, build_nvidia
+from ftslurm.catalogs.codes import AscendCatalog, CodeBook, GpuCatalog
+from ftslurm.catalogs.pattern_files import SiteFile, build_book, codes_laid_over, patterns_laid_over, read_site
 from ftslurm.catalogs.patterns import PatternBook
-from ftslurm.catalogs.site_file import SiteFile, codes_laid_over, patterns_laid_over, read_site
-from ftslurm.config.text_files import read_text, read_yaml
+from ftslurm.config.settings_files import read_text, read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.system.plugins import CATALOGS, load
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config.text_files import read_text, read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings.dialects import from_aimaster, from_annotations, from_others, looks_like
 from ftslurm.model.settings.kinds import Layer, suggestion
@@ -20,6 +21,116 @@ from ftslurm.model.settings.tree import (
     resolve,
 )
 from ftslurm.model.values import dataclass
+
+# --- files that a user or a site names: read whole, and never more of them than such a file can hold
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 20
+# Of one value without quotes: YAML's reader takes a time for a number in base 60 that grows with the square of its length.
+MAX_PLAIN_CHARS = 2048
+
+
+def read_text(path: str | Path, what: str, only_roots: bool = False) -> str:
+    """what: `the policy`, for the message. only_roots: root obeys it, so nobody else may be able to write it, nor make root wait.
+
+    Raises: PolicyError for a file that cannot be read, is too large, is not text, or is others' to write.
+    """
+    try:
+        with open(path, "rb", opener=_without_waiting if only_roots else None) as file:
+            if only_roots:
+                _check_only_roots(os.fstat(file.fileno()), path, what)
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"{what} {path} cannot be read: {error.strerror}", hint="correct the path") from None
+    if len(data) > MAX_BYTES:
+        raise PolicyError(f"{what} {path} is larger than 1 MiB", hint="is it the right file?")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise PolicyError(f"{what} {path} is not text (UTF-8)", hint="is it the right file?") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Nor does a terminal become ours. It inherits nothing, as with open()."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def _check_only_roots(info: os.stat_result, path: str | Path, what: str) -> None:
+    """Asked of the open file, which nobody can exchange. Raises: PolicyError."""
+    if not stat.S_ISREG(info.st_mode):
+        raise PolicyError(f"{what} {path} is not a plain file", hint="correct the path")
+    if info.st_uid not in (0, os.geteuid()) or stat.S_IMODE(info.st_mode) & 0o022:
+        raise PolicyError(f"{what} {path} can be written by users other than root", hint=f"chown root {path}; chmod go-w {path}")
+
+
+# --- YAML
+
+
+def read_yaml(text: str, place: str, as_written: bool = False) -> tuple[Any, dict[str, int]]:
+    """The tree, and the line of each dotted name in it; the items of a list have numbers. as_written: every value is a string.
+
+    Raises: PolicyError naming place and line; also for what stands twice, where YAML would keep the last and say nothing.
+    """
+    import yaml  # 20 ms, and most jobs have no file to read
+
+    kind = "BaseLoader" if as_written else "SafeLoader"
+    # Not every build of PyYAML has the C loader, which is eight times as fast.
+    loader: Any = getattr(yaml, f"C{kind}", getattr(yaml, kind))
+    try:
+        _check_events(yaml.parse(text, Loader=loader), place)
+        root = yaml.compose(text, Loader=loader)
+        lines = _lines(root, place) if root is not None else {}
+        return yaml.load(text, Loader=loader), lines  # noqa: S506 -- a safe loader
+    except (yaml.YAMLError, RecursionError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
+        # What is none of its own comes from values like `!!int ""`, `!!bool maybe` and `1:1:...:1.5`.
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        told = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise PolicyError(f"{place}{where}: not YAML: {told}", hint="correct it there") from None
+
+
+def _check_events(events: Iterator[Any], place: str) -> None:
+    """They come without recursion; what builds the tree recurses in C and ends the process when it is too deep."""
+    depth = -2  # of the stream and its document
+    for event in events:
+        kind = type(event).__name__
+        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
+        if depth > MAX_DEPTH:
+            raise _too_much(event, place, f"nested more than {MAX_DEPTH} deep")
+        if kind == "ScalarEvent" and not event.style and len(event.value) > MAX_PLAIN_CHARS:
+            raise _too_much(event, place, f"a value of more than {MAX_PLAIN_CHARS} characters without quotes")
+
+
+def _lines(root: Any, place: str) -> dict[str, int]:
+    """An alias counts as all that it stands for: with a few lines of them the tree can be larger than the memory."""
+    found, size = {}, 0
+    for name, where, value in _entries(root, "", place, 1):
+        size += 1 + (len(value.value) if value.id == "scalar" else 0)
+        if size > MAX_BYTES:
+            raise _too_much(where, place, f"more than {MAX_BYTES} characters with its aliases written out")
+        found[name] = where.start_mark.line + 1
+    return found
+
+
+def _entries(node: Any, prefix: str, place: str, depth: int) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted name, where it stands, and the value, of all that is below `node`."""
+    if depth > MAX_DEPTH:
+        raise _too_much(node, place, f"nested more than {MAX_DEPTH} deep")
+    seen: set[str] = set()
+    pairs = node.value if node.id == "mapping" else ()
+    items = enumerate(node.value) if node.id == "sequence" else ()
+    for where, key, value in (*((key, key.value, value) for key, value in pairs), *((each, at, each) for at, each in items)):
+        name = f"{prefix}{key}"
+        if name in seen:
+            raise PolicyError(f"{place}, line {where.start_mark.line + 1}: `{name}` is here twice", hint="keep one")
+        seen.add(name)
+        yield name, where, value
+        yield from _entries(value, f"{name}.", place, depth + 1)
+
+
+def _too_much(at: Any, place: str, what: str) -> PolicyError:
+    return PolicyError(f"{place}, line {at.start_mark.line + 1}: {what}", hint="is it the right file?")
+
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 

@@ -16,11 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.hooks.hook_inputs import read_settings
-from ftslurm.hooks.owner_queries import WATCH_LIMIT_S
+from ftslurm.hooks.hook_inputs import WATCH_LIMIT_S, read_settings
 from ftslurm.ledger.journal import Journal, from_line
+from ftslurm.ledger.shared_file import read_untrusted
 from ftslurm.ledger.store import ledger_parts
-from ftslurm.ledger.untrusted import read_untrusted
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible

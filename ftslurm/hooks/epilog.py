@@ -18,11 +18,10 @@ from pathlib import Path
 from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.hook_inputs import JobFacts, job_facts, run_hook
-from ftslurm.hooks.install.scripts import LIMITS_S
+from ftslurm.hooks.hook_inputs import JobFacts, cleanup_grace, job_facts, run_hook
 from ftslurm.hooks.leftovers import clear_leftovers
 from ftslurm.hooks.node_look import tool_env
-from ftslurm.hooks.owner_queries import cleanup_grace
+from ftslurm.hooks.scripts import LIMITS_S
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.devices import DeviceHealth, DeviceReport, FaultClass
 from ftslurm.model.ports import Probe
@@ -30,7 +29,7 @@ from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.policies.node.health import one_line
 from ftslurm.policies.node.leftovers import NodeJob, others
-from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import run
 
 # A chip whose fault clears by itself does so while the job's own restart waits for it; here it has had its time.

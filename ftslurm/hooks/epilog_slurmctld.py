@@ -13,8 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from ftslurm.hooks.hook_inputs import JobFacts, job_facts, run_hook
-from ftslurm.hooks.owner_queries import WATCH_LIMIT_S, ask_owner, finish_timeout_s
+from ftslurm.hooks.hook_inputs import WATCH_LIMIT_S, JobFacts, ask_owner, finish_timeout_s, job_facts, run_hook
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.ladder.start_time import elsewhere_in_s
 from ftslurm.policies.node.health import turned_away

@@ -14,7 +14,7 @@ from ftslurm.hooks.node_look import look
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step
-from ftslurm.slurm.admin import SlurmAdmin, is_drained, is_to_reboot
+from ftslurm.slurm.cli_client import SlurmAdmin, is_drained, is_to_reboot
 from ftslurm.slurm.client import NodeState, NodeView
 
 

@@ -1,7 +1,8 @@
-"""What Slurm tells its scripts about job and node, and what the site has told us. Every value is checked before it is used."""
+"""What Slurm, the site and the job's owner tell the hooks. Every value is checked before it is used."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import syslog
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, PolicyError, UsageError
+from ftslurm.hooks.scripts import LIMITS_S
 from ftslurm.hooks.state_file import Memory, Remembered
 from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
@@ -18,9 +20,46 @@ from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import PREFIX, one_line
-from ftslurm.slurm.admin import SlurmAdmin, is_drained
+from ftslurm.slurm.cli_client import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView
+from ftslurm.system.owner import PATH, owner_of, run_as
 from ftslurm.system.plugins import DEVICES, OURS, find
+
+# --- what root or SlurmUser wants of a job's ledger: asked of a program that runs as the job's owner (hooks/as_owner.py)
+
+# Of one who finishes a requeue: job, require, exclude, start, job, release, and the one that sees that it is held.
+REQUESTS = 7
+# For the nodes to be clean, which sets the start (as_owner.py).
+WATCH_LIMIT_S = 600.0
+# Before the installed script cuts us off: for what we ask ourselves, and to say what came of it.
+SPARE_S = 20.0
+
+
+def finish_timeout_s(settings: HookSettings) -> float:
+    wanted_s = settings.finish_after_s + REQUESTS * settings.slurm_timeout_s + WATCH_LIMIT_S
+    return min(wanted_s, LIMITS_S["epilog_slurmctld"] - SPARE_S)
+
+
+def ask_owner(verb: str, facts: JobFacts, timeout_s: float) -> str:
+    """The one line that the program printed; empty if it had nothing to say. Raises: UnknownJob, CommandMissing."""
+    program = str(Path(sys.argv[2]) / "as_owner")
+    argv = [program, verb, str(facts.job.number), str(facts.job), facts.cluster]
+    done = run_as(owner_of(facts.user_id), argv, timeout_s, {"PATH": PATH, "LANG": "C.UTF-8"})
+    return one_line(done.stdout if done.status is not None else f"{done.stdout} cut off after {timeout_s:g} s")
+
+
+def cleanup_grace(settings: HookSettings, facts: JobFacts) -> float:
+    """Seconds that the job wants a clean-up to be waited for; -1, without end, if nothing is known.
+
+    The ledger is the user's: a clean-up that has not ended when the next job begins is the site's to allow.
+    """
+    if not settings.cleanup_grace_of_job or facts.user_id < settings.first_user_id:
+        return -1.0
+    try:
+        grace_s = float(ask_owner("grace", facts, settings.slurm_timeout_s))
+    except (FtslurmError, ValueError):
+        return -1.0
+    return grace_s if math.isfinite(grace_s) and grace_s >= 0 else -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +126,7 @@ def read_settings(path: Path) -> HookSettings:
 
 # --- the edge of every script that Slurm runs: whatever goes wrong in it is its own trouble and never a node's or a job's
 
-# To the installed script around us; every other status means to it that all is well (hooks/install/scripts.py).
+# To the installed script around us; every other status means to it that all is well (hooks/scripts.py).
 BAD_NODE_STATUS = 10
 
 Work = Callable[[HookSettings, Mapping[str, str]], tuple[bool, str]]

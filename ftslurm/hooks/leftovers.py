@@ -29,7 +29,7 @@ from ftslurm.policies.node.leftovers import (
     others_of_user,
     spared_processes,
 )
-from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system import remains
 from ftslurm.system.processes import (
     all_processes,

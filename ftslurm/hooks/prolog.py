@@ -19,7 +19,7 @@ from ftslurm.hooks.node_look import Looked, look
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import NodeHealth, drain_reason, judge
-from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.slurm.cli_client import SlurmAdmin
 
 
 def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:

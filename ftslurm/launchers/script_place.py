@@ -19,7 +19,7 @@ from ftslurm.launchers import script_tree as sh
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.text import cut
 from ftslurm.model.values import dataclass
-from ftslurm.system.callers import SHELLS
+from ftslurm.system.processes import SHELLS
 
 if TYPE_CHECKING:
     from tree_sitter import Node

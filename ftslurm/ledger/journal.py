@@ -14,8 +14,7 @@ from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.record import KINDS, Record
 from ftslurm.model.values import dataclass
-from ftslurm.system.descriptors import Spares
-from ftslurm.system.files import Locked, append, locked, read_private
+from ftslurm.system.files import Locked, Spares, append, locked, read_private
 
 VERSION = 1
 # Times of up to thirty million years. One digit more than the longest number that Python reads it can no longer print.

@@ -1,4 +1,4 @@
-"""Two small files beside a ledger, for people who watch the job: who watches says so in one, and ftrun tells in the other.
+"""How people who control or watch a job reach its ftrun: by records in its ledger, and by two small files beside it.
 
 `<ledger>.watch` is made by ftrun and written by whoever watches, every few seconds; ftrun opens it (which on NFS asks the server)
 and sees that it has changed: no clock is compared, and nothing is told while nobody watches. `<ledger>.live` is replaced
@@ -10,14 +10,93 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ftslurm.errors import WireError
+from ftslurm.errors import StateError, WireError
+from ftslurm.ledger.journal import Journal, from_line
+from ftslurm.model.folds.control import State
+from ftslurm.model.folds.history import History, fold
 from ftslurm.model.messages.live import BOUNDS, Live
 from ftslurm.model.plain import from_plain, to_plain
+from ftslurm.model.record import RequestAnswered, Requested
 from ftslurm.system.files import read_private
+
+# --- how a request of `ftslurm control` comes into the ledger, how the ftrun of the job notices it, and how the answer is
+# found
+# The ledger itself is the way: it is the owner's alone (folder 0700, file 0600), it is on the file system that login nodes
+# and all nodes of the job see, it is there when no ftrun runs, and what is in it is written down before anybody obeys. A file
+# of its own for each request would have to be guarded in the same way a second time, and a call to ftrun would need a task of
+# the job.
+
+# Of new lines read at a time. A request takes some 400 bytes; what is written there in bulk holds nothing up for long.
+TAIL_MAX = 4 << 20
+# Others write at the same moment: ftrun, another request.
+TRIES = 50
+# In one request; each becomes a part of the list of nodes that Slurm is given.
+NODES_MAX = 1000
+
+
+def ask(journal: Journal, make: Callable[[History], Requested]) -> Requested:
+    """Write down what `make` makes of the job's past; its number is the next one. Raises: StateError, and what `make` raises."""
+    for _ in range(TRIES):
+        history = fold(journal.read().records)
+        asked = make(history)
+        request = replace(asked, number=1 + max(history.control.requests, default=0))
+        if journal.append_next([request]):
+            return request
+    raise StateError(f"the ledger {journal.path} changes all the time", hint="try again in a moment")
+
+
+def answer_to(journal: Journal, number: int) -> RequestAnswered | None:
+    """The answer, None while there is none. Raises: StateError."""
+    answers = (r for r in journal.read().records if isinstance(r, RequestAnswered) and r.number == number)
+    return next(answers, None)
+
+
+class RequestReader:
+    """Requests that entered the ledger since the last look; at first all without an answer.
+
+    The file is opened anew each time, which makes a network file system ask its server.
+    """
+
+    def __init__(self, path: Path, owner: int | None = None) -> None:
+        self._path = path
+        self._owner = os.getuid() if owner is None else owner
+        self._offset = -1
+
+    def look(self) -> Sequence[Requested]:
+        """Raises: OSError, for a file that is not the owner's too."""
+        fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        with os.fdopen(fd, "rb") as file:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode) or info.st_uid != self._owner or info.st_mode & 0o022:
+                raise PermissionError(f"{self._path} is not a plain file that is ours alone")
+            if self._offset < 0:
+                return self._open_ones(info.st_size)
+            if info.st_size <= self._offset:
+                self._offset = min(self._offset, info.st_size)
+                return ()
+            file.seek(self._offset)
+            data = file.read(TAIL_MAX)
+        whole = data.rfind(b"\n") + 1
+        if not whole and len(data) == TAIL_MAX:
+            whole = len(data)  # a line without end
+        self._offset += whole
+        lines = (line for line in data[:whole].splitlines() if b'"Requested"' in line)
+        return [record for record in map(from_line, lines) if isinstance(record, Requested)]
+
+    def _open_ones(self, size: int) -> Sequence[Requested]:
+        try:
+            control = fold(Journal(self._path).read().records).control
+        except StateError as error:
+            raise OSError(str(error)) from None
+        self._offset = size
+        return [request.asked for request in control.of(State.OPEN)]
+
 
 REQUEST_BYTES = 4096
 # Ten thousand ranks and their devices are 2 MB; stacks of a node 256 KB.
@@ -38,7 +117,7 @@ def live_path(ledger: Path) -> Path:
 # --- of who watches
 
 
-def ask(ledger: Path, request: dict[str, Any]) -> None:
+def write_request(ledger: Path, request: dict[str, Any]) -> None:
     """Tell ftrun that someone watches, and what else they want. Raises: OSError, also if no ftrun has made the file."""
     data = json.dumps(request, separators=(",", ":")).encode()[:REQUEST_BYTES]
     fd = os.open(request_path(ledger), os.O_WRONLY | _SAFE)
@@ -107,7 +186,7 @@ def write_live(ledger: Path, live: Live) -> None:
         raise
 
 
-def remove(ledger: Path, request: bool = False) -> None:
+def remove_live(ledger: Path, request: bool = False) -> None:
     """Remove the file that ftrun wrote; with `request` also the watcher's. Never raises."""
     for path in (live_path(ledger), *([request_path(ledger)] if request else [])):
         with suppress(OSError):

@@ -8,8 +8,7 @@ from typing import Any
 
 from ftslurm.catalogs.codes import CodeBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
-from ftslurm.config.settings_files import Request, settings_in_force
-from ftslurm.config.text_files import read_text
+from ftslurm.config.settings_files import Request, read_text, settings_in_force
 from ftslurm.errors import PolicyError, UsageError
 from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
 from ftslurm.model.devices import Fault as DeviceFault
@@ -18,11 +17,10 @@ from ftslurm.model.settings.tree import Settings, told, with_values
 from ftslurm.model.values import dataclass
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
-from ftslurm.simulation.outcome import Outcome
+from ftslurm.simulation.measured import Outcome
 from ftslurm.simulation.past import Past, pairs
 from ftslurm.simulation.play import play
-from ftslurm.simulation.rates import parts, random_trace, rate_of, with_few_nodes
-from ftslurm.simulation.trace import Fault, Kind, Trace, plan_with, read_trace
+from ftslurm.simulation.trace import Fault, Kind, Trace, parts, plan_with, random_trace, rate_of, read_trace, with_few_nodes
 
 MOST = 12
 IN_FORCE = "in force"

@@ -28,8 +28,7 @@ from ftslurm.policies.ladder.situation import ACTS
 from ftslurm.report.account.parts import Outage, Spent, Stretch, spent
 from ftslurm.report.account.parts import Part as Spell
 from ftslurm.simulation.clockwork import Part
-from ftslurm.simulation.measured import Measured, measured
-from ftslurm.simulation.outcome import Answered, Outcome, answered
+from ftslurm.simulation.measured import Answered, Measured, Outcome, answered, measured
 from ftslurm.simulation.trace import Fault, JobPlan, Kind, Real, Trace
 
 TRUTH = "the job"

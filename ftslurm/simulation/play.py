@@ -17,10 +17,10 @@ from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.policies.ladder.situation import ACTS
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, TimeBook, Training
-from ftslurm.simulation.cluster import Cluster
-from ftslurm.simulation.outcome import Answered, Outcome, answered
+from ftslurm.simulation.measured import Answered, Outcome, answered
 from ftslurm.simulation.scheduling import Scheduling
 from ftslurm.simulation.trace import Fault, Kind, Real, Trace
+from ftslurm.simulation.world import Cluster
 
 
 class Turns:

@@ -24,9 +24,8 @@ from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict
 from ftslurm.policies.diagnose import Book, Facts, diagnose
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, Training
-from ftslurm.simulation.cluster import Cluster
 from ftslurm.simulation.trace import Fault, JobPlan
-from ftslurm.simulation.world import SIGTERM, Events, Ranks, World
+from ftslurm.simulation.world import SIGTERM, Cluster, Events, Ranks, World
 
 CAN = frozenset(
     {

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from ftslurm.model.text import counted
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.command import Replayed
-from ftslurm.simulation.outcome import Answered, Outcome
+from ftslurm.simulation.measured import Answered, Outcome
 from ftslurm.simulation.past import TRUTH, same_fault
 from ftslurm.simulation.trace import JobPlan, Kind, Trace
 

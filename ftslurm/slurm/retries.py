@@ -1,13 +1,13 @@
-"""Repeats requests while slurmctld does not answer, within one time limit for all tries."""
+"""What failed requests to Slurm mean, and how they are repeated while slurmctld does not answer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
-from ftslurm.errors import SlurmUnavailable
+from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
+from ftslurm.model.values import dataclass
 
 T = TypeVar("T")
 
@@ -80,3 +80,88 @@ class Retries:
             reraise=True,
         )
         return tries(lambda: once(max(deadline - self.clock(), 0.0)))
+
+
+# --- maps the messages of Slurm's programs and library on failed requests to errors
+
+CONTROLLER_HINT = "is slurmctld up, and reachable from this node? `scontrol ping` tells"
+_CONFIG_HINT = "is slurm.conf there and readable? SLURM_CONF names it"
+_VERSION_HINT = "scontrol is older or newer than slurmctld allows"
+_OWNER_HINT = "only the owner of the job and operators may do that"
+_EXPEDITING_HINT = "Slurm itself is about to start this expedited job again; it takes no changes until it runs"
+_REQUEUE_HINT = "submit with `sbatch --requeue`, or ask for JobRequeue=1 in slurm.conf"
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """error: the class to raise."""
+
+    words: str
+    error: type[FtslurmError]
+    hint: str = ""
+
+
+def _away(words: str, hint: str = CONTROLLER_HINT) -> Complaint:
+    return Complaint(words, NoAnswer, hint)
+
+
+def _refused(words: str, hint: str = "") -> Complaint:
+    return Complaint(words, SlurmRefused, hint)
+
+
+# From top to bottom, the first whose words are in the message. The words are slurm_strerror()'s in
+# src/common/slurm_errno.c, the same from 22.05 to 26.05, and those of the programs around them.
+COMPLAINTS = (
+    Complaint("invalid job id", UnknownJob, "it ended a while ago, or never was"),
+    # The fault is here, not at the controller, and does not pass.
+    Complaint("unable to process configuration file", SlurmUnavailable, _CONFIG_HINT),
+    Complaint("incompatible versions of client and server", SlurmUnavailable, _VERSION_HINT),
+    # 22.05 says this of requeuehold, update and release when nobody listens at the controller's port.
+    _away("unexpected message received"),
+    _away("unable to contact slurm controller"),
+    _away("connection refused"),
+    _away("connection timed out"),
+    _away("connection reset"),
+    _away("connection failure"),
+    _away("shutdown failure"),
+    _away("no route to host"),
+    _away("network is unreachable"),
+    _away("not connected"),
+    _away("broken pipe"),
+    _away("message send failure"),
+    _away("message receive failure"),
+    _away("socket timed out"),
+    _away("zero bytes were transmitted"),
+    _away("standby mode"),
+    _away("temporarily unavailable"),
+    Complaint("db index is being set", NoChangeNow, "slurmctld is busy with this job"),
+    _away("try again", "slurmctld is busy with this job"),
+    _away("could not establish a configuration source"),
+    _away("munge", "is munged running on this node?"),
+    _away("authentication error", "is munged running on this node, with the cluster's key and the right time?"),
+    _refused("job is no longer pending", "only a pending job can be changed like this: requeue it held first"),
+    _refused("requested operation is presently disabled", _REQUEUE_HINT),
+    _refused("requested operation not supported on this system", _EXPEDITING_HINT),
+    _refused("only batch jobs", "salloc and a bare srun cannot be requeued; submit with sbatch"),
+    _refused("invalid user id", _OWNER_HINT),
+    _refused("access/permission denied", _OWNER_HINT),
+    _refused("invalid node name", "a node of that name is not in this cluster, or no longer"),
+    _refused("already completing or completed", "the job is over"),
+    _refused("already finished", "the job is over"),
+)
+
+
+def parse_error(stderr: str) -> Complaint:
+    """The complaint of a failed request, with Slurm's own words.
+
+    Unknown words count as a refusal by Slurm: that blames nothing else, and ftslurm does not ask again.
+    """
+    said = stderr.lower()
+    known = next((complaint for complaint in COMPLAINTS if complaint.words in said), _refused(""))
+    return Complaint(_slurms_words(stderr), known.error, known.hint)
+
+
+def _slurms_words(stderr: str) -> str:
+    """The last line with a message. Array tasks that succeeded print `No error`, which is none."""
+    lines = [line.strip() for line in stderr.split("\n") if line.strip() and not line.strip().endswith(": No error")]
+    return lines[-1] if lines else "no reason given"

@@ -1,17 +1,167 @@
-"""Files that must not be lost, and folders that nobody else may write to."""
+"""Files that must not be lost, that nobody else may write to or exchange, and how many of them may be open."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import resource
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ftslurm.errors import NoRoom, StateError
+
+# --- how many files and connections this process may open: one for each rank and node of a job
+
+# With an unlimited hard limit, programs allocate tables for it, or close every number below it.
+ENOUGH = 1 << 17
+# This process, or the whole machine, has no descriptor left.
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_AS_STARTED = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def raise_limit() -> None:
+    """Raise the soft limit to the hard limit, as srun does for itself. A login shell's usual 1024 are too few for 1,000 ranks."""
+    soft, hard = _AS_STARTED
+    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # the limit stays; in a large job, ranks report that they cannot reach ftrun
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def restore_limit() -> None:
+    """Restore the limit in a child that passes its limits on to the ranks."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, _AS_STARTED)
+
+
+def room() -> int:
+    """How many more descriptors this process may open now; ENOUGH if unlimited."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = ENOUGH if limit == resource.RLIM_INFINITY else min(limit, ENOUGH)
+    try:
+        return max(0, most - len(list(Path("/proc/self/fd").iterdir())))
+    except OSError as error:
+        return 0 if error.errno in OUT_OF_DESCRIPTORS else most
+
+
+class Spares:
+    """Descriptors in reserve, for what must not fail when all others are used."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._held: list[int] = []
+        self._take()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Meanwhile this many descriptors are free."""
+        self.close()
+        try:
+            yield
+        finally:
+            self._take()
+
+    def close(self) -> None:
+        """Close all; may be called twice."""
+        while self._held:
+            os.close(self._held.pop())
+
+    def _take(self) -> None:
+        """Open as many as possible; those that another thread has used meanwhile are opened another time."""
+        with suppress(OSError):
+            while len(self._held) < self.count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def __del__(self) -> None:
+        self.close()
+
+
+# --- what root runs or obeys nobody else may be able to exchange: looked at place by place, as the kernel walks a path
+
+# As the kernel's own limit, path_resolution(7).
+LINKS_MAX = 40
+
+
+def check_only_roots(path: Path) -> None:
+    """Raises: StateError if anybody but root could exchange `path`: it, a folder above, a link on the way, or where it leads.
+
+    Of a path that is not there, whoever could make it.
+    """
+    passed = list(_places(path))
+    for number, (place, info) in enumerate(passed, 1):
+        if info.st_uid != 0 or _writable(info, passed_on=number < len(passed)):
+            raise _others(place)
+
+
+def check_tree(top: Path) -> None:
+    """The same for everything below, and for where links in it lead. Raises: StateError."""
+    tops, seen = [top], set()
+    while tops:
+        check_only_roots(tops[-1])
+        real = os.path.realpath(tops.pop())
+        if real in seen:
+            continue
+        seen.add(real)
+        for folder, folders, files in os.walk(real):
+            for name in (*folders, *files):
+                place = Path(folder, name)
+                if place.is_symlink():
+                    tops.append(place)
+                elif _is_others(place):
+                    raise _others(place)
+
+
+def _is_others(place: Path) -> bool:
+    try:
+        info = place.lstat()
+    except FileNotFoundError:  # a file that Python itself was writing
+        return False
+    return info.st_uid != 0 or _writable(info, passed_on=False)
+
+
+def _writable(info: os.stat_result, passed_on: bool) -> bool:
+    """passed_on: the path leads on from here. In a folder like /tmp nobody can exchange what is there and not theirs, yet add."""
+    if stat.S_ISLNK(info.st_mode):
+        return False
+    kept = passed_on and stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX
+    return bool(info.st_mode & 0o022) and not kept
+
+
+def _places(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """All that the kernel passes on its way to `path`, from / on, as far as it is there. Raises: StateError."""
+    at, todo, links = Path("/"), list(reversed(path.parts[1:])), 0
+    yield at, at.lstat()
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        place = at / name
+        try:
+            info = place.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        yield place, info
+        if not stat.S_ISLNK(info.st_mode):
+            at = place
+            continue
+        links += 1
+        if links > LINKS_MAX:
+            raise StateError(f"{path} leads through too many links")
+        target = place.readlink()
+        at = Path("/") if target.is_absolute() else at
+        todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
+def _others(place: Path) -> StateError:
+    return StateError(
+        f"{place} can be changed by users other than root, and root would run what is in it",
+        hint="install ftslurm in a folder that only root can write, and run its `ftslurm install-hooks`",
+    )
+
 
 LOCK_POLL_S = 0.02
 _ROOM_BYTES = 16 << 10  # a ledger of a job without trouble is smaller

@@ -17,7 +17,7 @@ import ftslurm
 from ftslurm.errors import StateError
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.system.only_roots import check_only_roots, check_tree
+from ftslurm.system.files import check_only_roots, check_tree
 
 DEVICES, NOTIFIERS, CATALOGS = "ftslurm.devices", "ftslurm.notifiers", "ftslurm.catalogs"
 # group -> name -> `module:attribute`, as in a package's metadata. Ours are here: a checkout and a bundle have no metadata.

@@ -20,9 +20,8 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError, StateError, UnknownJob
 from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.shared_file import NodeMemory
+from ftslurm.ledger.shared_file import MAX_BYTES, NodeMemory
 from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, Store, ledger_parts
-from ftslurm.ledger.untrusted import MAX_BYTES
 from ftslurm.model.folds.node_memory import NodeCleared, Told
 from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand

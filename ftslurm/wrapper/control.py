@@ -1,4 +1,4 @@
-"""Delivers a request of the job's owner to the job's ftrun, and waits for its answer. The way it takes: ledger/requests.py.
+"""Delivers a request of the job's owner to the job's ftrun, and waits for its answer. The way it takes: ledger/live.py.
 
 root may make requests to any job, as with scancel: a process with the owner's rights then writes the request, so that nothing a
 user has put into a ledger can harm root.
@@ -16,7 +16,7 @@ from dataclasses import replace
 from ftslurm.errors import FtslurmError, NotTaken, RequestRefused, UnknownJob, UsageError
 from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.requests import NODES_MAX, answer_to, ask
+from ftslurm.ledger.live import NODES_MAX, answer_to, ask
 from ftslurm.ledger.store import VARIABLE, Store
 from ftslurm.model.folds.control import ROOT, UNDO, not_undoable
 from ftslurm.model.folds.history import History

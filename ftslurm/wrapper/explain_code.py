@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ftslurm.catalogs.code_queries import Asked, asked, codes_in
-from ftslurm.catalogs.codes import CodeBook, normalise
+from ftslurm.catalogs.codes import Asked, CodeBook, asked, codes_in, normalise
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.errors import own_statuses

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import StateError, UsageError
-from ftslurm.ledger.evidence import kept_evidence
 from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Contents, Journal
+from ftslurm.ledger.output import kept_evidence
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.report.account.job import JobAccount, account, since, with_story

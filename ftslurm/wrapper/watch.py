@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.ledger import evidence
 from ftslurm.ledger import live as files
 from ftslurm.ledger.journal import Contents
+from ftslurm.ledger.output import kept_evidence, read_evidence
 from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.model.messages.live import Live
@@ -78,7 +78,7 @@ class JobWatch:
             return seen
         summary, silent = self._slurms_word(self._known, now)
         if summary.over and self.store.root.stat().st_uid == os.geteuid():
-            files.remove(self.journal.path, request=True)  # a killed ftrun may have left them
+            files.remove_live(self.journal.path, request=True)  # a killed ftrun may have left them
         return Seen(seen.now, summary, seen.status, seen.records, seen.live, seen.told_s, seen.watched_s, seen.told_to, silent)
 
     def want_stacks(self, node: str) -> str:
@@ -99,9 +99,9 @@ class JobWatch:
     def evidence(self) -> list[tuple[Path, str]]:
         """The evidence on hung ranks that was kept before they were stopped, the latest last."""
         found = []
-        for path in evidence.kept_evidence(self.journal.path):
+        for path in kept_evidence(self.journal.path):
             with suppress(OSError):
-                found.append((path, visible(evidence.read(path, EVIDENCE_BYTES), lines=True)))
+                found.append((path, visible(read_evidence(path, EVIDENCE_BYTES), lines=True)))
         return found
 
     def _changed(self) -> bool:
@@ -128,7 +128,7 @@ class JobWatch:
             return
         self._ask_at = now + ASK_S
         try:
-            files.ask(self.journal.path, self._request)
+            files.write_request(self.journal.path, self._request)
             self._told_to = True
         except OSError:
             self._told_to = False

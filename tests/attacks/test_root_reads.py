@@ -14,8 +14,8 @@ import pytest
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.errors import PolicyError
+from ftslurm.hooks import scripts as hook_scripts
 from ftslurm.hooks.hook_inputs import read_settings
-from ftslurm.hooks.install import scripts as hook_scripts
 from ftslurm.model.devices import Severity
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.code_queries import Asked, asked, codes_in
+from ftslurm.catalogs.codes import Asked, asked, codes_in
 
 
 def names(word: str) -> Sequence[Asked]:

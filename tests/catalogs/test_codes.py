@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.ascend_file import build_catalog
+from ftslurm.catalogs.code_files import build_catalog
 from ftslurm.catalogs.codes import AscendCatalog, CodeEntry, normalise
 from ftslurm.config.catalog_files import load_code_book
 from ftslurm.errors import PolicyError

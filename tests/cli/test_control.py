@@ -18,7 +18,7 @@ from ftslurm.cli import ftslurm as door
 from ftslurm.cli.jobs.control import moment
 from ftslurm.errors import UsageError
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.requests import RequestReader
+from ftslurm.ledger.live import RequestReader
 from ftslurm.model import record as rec
 from ftslurm.sdk.page import start_ticks
 from ftslurm.system.files import private_folder

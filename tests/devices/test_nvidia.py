@@ -13,7 +13,7 @@ import pytest
 
 from ftslurm.devices.gpu import library_child
 from ftslurm.devices.gpu import probe as gpu
-from ftslurm.devices.gpu.look_history import REMEMBER_EVENTS_S
+from ftslurm.devices.gpu.looks import REMEMBER_EVENTS_S
 from ftslurm.devices.nvidia.probe import NvidiaProbe
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer, Utilisation
 from tests.devices.nvidia_stage import NvidiaStage

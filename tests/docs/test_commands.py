@@ -22,7 +22,7 @@ from ftslurm.cli.ft_launcher import command as ft_launcher
 from ftslurm.cli.ft_launcher import options as ft_launcher_options
 from ftslurm.cli.ftslurm import group
 from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
-from ftslurm.hooks.install.install import conf_lines
+from ftslurm.hooks.install import conf_lines
 from ftslurm.launchers.srun_options import split_command_line
 from ftslurm.ledger.journal import from_line
 from ftslurm.model.settings.tree import resolve

@@ -10,13 +10,10 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.ascend_file import build_catalog
-from ftslurm.catalogs.codes import AscendCatalog, CodeBook
-from ftslurm.catalogs.gpu_codes import GpuCatalog
-from ftslurm.catalogs.gpu_files import build_amd, build_nvidia
-from ftslurm.catalogs.pattern_files import build_book
+from ftslurm.catalogs.code_files import build_amd, build_catalog, build_nvidia
+from ftslurm.catalogs.codes import AscendCatalog, CodeBook, GpuCatalog
+from ftslurm.catalogs.pattern_files import SiteFile, build_book, codes_laid_over, patterns_laid_over
 from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern, PatternBook
-from ftslurm.catalogs.site_file import SiteFile, codes_laid_over, patterns_laid_over
 from ftslurm.config import catalog_files
 from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.exits import ExitStatus

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
-from ftslurm.launchers import multi_prog
+from ftslurm.launchers.placement import parse_multi_prog
 from ftslurm.launchers.srun_options import (
     CommandLine,
     has_flag,
@@ -164,5 +164,5 @@ OPTIONS = argvs(
 SRUN = [
     Parser("srun command line", ARGVS, _split, CommandLine),
     Parser("srun options", OPTIONS, _options, tuple[tuple[tuple[str, str | None], ...], str | None, bool, tuple[str, ...]]),
-    Parser("multi-prog file", PROGRAMS, lambda text: multi_prog.parse(text, "prog.conf", ("-v",), 8), PLACEMENT),
+    Parser("multi-prog file", PROGRAMS, lambda text: parse_multi_prog(text, "prog.conf", ("-v",), 8), PLACEMENT),
 ]

@@ -16,8 +16,8 @@ from ftslurm.model.job import Allocation
 from ftslurm.slurm import parse, states
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
-from ftslurm.slurm.complaints import COMPLAINTS, Complaint, parse_error
 from ftslurm.slurm.env import read_allocation
+from ftslurm.slurm.retries import COMPLAINTS, Complaint, parse_error
 from ftslurm.system.commands import CommandResult
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (

@@ -9,10 +9,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ftslurm.config.settings_files import policy_layers
-from ftslurm.config.text_files import MAX_PLAIN_CHARS
+from ftslurm.config.settings_files import MAX_PLAIN_CHARS, policy_layers
 from ftslurm.errors import PolicyError, SlurmUnavailable, UsageError
-from ftslurm.launchers import multi_prog
+from ftslurm.launchers.placement import parse_multi_prog
 from ftslurm.ledger.journal import from_line
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Store
@@ -130,7 +129,7 @@ def test_a_ledger_of_an_odd_name_is_no_local_job(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize("ranks", ["²", "٣", "9" * 5000, "0-" + "9" * 5000, "1-", "-1", "", "1,,2"])
 def test_ranks_that_are_no_numbers_are_named_with_their_line(ranks: str) -> None:
     with pytest.raises(UsageError, match=r"^prog\.conf, line 1: "):
-        multi_prog.parse(f"{ranks} ./a.out\n* b\n", "prog.conf", (), 2)
+        parse_multi_prog(f"{ranks} ./a.out\n* b\n", "prog.conf", (), 2)
 
 
 def complaint(tmp_path: Path, text: str) -> str:

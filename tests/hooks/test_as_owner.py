@@ -10,7 +10,7 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.hooks import as_owner
-from ftslurm.hooks.install.scripts import scripts
+from ftslurm.hooks.scripts import scripts
 
 CONF = "/etc/sl urm/slurm.conf"
 

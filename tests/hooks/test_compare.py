@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import ftslurm
 from ftslurm.cli.ftslurm import group
 from ftslurm.errors import UsageError
-from ftslurm.hooks.install import compare
-from ftslurm.hooks.install.scripts import KEYS, scripts
+from ftslurm.hooks import install as compare
+from ftslurm.hooks.scripts import KEYS, scripts
 from ftslurm.slurm.client import NodeState, NodeView
 
 # What stands for a login to a node: a node's files are below its name, n4's sshd is not there, and n5 answers no more.
@@ -79,7 +79,7 @@ def test_each_node_stands_in_a_row_with_those_like_it(login: str) -> None:
 def test_only_the_nodes_that_are_asked_for(login: str) -> None:
     assert told("--rsh", login, "--nodes", "n[1-2]")[0] == 0
     with pytest.raises(UsageError, match="nothing stands for the node"):
-        compare.check(Path("/opt/hooks"), Path("/etc/hooks.yaml"), "", ["n1"], "ssh")
+        compare.compare_nodes(Path("/opt/hooks"), Path("/etc/hooks.yaml"), "", ["n1"], "ssh")
 
 
 @pytest.mark.parametrize(("there", "row"), [

@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.hooks.hook_inputs import known_now
 from ftslurm.hooks.state_file import Remembered
-from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 
 

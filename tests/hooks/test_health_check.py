@@ -12,7 +12,7 @@ from ftslurm.hooks.node_look import Looked
 from ftslurm.hooks.state_file import Memory, Remembered
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import Finding, NodeHealth
-from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 
 OURS = "IDLE+DRAIN Reason=ftslurm: command: fan"

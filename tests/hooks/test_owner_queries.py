@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.hooks import owner_queries
+from ftslurm.hooks import hook_inputs
 from ftslurm.hooks.as_owner import find_ledger
 from ftslurm.hooks.hook_inputs import JobFacts
-from ftslurm.hooks.install.scripts import LIMITS_S
+from ftslurm.hooks.scripts import LIMITS_S
 from ftslurm.ledger.journal import to_line
 from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.job import JobId
@@ -25,15 +25,15 @@ from ftslurm.system.owner import Owner
 def test_a_job_cuts_the_wait_short_only_where_the_site_allows_it(
     monkeypatch: pytest.MonkeyPatch, allowed: bool, said: str, grace_s: float
 ) -> None:
-    monkeypatch.setattr(owner_queries, "ask_owner", lambda *_: said)
+    monkeypatch.setattr(hook_inputs, "ask_owner", lambda *_: said)
     facts = JobFacts(JobId(5), 1000, "c", "n1")
-    assert owner_queries.cleanup_grace(HookSettings(cleanup_grace_of_job=allowed), facts) == grace_s
+    assert hook_inputs.cleanup_grace(HookSettings(cleanup_grace_of_job=allowed), facts) == grace_s
 
 
 @pytest.mark.parametrize("said", ["nan", "inf"])
 def test_no_number_of_seconds_is_to_the_end(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setattr(owner_queries, "ask_owner", lambda *_: said)
-    assert owner_queries.cleanup_grace(HookSettings(cleanup_grace_of_job=True), JobFacts(JobId(5), 1000, "c", "n1")) == -1.0
+    monkeypatch.setattr(hook_inputs, "ask_owner", lambda *_: said)
+    assert hook_inputs.cleanup_grace(HookSettings(cleanup_grace_of_job=True), JobFacts(JobId(5), 1000, "c", "n1")) == -1.0
 
 
 def test_a_requeue_is_finished_also_after_a_thousand_restarts_in_place(tmp_path: Path) -> None:
@@ -66,6 +66,4 @@ def test_a_requeue_is_finished_also_after_a_thousand_restarts_in_place(tmp_path:
 
 @pytest.mark.parametrize(("slurm_timeout_s", "timeout_s"), [(5.0, 638.0), (8.0, 659.0), (60.0, 680.0)])
 def test_each_request_has_its_time_and_all_end_before_the_script_does(slurm_timeout_s: float, timeout_s: float) -> None:
-    assert (
-        owner_queries.finish_timeout_s(HookSettings(slurm_timeout_s=slurm_timeout_s)) == timeout_s < LIMITS_S["epilog_slurmctld"]
-    )
+    assert hook_inputs.finish_timeout_s(HookSettings(slurm_timeout_s=slurm_timeout_s)) == timeout_s < LIMITS_S["epilog_slurmctld"]

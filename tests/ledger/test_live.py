@@ -19,15 +19,15 @@ def ledger(tmp_path: Path) -> Path:
 def test_who_watches_is_seen_without_a_clock(ledger: Path) -> None:
     assert files.request_changed(ledger) is None
     with pytest.raises(FileNotFoundError):
-        files.ask(ledger, {})  # no ftrun is there to tell
+        files.write_request(ledger, {})  # no ftrun is there to tell
     files.make_request(ledger)
     before = files.request_changed(ledger)
     assert before == files.request_changed(ledger) and before is not None
-    files.ask(ledger, {"stacks": ["a", "n1"]})
+    files.write_request(ledger, {"stacks": ["a", "n1"]})
     os.utime(files.request_path(ledger), ns=(1, 1))  # by a clock of long ago
     assert files.request_changed(ledger) != before
     assert files.read_request(ledger) == {"stacks": ["a", "n1"]}
-    files.ask(ledger, {})
+    files.write_request(ledger, {})
     assert files.read_request(ledger) == {}
     files.make_request(ledger)  # by a second ftrun of the script
     assert files.request_path(ledger).stat().st_size == files.REQUEST_BYTES
@@ -41,8 +41,8 @@ def test_what_is_told_is_replaced_as_a_whole_and_private(ledger: Path) -> None:
     path = files.live_path(ledger)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in ledger.parent.iterdir()] == [path.name]
-    files.remove(ledger, request=True)
-    files.remove(ledger, request=True)
+    files.remove_live(ledger, request=True)
+    files.remove_live(ledger, request=True)
     assert not path.exists()
 
 
@@ -59,7 +59,7 @@ def test_links_and_fifos_are_neither_followed_nor_waited_for(ledger: Path, tmp_p
     for path in (files.live_path(ledger), files.request_path(ledger)):
         path.symlink_to(secret)
     assert files.read_live(ledger) is None and files.request_changed(ledger) is None
-    for call in (lambda: files.ask(ledger, {}), lambda: files.make_request(ledger)):
+    for call in (lambda: files.write_request(ledger, {}), lambda: files.make_request(ledger)):
         with pytest.raises(OSError):
             call()
     files.write_live(ledger, LIVE)  # replaces the link
@@ -68,4 +68,4 @@ def test_links_and_fifos_are_neither_followed_nor_waited_for(ledger: Path, tmp_p
     os.mkfifo(files.request_path(ledger))
     assert files.request_changed(ledger) is None
     with pytest.raises(OSError):
-        files.ask(ledger, {})
+        files.write_request(ledger, {})

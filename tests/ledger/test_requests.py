@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.ledger.journal import Journal, to_line
-from ftslurm.ledger.requests import TAIL_MAX, RequestReader, answer_to, ask
+from ftslurm.ledger.live import TAIL_MAX, RequestReader, answer_to, ask
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
 

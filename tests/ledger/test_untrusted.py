@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import StateError
-from ftslurm.ledger.untrusted import read_untrusted
+from ftslurm.ledger.shared_file import read_untrusted
 
 ME = os.getuid()
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftslurm.slurm import slurmd
-from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.cli_client import SLURMD_PORT, CliSlurmClient, slurmd_answers, slurmd_port
 from ftslurm.slurm.client import SlurmClient
 from ftslurm.slurm.commands import steps_argv
 from ftslurm.slurm.parse import parse_steps
@@ -253,9 +252,9 @@ def test_a_job_requeues_itself_onto_other_nodes(world: RealWorld, number_of_trie
 def test_every_node_is_found_where_its_slurmd_listens(world: RealWorld) -> None:
     """The port is the cluster's own, which no node names. At a wrong one nobody answers, as on a dead node."""
     client = AsJobUser(world.cluster, partial(CliSlurmClient, timeout_s=40.0))
-    port = slurmd.port_of(client)  # type: ignore[arg-type] -- it asks like one
-    assert port != slurmd.DEFAULT_PORT
-    found = {view.name: slurmd.answers(view.address, view.port or port, 10.0)[0] for view in client.nodes()}
+    port = slurmd_port(client)  # type: ignore[arg-type] -- it asks like one
+    assert port != SLURMD_PORT
+    found = {view.name: slurmd_answers(view.address, view.port or port, 10.0)[0] for view in client.nodes()}
     assert found == dict.fromkeys(world.nodes, True)
 
 

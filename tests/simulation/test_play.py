@@ -14,12 +14,11 @@ from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
-from ftslurm.simulation import rates
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.command import Asked, simulate
-from ftslurm.simulation.outcome import Outcome
+from ftslurm.simulation.measured import Outcome
 from ftslurm.simulation.play import play
-from ftslurm.simulation.trace import Fault, JobPlan, Kind, Trace
+from ftslurm.simulation.trace import LEAST, Fault, JobPlan, Kind, Trace, parts, with_few_nodes
 from tests.settings import settings_with
 
 HOUR_S = 3600.0
@@ -239,8 +238,8 @@ def test_nodes_to_which_nothing_happens_change_nothing(faults: list[Fault], poli
     plan = JobPlan(nodes=40, other_nodes=40, until_s=24 * HOUR_S)
     whole = Trace(plan, tuple(sorted(faults, key=lambda fault: fault.at)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rates, "LEAST", 2)
-        few = rates.with_few_nodes(whole, policy)
+        patch.setattr("ftslurm.simulation.trace.LEAST", 2)
+        few = with_few_nodes(whole, policy)
     assert few.alike >= 40 - 2 - len(faults) - 1 and few.plan.nodes + few.alike == 40
     one, other = (play(trace, policy, grade, BOOK, "tested") for trace in (whole, few))
     assert same(one, other)
@@ -250,10 +249,10 @@ def test_a_job_that_ends_in_a_part_of_the_trace_ends_so_in_the_whole() -> None:
     asked = Asked(rates=("node-death=0.2", "preemption=0.1"), job=("nodes=200", "other_nodes=60", "until=10d"),
                   others=("short:max_restarts=20",))  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rates, "FIRST", 4)
+        patch.setattr("ftslurm.simulation.trace.FIRST", 4)
         trace, (_, parted) = simulate(asked, {})
-        assert [len(part.faults) for part in rates.parts(trace)] == [4, 40, 400, len(trace.faults)]
-        patch.setattr(rates, "FIRST", 10_000)
+        assert [len(part.faults) for part in parts(trace)] == [4, 40, 400, len(trace.faults)]
+        patch.setattr("ftslurm.simulation.trace.FIRST", 10_000)
         _, (_, whole) = simulate(asked, {})
     assert same(parted, whole) and whole.ended == "failed"
     assert whole.wall_s == 10 * 24 * HOUR_S and 20 < len(whole.faults) < 100
@@ -261,14 +260,12 @@ def test_a_job_that_ends_in_a_part_of_the_trace_ends_so_in_the_whole() -> None:
 
 def test_who_takes_the_job_away_costs_no_node_that_is_played() -> None:
     faults = tuple(Fault(60.0 * at, Kind.PREEMPTION, node=at) for at in range(2, 402))
-    few = rates.with_few_nodes(Trace(JobPlan(nodes=400, other_nodes=1, until_s=HOUR_S), faults), Settings())
-    assert few.plan.nodes == rates.LEAST + 1 and {fault.named for fault in few.faults[40:-2]} == {
-        f"n{at:03d}" for at in range(42, 400)
-    }
+    few = with_few_nodes(Trace(JobPlan(nodes=400, other_nodes=1, until_s=HOUR_S), faults), Settings())
+    assert few.plan.nodes == LEAST + 1 and {fault.named for fault in few.faults[40:-2]} == {f"n{at:03d}" for at in range(42, 400)}
 
 
 def test_where_a_policy_counts_nodes_all_are_played() -> None:
     whole = Trace(JobPlan(nodes=400, until_s=HOUR_S))
-    assert rates.with_few_nodes(whole, Settings()).alike > 300
+    assert with_few_nodes(whole, Settings()).alike > 300
     for policy in (settings_with(nodes__min=399), settings_with(nodes__min_healthy=3), settings_with(retry__failure_rate=0.5)):
-        assert rates.with_few_nodes(whole, policy) is whole
+        assert with_few_nodes(whole, policy) is whole

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from ftslurm.cli.ftslurm import group, main
 from ftslurm.errors import PolicyError, UsageError
 from ftslurm.simulation.command import named
-from ftslurm.simulation.rates import rate_of
-from ftslurm.simulation.trace import JobPlan, Kind, read_trace
+from ftslurm.simulation.trace import JobPlan, Kind, rate_of, read_trace
 
 ROOT = Path(__file__).parents[2]
 YAML = """\

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 
 OURS = "ftslurm: "

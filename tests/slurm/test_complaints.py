@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
-from ftslurm.slurm.complaints import parse_error
-from ftslurm.slurm.retries import NoAnswer, NoChangeNow
+from ftslurm.slurm.retries import NoAnswer, NoChangeNow, parse_error
 
 AWAY = NoAnswer
 NO = SlurmRefused

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.slurm.group_limits import REASON, group_limits, taken, without_room
+from ftslurm.slurm.fitting import GROUP_REASON, group_limits, taken, without_room
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded" / "slurm" / "22.05"
 # As recorded, of an account with GrpJobs=1; nobody has others.
@@ -65,9 +65,9 @@ def test_two_jobs_beside_each_other(limits: dict[str, int], exceeded: str) -> No
 
 @pytest.mark.parametrize("reason", ["AssocGrpJobsLimit", "AssocGrpNodeLimit", "AssocGrpGRES", "QOSGrpCpuLimit"])
 def test_such_limits_are_asked_about(reason: str) -> None:
-    assert REASON.fullmatch(reason)
+    assert GROUP_REASON.fullmatch(reason)
 
 
 @pytest.mark.parametrize("reason", ["Resources", "Priority", "AssocMaxJobsLimit", "QOSMaxJobsPerUserLimit", ""])
 def test_others_are_not(reason: str) -> None:
-    assert not REASON.fullmatch(reason)
+    assert not GROUP_REASON.fullmatch(reason)

@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.model.events import Preempted
 from ftslurm.slurm.client import JobState, JobView
-from ftslurm.slurm.preemption import end_of_grace, preempted
+from ftslurm.slurm.parse import end_of_grace, preempted
 
 JOB = JobView(7, JobState.RUNNING, requeue=True, qos="cheap", preempt_time=1000)
 LOW = "PartitionName=low AllowGroups=ALL GraceTime=40 Hidden=NO OverTimeLimit=NONE PreemptMode=%s State=UP"

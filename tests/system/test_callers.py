@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.system.callers import killed_after_s
+from ftslurm.system.processes import killed_after_s
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ import pytest
 
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.record import Finished
-from ftslurm.system.descriptors import Spares
-from ftslurm.system.files import private_folder
+from ftslurm.system.files import Spares, private_folder
 
 LIMIT = 256
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +47,7 @@ def test_room_is_what_can_be_opened() -> None:
     """In a process of its own: a thread that another test has left here may close some meanwhile."""
     script = f"""
 import resource
-from ftslurm.system.descriptors import room
+from ftslurm.system.files import room
 from tests.system.test_descriptors import take_all
 resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 taken = []

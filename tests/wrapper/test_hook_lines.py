@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import PolicyError, StateError
+from ftslurm.hooks import install as hook_install
+from ftslurm.hooks import scripts as hook_scripts
 from ftslurm.hooks.hook_inputs import BAD_NODE_STATUS, read_settings
-from ftslurm.hooks.install import install as hook_install
-from ftslurm.hooks.install import scripts as hook_scripts
-from ftslurm.hooks.install.install import conf_lines, head_lines, import_path, sudo_lines
+from ftslurm.hooks.install import conf_lines, head_lines, import_path, sudo_lines
 from ftslurm.model.folds.history import History, counters_of_node
 from ftslurm.model.settings.hook_settings import LEAVES, HookSettings, hook_settings
 from ftslurm.policies.environment import counters_env, restart_env
 from ftslurm.slurm.parse import parse_config
-from ftslurm.system.only_roots import check_only_roots, check_tree
+from ftslurm.system.files import check_only_roots, check_tree
 from tests.wrapper.shim_controller import SOON_S, until
 
 RECORDED = Path(__file__).parents[1] / "recorded/slurm"

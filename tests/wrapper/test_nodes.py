@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ftslurm.catalogs.code_queries import Asked
+from ftslurm.catalogs.codes import Asked
 from ftslurm.cli.site import nodes as door
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.shared_file import NodeMemory

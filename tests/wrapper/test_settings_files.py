@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.config.settings_files import Request, policy_layers, profile_layers, settings_in_force
-from ftslurm.config.text_files import MAX_BYTES
+from ftslurm.config.settings_files import MAX_BYTES, Request, policy_layers, profile_layers, settings_in_force
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings.tree import LEAVES, Resolved

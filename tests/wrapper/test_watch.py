@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import UnknownJob, UsageError
-from ftslurm.ledger import evidence
 from ftslurm.ledger import live as files
 from ftslurm.ledger.journal import to_line
+from ftslurm.ledger.output import keep_evidence
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import JobSummary, summarise
@@ -61,7 +61,7 @@ def test_slurm_is_asked_where_ftrun_does_not_tell_and_then_seldom(store: Store, 
     assert look(watch).fresh is not None and asked.count == 0
     assert files.read_request(path(store)) == {}  # and yet it was written: ftrun sees that somebody watches
     assert path(store).with_suffix(".watch").stat().st_size == files.REQUEST_BYTES
-    files.remove(path(store), request=True)
+    files.remove_live(path(store), request=True)
     watch = JobWatch(store, "7", {})
     for _ in range(3):
         found = look(watch)
@@ -179,5 +179,5 @@ def test_output_that_went_nowhere_is_said(store: Store) -> None:
 
 def test_what_was_kept_of_hung_ranks_is_found(store: Store) -> None:
     write(store, running())
-    evidence.keep(path(store), 1, "n1", "rank 0: \x1b[31msleeping")
+    keep_evidence(path(store), 1, "n1", "rank 0: \x1b[31msleeping")
     assert [text for _, text in JobWatch(store, "7", {}).evidence()] == ["rank 0: ?[31msleeping"]

@@ -184,7 +184,7 @@ def _latest(since: str) -> list[str]:
 
 
 def _as_json(journal: Journal, contents: Contents) -> HistoryTold:
-    from ftslurm.ledger.evidence import kept_evidence
+    from ftslurm.ledger.output import kept_evidence
     from ftslurm.report import view
 
     found = status_now(journal, contents)
@@ -193,7 +193,7 @@ def _as_json(journal: Journal, contents: Contents) -> HistoryTold:
 
 
 def _print(journal: Journal, contents: Contents, verbose: bool) -> None:
-    from ftslurm.ledger.evidence import kept_evidence
+    from ftslurm.ledger.output import kept_evidence
     from ftslurm.report import text, view
 
     found = status_now(journal, contents)

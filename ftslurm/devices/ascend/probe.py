@@ -1,19 +1,233 @@
-"""Ascend NPUs: by the driver's library where it answers, by the text of npu-smi where not."""
+"""Ascend NPUs, seen and healed: by the driver's library where it answers, by the text of npu-smi where not."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.devices.ascend.chip import KIND, Chip, NoAnswer, by_number
+from ftslurm.devices.ascend.chip import KIND, Chip, Finding, NoAnswer, by_number, unlisted
 from ftslurm.devices.ascend.dcmi import VARIABLE
 from ftslurm.devices.ascend.dcmi_driver import NAME, CameAndWent, Driver
-from ftslurm.devices.ascend.heal import Healer
+from ftslurm.devices.ascend.npu_smi_fields import ResetAnswer, ResetOutcome
 from ftslurm.devices.ascend.tool import TOOL, NpuSmi
 from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer, Utilisation
+from ftslurm.model.values import dataclass
 from ftslurm.system.commands import Runner
+
+# --- healing an Ascend chip: wait for its codes to go, reset it, and see that everything is back
+# Conditions of a reset, and when one counts as done: the vendor's reset commands and what MindCluster waits for (2026).
+
+# The vendor's own watchers look once a second while they wait for a chip.
+LOOK_AGAIN_S = 1.0
+# Also the last look before a deadline gets the time a healthy tool needs.
+LEAST_LOOK_S = 2.0
+# A killed process can hold its chips for about 10 s. MindCluster waits 30 s for them before it resets.
+PROCESSES_GONE_S = 30.0
+# Between two orders while somebody else's reset is under way; such a one takes 150 to 360 s.
+OTHERS_S = 5.0
+# The vendor asks to leave a chip alone for 20 s after a reset. Who grants little time in all gets a part of that.
+SETTLE_S = 20.0
+SETTLE_SHARE = 0.1
+
+_IN_BAND, _OUT_OF_BAND = "in-band", "out-of-band"
+# DCMI's: in service; and of network ports, well or being initialised.
+_BOOTED = 16
+_USABLE = (0, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reset:
+    """One chip's. group: what the reset takes with it. boot, ports: whose boot status and network health is to be right
+    afterwards; those of nobody if they could not be asked before."""
+
+    device: str
+    codes: tuple[str, ...]
+    group: tuple[str, ...]
+    boot: tuple[str, ...]
+    ports: tuple[str, ...]
+
+    def not_asked(self) -> str:
+        left_out = [what for what, of in (("boot status", self.boot), ("network health", self.ports)) if not of]
+        return f" (not asked: {', '.join(left_out)})" if left_out else ""
+
+
+class Healer:
+    """look(until, device): every chip there is or was, `device` with its codes, however well it looks; raises NoAnswer."""
+
+    def __init__(
+        self,
+        look: Callable[[float, str], tuple[Chip, ...]],
+        tool: NpuSmi,
+        driver: Driver,
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._look = look
+        self._tool = tool
+        self._driver = driver
+        self._sleep = sleep
+        self._clock = clock
+
+    def wait(self, device: str, codes: tuple[str, ...], wait_s: float) -> Finding:
+        """Until `codes` are gone from `device`, `wait_s` at the most."""
+        return self._poll(lambda until: self._codes_gone(device, codes, until), wait_s)
+
+    def reset(self, device: str, codes: tuple[str, ...], known: Collection[str], wait_s: float) -> HealResult:
+        """Reset `device`, one of the `known` chips, and wait until it and all others are back."""
+        started, until = self._clock(), self._clock() + wait_s
+        group = self._group(device, known, until)
+        idle = self._poll(lambda limit: self._idle(group, limit), min(PROCESSES_GONE_S, wait_s))
+        if not idle.holds:
+            return HealResult(device, idle.holds, f"not reset: {idle.why}")
+        reset = self._planned(device, codes, group, until)
+        self._driver.close()
+        try:
+            answer, way = self._order(device, until)
+            if answer.outcome is ResetOutcome.OTHERS:
+                answer, way = self._after_others(reset, answer, until)
+        except NoAnswer as silence:
+            return HealResult(device, None, f"reset: {silence}")
+        if answer.outcome is not ResetOutcome.DONE:
+            return _reset_failed(device, answer)
+        self._sleep(min(SETTLE_S, SETTLE_SHARE * wait_s))
+        finding = self._poll(lambda limit: self._all_back(reset, limit), until - self._clock())
+        took, article = f"{self._clock() - started:.0f} s", "an " if way in (_IN_BAND, _OUT_OF_BAND) else ""
+        if finding.holds:
+            return HealResult(device, True, f"healed by {article}{way} reset after {took}{reset.not_asked()}")
+        return HealResult(device, finding.holds, f"{way} reset done, but after {took}: {finding.why}")
+
+    # ---- conditions
+
+    def _codes_gone(self, device: str, codes: tuple[str, ...], until: float) -> Finding:
+        """Are `codes` gone (all of the chip if none is named)? Others may stay, they are not what is to be healed."""
+        chip = next((one for one in self._look(until, device) if one.device == device), unlisted(device))
+        if chip.blind:
+            return Finding(None, f"{device}: {chip.blind}")
+        left = set(chip.codes).intersection(codes or chip.codes)
+        # A faulty chip that names no other code may still have ours.
+        explained = chip.health is DeviceHealth.GOOD or bool(chip.codes)
+        return Finding(chip.health is not DeviceHealth.UNKNOWN and explained and not left, str(chip))
+
+    def _group(self, device: str, known: Collection[str], until: float) -> tuple[str, ...]:
+        """The chips that are reset with `device`; all of the node where nobody tells."""
+        try:
+            group = self._driver.group(device, until)
+        except NoAnswer:
+            group = ()
+        return group if device in group else tuple(sorted(known, key=by_number))
+
+    def _planned(self, device: str, codes: tuple[str, ...], group: tuple[str, ...], until: float) -> _Reset:
+        told, ports = any(self._boot_status(group, until).values()), self._network(group, until)
+        # The other ports have no address, or another fault.
+        usable = tuple(port for port, health in ports.items() if health in _USABLE)
+        return _Reset(device, codes, group, group if told else (), usable)
+
+    def _idle(self, group: tuple[str, ...], until: float) -> Finding:
+        try:
+            return self._driver.idle(group, until)
+        except NoAnswer:
+            return self._tool.idle(until)
+
+    def _all_back(self, reset: _Reset, until: float) -> Finding:
+        """Does every chip of the node answer again, is ours well and rid of its codes, is the group in service, are its
+        network ports what they were?"""
+        chips = {chip.device: chip for chip in self._look(until, reset.device)}
+        ours = chips.get(reset.device, unlisted(reset.device))
+        for chip in (ours, *chips.values()):
+            if chip.health is DeviceHealth.UNKNOWN:
+                return Finding(False, str(chip))
+        if ours.blind:
+            return Finding(None, f"{ours.device}: {ours.blind}")
+        if ours.health is not DeviceHealth.GOOD or set(ours.codes).intersection(reset.codes or ours.codes):
+            return Finding(False, str(ours))
+        for what, status, right, devices in (
+            ("boot status", self._boot_status, (_BOOTED,), reset.boot),
+            ("network health", self._network, _USABLE, reset.ports),
+        ):
+            told = status(devices, until) if devices else {}
+            if late := [device for device in devices if told.get(device) not in right]:
+                return Finding(False, f"{what} of {late[0]} is {told.get(late[0], 'not told')}")
+        return Finding(True)
+
+    def _boot_status(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
+        """Empty if nobody tells: npu-smi has no query for it."""
+        try:
+            return self._driver.boot_status(devices, until)
+        except NoAnswer:
+            return {}
+
+    def _network(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
+        """In DCMI's numbers; empty if neither the library nor hccn_tool tells."""
+        for ask in (self._driver.network, self._tool.network):
+            try:
+                told = ask(devices, until)
+            except NoAnswer:
+                continue
+            if any(health is not None for health in told.values()):
+                return told
+        return {}
+
+    # ---- the order
+
+    def _order(self, device: str, until: float) -> tuple[ResetAnswer, str]:
+        """In-band first; through the BMC (which needs ipmitool) if that fails for another reason than missing rights.
+
+        By npu-smi and not by dcmi_set_device_reset: it also takes the network ports down and up again. Raises: NoAnswer.
+        """
+        answer = self._tool.order_reset(device, True, until)
+        if "only support reset chip 0" in answer.message:  # cards whose two chips are one system
+            device = f"{device.split('.')[0]}.0"
+            answer = self._tool.order_reset(device, True, until)
+        if answer.outcome is not ResetOutcome.FAILED:
+            return answer, _IN_BAND
+        try:
+            second = self._tool.order_reset(device, False, until)
+        except NoAnswer as silence:
+            raise NoAnswer(f"{answer.message}; then {silence}") from None
+        if second.outcome in (ResetOutcome.DONE, ResetOutcome.OTHERS):
+            return second, _OUT_OF_BAND
+        return ResetAnswer(second.outcome, f"{answer.message}; without -m 1: {second.message}"), _OUT_OF_BAND
+
+    def _after_others(self, reset: _Reset, answer: ResetAnswer, until: float) -> tuple[ResetAnswer, str]:
+        """Somebody else is resetting: their reset may heal ours too, else ours follows. Raises: NoAnswer."""
+        way = _IN_BAND
+        while answer.outcome is ResetOutcome.OTHERS and (left_s := until - self._clock()) > 0:
+            self._sleep(min(OTHERS_S, left_s))
+            if self._checked(lambda limit: self._all_back(reset, limit), until).holds:
+                return ResetAnswer(ResetOutcome.DONE), "another user's"
+            if self._clock() < until and self._checked(lambda limit: self._idle(reset.group, limit), until).holds:
+                self._driver.close()
+                answer, way = self._order(reset.device, until)
+        return answer, way
+
+    def _poll(self, check: Callable[[float], Finding], limit_s: float) -> Finding:
+        """`check` each second until it holds or `limit_s` is over; at least once. The last finding counts."""
+        until = self._clock() + limit_s
+        while True:
+            finding = self._checked(check, until)
+            left_s = until - self._clock()
+            if finding.holds or left_s <= 0:
+                return finding
+            self._sleep(min(LOOK_AGAIN_S, left_s))
+
+    def _checked(self, check: Callable[[float], Finding], until: float) -> Finding:
+        try:
+            return check(max(until, self._clock() + LEAST_LOOK_S))
+        except NoAnswer as silence:
+            return Finding(None, str(silence))
+
+
+def _reset_failed(device: str, answer: ResetAnswer) -> HealResult:
+    if answer.outcome is ResetOutcome.REFUSED:
+        return HealResult(device, False, f"reset refused: {answer.message}")
+    if answer.outcome is ResetOutcome.FAILED:
+        return HealResult(device, False, f"reset failed: {answer.message}")
+    if answer.outcome is ResetOutcome.OTHERS:
+        return HealResult(device, None, f"not reset: {answer.message}")
+    return HealResult(device, None, f"reset: `{TOOL}` did not say how it went")
+
 
 # Of the time for a look, what the library may take; the rest is for the tool.
 LIBRARY_SHARE = 0.5

@@ -1,11 +1,12 @@
-"""GPUs as NVML and amdsmi show them: the words that both probes share. Values only."""
+"""GPUs as NVML and amdsmi show them: the words that both probes share, and what is remembered from look to look. Values only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import field, replace
 from enum import Enum
 
-from ftslurm.model.devices import NO_DEVICES
+from ftslurm.model.devices import NO_DEVICES, DeviceHealth, DeviceReport, Severity
 from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass
 
@@ -103,3 +104,174 @@ def _names(word: str, look: GpuLook) -> bool:
     if (index := whole(word)) is not None:
         return index == look.index
     return word.startswith("GPU-") and look.identity.startswith(word)
+
+
+# --- what a probe remembers of its GPUs from look to look: names, first counts, events. No I/O; `now` is an argument
+
+# An event is told once. Whoever asks because a rank has died asks seconds to minutes later; ten minutes cover a stop
+# with its grace and a slow look, and an old event that did no harm does not follow the node for the rest of the job.
+REMEMBER_EVENTS_S = 600.0
+
+
+@dataclass()
+class _Gpu:
+    """One GPU. uncorrectable: its count when first seen or last healed."""
+
+    device: str
+    last: GpuLook
+    uncorrectable: int | None
+
+
+@dataclass()
+class GpuMemory:
+    """All GPUs of one kind that the job may use. visible: the value of the variable that picks them, None for all.
+
+    A GPU keeps the name it had when first seen, its number then, whatever happens to the others; a GPU that is no
+    longer listed is reported as lost, never passed over.
+    """
+
+    kind: str
+    visible: str | None = None
+    _gpus: dict[str, _Gpu] = field(default_factory=dict)
+    _events: dict[str, dict[str, tuple[Heard, float]]] = field(default_factory=dict)  # by identity, and code or words
+    _listed: frozenset[str] = frozenset()
+    _ours: frozenset[str] | None = None
+    _chosen: bool = False
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(gpu.device for gpu in self._sorted())
+
+    def hear(self, heard: Heard, now: float) -> None:
+        self._events.setdefault(heard.identity, {})[heard.code or heard.words] = (heard, now)
+
+    def take(self, looks: Iterable[GpuLook]) -> None:
+        """A whole look."""
+        named = [self._named(look) for look in self._with_identities(tuple(looks))]
+        if not self._chosen and named:
+            self._ours, self._chosen = chosen(self.visible, named), True
+        ours = [look for look in named if self._ours is None or look.identity in self._ours]
+        for look in ours:
+            self._update(look)
+        self._listed = frozenset(look.identity for look in ours)
+
+    def looks(self) -> dict[str, GpuLook]:
+        """Device -> what the last look showed; a GPU that is not listed any more is lost."""
+        return {gpu.device: self._current(gpu) for gpu in self._sorted()}
+
+    def codes(self, device: str, now: float) -> tuple[str, ...]:
+        """All that holds for the device now: conditions, grown counts and events still remembered."""
+        return self._codes(self._by_device(device), now)
+
+    def reports(self, now: float) -> tuple[DeviceReport, ...]:
+        return tuple(self._report(gpu, now) for gpu in self._sorted())
+
+    def reports_in_silence(self, now: float, why: str) -> tuple[DeviceReport, ...]:
+        """While the library does not answer: what was heard of before still stands, all else is unknown.
+
+        Empty where nothing was heard.
+        """
+        if not any(heard.code for gpu in self._gpus.values() for heard in self._heard(gpu, now)):
+            return ()
+        return tuple(self._in_silence(gpu, now, why) for gpu in self._sorted())
+
+    def healed(self, device: str, codes: tuple[str, ...] = ()) -> None:
+        """`codes` are no news any more (all of the device if none is named)."""
+        gpu = self._by_device(device)
+        if not codes or ECC_UNCORRECTABLE in codes:
+            gpu.uncorrectable = gpu.last.uncorrectable
+        events = self._events.get(gpu.last.identity, {})
+        for code in codes or tuple(events):
+            events.pop(code, None)
+
+    # ---- one GPU
+
+    def _with_identities(self, looks: tuple[GpuLook, ...]) -> list[GpuLook]:
+        """A GPU that does not even tell its UUID is the known one of that number, if that one is missing; and the
+        other way round for one that tells it at last.
+        """
+        for look in looks:
+            if look.identity and look.identity not in self._gpus and _nameless(look.index) in self._gpus:
+                self._baptise(_nameless(look.index), look.identity)
+        told = {look.identity for look in looks}
+        by_number = {gpu.device: identity for identity, gpu in self._gpus.items() if identity not in told}
+        return [
+            look if look.identity else replace(look, identity=by_number.get(str(look.index), _nameless(look.index)))
+            for look in looks
+        ]
+
+    def _baptise(self, old: str, new: str) -> None:
+        self._gpus[new] = self._gpus.pop(old)
+        if self._ours is not None and old in self._ours:
+            self._ours = self._ours - {old} | {new}
+
+    def _named(self, look: GpuLook) -> GpuLook:
+        """A sick GPU does not tell its name any more, but is still the same."""
+        known = self._gpus.get(look.identity)
+        if known is None or not (look.lost or look.trouble):
+            return look
+        return replace(look, words=known.last.words, bus=look.bus or known.last.bus)
+
+    def _update(self, look: GpuLook) -> None:
+        known = self._gpus.get(look.identity)
+        if known is None:
+            self._gpus[look.identity] = _Gpu(self._free_name(look.index), look, look.uncorrectable)
+            return
+        known.last = look
+        if look.uncorrectable is not None:
+            # A count that was not told before is no news, and a reset or a new driver begins at 0 again.
+            first = look.uncorrectable if known.uncorrectable is None else known.uncorrectable
+            known.uncorrectable = min(first, look.uncorrectable)
+
+    def _free_name(self, index: int) -> str:
+        taken = {gpu.device for gpu in self._gpus.values()}
+        while str(index) in taken:
+            index += 1
+        return str(index)
+
+    def _current(self, gpu: _Gpu) -> GpuLook:
+        if gpu.last.identity in self._listed:
+            return gpu.last
+        gone = f"not listed any more: {len(self._listed)} of {len(self._gpus)} GPUs are"
+        return replace(gpu.last, lost=True, trouble=(gone,), conditions=(), recovery=None, processes=None)
+
+    def _codes(self, gpu: _Gpu, now: float) -> tuple[str, ...]:
+        look = self._current(gpu)
+        grown = (gpu.last.uncorrectable or 0) > (gpu.uncorrectable or 0)
+        state = ((GPU_LOST,) if look.lost else ()) + look.conditions + ((ECC_UNCORRECTABLE,) if grown else ())
+        return tuple(dict.fromkeys((*state, *(heard.code for heard in self._heard(gpu, now) if heard.code))))
+
+    def _heard(self, gpu: _Gpu, now: float) -> list[Heard]:
+        """What is still remembered."""
+        events = self._events.get(gpu.last.identity, {})
+        return [heard for heard, at in events.values() if now - at <= REMEMBER_EVENTS_S]
+
+    def _report(self, gpu: _Gpu, now: float) -> DeviceReport:
+        look, codes = self._current(gpu), self._codes(gpu, now)
+        detail = _joined((look.words, *look.trouble, *(heard.words for heard in self._heard(gpu, now))))
+        if codes:
+            return DeviceReport(gpu.device, self.kind, DeviceHealth.FAULTY, Severity.UNKNOWN, codes, detail)
+        if look.trouble:
+            return DeviceReport(gpu.device, self.kind, DeviceHealth.UNKNOWN, detail=detail)
+        return DeviceReport(gpu.device, self.kind, DeviceHealth.GOOD, Severity.HINT, detail=detail)
+
+    def _in_silence(self, gpu: _Gpu, now: float, why: str) -> DeviceReport:
+        heard = self._heard(gpu, now)
+        codes = tuple(event.code for event in heard if event.code)
+        health = DeviceHealth.FAULTY if codes else DeviceHealth.UNKNOWN
+        detail = _joined((gpu.last.words, *(event.words for event in heard), why))
+        return DeviceReport(gpu.device, self.kind, health, codes=codes, detail=detail)
+
+    def _sorted(self) -> list[_Gpu]:
+        return sorted(self._gpus.values(), key=lambda gpu: int(gpu.device))
+
+    def _by_device(self, device: str) -> _Gpu:
+        return next(gpu for gpu in self._gpus.values() if gpu.device == device)
+
+
+def _nameless(index: int) -> str:
+    return f"#{index}"
+
+
+def _joined(words: Iterable[str]) -> str:
+    return "; ".join(word for word in words if word)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ftslurm.devices.gpu.library_child import Json, LibraryChild, NoAnswer
-from ftslurm.devices.gpu.look_history import GpuMemory
-from ftslurm.devices.gpu.looks import Finding, GpuLook, Heard, Need, ResetAnswer
+from ftslurm.devices.gpu.looks import Finding, GpuLook, GpuMemory, Heard, Need, ResetAnswer
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
 from ftslurm.system.commands import Runner
 

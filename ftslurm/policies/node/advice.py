@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ftslurm.catalogs.code_queries import Asked, codes_in
+from ftslurm.catalogs.codes import Asked, codes_in
 from ftslurm.model.devices import ORDER, Remedy
 from ftslurm.model.values import dataclass
 

@@ -10,7 +10,7 @@ from ftslurm.policies.site.requeue_rules import FACTS, HOOKS
 
 ADMINS = "docs/administrators.md"
 SCRIPTS = "/usr/local/lib/ftslurm"
-# Time limits of the hooks' own scripts, seconds: `hooks/install/scripts.py` (a test checks that they are the same).
+# Time limits of the hooks' own scripts, seconds: `hooks/scripts.py` (a test checks that they are the same).
 PROLOG_S, EPILOG_S = 30, 900
 # The default of nodes.replacement_wait.
 REPLACEMENT_WAIT_S = 300

@@ -51,8 +51,7 @@ from ftslurm.policies.lease.take_over import (
     situation,
     succeed,
 )
-from ftslurm.slurm import slurmd
-from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.cli_client import CliSlurmClient, slurmd_answers, slurmd_port
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.controller.scheduler import answer, with_fit
@@ -212,8 +211,8 @@ class StandbyController:
         if not self._nodes:
             self._ask()
             view = self._nodes.get(node)
-        port = (view.port if view is not None else 0) or slurmd.port_of(self._client)
-        return slurmd.answers((view.address if view is not None else "") or node, port, self._plan.settings.nodes.probe_timeout_s)
+        port = (view.port if view is not None else 0) or slurmd_port(self._client)
+        return slurmd_answers((view.address if view is not None else "") or node, port, self._plan.settings.nodes.probe_timeout_s)
 
     # --- acting
 

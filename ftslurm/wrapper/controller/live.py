@@ -145,10 +145,10 @@ class LiveTeller:
             if watched:
                 with_file = self._tell() or with_file
             elif with_file:
-                files.remove(self._ledger)
+                files.remove_live(self._ledger)
                 with_file = False
             wait_s = SOON_S if begins else max(TELL_S, self._board.every_s()) if watched else LOOK_S
-        files.remove(self._ledger, request=True)
+        files.remove_live(self._ledger, request=True)
 
     def _make(self) -> None:
         """Where it cannot be made, who watches sees the ledger alone."""

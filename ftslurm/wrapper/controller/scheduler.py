@@ -28,8 +28,7 @@ from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.record import AttemptBegan
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.slurm_away import GATHERS_S
-from ftslurm.slurm import slurmd
-from ftslurm.slurm.cli_client import read_answer
+from ftslurm.slurm.cli_client import read_answer, slurmd_answers, slurmd_port
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.slurm.commands import (
     ANSWER_ENV,
@@ -42,8 +41,7 @@ from ftslurm.slurm.commands import (
     show_topology_argv,
     steps_argv,
 )
-from ftslurm.slurm.parse import parse_job, parse_steps, parse_topology, seconds, unix_time
-from ftslurm.slurm.preemption import end_of_grace, preempted
+from ftslurm.slurm.parse import end_of_grace, parse_job, parse_steps, parse_topology, preempted, seconds, unix_time
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.requeue.fit import Fit, FitQuestions
@@ -143,8 +141,8 @@ class SlurmScheduler:
         except FtslurmError:
             pass  # slurmctld is away; where the node is was known before, or its name has to do
         address, port = (view.address or node, view.port) if view is not None else (node, 0)
-        port = port or slurmd.port_of(self.client)
-        alive, what = slurmd.answers(address, port, limit_s)
+        port = port or slurmd_port(self.client)
+        alive, what = slurmd_answers(address, port, limit_s)
         if alive is False and not self._reaches_another(node, port, limit_s):
             return NodeProbed(node, None, f"{what}; nor does any other node answer, so this one may be cut off")
         return NodeProbed(node, alive, what)
@@ -154,7 +152,7 @@ class SlurmScheduler:
         ours = {node, self.env.get("SLURMD_NODENAME", "")}
         well = [view for name, view in self._places.items() if view.state is NodeState.GOOD and name not in ours]
         others = sorted(well, key=lambda view: (view.name in self.nodes, view.name))[:ASK_OTHERS]
-        return not others or any(slurmd.answers(view.address or view.name, view.port or port, limit_s)[0] for view in others)
+        return not others or any(slurmd_answers(view.address or view.name, view.port or port, limit_s)[0] for view in others)
 
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         return self.lenders.check(node, lender, limit_s)

@@ -19,9 +19,9 @@ from ftslurm.model.nodes import ANYWHERE, Near, fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.slurm_away import GATHERS_S
-from ftslurm.slurm import commands, group_limits
+from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
-from ftslurm.slurm.fitting import fitting, idle
+from ftslurm.slurm.fitting import GROUP_REASON, fitting, group_limits, idle, limits_argv, taken, without_room
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.node_check import Question, read_answer
@@ -190,15 +190,15 @@ class Lenders:
 
     def _without_room(self, donor: JobView) -> bool:
         """Does a limit of a group forbid it for as long as our job runs, whatever others do? No if Slurm does not tell."""
-        if donor.number not in self._no_room and group_limits.REASON.fullmatch(donor.reason):
+        if donor.number not in self._no_room and GROUP_REASON.fullmatch(donor.reason):
             account, qos = (self.env.get(name, "") for name in ("SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"))
             asked = (
-                group_limits.limits_argv(account, qos), commands.show_job_argv(self.job), commands.show_job_argv(donor.number),
+                limits_argv(account, qos), commands.show_job_argv(self.job), commands.show_job_argv(donor.number),
             )  # fmt: skip
             said = [self.run(argv, self.settings.slurm.timeout_s, env=dict(self.env)) for argv in asked]
-            limits = group_limits.group_limits(said[0].stdout, donor.user_id)
-            ours, other = (group_limits.taken(each.stdout) for each in said[1:])
-            self._no_room[donor.number] = group_limits.without_room(limits, ours, other)
+            limits = group_limits(said[0].stdout, donor.user_id)
+            ours, other = (taken(each.stdout) for each in said[1:])
+            self._no_room[donor.number] = without_room(limits, ours, other)
         return bool(self._no_room.get(donor.number))
 
     def ended(self) -> frozenset[int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ftslurm.errors import LaunchFailed
 from ftslurm.model.events import Hangup
-from ftslurm.system.descriptors import OUT_OF_DESCRIPTORS, Spares, room
+from ftslurm.system.files import OUT_OF_DESCRIPTORS, Spares, room
 from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ftslurm.config.settings_files import Request, settings_in_force
-from ftslurm.hooks.install.scripts import KEYS, LIMITS_S
+from ftslurm.hooks.scripts import KEYS, LIMITS_S
 from ftslurm.model.site import Finding, Folder, Ledgers, Level, Machine, OwnJob, Partition, Program, Site
 from ftslurm.policies.ladder.start_time import SLURMS_OWN_S, WATCH_S
 from ftslurm.policies.site import cluster_rules, requeue_rules

@@ -111,7 +111,7 @@ def test_it_tells_while_somebody_watches_and_no_longer(tmp_path: Path, monkeypat
         time.sleep(0.1)
         assert not files.live_path(ledger).exists() and not loop.agents["n1"].told
         for _ in range(2):  # the same request is passed on once
-            files.ask(ledger, {"stacks": ["a", "n1"]})
+            files.write_request(ledger, {"stacks": ["a", "n1"]})
             until(lambda: files.read_live(ledger))
         told = files.read_live(ledger)
         assert told is not None and told.run == "r1"
@@ -132,7 +132,7 @@ def test_its_end_waits_for_no_loop_that_has_ended(tmp_path: Path, monkeypatch: p
     teller.start()
     until(files.request_path(ledger).exists)
     while not asked.is_set():
-        files.ask(ledger, {})
+        files.write_request(ledger, {})
         time.sleep(0.02)
     teller.close()
     assert not teller._thread.is_alive() and list(tmp_path.iterdir()) == []

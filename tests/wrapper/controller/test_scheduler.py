@@ -48,7 +48,7 @@ def probe(slurm: Slurm, node: str, monkeypatch: pytest.MonkeyPatch, alive: froze
         asked.append(port)
         return port in alive, f"port {port} {'answers' if port in alive else 'cannot be reached'}"
 
-    monkeypatch.setattr("ftslurm.slurm.slurmd.answers", answers)
+    monkeypatch.setattr("ftslurm.wrapper.controller.scheduler.slurmd_answers", answers)
     anything = cast(Any, None)
     scheduler = SlurmScheduler(
         cast(Any, slurm), 1, ("n1", "n2", "n3"), Path(), {"SLURMD_NODENAME": "n1"}, anything, anything, 1.0, anything,

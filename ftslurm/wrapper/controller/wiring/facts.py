@@ -32,9 +32,8 @@ from ftslurm.policies.lease.predecessors import is_gone, predecessors
 from ftslurm.policies.lease.take_over import cut_short
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.client import NodeState, SlurmClient
-from ftslurm.system.callers import callers
 from ftslurm.system.clock import Clock
-from ftslurm.system.processes import pid_space
+from ftslurm.system.processes import callers, pid_space
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.wiring.ranks import sdk_env
 from ftslurm.wrapper.controller.wiring.survey import Order

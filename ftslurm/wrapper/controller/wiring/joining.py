@@ -12,9 +12,10 @@ from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.launchers.python import Runtime, runtimes_of
 from ftslurm.launchers.rank_logs import RankFiles
 from ftslurm.launchers.srun import overruled
-from ftslurm.ledger import evidence, output
+from ftslurm.ledger import output
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.requests import RequestReader
+from ftslurm.ledger.live import RequestReader
+from ftslurm.ledger.output import keep_evidence
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.folds.history import History
 from ftslurm.model.messages.wire import HandoverPlan, to_message
@@ -25,7 +26,7 @@ from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import OutputPlace, RunFacts
 from ftslurm.policies.lease.take_over import may_take_over
 from ftslurm.system.clock import Clock
-from ftslurm.system.descriptors import raise_limit
+from ftslurm.system.files import raise_limit
 from ftslurm.wrapper.controller.callers import Limits
 from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
@@ -75,7 +76,7 @@ def joined(
         sources, launcher, scheduler, signals, clock, channel, people,
         rank_setup(order, settings, logs, bundle, alone), diagnosis,
         left=lambda told: tell_others(memory, facts, told),
-        keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
+        keep=lambda attempt, node, text: keep_evidence(journal.path, attempt, node, text),
         keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),
     )  # fmt: skip
     _begin_to_tell(people, order, settings, facts, journal.path, sources)

@@ -22,8 +22,8 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.kinds import port_range
 from ftslurm.model.settings.tree import with_values
 from ftslurm.slurm.client import JobState, SlurmClient
-from ftslurm.system.callers import killed_after_s
 from ftslurm.system.commands import run as run_command
+from ftslurm.system.processes import killed_after_s
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.wiring.facts import earlier_runs, facts_of, known_clean_up_times, ran_before, suspects
 from ftslurm.wrapper.controller.wiring.joining import joined

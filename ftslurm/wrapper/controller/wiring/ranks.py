@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ftslurm
 from ftslurm.errors import LaunchFailed, UsageError
-from ftslurm.launchers import multi_prog
+from ftslurm.launchers.placement import parse_multi_prog
 from ftslurm.launchers.srun_options import Component, has_flag, option_value
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted, whole
@@ -61,7 +61,7 @@ def _programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int,
         text = Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--multi-prog: {file} cannot be read: {error}", hint="correct the path") from None
-    return lambda tasks: multi_prog.parse(text, file, tuple(arguments), tasks)
+    return lambda tasks: parse_multi_prog(text, file, tuple(arguments), tasks)
 
 
 def _inject_folder(settings: Settings, bundle: str) -> str:
