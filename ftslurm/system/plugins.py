@@ -24,8 +24,8 @@ DEVICES, NOTIFIERS, CATALOGS = "ftslurm.devices", "ftslurm.notifiers", "ftslurm.
 OURS = {
     DEVICES: {
         "ascend": "ftslurm.devices.ascend.probe:AscendProbe",
-        "nvidia": "ftslurm.devices.nvidia.probe:NvidiaProbe",
-        "amd": "ftslurm.devices.amd.probe:AmdProbe",
+        "nvidia": "ftslurm.devices.nvidia:NvidiaProbe",
+        "amd": "ftslurm.devices.amd:AmdProbe",
     },
     NOTIFIERS: {"apprise": "ftslurm.notify.deliver:by_apprise"},
     CATALOGS: dict[str, str](),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices.amd.probe import AmdProbe
-from ftslurm.devices.gpu import probe as gpu
+from ftslurm.devices import gpu_probe as gpu
+from ftslurm.devices.amd import AmdProbe
 from ftslurm.model.devices import DeviceReport
 from ftslurm.system.commands import run
 from tests.fakes.amdsmi.amdsmi_sim import AmdsmiSim

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices.gpu import probe as gpu
-from ftslurm.devices.nvidia.probe import NvidiaProbe
+from ftslurm.devices import gpu_probe as gpu
+from ftslurm.devices.nvidia import NvidiaProbe
 from ftslurm.model.devices import DeviceReport
 from ftslurm.system.commands import CommandResult, run
 from tests.fakes.nvml.nvml_sim import NvmlSim, build

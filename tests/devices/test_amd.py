@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices.gpu import probe as gpu
+from ftslurm.devices import gpu_probe as gpu
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer, Utilisation
 from tests.devices.amd_stage import AmdStage
 

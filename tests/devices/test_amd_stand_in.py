@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.devices.amd import child as amd_child
-from ftslurm.devices.amd import facts as amd_facts
+from ftslurm.devices import amd
 
 TESTS = Path(__file__).parents[1]
 RECORDED = json.loads((TESTS / "recorded" / "amdsmi" / "surface-7.0.2.json").read_text(encoding="utf-8"))
@@ -71,7 +70,7 @@ def test_a_function_of_the_stand_in_is_the_true_one(name: str) -> None:
 
 
 def test_all_that_the_child_calls_is_there() -> None:
-    source = Path(amd_child.__file__).read_text(encoding="utf-8")
+    source = Path(amd.__file__).read_text(encoding="utf-8")
     called = {part.attr for part in ast.walk(ast.parse(source)) if isinstance(part, ast.Attribute)}
     assert {name for name in called if name.startswith("amdsmi_")} <= {name for name in RECORDED["functions"]}
 
@@ -80,16 +79,16 @@ def test_events_have_their_true_numbers() -> None:
     ours = enumeration(STAND_IN, "AmdSmiEvtNotificationType")
     assert {name: int(number) for name, number in ours.items()}.items() <= RECORDED["events"].items()
     # RING_HANG is of the releases before 7.0, which dropped it.
-    assert set(amd_facts.EVENT_CODES) - {"RING_HANG"} <= set(RECORDED["events"])
+    assert set(amd.EVENT_CODES) - {"RING_HANG"} <= set(RECORDED["events"])
 
 
 def test_statuses_have_their_true_numbers() -> None:
     statuses = RECORDED["statuses"]
     names = ["NOT_SUPPORTED", "NOT_YET_IMPLEMENTED", "NO_PERM", "NO_DATA", "FILE_NOT_FOUND", "SETTING_UNAVAILABLE"]
-    assert {statuses[name] for name in names} == amd_facts.SAYS_NOTHING
-    assert {statuses["NOT_FOUND"]} == amd_facts.LOST
-    assert (statuses["DRIVER_NOT_LOADED"], statuses["NO_DRV"]) == (amd_child.DRIVER_NOT_LOADED, amd_child.NO_DRIVER)
-    assert statuses["NO_PERM"] == amd_facts.NO_PERM
+    assert {statuses[name] for name in names} == amd.SAYS_NOTHING
+    assert {statuses["NOT_FOUND"]} == amd.LOST
+    assert (statuses["DRIVER_NOT_LOADED"], statuses["NO_DRV"]) == (amd.DRIVER_NOT_LOADED, amd.NO_DRIVER)
+    assert statuses["NO_PERM"] == amd.NO_PERM
 
 
 def test_the_true_module_still_has_the_recorded_surface() -> None:

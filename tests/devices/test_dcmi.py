@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from ftslurm.devices.ascend import dcmi
-from ftslurm.devices.ascend.chip import NoAnswer
 from ftslurm.devices.ascend.dcmi_driver import TRY_AGAIN_S, Driver
 from ftslurm.devices.ascend.probe import AscendProbe
-from ftslurm.devices.gpu.library_child import LibraryChild
+from ftslurm.devices.asking import LibraryChild, NoAnswer
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Severity
 from ftslurm.system.commands import run
 from tests.devices.ascend_bench import Bench

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices.gpu import library_child
-from ftslurm.devices.gpu import probe as gpu
-from ftslurm.devices.gpu.looks import REMEMBER_EVENTS_S
-from ftslurm.devices.nvidia.probe import NvidiaProbe
+from ftslurm.devices import asking
+from ftslurm.devices import gpu_probe as gpu
+from ftslurm.devices.gpu_looks import REMEMBER_EVENTS_S
+from ftslurm.devices.nvidia import NvidiaProbe
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer, Utilisation
 from tests.devices.nvidia_stage import NvidiaStage
 from tests.fakes.nvml.nvml_sim import DOUBLE_BIT
@@ -268,7 +268,7 @@ def test_a_call_that_no_signal_ends_is_not_joined_by_another(stage: NvidiaStage,
     child = stage.probe._child._child
     assert child is not None
     process = child.process
-    monkeypatch.setattr(library_child, "KILL_WAIT_S", 0.1)
+    monkeypatch.setattr(asking, "KILL_WAIT_S", 0.1)
     monkeypatch.setattr(subprocess.Popen, "kill", lambda self: None)
     stage.sim.say(hang="count")
     assert "gave no answer" in stage.probe.read(0.2).error

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftslurm.devices.nvidia.probe import NvidiaProbe
+from ftslurm.devices.nvidia import NvidiaProbe
 from ftslurm.devices.probe import choose_probes
 from ftslurm.model.devices import DeviceHealth
 from ftslurm.system.commands import run

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from ftslurm.devices import nvidia
 from ftslurm.devices.ascend import npu_smi, npu_smi_fields
-from ftslurm.devices.gpu.looks import GpuLook, chosen
-from ftslurm.devices.gpu.looks import ResetAnswer as GpuResetAnswer
-from ftslurm.devices.nvidia import nvml_facts
+from ftslurm.devices.gpu_looks import GpuLook, chosen
+from ftslurm.devices.gpu_looks import ResetAnswer as GpuResetAnswer
 from ftslurm.model import nodes
 from ftslurm.model.devices import DeviceHealth, Severity
 from ftslurm.model.job import Allocation
@@ -48,7 +48,7 @@ LOOKS = (GpuLook(0, "GPU-1b2c"), GpuLook(1, "GPU-1b2d"), GpuLook(7, ""))
 
 
 def _gpu_reset(given: tuple[int | None, str]) -> GpuResetAnswer:
-    return nvml_facts.parse_reset(*given)
+    return nvidia.parse_reset(*given)
 
 
 DEVICES = [

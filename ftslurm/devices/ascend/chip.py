@@ -16,10 +16,6 @@ _ORDER = {
 _BY_NUMBER = {0: Severity.HINT, 1: Severity.MINOR, 2: Severity.MAJOR, 3: Severity.CRITICAL}
 
 
-class NoAnswer(Exception):
-    """The tool or the driver is missing, fails, hangs or sends an unreadable answer; the text says which."""
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One check of a condition. holds None: there was no answer. why: what stands in the way."""

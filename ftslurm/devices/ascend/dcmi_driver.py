@@ -1,16 +1,14 @@
-"""Ascend chips by the driver's library, asked in a process of its own (dcmi_child)."""
+"""Ascend chips by the driver's library, asked in a process of its own (`dcmi.main`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from ftslurm.devices.ascend.chip import KIND, Chip, Finding, NoAnswer, severity_by_number
+from ftslurm.devices.ascend.chip import KIND, Chip, Finding, severity_by_number
 from ftslurm.devices.ascend.dcmi import find_library
+from ftslurm.devices.asking import Json, LibraryChild, NoAnswer
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
-
-if TYPE_CHECKING:
-    from ftslurm.devices.gpu.library_child import Json, LibraryChild
 
 T = TypeVar("T")
 
@@ -42,8 +40,7 @@ class Driver:
 
     def __init__(self, env: Mapping[str, str], clock: Callable[[], float]) -> None:
         self._path = find_library(env)
-        self._env = env
-        self._child: LibraryChild | None = None
+        self._child = LibraryChild(NAME, "ftslurm.devices.ascend.dcmi", env)
         self._clock = clock
         self._rests_until = float("-inf")
         self.why = ""  # it rests
@@ -60,8 +57,7 @@ class Driver:
     def close(self) -> None:
         """End the child, and with it all use of the devices; the next question starts another, which knows the chips
         there are then: the library counts them when it is initialised."""
-        if self._child is not None:
-            self._child.close()
+        self._child.close()
 
     def look(self, until: float) -> tuple[Chip, ...]:
         """Every chip the library knows, with its codes. A library that does not answer, or that knows nothing of any
@@ -121,15 +117,9 @@ class Driver:
         left_s = min(LIMIT_S, until - self._clock())
         if not self.present() or left_s <= 0:
             raise NoAnswer(f"no time left to ask {NAME}" if self.present() else f"there is no {NAME}")
-        # Most nodes have no such library, and the agent starts faster without what only this takes.
-        from ftslurm.devices.gpu.library_child import LibraryChild
-        from ftslurm.devices.gpu.library_child import NoAnswer as ChildSilent
-
-        if self._child is None:
-            self._child = LibraryChild(NAME, "ftslurm.devices.ascend.dcmi_child", self._env)
         try:
             return self._child.ask({"do": what, "library": self._path, **more}, left_s, self._hear)
-        except ChildSilent as silence:
+        except NoAnswer as silence:
             if or_rest:
                 self._rest(str(silence))
             raise NoAnswer(f"{NAME}: {silence}") from None

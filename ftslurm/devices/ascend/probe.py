@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.devices.ascend.chip import KIND, Chip, Finding, NoAnswer, by_number, unlisted
+from ftslurm.devices.ascend.chip import KIND, Chip, Finding, by_number, unlisted
 from ftslurm.devices.ascend.dcmi import VARIABLE
 from ftslurm.devices.ascend.dcmi_driver import NAME, CameAndWent, Driver
 from ftslurm.devices.ascend.npu_smi_fields import ResetAnswer, ResetOutcome
 from ftslurm.devices.ascend.tool import TOOL, NpuSmi
+from ftslurm.devices.asking import NoAnswer, look_until
 from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer, Utilisation
 from ftslurm.model.values import dataclass
 from ftslurm.system.commands import Runner
@@ -19,8 +20,6 @@ from ftslurm.system.commands import Runner
 # --- healing an Ascend chip: wait for its codes to go, reset it, and see that everything is back
 # Conditions of a reset, and when one counts as done: the vendor's reset commands and what MindCluster waits for (2026).
 
-# The vendor's own watchers look once a second while they wait for a chip.
-LOOK_AGAIN_S = 1.0
 # Also the last look before a deadline gets the time a healthy tool needs.
 LEAST_LOOK_S = 2.0
 # A killed process can hold its chips for about 10 s. MindCluster waits 30 s for them before it resets.
@@ -205,12 +204,7 @@ class Healer:
     def _poll(self, check: Callable[[float], Finding], limit_s: float) -> Finding:
         """`check` each second until it holds or `limit_s` is over; at least once. The last finding counts."""
         until = self._clock() + limit_s
-        while True:
-            finding = self._checked(check, until)
-            left_s = until - self._clock()
-            if finding.holds or left_s <= 0:
-                return finding
-            self._sleep(min(LOOK_AGAIN_S, left_s))
+        return look_until(lambda: self._checked(check, until), lambda finding: finding.holds, until, self._clock, self._sleep)
 
     def _checked(self, check: Callable[[float], Finding], until: float) -> Finding:
         try:

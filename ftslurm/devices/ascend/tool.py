@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Mapping
 
-from ftslurm.devices.ascend.chip import KIND, Chip, Finding, NoAnswer, severity_by_number
+from ftslurm.devices.ascend.chip import KIND, Chip, Finding, severity_by_number
 from ftslurm.devices.ascend.dcmi import explained
 from ftslurm.devices.ascend.npu_smi import ChipRow, InfoTable, ProcessTable, health_of, parse_info, parse_processes, severity_of
 from ftslurm.devices.ascend.npu_smi_fields import (
@@ -18,6 +18,7 @@ from ftslurm.devices.ascend.npu_smi_fields import (
     parse_net_health,
     parse_reset,
 )
+from ftslurm.devices.asking import NoAnswer
 from ftslurm.errors import FtslurmError
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
 from ftslurm.system.commands import CommandResult, Runner

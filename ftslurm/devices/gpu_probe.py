@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from ftslurm.devices.gpu.library_child import Json, LibraryChild, NoAnswer
-from ftslurm.devices.gpu.looks import Finding, GpuLook, GpuMemory, Heard, Need, ResetAnswer
+from ftslurm.devices.asking import Json, LibraryChild, NoAnswer, look_until
+from ftslurm.devices.gpu_looks import Finding, GpuLook, GpuMemory, Heard, Need, ResetAnswer
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
+from ftslurm.model.values import dataclass
 from ftslurm.system.commands import Runner
 
-# The vendors' own watchers look once a second while they wait for a GPU.
-LOOK_AGAIN_S = 1.0
 # One look while healing; without a persistence daemon each one that follows a reset sets the GPUs up anew, seconds each.
 LOOK_LIMIT_S = 30.0
 # Also the last look before a deadline gets the time a healthy library needs.
@@ -24,20 +24,14 @@ LEAST_LOOK_S = 5.0
 PIDS_SHOWN = 5
 
 
-class Facts(Protocol):
-    """What the vendor's library tells, read: a module of pure functions."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the vendor's library tells, read: pure functions."""
 
-    def heard(self, event: Json) -> Heard:
-        """An event as the child tells it."""
-
-    def look(self, gpu: Json) -> GpuLook:
-        """A GPU as the child tells it."""
-
-    def need(self, look: GpuLook, codes: tuple[str, ...]) -> Finding:
-        """What the GPU needs to be rid of `codes`. `busy` is not asked for here."""
-
-    def utilisation(self, device: str, gpu: Json) -> Utilisation:
-        """The answer to `utilisation` for one GPU."""
+    heard: Callable[[Json], Heard]  # of an event as the child tells it
+    look: Callable[[Json], GpuLook]  # of a GPU as the child tells it
+    need: Callable[[GpuLook, tuple[str, ...]], Finding]  # to be rid of these codes; `busy` is not asked for here
+    utilisation: Callable[[str, Json], Utilisation]  # of a device, and the answer to `utilisation` for it
 
 
 class GpuProbe(ABC):
@@ -179,13 +173,7 @@ class GpuProbe(ABC):
     def _settled(self, device: str, codes: tuple[str, ...], limit_s: float) -> Finding:
         """The judgement of the device, once waiting up to `limit_s` has changed what it can."""
         until = self._clock() + limit_s
-        while True:
-            finding = self._finding(device, codes, until)
-            left_s = until - self._clock()
-            may_change = finding.need is Need.TIME or finding.busy or finding.may_pass
-            if finding.need is Need.REPLACEMENT or not may_change or left_s <= 0:
-                return finding
-            self._sleep(min(LOOK_AGAIN_S, left_s))
+        return look_until(partial(self._finding, device, codes, until), _is_settled, until, self._clock, self._sleep)
 
     def _finding(self, device: str, codes: tuple[str, ...], until: float) -> Finding:
         try:
@@ -228,12 +216,8 @@ class GpuProbe(ABC):
 
     def _back(self, device: str, until: float) -> Finding:
         """Does the GPU answer again, in need of nothing, and is every GPU of the node still there?"""
-        while True:
-            finding = self._after_reset(device, until)
-            left_s = until - self._clock()
-            if finding.need is Need.NOTHING or left_s <= 0:
-                return finding
-            self._sleep(min(LOOK_AGAIN_S, left_s))
+        look = partial(self._after_reset, device, until)
+        return look_until(look, lambda finding: finding.need is Need.NOTHING, until, self._clock, self._sleep)
 
     def _after_reset(self, device: str, until: float) -> Finding:
         try:
@@ -248,6 +232,11 @@ class GpuProbe(ABC):
 
     def _look_limit_s(self, until: float) -> float:
         return min(LOOK_LIMIT_S, max(until - self._clock(), LEAST_LOOK_S))
+
+
+def _is_settled(finding: Finding) -> bool:
+    """Can waiting not change it any more?"""
+    return finding.need is Need.REPLACEMENT or not (finding.need is Need.TIME or finding.busy or finding.may_pass)
 
 
 def _users(looks: Mapping[str, GpuLook]) -> str:

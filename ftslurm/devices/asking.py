@@ -1,4 +1,4 @@
-"""A vendor's library (NVML, amdsmi) in a process of its own: both ends of the pipe.
+"""A vendor's library (NVML, amdsmi, libdcmi) in a process of its own: both ends of the pipe.
 
 Four reasons. A call about a lost GPU may never return: a process can be ended then, a thread cannot. A library that
 crashes takes the child with it and nobody else. LD_LIBRARY_PATH is read when a process starts, and only then. And
@@ -17,19 +17,23 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 Json = dict[str, Any]
 Tell = Callable[[Json], None]
+T = TypeVar("T")
 
 # A process that SIGKILL does not end in this time waits in the kernel for the device, and may do so for ever.
 KILL_WAIT_S = 1.0
 
 
 class NoAnswer(Exception):
-    """The library is missing, fails, hangs or sends an unreadable answer; the text says which. absent: no such devices."""
+    """Tool, driver or library is missing, fails, hangs or sends an unreadable answer; the text says which.
+
+    absent: no such devices."""
 
     def __init__(self, why: str, absent: bool = False) -> None:
         super().__init__(why)
@@ -147,6 +151,23 @@ class _Child:
         return line
 
 
+# ---- waiting
+
+# The vendors' own watchers look once a second while they wait for a device.
+LOOK_AGAIN_S = 1.0
+
+
+def look_until(
+    look: Callable[[], T], enough: Callable[[T], object], until: float, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> T:
+    """`look` each second until it gives `enough` or `until` of `clock` is over; at least once. The last one counts."""
+    while True:
+        found, left_s = look(), until - clock()
+        if enough(found) or left_s <= 0:
+            return found
+        sleep(min(LOOK_AGAIN_S, left_s))
+
+
 # ---- the child's side
 
 
@@ -156,6 +177,25 @@ class LibraryError(Exception):
     def __init__(self, why: str, absent: bool = False) -> None:
         super().__init__(why)
         self.absent = absent
+
+
+class Library(ABC):
+    """A vendor's library in use."""
+
+    @abstractmethod
+    def failure(self, error: Exception) -> list[object]:
+        """Status and words of a call that failed. Raises the error if the library does not raise such ones."""
+
+    def asked(self, **calls: Callable[[], Any]) -> tuple[Json, Json]:
+        """What the calls told, and of those that failed the status and the words."""
+        told: Json = {}
+        failed: Json = {}
+        for name, call in calls.items():
+            try:
+                told[name] = call()
+            except Exception as error:
+                failed[name] = self.failure(error)
+        return told, failed
 
 
 def serve(handle: Callable[[Json, Tell], Json]) -> None:

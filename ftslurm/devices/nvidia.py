@@ -1,0 +1,366 @@
+"""NVIDIA GPUs: what NVML's answers mean, the probe, and the process that asks NVML through nvidia-ml-py (`pynvml`).
+
+Codes: `XID n`, `RECOVERY n`, ROW-REMAP-PENDING, ROW-REMAP-FAILURE, ECC-UNCORRECTABLE, GPU-LOST. nvidia-smi is for the reset.
+Sources: nvml.h as nvidia-ml-py 13.615 carries it (return values, event types, recovery actions); NVIDIA's "XID Errors"
+catalogue and "GPU Memory Error Management" for what asks for a reset.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from ftslurm.devices.asking import Json, Library, LibraryError, Tell, serve
+from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, Finding, GpuLook, Heard, Need, ResetAnswer, in_words
+from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
+from ftslurm.errors import FtslurmError
+from ftslurm.model.devices import Utilisation
+
+KIND = "nvidia"
+REMAP_PENDING, REMAP_FAILURE = "ROW-REMAP-PENDING", "ROW-REMAP-FAILURE"
+
+# nvmlReturn_t. Not supported, unknown to this driver or not for this user: says nothing about the GPU.
+# INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, VGPU_ECC_NOT_SUPPORTED,
+# ARGUMENT_VERSION_MISMATCH, DEPRECATED
+SAYS_NOTHING = frozenset({2, 3, 4, 13, 21, 22, 25, 26})
+LOST = frozenset({15, 28})  # GPU_IS_LOST, GPU_NOT_FOUND
+RESET_REQUIRED = 16
+
+# nvmlEventType*: what is worth registering for. The rest is news of a healthy GPU (clocks, power, corrected errors).
+XID, DOUBLE_BIT, RETIREMENT_FAILURE = 0x8, 0x2, 0x800
+EVENT_CODES: Mapping[int, str] = {DOUBLE_BIT: ECC_UNCORRECTABLE, RETIREMENT_FAILURE: REMAP_FAILURE}
+# Each of these comes with an Xid or with a change of state that has its own code.
+EVENT_WORDS: Mapping[int, str] = {
+    0x400: "memory was retired",
+    0x1000: "memory error, contained",
+    0x2000: "memory error, not contained",
+    0x4000: "GPU unavailable",
+    0x8000: "the recovery action has changed",
+}
+EVENTS = XID | sum(EVENT_CODES) | sum(EVENT_WORDS)
+
+# nvmlDeviceGpuRecoveryAction_t -> what it needs, what it may pass by itself, in words. Draining P2P: once all peers are
+# idle the driver names another action, or none.
+ACTIONS: Mapping[int, tuple[Need, bool, str]] = {
+    1: (Need.RESET, False, "a reset of the GPU"),
+    2: (Need.REPLACEMENT, False, "a reboot of the node"),
+    3: (Need.RESET, True, "an end of all peer-to-peer traffic"),
+    4: (Need.RESET, False, "a reset of the GPU once it is idle"),
+    5: (Need.TIME, True, "a restart of the IMEX daemon"),
+    6: (Need.REPLACEMENT, False, "a reset of the bus"),
+    7: (Need.REPLACEMENT, False, "a reboot of the system"),
+}
+# Xids after which the GPU works again only after a reset, and those after which a reset does not help either. Where the
+# cases of one number differ (63, 144 to 150, 154), the driver's recovery action and the remap state tell.
+RESET_XIDS = frozenset({46, 48, 62, 74, 95, 109, 110, 119, 120, 136, 140, 155, 156, 158, 169, 171, 172})
+REPLACE_XIDS = frozenset({54, 64, 79, 143, 151, 157, 161, 167, 168})
+
+
+def heard(event: Json) -> Heard:
+    """{"uuid", "type", "data"}; data is the number of the Xid, 999 if the driver does not know it."""
+    kind, uuid = int(event["type"]), str(event["uuid"])
+    if kind == XID:
+        return Heard(uuid, f"XID {int(event['data'])}", f"Xid {int(event['data'])}")
+    words = EVENT_WORDS.get(kind, f"event {kind:#x}")
+    return Heard(uuid, EVENT_CODES.get(kind, ""), words if kind not in EVENT_CODES else f"{EVENT_CODES[kind]} told")
+
+
+def look(gpu: Json) -> GpuLook:
+    """{"index", "told": {call: value}, "failed": {call: [nvmlReturn_t, words]}}"""
+    told, failed = gpu["told"], gpu["failed"]
+    returns = {int(code) for code, _ in failed.values()}
+    recovery = told.get("recovery")
+    return GpuLook(
+        index=int(gpu["index"]),
+        identity=str(told.get("uuid", "")),
+        bus=str(told.get("bus", "")),
+        words=_words(told, failed),
+        conditions=tuple(_conditions(told, recovery, RESET_REQUIRED in returns)),
+        uncorrectable=told.get("uncorrectable"),
+        recovery=recovery,
+        lost=bool(returns & LOST),
+        trouble=in_words((call, words) for call, (code, words) in failed.items() if code not in SAYS_NOTHING | {RESET_REQUIRED}),
+        processes=tuple(told["processes"]) if "processes" in told else None,
+    )
+
+
+def _words(told: Json, failed: Json) -> str:
+    serial = f"serial {told['serial']}" if "serial" in told else ""
+    deaf = f"no events: {failed['events'][1]}" if "events" in failed else ""
+    return ", ".join(str(part) for part in (told.get("name"), told.get("uuid"), told.get("bus"), serial, deaf) if part)
+
+
+def _conditions(told: Json, recovery: int | None, reset_required: bool) -> list[str]:
+    _, _, pending, failure = told.get("remap", (0, 0, 0, 0))
+    codes = [f"RECOVERY {recovery}"] if recovery else ["RECOVERY 1"] if reset_required else []
+    return codes + [REMAP_PENDING] * bool(pending) + [REMAP_FAILURE] * bool(failure)
+
+
+def need(look: GpuLook, codes: tuple[str, ...]) -> Finding:
+    """What the GPU needs, by its state first and then by the codes it is to be rid of."""
+    device = f"GPU {look.bus or look.index}"
+    for finding in (*_needs_of_state(look, device), *_needs_of_codes(look, codes, device)):
+        return finding
+    return Finding(Need.NOTHING, f"{device} answers and asks for nothing")
+
+
+def _needs_of_state(look: GpuLook, device: str) -> list[Finding]:
+    findings = []
+    for code in look.conditions:
+        if code.startswith("RECOVERY "):
+            number = int(code.removeprefix("RECOVERY "))
+            unknown = (Need.TIME, True, f"recovery action {number}, which is not known here")
+            remedy, may_pass, words = ACTIONS.get(number, unknown)
+            findings.append(Finding(remedy, f"the driver asks for {words} on {device}", may_pass=may_pass))
+        elif code == REMAP_PENDING:
+            findings.append(Finding(Need.RESET, f"a row remap is pending on {device}, which needs a reset"))
+        else:
+            findings.append(Finding(Need.REPLACEMENT, f"a row remap has failed on {device}: no spare rows"))
+    # The worst counts: who needs another node is not helped by a reset.
+    return sorted(findings, key=lambda finding: finding.need is not Need.REPLACEMENT)
+
+
+def _needs_of_codes(look: GpuLook, codes: tuple[str, ...], device: str) -> list[Finding]:
+    xids = {int(code.removeprefix("XID ")) for code in codes if re.fullmatch(r"XID \d{1,9}", code)}
+    for number in sorted(xids & REPLACE_XIDS):
+        return [Finding(Need.REPLACEMENT, f"no reset helps against Xid {number} on {device}")]
+    for number in sorted(xids & RESET_XIDS):
+        return [Finding(Need.RESET, f"Xid {number} on {device} needs a reset")]
+    # Drivers that name a recovery action know whether the error was contained; of the others nobody knows it.
+    if ECC_UNCORRECTABLE in codes and look.recovery is None:
+        return [Finding(Need.RESET, f"an uncorrectable memory error on {device} needs a reset")]
+    return []
+
+
+def utilisation(device: str, gpu: Json) -> Utilisation:
+    """As `look`; NVML's memory figure is the share of time with traffic, its power comes in milliwatts."""
+    told = gpu["told"]
+    power = told.get("power_mw")
+    return Utilisation(
+        device, KIND, _float(told.get("percent")), _float(told.get("memory_percent")),
+        None if power is None else power / 1000,
+    )  # fmt: skip
+
+
+def _float(number: Any) -> float | None:
+    return None if number is None else float(number)
+
+
+# ---- nvidia-smi --gpu-reset
+
+_NEEDS_ROOT = ("insufficient permissions", "you are not root", "requires root", "permission denied")
+_IN_USE = ("in use by another", "currently in use", "currently being used", "being used by some other process")
+
+
+def parse_reset(status: int | None, text: str) -> ResetAnswer:
+    """How `nvidia-smi --gpu-reset` ended, by its words; status None: the time limit ended it."""
+    if status is None:
+        return ResetAnswer(None, "reset: nvidia-smi gave no answer in time")
+    said = " ".join(line.strip() for line in text.splitlines() if line.strip())[:300] or "no word"
+    lower = said.lower()
+    if status == 0 and "successfully reset" in lower:
+        return ResetAnswer(True)
+    if any(words in lower for words in _NEEDS_ROOT):
+        return ResetAnswer(False, f"not reset, a reset needs root: {said}")
+    if any(words in lower for words in _IN_USE):
+        return ResetAnswer(False, f"not reset, something still holds the GPU (monitoring counts too): {said}")
+    return ResetAnswer(False, f"reset failed (status {status}): {said}")
+
+
+# ---- the probe
+
+LIBRARY = "libnvidia-ml.so.1"
+TOOL = "nvidia-smi"
+
+
+class NvidiaProbe(GpuProbe):
+    """Reads the NVIDIA GPUs of this node and heals them."""
+
+    kind = KIND
+    facts = Facts(heard, look, need, utilisation)
+    library = "NVML"
+    python_module = "pynvml"
+    extra = "nvidia"
+    child = "ftslurm.devices.nvidia"
+    visible = ("CUDA_VISIBLE_DEVICES",)
+    # The driver refuses to reset a GPU without the ones it is linked to.
+    shares_resets = False
+
+    def present(self) -> bool:
+        """NVML makes the device nodes itself where nobody has yet, so the library is a sign of its own."""
+        return self.certain() or is_library_here(LIBRARY, self._env)
+
+    def certain(self) -> bool:
+        return any(self._dev.glob("nvidia[0-9]*"))
+
+    def order_reset(self, look: GpuLook, timeout_s: float) -> ResetAnswer:
+        """By the PCI address, which nvidia-smi takes like a number: numbers shift when a GPU is missing."""
+        self._child.close()
+        argv = (TOOL, "--gpu-reset", "-i", look.bus or str(look.index))
+        try:
+            result = self._run(argv, timeout_s, env=dict(self._env))
+        except (FtslurmError, OSError) as error:
+            return ResetAnswer(False, f"not reset: {error}")
+        return parse_reset(result.status, result.stdout + "\n" + result.stderr)
+
+
+# ---- the child: it tells what NVML answers and judges nothing
+
+# Numbers, not pynvml's names: older releases lack some of them, older drivers answer NOT_SUPPORTED. From nvml.h.
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 3, 4, 9, 12, 13
+UNCORRECTED, VOLATILE = 1, 0
+FIELD_RECOVERY_ACTION, FIELD_VOLATILE_DOUBLE_BIT = 230, 4
+VALUE_OF_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # nvmlValueType_t
+# A GPU that tells Xids without end must not keep us from looking at it.
+MOST_EVENTS = 1000
+
+Handle = Any
+
+
+class Nvml(Library):
+    """NVML in use; its event set lives as long as the process."""
+
+    def __init__(self, pynvml: Any) -> None:
+        self._nvml = pynvml
+        self._started = False
+        self._events: Any = None  # also where the driver gives no event set
+        self._uuids: dict[int, str] = {}
+        self._deaf: dict[int, list[object]] = {}  # GPUs that tell no events, and why
+
+    def handle(self, request: Json, tell: Tell) -> Json:
+        self._open()
+        if request["ask"] == "utilisation":
+            return {"gpus": [self._utilisation(*gpu) for gpu in self._gpus()]}
+        self._drain(tell)  # first of all: of a lost GPU this may be the last that is heard
+        return {"gpus": [self._look(*gpu, processes=request["processes"]) for gpu in self._gpus()]}
+
+    def _open(self) -> None:
+        if self._started:
+            return
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            absent = error.value in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND)
+            raise LibraryError(f"NVML does not start: {error}", absent) from None
+        self._started = True
+        self._events = self.asked(events=lambda: self._nvml.nvmlEventSetCreate())[0].get("events")
+
+    def _gpus(self) -> Iterator[tuple[int, Handle | None, Json]]:
+        """Index, handle and what failed, of all that this process may use."""
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            raise LibraryError(f"NVML does not count its GPUs: {error}") from None
+        for index in range(count):
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            except self._nvml.NVMLError as error:
+                if error.value != NO_PERMISSION:  # a GPU of somebody else
+                    yield index, None, {"handle": [error.value, str(error)]}
+                continue
+            yield index, handle, {}
+
+    def _look(self, index: int, handle: Handle | None, failed: Json, processes: bool) -> Json:
+        if handle is None:
+            return {"index": index, "told": {}, "failed": failed}
+        nvml = self._nvml
+        calls: dict[str, Callable[[], object]] = {
+            "uuid": lambda: self._uuid(handle),
+            "bus": lambda: _text(nvml.nvmlDeviceGetPciInfo(handle).busId),
+            "name": lambda: _text(nvml.nvmlDeviceGetName(handle)),
+            "serial": lambda: _text(nvml.nvmlDeviceGetSerial(handle)),
+            "recovery": lambda: self._field(handle, FIELD_RECOVERY_ACTION),
+            "remap": lambda: nvml.nvmlDeviceGetRemappedRows(handle),
+            "uncorrectable": lambda: self._uncorrectable(handle),
+        }
+        if processes:
+            calls["processes"] = lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        told, failed = self.asked(**calls)
+        self._register(handle)
+        if why := self._deaf.get(_address(handle)):
+            failed["events"] = why
+        return {"index": index, "told": told, "failed": failed}
+
+    def _utilisation(self, index: int, handle: Handle | None, failed: Json) -> Json:
+        if handle is None:
+            return {"index": index, "told": {}, "failed": failed}
+        told, failed = self.asked(
+            uuid=lambda: self._uuid(handle),
+            rates=lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle),
+            power_mw=lambda: self._nvml.nvmlDeviceGetPowerUsage(handle),
+        )
+        rates = told.pop("rates", None)
+        if rates is not None:
+            told.update(percent=rates.gpu, memory_percent=rates.memory)
+        return {"index": index, "told": told, "failed": failed}
+
+    def failure(self, error: Exception) -> list[object]:
+        if isinstance(error, AttributeError):  # a pynvml that is older or newer than the call
+            return [FUNCTION_NOT_FOUND, str(error)]
+        if not isinstance(error, self._nvml.NVMLError):
+            raise error
+        return [getattr(error, "value", None), str(error)]
+
+    def _uuid(self, handle: Handle) -> str:
+        """A GPU that has told it once keeps it, however lost it is now."""
+        address = _address(handle)
+        if address not in self._uuids:
+            self._uuids[address] = _text(self._nvml.nvmlDeviceGetUUID(handle))
+        return self._uuids[address]
+
+    def _field(self, handle: Handle, number: int) -> int:
+        value = self._nvml.nvmlDeviceGetFieldValues(handle, [number])[0]
+        if value.nvmlReturn != 0:
+            raise self._nvml.NVMLError(value.nvmlReturn)
+        return int(getattr(value.value, VALUE_OF_TYPE[value.valueType]))
+
+    def _uncorrectable(self, handle: Handle) -> int:
+        """NVML means to drop the call (CUDA 14); the field says the same, on fewer drivers of today."""
+        try:
+            return int(self._nvml.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, VOLATILE))
+        except AttributeError:
+            return self._field(handle, FIELD_VOLATILE_DOUBLE_BIT)
+        except self._nvml.NVMLError as error:
+            if error.value != FUNCTION_NOT_FOUND:
+                raise
+            return self._field(handle, FIELD_VOLATILE_DOUBLE_BIT)
+
+    # ---- events
+
+    def _register(self, handle: Handle) -> None:
+        """Once a GPU, for what it supports: to ask for more would get nothing at all."""
+        address = _address(handle)
+        if address in self._deaf:
+            return
+        self._deaf[address] = self.asked(events=lambda: self._registered(handle))[1].get("events", [])
+
+    def _registered(self, handle: Handle) -> None:
+        if self._events is None:
+            raise self._nvml.NVMLError(NOT_SUPPORTED)
+        wanted = self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & EVENTS
+        self._nvml.nvmlDeviceRegisterEvents(handle, wanted, self._events)
+
+    def _drain(self, tell: Tell) -> None:
+        for _ in range(MOST_EVENTS if self._events is not None else 0):
+            told, _ = self.asked(event=lambda: self._nvml.nvmlEventSetWait_v2(self._events, 0))
+            event = told.get("event")
+            if event is None:  # a timeout: no more; a lost GPU: the look will show it
+                return
+            told, _ = self.asked(uuid=partial(self._uuid, event.device))
+            tell({"uuid": told.get("uuid", ""), "type": event.eventType, "data": event.eventData})
+
+
+def _address(handle: Handle) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def main() -> None:
+    serve(Nvml(import_module("pynvml")).handle)
