@@ -6,7 +6,6 @@ import importlib.util
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +14,7 @@ from typing import Any
 import yaml
 
 from ftslurm.model.verdict import ErrorClass, Retriable
+from tests.each import each
 
 CORPUS = Path(__file__).parent / "corpus"
 OWN_FILES = sorted(CORPUS.glob("*.yaml"))
@@ -54,19 +54,12 @@ def loader() -> ModuleType:
     return module
 
 
-def each(files: Sequence[Path], check: Callable[[Path], None]) -> None:
-    """A test for each of a thousand files costs more than all they ask: here every file that fails is named, with its reason."""
-    wrong = {}
-    for path in files:
-        try:
-            check(path)
-        except Exception as error:
-            wrong[path.stem] = f"{type(error).__name__}: {error}"
-    assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
+def stem(path: Path) -> str:
+    return path.stem
 
 
 def test_each_file_is_well_formed() -> None:
-    each(FILES, well_formed)
+    each(FILES, well_formed, stem)
 
 
 def well_formed(path: Path) -> None:
@@ -94,7 +87,7 @@ def well_formed(path: Path) -> None:
 
 
 def test_each_public_run_tells_its_thread_and_the_line_that_decides() -> None:
-    each(PUBLIC_FILES, tells_thread_and_line)
+    each(PUBLIC_FILES, tells_thread_and_line, stem)
 
 
 def tells_thread_and_line(path: Path) -> None:
@@ -113,7 +106,7 @@ def tells_thread_and_line(path: Path) -> None:
 
 
 def test_no_public_run_names_anybody() -> None:
-    each(PUBLIC_FILES, names_nobody)
+    each(PUBLIC_FILES, names_nobody, stem)
 
 
 def names_nobody(path: Path) -> None:
@@ -135,7 +128,7 @@ def private(first: int, second: int, *rest: int) -> bool:
 
 
 def test_in_each_somebody_failed_of_itself() -> None:
-    each(FILES, failed_of_itself)
+    each(FILES, failed_of_itself, stem)
 
 
 def failed_of_itself(path: Path) -> None:
@@ -145,7 +138,7 @@ def failed_of_itself(path: Path) -> None:
 
 
 def test_each_file_is_read_into_the_classifiers_values() -> None:
-    each(FILES, gives_values)
+    each(FILES, gives_values, stem)
 
 
 def gives_values(path: Path) -> None:

@@ -34,7 +34,9 @@ def test_the_wheel_from_the_source_package_runs(tmp_path: Path) -> None:
     (source / "venv").symlink_to(sys.prefix)
     run("tools/share", "venv", cwd=source)
     (source / "venv").unlink()
-    run(sys.executable, "-m", "build", "--outdir", tmp_path / "dist", ".", cwd=source)  # the wheel is built from the sdist
+    run(
+        sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ".", cwd=source
+    )  # the wheel is built from the sdist
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert len(list((tmp_path / "dist").glob("*.tar.gz"))) == 1
     venv.create(tmp_path / "venv", with_pip=False)

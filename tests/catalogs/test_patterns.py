@@ -17,6 +17,7 @@ from ftslurm.config.catalog_files import _shipped, load_pattern_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+from tests.each import each
 
 BOOK = load_pattern_book()
 BY_ID = {pattern.id: pattern for pattern in BOOK.patterns}
@@ -35,8 +36,15 @@ def test_the_shipped_patterns_are_whole() -> None:
     assert len(BOOK.exits) == 44
 
 
-@pytest.mark.parametrize("pattern", BOOK.patterns, ids=lambda pattern: pattern.id)
-def test_every_pattern_is_told_in_words_and_finds_its_own_sample_first(pattern: Any) -> None:
+def id_of(pattern: Any) -> str:
+    return str(pattern.id)
+
+
+def test_every_pattern_is_told_in_words_and_finds_its_own_sample_first() -> None:
+    each(BOOK.patterns, finds_its_own_sample, id_of)
+
+
+def finds_its_own_sample(pattern: Any) -> None:
     assert pattern.name and pattern.name != pattern.id and len(pattern.name) < 80
     assert pattern.sources and set(pattern.sources) <= BOOK.sources.keys()
     assert pattern.remedy is not Remedy.UNKNOWN
@@ -44,8 +52,11 @@ def test_every_pattern_is_told_in_words_and_finds_its_own_sample_first(pattern: 
     assert is_wide(pattern.needs or pattern.pattern) is False
 
 
-@pytest.mark.parametrize("pattern", BOOK.patterns, ids=lambda pattern: pattern.id)
-def test_every_sample_is_found_among_ordinary_lines(pattern: Any) -> None:
+def test_every_sample_is_found_among_ordinary_lines() -> None:
+    each(BOOK.patterns, is_found_among_others, id_of)
+
+
+def is_found_among_others(pattern: Any) -> None:
     line = pattern.sample.encode()
     text = ORDINARY * 50 + line + b"\n" + ORDINARY * 50
     found = BOOK.hints(text) if pattern.role is Role.CONTEXT else BOOK.scan(text)

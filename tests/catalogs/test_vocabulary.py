@@ -15,6 +15,7 @@ from ftslurm.catalogs.vocabulary import Vocabulary
 from ftslurm.config.catalog_files import _shipped, load_pattern_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+from tests.each import each
 
 BOOK = load_pattern_book(()).of_ranks()
 WORDS = BOOK.vocabulary.words
@@ -32,8 +33,11 @@ def test_the_families_are_whole() -> None:
     assert len(WORDS) > 330
 
 
-@pytest.mark.parametrize("word", [w for w in WORDS if w.family not in ("errno",)], ids=lambda w: w.names[0])
-def test_every_name_is_read_wherever_it_stands(word: Any) -> None:
+def test_every_name_is_read_wherever_it_stands() -> None:
+    each((word for word in WORDS if word.family != "errno"), its_names_are_read, lambda word: word.names[0])
+
+
+def its_names_are_read(word: Any) -> None:
     for name in word.names:
         assert BOOK.vocabulary.code(name) == word
         found = BOOK.look(f"[rank3]: something failed: {name}: and more")
@@ -49,9 +53,11 @@ def test_every_name_is_read_wherever_it_stands(word: Any) -> None:
         "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before? Error {number}: {text}",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("word", [w for w in WORDS if w.family == "cuda" and w.texts], ids=lambda w: w.names[0])
-def test_every_cuda_error_is_read_in_every_frame(word: Any, frame: str) -> None:
-    assert id_of(frame.format(text=word.texts[0], number=word.number)) == word.means
+def test_every_cuda_error_is_read_in_every_frame(frame: str) -> None:
+    def is_read(word: Any) -> None:
+        assert id_of(frame.format(text=word.texts[0], number=word.number)) == word.means
+
+    each((word for word in WORDS if word.family == "cuda" and word.texts), is_read, lambda word: word.names[0])
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import comparison
-import pytest
 
 from ftslurm.config.settings_files import profile_layers
 from ftslurm.model.settings.dialects import FLAGS, HANG, POD, RETRY, UNCONDITIONAL
 from ftslurm.model.settings.ft_config import KEYS
 from ftslurm.model.settings.kinds import in_words
 from ftslurm.model.settings.tree import LEAVES, Settings, resolve
+from tests.each import each
 
 REPO = Path(__file__).parents[2]
 TABLES = comparison.tables()
@@ -22,8 +23,8 @@ ROWS = [(table, row) for table in TABLES for row in table.rows]
 SETTING = re.compile(r"`(?:(default|key) )?([a-z][\w.-]*) = ([^`]*)`")
 
 
-def of_each_row() -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("table", "row"), ROWS, ids=[f"{table.name}: {row.parameter}" for table, row in ROWS])
+def of_row(table: comparison.Table, row: comparison.Row) -> str:
+    return f"{table.name}: {row.parameter}"
 
 
 def test_the_page_is_that_of_the_tables() -> None:
@@ -37,19 +38,31 @@ def test_there_is_a_table_for_each_system() -> None:
         assert len(names) == len(set(names)), f"{table.name}: a parameter stands there twice"
 
 
-@of_each_row()
-def test_a_row_is_whole(table: comparison.Table, row: comparison.Row) -> None:
+def test_a_row_is_whole() -> None:
+    each(ROWS, is_whole, of_row)
+
+
+def is_whole(table: comparison.Table, row: comparison.Row) -> None:
     assert not row.more, f"{row.file}: fields that nobody knows: {row.more}"
     assert row.parameter and row.theirs and row.ours and row.tests
     assert isinstance(row.same, bool)
     assert row.same or row.why, "what differs has a reason"
 
 
-@of_each_row()
-def test_the_tests_of_a_row_are_there(table: comparison.Table, row: comparison.Row) -> None:
+def test_the_tests_of_a_row_are_there() -> None:
+    each(ROWS, has_its_tests, of_row)
+
+
+def has_its_tests(table: comparison.Table, row: comparison.Row) -> None:
     for test in row.tests:
         path, _, name = test.partition("::")
-        assert re.search(rf"^def {re.escape(name)}\(", (REPO / path).read_text(), re.MULTILINE), test
+        assert name in defined(path), test
+
+
+@cache
+def defined(path: str) -> frozenset[str]:
+    """Names of functions of the module."""
+    return frozenset(re.findall(r"^def (\w+)\(", (REPO / path).read_text(), re.MULTILINE))
 
 
 def defaults(table: comparison.Table, row: comparison.Row) -> Iterator[tuple[str, str, str]]:
@@ -61,8 +74,11 @@ def defaults(table: comparison.Table, row: comparison.Row) -> Iterator[tuple[str
             assert which != "default" and "." not in name, f"there is no setting {name}"
 
 
-@of_each_row()
-def test_what_ours_names_is_in_force(table: comparison.Table, row: comparison.Row) -> None:
+def test_what_ours_names_is_in_force() -> None:
+    each(ROWS, is_in_force, of_row)
+
+
+def is_in_force(table: comparison.Table, row: comparison.Row) -> None:
     profile = table.in_force.get("profile", "")
     in_force = resolve(profile_layers(profile, "test")).settings if profile else Settings()
     for which, name, value in defaults(table, row):

@@ -6,13 +6,13 @@ import io
 import re
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from ftslurm.model.settings import hook_settings, kinds
 from ftslurm.model.settings import tree as settings
 from ftslurm.policies.ladder.ladder import rung_words
 from ftslurm.report.explain.terms import ladder_as_json, print_ladder
+from tests.each import each
 
 ALL = [*settings.LEAVES.values(), *hook_settings.LEAVES.values()]
 # Words of the glossary's right-hand column, and inversions.
@@ -21,16 +21,26 @@ NOT_PLAIN = re.compile(
 )
 
 
-@pytest.mark.parametrize("leaf", ALL, ids=lambda leaf: leaf.name)
-def test_a_setting_says_what_it_does(leaf: Any) -> None:
+def name_of(leaf: Any) -> str:
+    return str(leaf.name)
+
+
+def test_each_setting_says_what_it_does() -> None:
+    each(ALL, says_what_it_does, name_of)
+
+
+def says_what_it_does(leaf: Any) -> None:
     what = leaf.what
     assert len(what) >= 20, "a bare unit explains nothing"
     assert not NOT_PLAIN.search(what)
     assert not what.endswith("."), "a phrase, so that a value can stand before it"
 
 
-@pytest.mark.parametrize("leaf", settings.LEAVES.values(), ids=lambda leaf: leaf.name)
-def test_a_setting_says_what_it_takes_and_takes_its_default(leaf: Any) -> None:
+def test_each_setting_says_what_it_takes_and_takes_its_default() -> None:
+    each(settings.LEAVES.values(), takes_its_default, name_of)
+
+
+def takes_its_default(leaf: Any) -> None:
     kind = leaf.kind
     assert kinds.takes(kind) != "text" or kind is kinds.text
     written = kinds.in_words(leaf, leaf.default)
