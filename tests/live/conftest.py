@@ -44,8 +44,8 @@ APART = frozenset({
 FIRST = (
     "test_other_slurms", "test_hooks_live", "test_slurm_acts", "test_counted_live", "test_drop_in", "test_replacing_live",
     "test_cluster_tool", "test_drill", "test_outside", "test_replacing_twice_live", "test_slurm_clients_on_slurm",
-    "test_accounting", "test_requeue_starts", "test_ladder", "test_batch_node", "test_sites", "test_slurm_away", "test_node_loss",
-    "test_chaos",
+    "test_accounting", "test_requeue_starts", "test_ladder", "test_stopping", "test_hang_live", "test_ledger_live", "test_requeue",
+    "test_standstill_live", "test_batch_node", "test_sites", "test_slurm_away", "test_node_loss", "test_chaos",
 )  # fmt: skip
 
 REPO = Path(__file__).resolve().parents[2]
