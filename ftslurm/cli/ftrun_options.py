@@ -99,7 +99,7 @@ LEAVES = {
     shell_complete=complete.words("none", "torch"),
     help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...",
 )
-@click.option("--ft-warm", is_flag=True, help="Restart Python ranks in place without importing numpy and torch again.")
+@click.option("--ft-warm", is_flag=True, help="Restart Python ranks in place without importing numpy, torch, ... again.")
 @click.option("--ft-grace", metavar="TIME", help="From SIGTERM to SIGKILL when ranks are stopped, e.g. 20s.")
 @click.option(
     "--ft-set",

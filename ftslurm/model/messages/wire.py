@@ -282,13 +282,13 @@ def live_message(ranks: Sequence[RankLive], devices: Sequence[DeviceLive]) -> di
 def start_message(
     attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None, tail_bytes: int = 0, silence_s: float = 0.0,
     inject: str = "", logs: Mapping[str, Any] | None = None, alone: bool = False,
-    warm: Mapping[str, float] | None = None,
+    warm: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """tail_bytes: how much of each output stream the shim keeps; 0: the command writes past the shim.
 
     silence_s: tell when it has printed nothing for so long; 0: do not. inject: a folder to put first on PYTHONPATH.
     logs: files of the rank's own (launchers/rank_logs.py). alone: Slurm signals the shim alone, which passes that on.
-    warm: it begins a spare `after_s` after the rank's last import, which may take `memory` bytes.
+    warm: it begins a spare `after_s` after the rank's last import of `packages`, which may take `memory` bytes.
     """
     return {
         "t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None, "tail": tail_bytes,

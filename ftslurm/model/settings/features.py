@@ -20,6 +20,7 @@ from ftslurm.model.settings.kinds import (
     switch,
     switch_or_auto,
     text,
+    top_packages,
     words_of,
 )
 from ftslurm.model.values import dataclass
@@ -349,9 +350,14 @@ class WarmSettings:
     restart: bool = leaf(
         switch,
         False,
-        "keep a spare process beside each Python rank that has imported numpy and torch, for a restart without these imports",
+        "keep a spare process beside each Python rank that has imported warm.packages, for a restart without these imports",
     )
     after_s: float = leaf(lasting, 30.0, "time from a rank's last import of them to the start of its spare (with warm.restart)")
+    packages: tuple[str, ...] = leaf(
+        top_packages, ("numpy", "torch", "transformers", "jax"),
+        "what a spare imports, if its rank does and nothing before could show in it; the program's own modules too, if they are"
+        " named (with warm.restart)",
+    )  # fmt: skip
     memory: int = leaf(
         count(1, 1_000_000), 1024,
         "megabytes of memory that a spare may take beside its rank, else there is none (with warm.restart)",

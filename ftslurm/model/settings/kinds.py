@@ -143,6 +143,15 @@ def words_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
     return parse
 
 
+def top_packages(value: Any) -> tuple[str, ...]:
+    """What may stand after `import`, without its parts."""
+    words = words_of()(value)
+    for word in words:
+        if not word.isidentifier():
+            raise ValueError(f"`{word}` is not the name of a top package or module, such as torch")
+    return words
+
+
 def share(value: Any) -> float:
     """From 0 to 1, or -1 for never asked."""
     try:
@@ -222,6 +231,7 @@ TAKES |= {
     switch_or_auto: "true, false or auto",
     share: "a number from 0 to 1, or -1",
     mode: "one of sync, any-failed (the same), async, min-healthy, independent",
+    top_packages: "a list with commas, of names of top packages or modules",
     secret_file: "the path of a file",
     port_range: "two numbers from 1024 to 65535, such as 60000-60100",
     table: "a mapping of names to values, or JSON of one",

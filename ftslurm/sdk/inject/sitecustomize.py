@@ -44,7 +44,7 @@ def _go_on() -> None:
 def _warm() -> "Callable[[], None]":
     """A process that waits to be the next rank, or a rank that notes its imports for one (warm.py). The former runs no program
     if that fails."""
-    waits = os.environ["FTSLURM_WARM"].count(":") == 2
+    waits = os.environ["FTSLURM_WARM"].count(":") == 4
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import spec_from_file_location
 

@@ -27,7 +27,7 @@ class RankSetup:
     tail_bytes: int = 0  # of its output are kept for the diagnosis
     silence_s: float = 0.0  # of its output that is noticed, 0: none is
     inject: str = ""  # folder of what the program interface puts into its interpreter
-    warm: Mapping[str, float] = field(default_factory=dict)  # of spares, see wire.start_message
+    warm: Mapping[str, object] = field(default_factory=dict)  # of spares, see wire.start_message
     alone: bool = False  # Slurm signals the shim alone, and not what is below it
     beat_limits: Mapping[str, Any] = field(default_factory=dict)  # ft_launcher's configuration
 

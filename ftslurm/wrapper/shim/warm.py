@@ -45,19 +45,21 @@ class Spare:
         self._output = output
         self._plan: Plan = ([], ())
         self._env: dict[str, str] = {}
-        self._after_s, self._memory = 0.0, 0
+        self._after_s, self._memory, self._packages = 0.0, 0, ""  # 0 s: none is asked for
         self._look_at = 0.0  # monotonic, 0: nothing is to be done
         self._sock: socket.socket | None = None
         self.streams: dict[int, int] = {}  # our ends of its stdout and stderr
         self._said = ""
 
     def watch(self, asked: Mapping[str, Any], plan: Plan, env: dict[str, str], now: float) -> None:
-        """The rank is being started. asked: a spare may begin `after_s` after its last import, and take `memory` bytes."""
-        self._after_s, self._memory = (float(asked["after_s"]), int(asked["memory"])) if asked else (0.0, 0)
+        """The rank is being started. asked: a spare may begin `after_s` after its last import of `packages`, and take `memory`
+        bytes."""
+        self._after_s = float(asked["after_s"]) if asked else 0.0
         self._look_at = now + self._after_s if asked else 0.0
         self._plan, self._env = plan, dict(env)
         if asked:
-            env[WARM_VARIABLE] = str(os.getpid())
+            self._memory, self._packages = int(asked["memory"]), str(asked["packages"])
+            env[WARM_VARIABLE] = f"{os.getpid()}:{self._packages}"
 
     def wakes_in(self, now: float) -> float | None:
         return max(0.0, self._look_at - now) if self._look_at else None
@@ -78,8 +80,9 @@ class Spare:
             elif (rests_s := self._imports_rest_s()) < self._after_s:
                 self._look_at = now + self._after_s - rests_s
             else:
-                self._look_at = now + SPARE_LOOK_S
-                self._begin()
+                self._look_at = 0.0 if self._cannot() else now + SPARE_LOOK_S
+                if self._look_at:
+                    self._begin()
             return
         self._look_at = now + SPARE_LOOK_S
         self._hear(0.0)
@@ -93,6 +96,8 @@ class Spare:
         """Let it, if there is one, take the place of the next rank, up to `go`; or end it."""
         self._look_at = 0.0
         if self._sock is None:
+            if self._after_s:
+                self._give_up(self._cannot() or f"the rank has not run for {self._after_s:g} s (warm.after) since its imports")
             return
         self._hear(0.0)
         why = self._why_not()
@@ -100,12 +105,18 @@ class Spare:
             why = "the command has changed" if plan != self._plan else self._ask(env)
         if why:
             self._give_up(why)
+        elif (last := _notes(self._notes)[-1:]) and last[0].startswith("."):
+            self._tell("import in part again", last[0][1:])
 
     def _give_up(self, why: str) -> None:
-        """It is told once for each reason, by one rank a node."""
         self.drop()
+        self._after_s = 0.0
+        self._tell("import again", why)
+
+    def _tell(self, what: str, why: str) -> None:
+        """Once for each reason, by one rank a node."""
         if self._tells and why not in self._told:
-            complain(f"ftslurm: {socket.gethostname()}: restarts import again in spite of --ft-warm: {why}")
+            complain(f"ftslurm: {socket.gethostname()}: restarts {what} in spite of --ft-warm: {why}")
         self._told.add(why)
 
     def _ask(self, env: Mapping[str, str]) -> str:
@@ -144,9 +155,10 @@ class Spare:
         self._sock, self.streams = None, {}
 
     def _imports_rest_s(self) -> float:
-        """Since the rank's last note; -1 while it has noted its start alone."""
+        """Since the rank's last note; -1 while it has noted its start alone, or imports."""
         try:
-            return -1.0 if content(self._notes).count(b"\n") < 2 else max(0.0, time.time() - os.stat(self._notes).st_mtime)
+            lines = _notes(self._notes)
+            return -1.0 if len(lines) < 2 or lines[-1] == ">" else max(0.0, time.time() - os.stat(self._notes).st_mtime)
         except OSError:
             return -1.0
 
@@ -155,22 +167,30 @@ class Spare:
         """The file that sdk/warm.py keeps."""
         return f"{self._env.get(PAGE_VARIABLE, '').rpartition('.')[0]}.warm"
 
+    def _cannot(self) -> str:
+        """Why the rank has no spare. Its program would run twice where its interpreter does not come to the place of one."""
+        lines, inject = _notes(self._notes), self._env.get("PYTHONPATH", "").partition(":")[0]
+        if os.isatty(0):
+            return "the command rules its terminal"
+        if not (self._output.piped and PAGE_VARIABLE in self._env and os.access(f"{inject}/sitecustomize.py", os.R_OK)):
+            return "logs.tail_bytes or sdk.inject is switched off"
+        if not _can_be_told_apart():
+            return "this kernel does not list children"
+        if not lines or _start_ms(lines[0], self._plan[0], self._env) is None:
+            return "the command is not Python itself, or is Python with -I, -E or -S, or before 3.10"
+        return f"the program imports none of {self._packages} (warm.packages)" if len(lines) < 2 else ""
+
     def _begin(self) -> None:
-        """Only where the rank's interpreter has come to the place where a spare waits: else its program would run twice."""
-        page, _, attempt = self._env.get(PAGE_VARIABLE, "").rpartition(".")
-        fds = () if os.isatty(0) else self._output.piped  # a command rules its terminal
-        ms = _start_ms(self._notes, self._plan[0], self._env)
-        inject = self._env.get("PYTHONPATH", "").partition(":")[0]
-        if not (page and fds and ms is not None and os.access(f"{inject}/sitecustomize.py", os.R_OK)) or not _can_be_told_apart():
-            self._look_at = 0.0
-            return
+        page, _, attempt = self._env[PAGE_VARIABLE].rpartition(".")
+        fds = self._output.piped
+        ms = _start_ms(_notes(self._notes)[0], self._plan[0], self._env) or 0.0
         self._sock, theirs = socket.socketpair()
         self._sock.settimeout(ANSWER_S)
         os.set_inheritable(theirs.fileno(), True)
         pipes = {fd: os.pipe() for fd in fds}
         self.streams, self._said = {fd: ours for fd, (ours, _) in pipes.items()}, ""
         ends = [(end, fd) for fd, (_, end) in pipes.items()] + ([(pipes[1][1], 2)] if fds == (1,) else [])
-        waits = f"{os.getpid()}:{theirs.fileno()}:{self._memory}"
+        waits = f"{os.getpid()}:{self._packages}:{theirs.fileno()}:{self._memory}:{self._command.pid}"
         env = {**self._env, PAGE_VARIABLE: f"{page}.{int(attempt) + 1}", WARM_VARIABLE: waits}
         self._command.start_beside(self._plan[0], env, ends, 2 * ms / 1000 + START_MORE_S)
         theirs.close()
@@ -195,11 +215,18 @@ class Spare:
         return "packages print something when they are imported" if poll.poll(0) else ""
 
 
-def _start_ms(path: str, argv: list[str], env: Mapping[str, str]) -> float | None:
-    """CPU time that the rank took to come to sdk/warm.py, by its notes; None if it has not, or not as `argv` says."""
+def _notes(path: str) -> list[str]:
     try:
-        ms, _, words = content(path).partition(b"\n")[0].partition(b" ")
-        ran = bytes.fromhex(words.decode()).split(b"\0")
+        return content(path).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _start_ms(line: str, argv: list[str], env: Mapping[str, str]) -> float | None:
+    """CPU time that the rank took to come to sdk/warm.py, by its first note; None if it is not what `argv` says."""
+    try:
+        ms, _, words = line.partition(" ")
+        ran = bytes.fromhex(words).split(b"\0")
         if ran != [os.fsencode(word) for word in argv]:  # a script that begins with its interpreter
             script = find_program(argv[0], env.get("PATH", os.defpath))
             if ran[-len(argv) :] != [os.fsencode(word) for word in (script, *argv[1:])] or not _is_pythons(script):

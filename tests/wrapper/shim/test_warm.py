@@ -33,8 +33,10 @@ WAITS = "import numpy, os, sys, time\nprint(os.getpid(), flush=True)\nwhile not 
 class Rank:
     """A shim whose rank imports `numpy` from `packages`, and has a spare soon."""
 
-    def __init__(self, folder: Path, command: Sequence[str], memory: int = MEMORY, numpy: str = "", **how: Any) -> None:
-        """numpy: the code of a package of that name; empty for the real one."""
+    def __init__(
+        self, folder: Path, command: Sequence[str], memory: int = MEMORY, numpy: str = "", named: str = "numpy,torch", **how: Any
+    ) -> None:
+        """numpy: the code of a package of that name; empty for the real one. named: what may be imported early."""
         self.packages = folder / "packages"
         if numpy:
             (self.packages / "numpy").mkdir(parents=True, exist_ok=True)
@@ -42,13 +44,14 @@ class Rank:
         env = {"SLURM_LOCALID": "0", "PYTHONPATH": str(self.packages), "HOME": str(folder)} | how.pop("env", {})
         self.shim = Shim(command, tail=1 << 16, env=env, **how)
         self.memory = memory
+        self.named = named
         self.attempt = 0
 
     def start(self, **env: str) -> int:
         """The pid of the rank."""
         self.attempt += 1
         env = {"FTSLURM_ATTEMPT": str(self.attempt)} | env
-        warm = {"after_s": 0.05, "memory": self.memory}
+        warm = {"after_s": 0.05, "memory": self.memory, "packages": self.named}
         self.shim.say(t="start", attempt=self.attempt, env=env, argv=None, tail=1 << 16, inject=INJECT, warm=warm)
         return int(self.shim.hear("started")["pid"])
 
@@ -161,6 +164,8 @@ def without_numbers(said: Mapping[str, Any], pid: int) -> Mapping[str, Any]:
 
 # --- started cold
 
+CHANGED = ".before it imports torch the program changes "
+
 
 def cold_after(rank: Rank, go: Path, **env: str) -> tuple[bool, str]:
     """Is the second start a cold one, and what is said of it?"""
@@ -187,6 +192,8 @@ def cold_after(rank: Rank, go: Path, **env: str) -> tuple[bool, str]:
     ("import socket; opened = socket.socket()", WAITS, {}, "an import opens"),
     ("import subprocess; opened = subprocess.Popen(['sleep', '60'])", WAITS, {}, "an import starts a process"),
     ("import mpi4py", WAITS, {}, "the program imports mpi4py"),
+    ("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", WAITS, {}, "an import starts a thread"),
+    ("import sys, ctypes\nif 'other' not in sys.modules: ctypes.CDLL('libresolv.so.2')", "import other\n" + WAITS, {}, "libresolv.so.2"),
     ("a = 1", "import os; os.environ['OMP_NUM_THREADS'] = '1'\n" + WAITS, {}, "before it imports numpy the program changes its env"),
     ("a = 1", "import os; os.chdir('/')\n" + WAITS, {}, "the program changes its folder"),
     ("a = 1", "import sys; sys.meta_path.insert(0, sys.meta_path[-1])\n" + WAITS, {}, "the program changes sys.meta_path"),
@@ -194,8 +201,9 @@ def cold_after(rank: Rank, go: Path, **env: str) -> tuple[bool, str]:
 def test_what_could_be_told_apart_is_started_cold_and_told(
     ranks: Callable[..., Rank], tmp_path: Path, numpy: str, program: str, env: dict[str, str], why: str
 ) -> None:
-    (tmp_path / "packages" / "mpi4py").mkdir(parents=True)
-    (tmp_path / "packages" / "mpi4py" / "__init__.py").touch()
+    for name in ("mpi4py", "other"):
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "__init__.py").touch()
     with open(tmp_path / "err", "w+") as errors:
         rank = ranks(sys.executable, "-c", program, str(tmp_path / "go"), numpy=numpy or "a = 1", stderr=errors)
         cold, _ = cold_after(rank, tmp_path / "go", **env)
@@ -232,14 +240,20 @@ def test_a_spare_that_takes_too_much_memory_ends(ranks: Callable[..., Rank], tmp
 @pytest.mark.parametrize("words", [
     ("bash", "-c", f"exec {sys.executable} -c '{WAITS}' $0"), (sys.executable, "-I", "-c", WAITS), (sys.executable, "-E", "-c", WAITS),
     (sys.executable, "-S", "-c", WAITS), ("/usr/bin/env", sys.executable, "-c", WAITS),
-    ("bash", "-c", "echo $$; until [ -e $0 ]; do sleep 0.01; done"),
+    ("bash", "-c", "echo $$; until [ -e $0 ]; do sleep 0.01; done"), (sys.executable, "-c", WAITS),
 ])  # fmt: skip
-def test_a_command_that_is_not_surely_python_has_no_spare(
+def test_a_command_that_is_not_surely_python_has_no_spare_and_it_is_told(
     ranks: Callable[..., Rank], tmp_path: Path, words: Sequence[str]
 ) -> None:
     """It would run a second time beside itself."""
     words = tuple(word.replace("import numpy, ", "import ") for word in words)
-    rank = ranks(*words, str(tmp_path / "go"), numpy="a = 1")
+    why = (
+        "imports none of numpy,torch (warm.packages)"
+        if words[:2] == (sys.executable, "-c")
+        else "is not Python itself, or is Python with"
+    )
+    errors = open(tmp_path / "err", "w+")  # noqa: SIM115 -- the shim has it
+    rank = ranks(*words, str(tmp_path / "go"), numpy="a = 1", stderr=errors)
     first = rank.start()
     assert rank.shim.words() == [str(first)]
     deadline = time.monotonic() + 1
@@ -247,31 +261,93 @@ def test_a_command_that_is_not_surely_python_has_no_spare(
         assert rank.below() == [first]
         time.sleep(0.05)
     (tmp_path / "go").touch()
-    assert rank.ended()["code"] == 0
+    for _ in range(2):
+        assert rank.ended()["code"] == 0
+        rank.start()
+    said = (tmp_path / "err").read_text()
+    assert said.count("restarts import again") == said.count(why) == 1
+
+
+OWN = """
+import os, ours, numpy
+print(os.getpid(), ours.A, os.environ["OURS"], "numpy" in ours.LOADED, flush=True)
+os.environ["OURS"] = "later"
+while not os.path.exists(os.environ["GO"]): pass
+"""
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_the_programs_own_modules_are_imported_early_if_they_are_named(
+    ranks: Callable[..., Rank], tmp_path: Path, edited: bool
+) -> None:
+    """With what they make of the environment."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/ours.py").write_text(
+        "import os, sys, beside\nA = 0\nos.environ['OURS'] = 'now'\nLOADED = list(sys.modules)\n"
+    )
+    (tmp_path / "own/beside.py").touch()
+    (tmp_path / "own/train.py").write_text(OWN)
+    rank = ranks(
+        sys.executable, str(tmp_path / "own/train.py"), numpy="a = 1", named="numpy,ours", env={"GO": str(tmp_path / "go")}
+    )
+    first = rank.start()
+    spare = rank.spare(but=first)
+    assert rank.shim.words() == [str(first), "0", "now", "False"]
+    if edited:
+        (tmp_path / "own/beside.py").write_text("\n")
+    (tmp_path / "go").touch()
+    rank.ended()
+    second = rank.start()
+    assert rank.shim.words() == [str(second), "0", "now", "False"]
+    assert (second == spare) is not edited
+
+
+def test_what_is_imported_early_in_part_is_told(ranks: Callable[..., Rank], tmp_path: Path) -> None:
+    for name in ("another", "torch"):
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "__init__.py").touch()
+    with open(tmp_path / "err", "w+") as errors:
+        rank = ranks(
+            sys.executable, "-c", "import numpy, another, torch\n" + WAITS, str(tmp_path / "go"), numpy="a = 1", stderr=errors
+        )
+        cold, _ = cold_after(rank, tmp_path / "go")
+    said = (tmp_path / "err").read_text()
+    assert not cold and "import in part again in spite of --ft-warm: another is imported before torch" in said
 
 
 @pytest.mark.parametrize(("program", "noted"), [
-    ("import numpy, torch", ["numpy", "numpy.part", "torch"]),
-    ("import other, numpy", ["numpy", "numpy.part"]),
-    ("import numpy, other, torch", ["numpy", "numpy.part", ".other is imported before the rest"]),  # which may have changed numpy
-    ("import numpy, beside, torch", ["numpy", "numpy.part", "torch"]),  # numpy has loaded it
-    ("import numpy; numpy.later(); import torch", ["numpy", "numpy.part", "torch"]),  # in its own time
-    ("import numpy, os; os.environ['A'] = '1'; import torch", ["numpy", "numpy.part", ".before it imports torch the program changes its environment"]),
-    ("import numpy, mpi4py", ["numpy", "numpy.part", "!the program imports mpi4py"]),
+    ("import numpy, torch", ["numpy", "torch"]),
+    ("import other, numpy", ["numpy"]),
+    ("import numpy, other, torch", ["numpy", ".other is imported before torch"]),  # which may have changed numpy
+    ("import numpy, beside, torch", ["numpy", "torch"]),  # numpy has loaded it
+    ("import numpy; numpy.later(); import torch", ["numpy", "torch"]),  # in its own time
+    ("from torch import lazy", ["torch", "torch.lazy"]),  # which torch imports when it is asked for
+    ("import torch; torch.lazy", ["torch"]),
+    ("import importlib.util as u; u.find_spec('torch'); import os; os.environ['A'] = '1'; import torch", [CHANGED + "its environment"]),
+    ("import importlib.util as u, numpy; u.find_spec('mpi4py')", ["numpy"]),
+    ("import numpy, os; os.environ['A'] = '1'; import torch", ["numpy", CHANGED + "its environment"]),
+    ("import warnings; warnings.filterwarnings('ignore'); import torch", [CHANGED + "filters of warnings"]),
+    ("import logging; logging.basicConfig(); import torch", [CHANGED + "how it logs"]),
+    ("import logging; import torch", ["torch"]),
+    ("import sys, io; sys.stdout = io.StringIO(); import torch", [CHANGED + "its streams or sys.excepthook"]),
+    ("import sys; sys.settrace(lambda *_: None); import torch", [CHANGED + "how it is traced"]),
+    ("import multiprocessing as m; m.set_start_method('spawn'); import torch", [CHANGED + "how processes are started"]),
+    ("import numpy, mpi4py", ["numpy", "!the program imports mpi4py"]),
     ("import os; os.system(f'{__import__(\"sys\").executable} -c \"import numpy\"')", []),  # another process
 ])  # fmt: skip
 def test_only_what_nothing_before_could_change_is_noted(tmp_path: Path, program: str, noted: list[str]) -> None:
     modules = {
-        "numpy/__init__": "import beside, numpy.part, os\nos.environ['OWN'] = '1'\ndef later():\n    import numpy.late\n",
-        "numpy/part": "", "numpy/late": "", "torch/__init__": "import beside", "other": "", "beside": "", "mpi4py": "",
+        "numpy/__init__": "import beside, numpy.part, os, inspect\nos.environ['OWN'] = '1'\ndef later():\n    import numpy.late\n",
+        "numpy/part": "", "numpy/late": "", "other": "", "beside": "", "mpi4py": "", "torch/lazy": "",
+        "torch/__init__": "import beside, importlib, opcode\ndef __getattr__(n):\n    return importlib.import_module('torch.' + n)",
     }  # fmt: skip
     for name, text in modules.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
-    env = {"PYTHONPATH": f"{INJECT}:{tmp_path}", "FTSLURM_WARM": str(os.getpid()), "FTSLURM_PAGE": f"{tmp_path}/0.1"}
+    env = {"PYTHONPATH": f"{INJECT}:{tmp_path}", "FTSLURM_WARM": f"{os.getpid()}:numpy,torch", "FTSLURM_PAGE": f"{tmp_path}/0.1"}
     subprocess.run([sys.executable, "-c", program], env=env, check=True)
     _, *lines = (tmp_path / "0.warm").read_text().splitlines()
-    assert [line for line in lines if line[0] != "="] == noted
+    assert [line for line in lines if line[0] not in "=>"] == noted
 
 
 # --- a spare is no part of the rank

@@ -69,8 +69,10 @@ def _inject_folder(settings: Settings, bundle: str) -> str:
     return str(package / "sdk" / "inject") if settings.sdk.inject else ""
 
 
-def _spare(settings: Settings) -> Mapping[str, float]:
-    return {"after_s": settings.warm.after_s, "memory": settings.warm.memory << 20} if settings.warm.restart else {}
+def _spare(settings: Settings) -> Mapping[str, object]:
+    warm = settings.warm
+    asked = {"after_s": warm.after_s, "memory": warm.memory << 20, "packages": ",".join(warm.packages)}
+    return asked if warm.restart else {}
 
 
 # --- ft_launcher's configuration
