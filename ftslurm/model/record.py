@@ -270,6 +270,10 @@ class Advised(Record):
     evidence: tuple[str, ...] = ()
 
 
+# Before the command that does so, in the evidence against a stopped rank: it helps only while that rank lives.
+TO_GO_ON = "; to let it go on: "
+
+
 @dataclass(frozen=True, slots=True)
 class CulpritSeen(Record):
     """Who hangs, in C4D's words: RankCommHang, RankNonCommHang, ..."""

@@ -262,8 +262,9 @@ class _Writer:
             return decided.why.partition("; ")[0]
         if trouble.cause in _DEVICE and v is not None and v.place and v.said and v.said in trouble.what:
             return v.place
-        if v is not None and v.program and len(v.ranks) > 1:
-            many = f"all {v.tasks}" if len(v.ranks) == v.tasks else f"{len(v.ranks)} of {v.tasks}"
+        everywhere = v is not None and v.tasks > 1 and v.spread == "on every rank"  # some were stopped before they had ended
+        if v is not None and v.program and (len(v.ranks) > 1 or everywhere):
+            many = f"all {v.tasks}" if everywhere or len(v.ranks) == v.tasks else f"{len(v.ranks)} of {v.tasks}"
             return f"{many} ranks failed; {trouble.what}"
         if v is not None and v.rank >= 0 and not f"{trouble.what} ".startswith(f"rank {v.rank} on {v.node} "):
             return f"rank {v.rank} on {v.node} {v.end or 'is where it began'}; {trouble.what}"
@@ -284,6 +285,7 @@ class _Writer:
                 *(self.known.hang.evidence if self.known.hang else ()),
                 *(self.known.culprit.evidence if self.known.culprit else ()),
             )
+            evidence = tuple(piece.partition(rec.TO_GO_ON)[0] for piece in evidence)  # the ranks have been stopped since
             known, more = [trouble], [_pieces(evidence)] if evidence else []
         else:
             known = [v.said, trouble] if v.said else [v.what]
@@ -419,5 +421,5 @@ _WHO = re.compile(r"^(?:rank \d+(?: on [^ :]+)?|[\w.-]+): ")
 
 def _is_told(piece: str, known: Sequence[str]) -> bool:
     """Does the card say that already? Other ranks with the same words add nothing."""
-    bare = _WHO.sub("", piece, count=1)
-    return any(each and (bare.startswith(each[:60]) or piece.startswith(each[:60])) for each in known)
+    bare = _TAGS.sub("", _WHO.sub("", piece, count=1))
+    return any(each and (bare.startswith(_TAGS.sub("", each)[:60]) or piece.startswith(each[:60])) for each in known)

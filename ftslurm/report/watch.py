@@ -96,8 +96,15 @@ def head(seen: Seen, width: int) -> list[Line]:
     job, status = seen.summary, seen.status
     state = "running" if job.state == "starting" and seen.fresh else job.state
     title = f"job {job.job}{f' ({job.name})' if job.name else ''}{f' on {job.cluster}' if job.cluster and not job.local else ''}"
+    told = f"{title}: {state}, {_age(seen)}"
+    if (
+        status.attempt > 1
+        and not job.over
+        and len(visible(told)) + len(whole := f" ({span(seen.now - job.began)} in all)") <= width
+    ):
+        told += whole
     found = [
-        Line(f"{title}: {state}, {_age(seen)}", "title" if (weight := weight_of(job)) in ("", "done", "wait") else weight),
+        Line(told, "title" if (weight := weight_of(job)) in ("", "done", "wait") else weight),
         Line(job.command, "dim"),
         *(Line(text, weight) for text, weight in _wait(seen)),
         *(Line(text, weight) for text, weight in _tally(seen)),
@@ -110,12 +117,12 @@ def head(seen: Seen, width: int) -> list[Line]:
 
 
 def _age(seen: Seen) -> str:
-    """Of the attempt, and of the job where it has had several."""
+    """Of the attempt, or of a job that is over."""
     job, attempt = seen.summary, seen.status.attempt
     if job.over:
         return f"attempt {attempt}, lasted {span(job.at - job.began)}"
     began = max((one.at for one in seen.records if isinstance(one, rec.AttemptBegan)), default=job.began)
-    return f"attempt {attempt}, for {span(seen.now - began)}{f' ({span(seen.now - job.began)} in all)' if attempt > 1 else ''}"
+    return f"attempt {attempt}, for {span(seen.now - began)}"
 
 
 def weight_of(job: JobSummary) -> str:
@@ -133,6 +140,9 @@ def _wait(seen: Seen) -> Iterable[tuple[str, str]]:
         return
     if job.since and seen.status.stuck is not None:
         yield f"{job.what}, {seen.status.stuck.so_far(seen.now)}", "bad"
+        yield from (
+            (f"next     {does.partition(rec.TO_GO_ON)[2]}", "") for does in seen.status.stuck.evidence[:1] if rec.TO_GO_ON in does
+        )
         return
     word = {"waiting": "waits", "pending": "pending", "held": "held"}.get(job.state, "because" if not job.over else "ended")
     until = ""
@@ -166,7 +176,8 @@ def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
     if steps := [rank.step for rank in ranks if rank.step is not None]:
         parts.append(f"step {max(steps)}" if min(steps) == max(steps) else f"step {min(steps)} to {max(steps)}")
     if rates := [rank.steps_per_s for rank in ranks if rank.steps_per_s is not None]:
-        parts.append(f"{_rate(min(rates))} steps/s" if len(rates) == 1 else f"{_rate(min(rates))} to {_rate(max(rates))} steps/s")
+        least, most = _rate(min(rates)), _rate(max(rates))
+        parts.append(f"{least} steps/s" if least == most else f"{least} to {most} steps/s")
     bad = [device for node in live.nodes for device in node.devices if device.health != "good"]
     if bad:
         parts.append(f"{counted(len(bad), 'device')} unhealthy")

@@ -193,6 +193,23 @@ def test_a_log_is_followed(store: Store, tmp_path: Path, ftrun: Callable[[Job], 
     play(job_app(store), story)
 
 
+def test_a_log_begins_at_its_end_and_long_lines_go_on_below(store: Store, tmp_path: Path, ftrun: Callable[[Job], Ftrun]) -> None:
+    job, log = running(), tmp_path / "rank-0.out"
+    log.write_text("".join(f"step {number} {'word ' * 20}\n" for number in range(60)))
+    job.ledger.append(rec.OutputTo(job.ledger[-1].at, "r", (), (("task", str(tmp_path / "rank-%t.out")),)))
+    ftrun(job)
+
+    async def story(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: rows(pilot) and "unknown" not in rows(pilot)[0])
+        await pilot.press("l")
+        await until(pilot, lambda: is_text(pilot) and any(line.startswith("step 59") for line in log_of(pilot)))
+        shown = pilot.app.screen.query_one(Log)
+        await until(pilot, lambda: shown.max_scroll_y and shown.scroll_offset.y == shown.max_scroll_y)
+        assert max(map(len, log_of(pilot))) < 80 and "".join(log_of(pilot)).count("word") == 60 * 20
+
+    play(job_app(store), story)
+
+
 def test_stacks_are_asked_for_and_come(store: Store, ftrun: Callable[[Job], Ftrun]) -> None:
     runs = ftrun(running())
 
@@ -252,7 +269,7 @@ def test_the_list_is_ordered_and_filtered(store: Store) -> None:
     play(WatchApp(lambda: JobsPage(store)), story)
 
 
-@pytest.mark.parametrize(("key", "name"), [("R", "requeue"), ("X", "stop")])
+@pytest.mark.parametrize(("key", "name"), [("I", "restart"), ("R", "requeue"), ("X", "stop")])
 def test_what_ends_ranks_is_asked_for_first(store: Store, monkeypatch: pytest.MonkeyPatch, key: str, name: str) -> None:
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(control, "order", lambda store, job, wanted, env, wait_s: asked.append((job, wanted.verb)) or "taken")

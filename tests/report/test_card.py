@@ -197,6 +197,23 @@ def test_the_same_error_on_most_ranks_is_headed_by_their_number() -> None:
     assert f": 3 of {len(job.tasks)} ranks failed; rank 0 on n1 exited with status 1" in facts(last_card(job.ledger))[""]
 
 
+def test_an_error_on_every_rank_is_headed_by_all_though_the_others_were_stopped_and_told_once() -> None:
+    job = Campaign(per_node=2).job
+
+    def said(rank: int) -> tuple[Piece, ...]:
+        return (Piece(job.now.unix - 0.1, "err", f"[rank{rank}]: ModuleNotFoundError: No module named 'flash_attn'\n"),)
+
+    job.silent.add(do.StopRanks)
+    job.tell(replace(job.exit_of(1, 1), output=said(1)))
+    job.silent.discard(do.StopRanks)
+    number = max(job.truth.attempts)
+    job.tell(*(replace(job.exit_of(task.rank, 0, 15), output=said(task.rank)) for task in job.tasks if task.rank != 1))
+    job.tell(*(ev.RankStopped(task.rank, number) for task in job.tasks))
+    found = facts(last_card(job.ledger))
+    assert f": all {len(job.tasks)} ranks failed; rank 1 on n1 exited with status 1" in found[""]
+    assert found["why"] == "the program's fault, on every rank"
+
+
 def test_a_narrow_terminal_has_twice_the_lines_so_that_facts_are_wrapped_and_not_cut() -> None:
     card = Card(
         1.0, "fail", "rank 3 on node gpu0013 failed; the job is requeued (attempt 2 of 20)", "ValueError: no such file", "",

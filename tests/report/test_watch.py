@@ -63,16 +63,27 @@ def test_the_first_minutes_of_a_hang_stand_in_the_row_of_its_rank() -> None:
     job.ledger.append(
         rec.CulpritSeen(
             job.now.unix, 1, "RankNonCommHang", "Warn", (1,), ("n2",), "gloo:all_reduce", "stopped by a signal",
-            since=job.now.unix - 35, limit_s=180.0,
+            ("rank 1 is stopped; to let it go on: kill -CONT 4711 on n2",), since=job.now.unix - 35, limit_s=180.0,
         )
     )  # fmt: skip
     found = seen(job, live_of(job))
     assert "stuck? rank 1 on n2 (stopped by a signal), 40 s of 180 s" in told(found).splitlines()
+    assert "next     kill -CONT 4711 on n2" in told(found).splitlines()
     well, stuck = ranks(found).rows
     assert stuck.cells[2] == "stuck?" and stuck.cells[-1] == "stopped by a signal, 40 s of 180 s" and stuck.weight == "bad"
     assert well.cells[2] == "running"
     (_, line) = lines([found.summary], found.now)
     assert line.endswith("stuck? rank 1 on n2 (stopped by a signal), 40 s of 180 s") and "running" in line
+
+
+def test_what_has_no_room_beside_a_long_name_is_left_out_whole() -> None:
+    job = running()
+    found = seen(job, live_of(job))
+    again = replace(found, status=replace(found.status, attempt=2))
+    title = told(again, 200).splitlines()[0]
+    assert title.endswith(" in all)")
+    assert told(again, len(title)).splitlines()[0] == title
+    assert told(again, len(title) - 1).splitlines()[0] == title.partition(" (5")[0]
 
 
 def test_a_job_that_runs_well() -> None:

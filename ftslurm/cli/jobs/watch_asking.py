@@ -21,10 +21,12 @@ from ftslurm.model.record import Requested
 from ftslurm.model.text import visible
 
 WILL: dict[str, str] = {
+    ctl.RESTART: "its ranks end, and start again in place, on the same nodes; this spends no budget",
     ctl.REQUEUE: "its ranks end, and it starts again some seconds later; this spends no budget",
     ctl.STOP: "its ranks get SIGTERM and the grace time, and nothing starts again",
 }
 KEYS: list[BindingType] = [
+    Binding("I", f"ask('{ctl.RESTART}')", "restart"),
     Binding("R", f"ask('{ctl.REQUEUE}')", "requeue"),
     Binding("X", f"ask('{ctl.STOP}')", "stop"),
 ]

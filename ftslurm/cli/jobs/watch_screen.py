@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -154,7 +155,7 @@ class TextPage(Page):
     def _read(self) -> None:
         try:
             for lines in self._pieces(self):
-                self.post_message(self.Lines(lines))
+                self.post_message(self.Lines([part for line in lines for part in _broken(line, self.size.width - 1)]))
                 if self.over.is_set():
                     return
         except FtslurmError as error:
@@ -163,7 +164,11 @@ class TextPage(Page):
             self.post_message(self.Lines([visible(error.strerror)]))
 
     def on_text_page_lines(self, message: Lines) -> None:
-        self.query_one(Log).write_lines(message.lines)
+        log = self.query_one(Log)
+        follows = log.auto_scroll and log.is_vertical_scroll_end
+        log.write_lines(message.lines, scroll_end=False)
+        if follows:  # once it is laid out: the first lines come before
+            log.call_after_refresh(log.scroll_end, animate=False)
 
     def action_back(self) -> None:
         self.over.set()
@@ -503,6 +508,7 @@ class WatchApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { background: ansi_default; }  /* transparent, textual draws the screen below through it */
+    Question { background: transparent; }
     #keys { dock: bottom; height: auto; }
     DataTable { background: transparent; }
     DataTable > .datatable--header { background: transparent; text-style: underline; }
@@ -528,6 +534,13 @@ def _rows(keys: list[tuple[str, str]], width: int) -> list[list[tuple[str, str]]
         rows[-1].append((key, what))
         left -= size + 2
     return rows
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """What is too long goes on below, where Log would let it run out of the screen."""
+    if len(line) <= width or width < 20:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False, expand_tabs=False, replace_whitespace=False)
 
 
 def _text(lines: Any) -> Text:

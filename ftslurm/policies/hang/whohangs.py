@@ -28,6 +28,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from ftslurm.model.collectives import Finding, GroupView, Kind, Level, ProcessState, RankView, fold
+from ftslurm.model.record import TO_GO_ON
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.process_activity import IDLE_CPU_PERCENT
 
@@ -311,7 +312,7 @@ def _stopped(state: JobState) -> Finding | None:
 
 
 def _to_continue(view: RankView) -> str:
-    return f"; to let it go on: kill -CONT {view.pid} on {view.node}" if view.pid else ""
+    return f"{TO_GO_ON}kill -CONT {view.pid} on {view.node}" if view.pid else ""
 
 
 _PLACE = {True: "inside communication", False: "outside communication", None: "somewhere"}
