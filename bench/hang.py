@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ftslurm.policies.hang.pause_limits import StallLimits  # noqa: E402
+from ftslurm.policies.hang.stall_watch import StallLimits  # noqa: E402
 from ftslurm.policies.hang.whohangs import who_hangs  # noqa: E402
 from tests.hang.intervals import KINDS, follow, intervals  # noqa: E402
 from tests.hang.simulated import missing_ranks, trial  # noqa: E402

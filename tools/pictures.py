@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 from ftslurm.model.rungs import Rung  # noqa: E402
 from ftslurm.model.settings.tree import BEATS, Settings, is_on  # noqa: E402
 from ftslurm.policies.judge.judge import NEXT, Phase  # noqa: E402
-from ftslurm.policies.ladder.ladder import rung_words  # noqa: E402
+from ftslurm.policies.ladder import rung_words  # noqa: E402
 
 FOLDER = ROOT / "docs/pictures"
 FONT = "system-ui, 'DejaVu Sans', Arial, sans-serif"

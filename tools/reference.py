@@ -31,7 +31,7 @@ from ftslurm.model.devices import Severity
 from ftslurm.model.record import KINDS
 from ftslurm.model.settings import hook_settings, kinds, variables
 from ftslurm.model.settings import tree as settings
-from ftslurm.policies.site.examine import RULES
+from ftslurm.policies.site import RULES
 
 PROFILES = ("modelarts", "aimaster-sync", "aimaster-async", "ft-launcher")
 GROUPS = {

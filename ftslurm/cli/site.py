@@ -68,7 +68,7 @@ def doctor(verbose: bool, policy: str, as_json: bool) -> None:
     """
     from ftslurm.cli.output import print_json
     from ftslurm.config.settings_files import Request, settings_in_force
-    from ftslurm.policies.site.examine import blocks, examine
+    from ftslurm.policies.site import blocks, examine
     from ftslurm.report.site import as_json as for_programs
     from ftslurm.report.site import print_findings
     from ftslurm.report.text import console

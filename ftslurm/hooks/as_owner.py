@@ -24,7 +24,7 @@ from ftslurm.model.folds.history import History, fold
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.policies.ladder.start_time import plan_finish
+from ftslurm.policies.start_time import plan_finish
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.system.owner import Owner, owner_of

@@ -27,8 +27,7 @@ from ftslurm.model.devices import DeviceHealth, DeviceReport, FaultClass
 from ftslurm.model.ports import Probe
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
-from ftslurm.policies.node.health import one_line
-from ftslurm.policies.node.leftovers import NodeJob, others
+from ftslurm.policies.node import NodeJob, one_line, others
 from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import run
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 from ftslurm.hooks.hook_inputs import WATCH_LIMIT_S, JobFacts, ask_owner, finish_timeout_s, job_facts, run_hook
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.ladder.start_time import elsewhere_in_s
-from ftslurm.policies.node.health import turned_away
+from ftslurm.policies.node import turned_away
+from ftslurm.policies.start_time import elsewhere_in_s
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState
 from ftslurm.slurm.parse import node_names

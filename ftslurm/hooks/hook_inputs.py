@@ -19,7 +19,7 @@ from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.policies.node.health import PREFIX, one_line
+from ftslurm.policies.node import PREFIX, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView
 from ftslurm.system.owner import PATH, owner_of, run_as

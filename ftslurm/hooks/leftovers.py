@@ -17,15 +17,19 @@ from ftslurm.model.exits import Process
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
-from ftslurm.policies.node.health import Finding, NodeHealth, drain_reason, judge, one_line
-from ftslurm.policies.node.leftovers import (
+from ftslurm.policies.node import (
     ROOT,
+    Finding,
+    NodeHealth,
     NodeJob,
     Whose,
+    drain_reason,
     is_logged_in,
+    judge,
     leftover_processes,
     may_end_all,
     may_stand_still,
+    one_line,
     others_of_user,
     spared_processes,
 )

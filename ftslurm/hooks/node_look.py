@@ -17,8 +17,16 @@ from ftslurm.hooks.state_file import Remembered
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.node import kernel_log
-from ftslurm.policies.node.health import Finding, NodeHealth, command_finding, device_findings, missing_kinds
+from ftslurm.policies.node import (
+    Finding,
+    NodeHealth,
+    command_finding,
+    device_findings,
+    kernel_findings,
+    last_kernel_line,
+    missing_kinds,
+    parse_kernel_log,
+)
 from ftslurm.system.commands import run, run_group
 from ftslurm.system.owner import PATH
 from ftslurm.system.processes import still_there
@@ -61,12 +69,12 @@ def _kernel(settings: HookSettings, node: str, known: Remembered) -> tuple[tuple
         data = _read_log(settings.kernel_log.replace("{node}", node))
     except OSError as error:
         return (Finding("kernel log", NodeHealth.UNKNOWN, f"it cannot be read: {error.strerror}"),), known
-    lines = kernel_log.parse(data, known.read_to)
-    known = replace(known, read_to=kernel_log.last_sequence(data, known.read_to))
+    lines = parse_kernel_log(data, known.read_to)
+    known = replace(known, read_to=last_kernel_line(data, known.read_to))
     if lines:
         from ftslurm.config.catalog_files import load_pattern_book
 
-        said = kernel_log.findings(
+        said = kernel_findings(
             lines, load_pattern_book(settings.catalogs, only_roots=True), fault_lookup((), settings.catalogs, only_roots=True)
         )
         if said[0].health is NodeHealth.BAD:

@@ -18,7 +18,7 @@ from ftslurm.hooks.leftovers import Tried, try_again
 from ftslurm.hooks.node_look import Looked, look
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node.health import NodeHealth, drain_reason, judge
+from ftslurm.policies.node import NodeHealth, drain_reason, judge
 from ftslurm.slurm.cli_client import SlurmAdmin
 
 

@@ -1,5 +1,5 @@
 """The rungs of the ladder, the budgets they are paid from, and what a launcher is able to do, by the names that settings and
-records have for them. A new rung is a member here and a row in policies/ladder/ladder.py.
+records have for them. A new rung is a member here and a row in policies/ladder.py.
 """
 
 from __future__ import annotations

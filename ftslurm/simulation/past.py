@@ -23,8 +23,8 @@ from ftslurm.model.settings.tree import Settings, settings_told, with_values
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
-from ftslurm.policies.ladder.ladder import Cause
-from ftslurm.policies.ladder.situation import ACTS
+from ftslurm.policies.ladder import Cause
+from ftslurm.policies.situation import ACTS
 from ftslurm.report.account.parts import Outage, Spent, Stretch, spent
 from ftslurm.report.account.parts import Part as Spell
 from ftslurm.simulation.clockwork import Part

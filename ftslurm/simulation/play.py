@@ -15,7 +15,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
-from ftslurm.policies.ladder.situation import ACTS
+from ftslurm.policies.situation import ACTS
 from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, TimeBook, Training
 from ftslurm.simulation.measured import Answered, Outcome, answered
 from ftslurm.simulation.scheduling import Scheduling

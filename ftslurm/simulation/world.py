@@ -22,8 +22,8 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Layout, Task
 from ftslurm.model.verdict import Piece, Verdict
 from ftslurm.policies.judge.judge import Judge
-from ftslurm.policies.ladder.situation import ACTS
-from ftslurm.policies.weigh.spread import on_the_whole
+from ftslurm.policies.situation import ACTS
+from ftslurm.policies.weigh import on_the_whole
 from ftslurm.simulation.trace import JobPlan
 
 # --- the nodes of the simulated cluster: which of them live, which show faults, and which are free

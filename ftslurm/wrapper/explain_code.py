@@ -14,11 +14,11 @@ from ftslurm.model.devices import Severity
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose, explain
+from ftslurm.policies.diagnose.findings import Finding
 from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
-from ftslurm.policies.diagnose.text.findings import Finding
 from ftslurm.policies.hang.hints import dumped_stacks, hints
-from ftslurm.policies.node.advice import Known
-from ftslurm.policies.weigh.spread import BEGUN_S, with_spread
+from ftslurm.policies.node_advice import Known
+from ftslurm.policies.weigh import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
 from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, unknown
 from ftslurm.wrapper.output.large_files import LogFile, read_logs

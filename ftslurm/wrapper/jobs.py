@@ -17,7 +17,7 @@ from ftslurm.ledger.store import state_folder
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm, summarise
 from ftslurm.model.text import whole
-from ftslurm.policies.lease.predecessors import is_gone
+from ftslurm.policies.lease import is_gone
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.commands import ANSWER_ENV, ended_argv, jobs_argv, show_config_argv, show_job_argv

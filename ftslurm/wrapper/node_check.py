@@ -16,7 +16,7 @@ from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
 from ftslurm.model.values import dataclass
-from ftslurm.policies.node.health import Finding, Meaning, NodeHealth, command_finding, device_findings, judge
+from ftslurm.policies.node import Finding, Meaning, NodeHealth, command_finding, device_findings, judge
 from ftslurm.system.commands import run, run_group
 
 _WORD = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}

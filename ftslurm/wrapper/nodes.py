@@ -14,8 +14,8 @@ from ftslurm.model.folds.node_memory import NodeCleared, Remembered, remembered
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.node.advice import advice, codes_of
-from ftslurm.policies.node.health import PREFIX
+from ftslurm.policies.node import PREFIX
+from ftslurm.policies.node_advice import advice, codes_of
 from ftslurm.report.site import LeftBy, NodeReport
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import NodeView, SlurmClient

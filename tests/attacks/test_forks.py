@@ -23,7 +23,7 @@ EPILOG = f"""
 import os, subprocess, sys, time
 from ftslurm.hooks.leftovers import Case, _end
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node.leftovers import Whose, leftover_processes
+from ftslurm.policies.node import Whose, leftover_processes
 from ftslurm.system.processes import all_processes
 
 def her(program):

@@ -18,11 +18,11 @@ import re2
 from ftslurm.catalogs.patterns import OWN, Pattern, PatternBook
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Role
+from ftslurm.policies.diagnose.errors import told_error
+from ftslurm.policies.diagnose.findings import findings
 from ftslurm.policies.diagnose.hits import failed
-from ftslurm.policies.diagnose.text.errors import told_error
-from ftslurm.policies.diagnose.text.findings import findings
-from ftslurm.policies.diagnose.text.traces import plain, unlabelled, unstamped
-from ftslurm.policies.diagnose.text.wording import kind_of_words
+from ftslurm.policies.diagnose.traces import plain, unlabelled, unstamped
+from ftslurm.policies.diagnose.wording import kind_of_words
 from tests.corpus.load import Case
 
 JITTER_S = 1.0

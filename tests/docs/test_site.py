@@ -23,7 +23,7 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.record import KINDS
 from ftslurm.model.settings import hook_settings, variables
 from ftslurm.model.settings import tree as settings
-from ftslurm.policies.site.examine import RULES
+from ftslurm.policies.site import RULES
 from tests.report import browser
 
 ROOT = Path(__file__).parents[2]

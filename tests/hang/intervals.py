@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ftslurm.model.folds.streaks import usual_interval_s, with_pause
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.hang.pause_limits import PauseLimits, Phase, Stall, StallLimits, judge
+from ftslurm.policies.hang.stall_watch import PauseLimits, Phase, Stall, StallLimits, judge
 
 KINDS = ("steady", "ckpt", "messy")
 TOLD_S = Settings().hang.c4d_timeout_s  # shorter pauses no agent tells of

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView
-from ftslurm.policies.hang.proof import doubt
-from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN
+from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN, doubt
 from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.activity import ActivityWatch
@@ -193,7 +192,7 @@ class Job(Orders):
                 sure_at = None if wait or doubtful else sure_at or time.monotonic()
                 found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))
                 if found is not None and found.kind is Kind.UNKNOWN and not found.ranks:
-                    found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/hang/stalls.py)
+                    found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/hangs.py)
                 unsure = sure_at is not None and time.monotonic() - sure_at < CONFIRM_S
                 if found is not None and not unsure and (self.library or time.monotonic() - self.node.progress_at >= quiet_s):
                     return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s, at_work, doubtful)

@@ -11,7 +11,7 @@ from ftslurm.hooks import health_check, prolog
 from ftslurm.hooks.node_look import Looked
 from ftslurm.hooks.state_file import Memory, Remembered
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node.health import Finding, NodeHealth
+from ftslurm.policies.node import Finding, NodeHealth
 from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 

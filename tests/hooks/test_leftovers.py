@@ -12,7 +12,7 @@ from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.model.exits import Process
 from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node.leftovers import Whose
+from ftslurm.policies.node import Whose
 from ftslurm.system.remains import File
 
 ME = 1000

@@ -13,7 +13,7 @@ from ftslurm.hooks import leftovers, prolog
 from ftslurm.hooks.node_look import Looked
 from ftslurm.hooks.state_file import Memory, Remembered, Unfinished
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node.health import Finding, NodeHealth
+from ftslurm.policies.node import Finding, NodeHealth
 from ftslurm.system.remains import File
 from tests.hooks.test_leftovers import ME, OTHER, SELF, Admin, Node
 

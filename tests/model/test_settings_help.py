@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ftslurm.model.settings import hook_settings, kinds
 from ftslurm.model.settings import tree as settings
-from ftslurm.policies.ladder.ladder import rung_words
+from ftslurm.policies.ladder import rung_words
 from ftslurm.report.explain.terms import ladder_as_json, print_ladder
 from tests.each import each
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.policies.judge.launch.step_launch import AgentRoster
+from ftslurm.policies.judge.step import AgentRoster
 
 NODES = ("n1", "n2", "n3", "n4")
 STEPS = st.lists(

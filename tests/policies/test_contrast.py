@@ -9,7 +9,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.classify import without_control
-from ftslurm.policies.weigh.contrast import contrast
+from ftslurm.policies.weigh import contrast
 
 
 def seen(at: float, rank: int, node: str, step: int = 0, signature: str = "x") -> list[rec.Record]:

@@ -10,10 +10,9 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
-from ftslurm.policies.diagnose.own_words import last_words
-from ftslurm.policies.diagnose.text.errors import told_error
-from ftslurm.policies.diagnose.text.launchers import child_line, root_cause, signal_line
-from ftslurm.policies.diagnose.text.lines import is_evidence
+from ftslurm.policies.diagnose.errors import told_error
+from ftslurm.policies.diagnose.hits import last_words
+from ftslurm.policies.diagnose.lines import child_line, is_evidence, root_cause, signal_line
 
 BOOK = load_pattern_book(()).of_ranks()
 TABLE = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:

@@ -16,8 +16,8 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, Piece, RankEnd, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
-from ftslurm.policies.diagnose.text.findings import ends_of_runs, findings
-from ftslurm.policies.diagnose.text.lines import is_evidence, is_mild
+from ftslurm.policies.diagnose.findings import ends_of_runs, findings
+from ftslurm.policies.diagnose.lines import is_evidence, is_mild
 
 ECC = "CUDA error: uncorrectable ECC error encountered"
 TRACE = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 7, in step\n{}\n'

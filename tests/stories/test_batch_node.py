@@ -13,12 +13,11 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.policies.judge.judge import Phase
-from ftslurm.policies.judge.launch.earlier_steps import LOOK_AGAIN_S
-from ftslurm.policies.judge.launch.step_launch import LAUNCHES_AGAIN
+from ftslurm.policies.judge.launching import LOOK_AGAIN_S
 from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.judge.state import IDLE_LOOK, SIGINT, SIGTERM
-from ftslurm.policies.lease.predecessors import predecessors
-from ftslurm.policies.lease.quorum import longest_s
+from ftslurm.policies.judge.step import LAUNCHES_AGAIN
+from ftslurm.policies.lease import longest_s, predecessors
 from tests.stories.replay import RUNNING, SILENT, Job, fault, requeueing
 
 

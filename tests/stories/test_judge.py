@@ -13,11 +13,11 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.policies.judge.judge import Phase
-from ftslurm.policies.judge.launch.step_launch import AGENT_AGAIN_S, AGENT_COMES_S, AGENT_MAX_S, LAUNCHES_AGAIN
+from ftslurm.policies.judge.outside import FRESH_S
 from ftslurm.policies.judge.phases import EarlierRuns
-from ftslurm.policies.judge.slurm_away import GATHERS_S
-from ftslurm.policies.judge.slurm_contact import FRESH_S
+from ftslurm.policies.judge.step import AGENT_AGAIN_S, AGENT_COMES_S, AGENT_MAX_S, LAUNCHES_AGAIN
 from ftslurm.simulation.world import SIGKILL, SIGTERM
 from tests.settings import settings_with
 from tests.stories.replay import HOUR_S, RUNNING, SIGINT, SIGUSR1, SILENT, Job, fault, of_kind, requeueing

@@ -17,8 +17,7 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.nodes import PROBE_AGAIN_S
 from ftslurm.policies.judge.phases import EarlierRuns
-from ftslurm.policies.lease.predecessors import predecessors
-from ftslurm.policies.lease.quorum import longest_s
+from ftslurm.policies.lease import longest_s, predecessors
 from tests.stories.replay import SILENT, START, Job, fault, requeueing
 
 CAN = ("ask", "requeue", "probe")

@@ -19,7 +19,7 @@ from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.phases import WhyNot
-from ftslurm.policies.judge.replace.search import LOOK_COUNTS_S
+from ftslurm.policies.judge.spares import LOOK_COUNTS_S
 from ftslurm.policies.judge.state import IDLE_LOOK
 from ftslurm.simulation.world import SIGTERM, tasks_in
 from tests.settings import settings_with

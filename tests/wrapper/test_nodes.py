@@ -14,7 +14,7 @@ from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.folds.node_memory import NodeLeft
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.node.advice import codes_of
+from ftslurm.policies.node_advice import codes_of
 from ftslurm.report.site import print_nodes
 from ftslurm.slurm.parse import parse_nodes
 from ftslurm.system.owner import Owner

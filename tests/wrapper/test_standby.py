@@ -21,7 +21,7 @@ from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model import record as rec
 from ftslurm.model.messages.wire import HandoverPlan
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.lease.quorum import longest_s
+from ftslurm.policies.lease import longest_s
 from ftslurm.slurm.client import JobState, NodeState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder

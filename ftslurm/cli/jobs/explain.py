@@ -134,7 +134,7 @@ def _number(text: str) -> int:
 def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     """asked: a policy or the like was named: that one is shown, and not the job's."""
     from ftslurm.model.folds.history import fold
-    from ftslurm.policies.ladder.ladder import rung_words
+    from ftslurm.policies.ladder import rung_words
     from ftslurm.report.explain.terms import ladder_as_json, of_job, print_ladder
     from ftslurm.report.text import console
     from ftslurm.report.view import in_force
@@ -168,7 +168,7 @@ def _term(words: tuple[str, ...], resolved: Resolved, as_json: bool) -> bool:
 
 def _terms(resolved: Resolved) -> dict[str, Term]:
     from ftslurm.notify.outbox import KINDS
-    from ftslurm.policies.ladder.ladder import rung_words
+    from ftslurm.policies.ladder import rung_words
     from ftslurm.report.explain.terms import terms
 
     return terms(resolved, rung_words(), KINDS)

@@ -187,7 +187,7 @@ class Crashes:
 
 
 # --- what is kept of a job's pauses: of the agent's intervals, in the ledger, and for the limits that are learned from them
-# (policies/hang/pause_limits.py).
+# (policies/hang/stall_watch.py).
 # A pause is a time without progress that was long enough to be looked at, and that ended by itself. All times in seconds.
 
 # So many intervals between two signs of progress tell the usual one.

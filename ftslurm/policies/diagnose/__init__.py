@@ -5,9 +5,8 @@ known of a text, and a `Book` holds the patterns (`config.catalog_files.load_pat
 """
 
 from ftslurm.policies.diagnose.classify import diagnose
-from ftslurm.policies.diagnose.explain import explain
+from ftslurm.policies.diagnose.findings import Book, explain
 from ftslurm.policies.diagnose.hits import Facts
 from ftslurm.policies.diagnose.joblog import read_log
-from ftslurm.policies.diagnose.text.findings import Book
 
 __all__ = ["Book", "Facts", "diagnose", "explain", "read_log"]

@@ -16,30 +16,249 @@ a failed collective).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Role, Verdict
-from ftslurm.policies.diagnose.by_root import by_root
-from ftslurm.policies.diagnose.by_status import (
-    as_its_child,
-    by_facts,
-    by_loss,
-    by_status,
-    ended_alike,
-    out_of_memory,
-    status_tells,
-)
-from ftslurm.policies.diagnose.by_symptoms import by_symptoms
-from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, HEADERS, Facts, Hit, beginning, failed, hits_of
-from ftslurm.policies.diagnose.own_words import own_words
-from ftslurm.policies.diagnose.text.findings import Book
-from ftslurm.policies.diagnose.which_count import (
+from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.exits import ExitStatus, signal_name
+from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
+from ftslurm.policies.diagnose.by_lines import ASKED_FOR, NODES_SETUP, by_root, by_symptoms
+from ftslurm.policies.diagnose.findings import Book
+from ftslurm.policies.diagnose.hits import (
+    BURST_S,
+    EVIDENCE_LINES,
+    HEADERS,
+    JITTER_S,
+    LISTENED_TO,
+    OF_ITSELF,
+    SHELLS_OWN,
+    SLURMS_WORD_ON_MEMORY,
+    Facts,
+    Hit,
     after_the_fact,
+    beginning,
     but_reports,
+    complaint_of,
+    failed,
+    hits_of,
+    last_words,
+    no_other_node,
+    one_a_rank,
+    one_node,
+    own_words,
+    places_of,
+    slurms_reason,
+    spread_of,
     told_before,
     unless_told_before,
+    widespread,
     without_warnings,
 )
+from ftslurm.policies.diagnose.lines import child_status
+from ftslurm.policies.diagnose.wording import Kind, kind_of_words
+
+# --- The verdict by facts (a device's code, Slurm's word, a kill for memory, a loss), and by how ranks ended (signal, status)
+
+# Python's status for any exception, and false(1)'s, so it tells nothing.
+GENERAL_ERROR = 1
+# What programs end with over any error, so that their own words tell more: beside 1, a wrong call, a status of their own,
+# exit(-1), and git's.
+_ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 128, 255})
+# The status of a rank that MPI_Abort ended: 128 and SIGTERM.
+_ASKED_OF_ITSELF = 128 + 15
+_ABORT_PASSED_ON = SHELLS_OWN.start + 6
+_FROM_OUTSIDE = frozenset({9, 15})
+_KILLED = 128 + 9
+_NOT_FOR_MEMORY = "killed from outside, by a person or a program: the kernel has killed nothing of it for memory"
+
+
+def status_tells(end: RankEnd) -> bool:
+    return end.status is not None and (end.status.signal != 0 or end.status.code != GENERAL_ERROR)
+
+
+def as_its_child(end: RankEnd) -> RankEnd:
+    """The end of a launcher that failed with a general error: the status of its child that it printed."""
+    status = None if status_tells(end) else child_status("".join(piece.text for piece in end.output))
+    return replace(end, status=status) if status else end
+
+
+def _gave_up(status: ExitStatus) -> bool:
+    """Is it a status with which a program ends itself after an error: by exit, or by abort?"""
+    if status.signal or status.code == _ABORT_PASSED_ON:
+        return status.code == _ABORT_PASSED_ON or signal_name(status.signal) == "SIGABRT"
+    return status.code in (_ASKED_OF_ITSELF, *_ANY_ERROR) or status.code not in (0, *SHELLS_OWN)
+
+
+def ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:
+    how = {end.status for end in ends if end.rank in spoke and failed(end)}
+    return all(end.status in how and end.status is not None and _gave_up(end.status) for end in silent)
+
+
+def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book) -> Verdict:
+    """The verdict from exit statuses. silent: ranks that failed without known output. Signals count before numbers, and
+    earlier ends before later ones."""
+    first = _first_to_tell(silent)
+    assert first.status is not None
+    same = {end.rank: end for end in silent if end.status == first.status}
+    everywhere = widespread(same, ends)
+    m = book.exit(first.status.shell, "".join(piece.text for piece in first.output))
+    if first.oom is False and first.status.shell == _KILLED:
+        m = replace(m, meaning=_NOT_FOR_MEMORY, error_class=ErrorClass.UNKNOWN)
+    number = first.status.signal
+    words = last_words(first)
+    signature = signal_name(number) if number else f"exit {first.status.code}"
+    known = first.status.code != GENERAL_ERROR or number
+    itself = own_words(first, [beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
+    if not itself and all(hit.pattern.id in HEADERS for hit in symptoms):
+        itself = complaint_of(first)
+    means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF, _ABORT_PASSED_ON)
+    if itself and _gave_up(first.status) and not means:
+        return _by_last_words(first, same, everywhere, signature, itself, symptoms, spread_of(same, ends))
+    what = f"rank {first.rank} on {first.node} {first.status}"
+    alone = signature in NODES_SETUP and one_node(same, ends)
+    held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
+    if first.status.code in _ANY_ERROR and any(piece.text.strip() for piece in first.output):
+        held = False  # a launcher that fails says nothing on the program's behalf; a program that speaks has ended itself
+    # What is wrong with one node's processor or installation, another node may not have.
+    others = held and m.retriable is Retriable.NO and bool(no_other_node(same, ends))
+    evidence = [what + (f" ({m.meaning})" if known else ", and none of its output is known") + words]
+    evidence += [str(hit) for hit in one_a_rank(symptoms)]
+    crash = signature in ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1)
+    error_class = m.error_class if known else ErrorClass.UNKNOWN
+    retriable = Retriable.ONCE if others else m.retriable if known else Retriable.UNKNOWN
+    rules = ["one-node-only"] if alone else []
+    if crash:
+        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+        rules.append("asked-for")
+    if (told := slurms_reason(first, number)) and (kind := kind_of_words(told)):
+        error_class, retriable = kind.error_class, kind.retriable
+        rules.append("slurms-reason")
+    return Verdict(
+        error_class, retriable,
+        Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
+        (Suspect(first.node, first.rank, Blame.SUSPECT, what),) if held else (), tuple(evidence[:EVIDENCE_LINES]),
+        everywhere and bool(known), confirm=1 if crash else 0, shown=places_of(same),
+        lead=Lead(
+            first.rank, first.node, f"{signature}{words}", m.meaning if known else "" if words else "it printed nothing",
+            spread=spread_of(same, ends),
+        ),
+        because=(signature, *rules),
+    )  # fmt: skip
+
+
+def _first_to_tell(silent: Sequence[RankEnd]) -> RankEnd:
+    """The rank whose end tells most: the first that crashed, unless another had failed before and says of what; else the first.
+
+    One that was killed gives way to one that crashed in the same moments: launchers kill the others. (One that aborts may do so
+    because the killed one is gone.)
+    """
+    in_time = sorted(silent, key=lambda end: end.at)
+    crashed = [end for end in in_time if end.status and end.status.signal]
+    first = crashed[0] if crashed else in_time[0]
+    if first.status and first.status.signal in _FROM_OUTSIDE:
+        own = (end for end in crashed if end.status and end.status.signal in OF_ITSELF)
+        first = next((end for end in own if end.at <= first.at + BURST_S), first)
+    before = [end for end in in_time if end.at < first.at - JITTER_S and not (end.status and end.status.signal)]
+    return next((end for end in before[:LISTENED_TO] if crashed and own_words(end, (), vaguely=False)), first)
+
+
+def _by_last_words(
+    first: RankEnd, same: Mapping[int, RankEnd], everywhere: bool, signature: str, words: str, symptoms: Sequence[Hit],
+    spread: str,
+) -> Verdict:  # fmt: skip
+    """The verdict on a program that prints an error and ends itself: the next start usually fails in the same way.
+
+    An exception are words about something that passes.
+    """
+    what = f"rank {first.rank} on {first.node} {first.status}; it printed: {words}"
+    evidence = [what, *(str(hit) for hit in one_a_rank(symptoms))]
+    kind = kind_of_words(words) or Kind(ErrorClass.USER_CODE, Retriable.NO)
+    return Verdict(
+        kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
+        everywhere, confirm=1, shown=places_of(same), lead=Lead(first.rank, first.node, words, spread=spread),
+        because=(signature, "last-words"),
+    )  # fmt: skip
+
+
+_LESS_MEMORY = "request more memory (--mem), or use less: fewer loader workers, smaller batches"
+
+
+def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
+    """The verdict from facts. hits: what the ranks printed; a root line on the same node makes a suspicion certain."""
+    blamed = facts.bad_nodes
+    acting = [f for f in facts.faults if f.fault_class in (FaultClass.SELF_HEALING, FaultClass.ISOLATE)]
+    hardware = [f for f in acting if f.blames_node]
+    if not blamed and not acting:
+        return None
+    roots = [hit for hit in hits if hit.pattern.role is Role.ROOT]
+    convicted = {hit.end.node for hit in roots if hit.pattern.blame is Blame.YES}
+    suspects = [Suspect(node, -1, Blame.YES, why) for node, why in blamed.items()]
+    for fault in hardware:
+        certain = fault.fault_class is FaultClass.ISOLATE or fault.node in convicted
+        suspects.append(Suspect(fault.node, -1, Blame.YES if certain else Blame.SUSPECT, str(fault)))
+    evidence = [f"{node}: {why}" for node, why in blamed.items()] + [str(fault) for fault in acting]
+    evidence += [str(hit) for hit in one_a_rank(roots)]
+    signature = acting[0].code if acting else "node"
+    if blamed or hardware:
+        error_class = ErrorClass.HARDWARE
+    elif any(fault.shared for fault in acting):
+        error_class = ErrorClass.UNKNOWN
+    else:  # the program's own doing, which its own words may name better
+        error_class = ErrorClass.USER_CODE
+        signature = next((hit.pattern.id for hit in roots if hit.pattern.error_class is error_class), signature)
+    program = error_class is ErrorClass.USER_CODE and len({(fault.node, fault.device) for fault in acting}) > 1
+    lead = _of_node(*next(iter(blamed.items()))) if blamed else _of_fault(acting[0])
+    return Verdict(
+        error_class, Retriable.YES, Confidence.FACT, signature, evidence[0], tuple(suspects), tuple(evidence[:EVIDENCE_LINES]),
+        program, lead=lead, because=("node-broken" if blamed else "device-code",),
+    )  # fmt: skip
+
+
+def _of_node(node: str, why: str) -> Lead:
+    return Lead(-1, node, why, advice=f"reboot {node}; if that does not mend it, have it repaired or replaced")
+
+
+def _of_fault(fault: Fault) -> Lead:
+    device = f"device {fault.device} of {fault.node}"
+    advice = ""
+    if fault.blames_node and fault.fault_class is FaultClass.ISOLATE:
+        advice = f"reboot {fault.node}; if the fault stays, replace {device}"
+    elif fault.blames_node:
+        advice = f"if it comes back: reset {device} while no job uses it, then reboot {fault.node}, then replace the device"
+    return Lead(-1, fault.node, fault.code, fault.name, device, advice=advice)
+
+
+def out_of_memory(killed: Sequence[RankEnd], hits: Sequence[Hit]) -> Verdict:
+    """The verdict on ranks killed for memory. The job causes it on whichever node, so no node is excluded.
+
+    hits: Slurm's own word on it, in whosever output it stands, is shown as well.
+    """
+    evidence = [f"rank {end.rank} on {end.node}: killed by the kernel: out of memory" for end in killed]
+    if said := next((hit.line for hit in hits if hit.pattern.id == SLURMS_WORD_ON_MEMORY), ""):
+        evidence[0] += f"; {said}"
+    lead = Lead(
+        killed[0].rank, killed[0].node, "killed by the kernel: out of memory",
+        spread=f"{len(killed)} ranks" if len(killed) > 1 else "", advice=_LESS_MEMORY,
+    )  # fmt: skip
+    return Verdict(
+        ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), tuple(evidence[:EVIDENCE_LINES]), confirm=1,
+        lead=lead, because=("oom-kill",),
+    )  # fmt: skip
+
+
+def by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
+    """The verdict on lost ranks, which cannot print anything more."""
+    nodes = {end.node: end for end in reversed(lost)}
+    suspects = tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} was lost") for node, end in nodes.items())
+    evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in one_a_rank(symptoms)]
+    return Verdict(
+        ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
+        suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
+        lead=Lead(lost[0].rank, lost[0].node, "was lost", "for an unknown reason"), because=("rank-lost",),
+    )  # fmt: skip
+
+
+# --- the order of reading
 
 
 def diagnose(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:

@@ -1,23 +1,35 @@
-"""The lines of the ranks' output that report a failure: what patterns and rules know of each rank's output, in order of time."""
+"""The lines of the ranks' output that report a failure, what a rank says of its own end, and which of it counts."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import accumulate
+from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 
 from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import Piece, RankEnd, Role
-from ftslurm.policies.diagnose.text.errors import WORKED_ON_LINES, told_error
-from ftslurm.policies.diagnose.text.findings import Book, Finding, ends_of_runs
-from ftslurm.policies.diagnose.text.lines import is_of_ordinary_work
-from ftslurm.policies.diagnose.text.traces import label_of, plain_pieces
+from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Role
+from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error, unlabelled_line
+from ftslurm.policies.diagnose.findings import Book, Finding, ends_of_runs
+from ftslurm.policies.diagnose.lines import (
+    LAST_CHARS,
+    child_line,
+    is_of_ordinary_work,
+    only_reports,
+    signal_line,
+    tells_reason,
+    waited_in_vain,
+)
+from ftslurm.policies.diagnose.traces import label_of, outline, plain, plain_pieces
+from ftslurm.policies.diagnose.wording import kind_of_words, of_an_adapter
+
+# --- The lines of the ranks' output that report a failure: what patterns and rules know of each rank's output, in order of time
 
 # A rank that prints ordinary lines for this long after an error has overcome it; a traceback and what libraries say of it
 # come within moments.
@@ -210,3 +222,257 @@ def spread_of(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
     if len(ends) < 2:
         return ""
     return "on every rank" if len(same) == len(ends) else f"on {len(same)} of {len(ends)} ranks"
+
+
+# --- What a rank itself says of its end, and of what led to a line that it printed: its words, where no pattern knows them
+
+# What a device error brings down fails within seconds.
+LAST_WORDS_S = 5.0
+# Tracebacks are long, and what was said before them may be the cause.
+FURTHEST_CHARS = 4 * LAST_CHARS
+# As a shell passes on a signal: 128 and its number.
+SHELLS_OWN = range(128, 160)
+# Patterns that tell who complains, but not about what.
+GENERAL = frozenset({"nccl-warn"})
+# A shell's word for a crash, which does not tell the cause.
+_BARE_CRASH = re.compile(r"^\W*(?:(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?)\W*$")
+
+
+def own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
+    """The line that the program may have printed as the reason. but: beginnings of lines to pass over.
+
+    vaguely: even if that only says that something failed.
+    """
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, vaguely=vaguely))), ""))
+
+
+def complaint_of(end: RankEnd) -> str:
+    return visible(next((line for text in _said(end) if (line := complaint(text))), ""))
+
+
+def last_words(end: RankEnd) -> str:
+    """For people: the last line about the rank's end, by the rank or by its launcher."""
+    number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
+    for said in _said(end):
+        shown = signal_line(said, number)
+        found = shown or (child_line(said) if number else "")
+        if found := found or told_error(said, reports=False):
+            return visible(f"; it printed: {found}")
+    spoke = {piece.stream: piece.at for piece in end.output}
+    for stream in sorted(spoke, key=lambda stream: (spoke[stream] < max(spoke.values()) - LAST_WORDS_S, stream)):
+        said = _said_on(end, stream)
+        # A warning of long before is none of its last words.
+        if end.at <= spoke[stream] + LAST_WORDS_S and (mild := told_error(said, reports=False, mild=True)):
+            return visible(f"; it printed: {mild}")
+        if last := last_line(said):
+            return visible(f"; its last line: {last}")
+    return ""
+
+
+def slurms_reason(end: RankEnd, number: int) -> str:
+    """The line in which Slurm says why it ended the rank with that signal; empty if it does not."""
+    number = number or (max(0, end.status.code - SHELLS_OWN.start) if end.status else 0)
+    return next((line for said in _said(end) if tells_reason(line := signal_line(said, number), number)), "")
+
+
+def _said(end: RankEnd) -> Iterator[str]:
+    """The end of each of its streams."""
+    return (text for stream in ("err", "out") if (text := _said_on(end, stream)))
+
+
+def _said_on(end: RankEnd, stream: str) -> str:
+    """The end of what it printed there, without quoted text and without errors that nobody cares for."""
+    seen = outline(plain("".join(piece.text for piece in end.output if piece.stream == stream)[-FURTHEST_CHARS:]))
+    said = seen.said
+    for raised in reversed(seen.raised):
+        if raised.ignored or CLEANER in raised.deepest:
+            until = said.find(b"\n", raised.offset)
+            said = said[: raised.offset] + said[until:] if until >= 0 else said[: raised.offset]
+    return said.decode(errors="replace")
+
+
+def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
+    """The hit with what else its rank printed, which may be a cause that no pattern knows."""
+    own = said_beside(hit, hits)
+    if not own and (before := led_to(hit, hits)):
+        return f"{hit}; just before: {before}"
+    if not own and (after := _came_of(hit, hits)):
+        return f"{hit}; which led to: {after}"
+    return f"{hit}; it printed: {own}" if own else str(hit)
+
+
+def led_to(hit: Hit, hits: Sequence[Hit]) -> str:
+    """An error that no pattern knows, and that the rank printed in the moments before the hit."""
+    if hit.pattern.role is not Role.ROOT:
+        return ""
+    said = [piece for piece in hit.end.output if hit.at - BURST_S <= piece.at <= hit.at]
+    text = outline(plain("".join(piece.text for piece in said)[-2 * LAST_CHARS :])).said.decode(errors="replace")
+    return visible(error_before(text, beginning(hit)))
+
+
+def _came_of(hit: Hit, hits: Sequence[Hit]) -> str:
+    """The last exception of the chain that this one began, by the runtime's word; its rank told it last of all."""
+    mine = [each for each in hits if each.end.rank == hit.end.rank and hit.at <= each.at <= hit.at + LAST_WORDS_S]
+    behind = mine[mine.index(hit) + 1 :] if hit in mine and hit.pattern.role is Role.ROOT else []
+    last = next((each for each in reversed(behind) if each.pattern.role is Role.ROOT), None)
+    if last is None or not last.led_to or last.pattern.defers:
+        return ""
+    said = last.line.partition(": ")[2] or last.line
+    return "" if said in hit.line or hit.line in last.line else last.line  # it may only say the same again
+
+
+def words_of(hit: Hit, hits: Sequence[Hit]) -> str:
+    """As `with_own_words`, without rank and place."""
+    own = said_beside(hit, hits)
+    if not own:
+        return hit.line
+    # A header says less than what it was said with; a line that names the thing says more.
+    header = hit.pattern.defers or hit.pattern.id in HEADERS or _BARE_CRASH.search(unlabelled_line(hit.line)) is not None
+    return f"{own}; {hit.line}" if header else f"{hit.line}; {own}"
+
+
+def said_beside(hit: Hit, hits: Sequence[Hit]) -> str:
+    crash = _BARE_CRASH.search(unlabelled_line(hit.line)) is not None
+    if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
+        return ""  # its detail is there already, or it needs none
+    but = [beginning(each) for each in _known(hit, hits) if each is hit or not each.pattern.defers]
+    return own_words(hit.end, but)
+
+
+def _known(hit: Hit, hits: Sequence[Hit]) -> list[Hit]:
+    """Hits of the same rank from patterns that know more than who complains."""
+    return [each for each in hits if each.end.rank == hit.end.rank and (each is hit or each.pattern.id not in GENERAL)]
+
+
+# --- Which of the lines count? Not what is only a warning, a header, an echo of another rank's failure, or came after it
+
+# What two ranks did is told to be one after the other if so far apart.
+JITTER_S = 0.1
+# In one moment, the order tells nothing: each rank has a clock and pipes of its own.
+SAME_MOMENT_S = 1.0
+# So many ranks are asked what they say; a thousand would say the same.
+LISTENED_TO = 32
+# What ends a rank by itself, so that the network errors of others come of it.
+_ENDS_A_RANK = frozenset({ErrorClass.OOM, ErrorClass.HARDWARE})
+
+_at = attrgetter("at")
+
+
+def after_the_fact(hit: Hit, first: float) -> bool:
+    """Did a rank that was told to stop print it after another rank had failed? Then it is a reaction, whatever it says.
+
+    first: when the first rank failed. Slurm's word on a kill for memory is none, in whosever output it stands.
+    """
+    if hit.own or hit.pattern.role is not Role.ROOT or not hit.end.stopped or hit.pattern.id == SLURMS_WORD_ON_MEMORY:
+        return False
+    return hit.at > first
+
+
+def without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
+    """The hits without warnings. A warning is a cause only if no rank reports an error, or only bystanders do.
+
+    Then a warning of a failed rank may be the cause: PyTorch's store only warns that a name or a port is not available, and
+    reports as an error that no rank could connect.
+    """
+    errors = [hit for hit in hits if not hit.mild]
+    if any(hit.pattern.role is Role.ROOT and not hit.pattern.defers for hit in errors):
+        return errors
+    if not errors:
+        return hits
+    return [hit for hit in hits if not hit.mild or (hit.own and not hit.settled and hit.pattern.role is Role.ROOT)]
+
+
+def without_headers(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without headers, on each rank that also printed the error itself."""
+    named = {hit.end.rank for hit in hits if not hit.pattern.defers}
+    return [hit for hit in hits if not hit.pattern.defers or hit.end.rank not in named]
+
+
+def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
+    """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed,
+    nor by who has lost a peer by it, or crashed over it.
+    """
+    losses = {id(hit) for hit in roots if not hit.pattern.defers and _is_loss(hit)}
+    named = sorted((hit for hit in roots if not hit.pattern.defers and id(hit) not in losses), key=_at)
+    times = [hit.at for hit in named]
+
+    def about(hit: Hit, before_s: float, after_s: float) -> Iterator[Hit]:
+        """Those who name a trouble from so long before the hit until so long after it."""
+        begin = bisect_left(times, hit.at - before_s)
+        return takewhile(lambda each: each.at <= hit.at + after_s, islice(named, begin, None))
+
+    def echoes(hit: Hit) -> bool:
+        if hit.pattern.id in CRASHES:
+            others = (each for each in about(hit, SAME_MOMENT_S, SAME_MOMENT_S) if of_another_voice(each, hit))
+            return any(each.pattern.id not in CRASHES for each in others)
+        alike = (each.pattern.error_class is hit.pattern.error_class for each in about(hit, LAST_WORDS_S, LAST_WORDS_S))
+        return hit.pattern.defers and any(alike)
+
+    return [hit for hit in roots if not echoes(hit)]
+
+
+def but_reports(roots: Sequence[Hit], hits: Sequence[Hit]) -> Sequence[Hit]:
+    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line."""
+    if not roots or not all(map(_only_reports, roots)):
+        return roots
+    told = {
+        hit.end.rank
+        for hit in hits
+        if hit.pattern.role is Role.SYMPTOM and not hit.pattern.defers and hit.pattern.id not in HEADERS
+    }
+    return [] if all(hit.end.rank in told for hit in roots) else roots
+
+
+def _only_reports(hit: Hit) -> bool:
+    by_words = only_reports(hit.line.encode(errors="replace"))
+    return by_words or (hit.pattern.defers and not hit.pattern.pattern)
+
+
+def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
+    """The roots; none if each is of a kind that another's failure brings about, and another rank failed before and says of what.
+
+    Of what that rank says no line is known, or it would be a root.
+    """
+    if not roots or not all(map(_is_brought_about, roots)):
+        return roots
+    spoke = {hit.end.rank for hit in hits}
+    return [] if told_before([end for end in ends if failed(end) and end.rank not in spoke], roots) else roots
+
+
+def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit]) -> list[RankEnd]:
+    """Of ranks of which no line is known: those that failed before any hit, and say of what, if that was no connection.
+
+    A crash, or that a rank waited in vain, tells less than words of the same moment.
+    """
+    first = min(hit.at for hit in hits)
+    crashes = all(hit.pattern.id in CRASHES for hit in hits)
+    until = first + SAME_MOMENT_S if crashes or all(map(_waited, hits)) else first - JITTER_S
+    before = [end for end in silent if end.output and _last_said(end) < until]
+    return [end for end in before[:LISTENED_TO] if _says_otherwise(end)]
+
+
+def _is_brought_about(hit: Hit) -> bool:
+    return hit.pattern.error_class not in _ENDS_A_RANK
+
+
+def _is_loss(hit: Hit) -> bool:
+    """Of a connection that another's end may have closed; what stays so at the next try is a set-up, and not that."""
+    return _waited(hit) or (hit.pattern.error_class is ErrorClass.NETWORK and hit.pattern.retriable is not Retriable.NO)
+
+
+def _waited(hit: Hit) -> bool:
+    line = hit.line.encode(errors="replace")
+    return waited_in_vain(line) and not of_an_adapter(line)
+
+
+def _last_said(end: RankEnd) -> float:
+    return max((piece.at for piece in end.output), default=end.at)
+
+
+def _says_otherwise(end: RankEnd) -> bool:
+    """Does it say what failed, and was that no connection, and nothing that it had from another?"""
+    words = own_words(end, (), vaguely=False)
+    kind = kind_of_words(words)
+    if not words or (kind and kind.error_class is ErrorClass.NETWORK):
+        return False
+    return not waited_in_vain(words.encode(errors="replace"))

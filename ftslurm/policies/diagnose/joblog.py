@@ -16,7 +16,7 @@ from ftslurm.catalogs.patterns import Found
 from ftslurm.model.exits import ExitStatus, from_shell
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.policies.diagnose.text.findings import Book
+from ftslurm.policies.diagnose.findings import Book
 
 # The rank of a line, and the node of a rank, that a log does not tell.
 NO_RANK, NO_NODE = -1, "?"

@@ -15,7 +15,7 @@ from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd
 from ftslurm.policies.diagnose.joblog import NO_NODE
-from ftslurm.policies.diagnose.text.traces import outline, plain
+from ftslurm.policies.diagnose.traces import outline, plain
 
 LINE_CHARS = 200
 

@@ -8,18 +8,295 @@ Source: C4D (Alibaba Cloud PAI, "Use C4D") for levels and times.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from enum import Enum
+from math import log
 
 from ftslurm.model.averages import median
-from ftslurm.model.collectives import Finding, Kind, Level, RankView
-from ftslurm.model.events import StallSeen
+from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView, fold
+from ftslurm.model.events import QuietSeen, RankSilent, StallSeen, UseSampled
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.hang.pause_limits import PauseLimits, Phase, Stall, StallLimits, StallVerdict, judge
-from ftslurm.policies.hang.proof import doubt
-from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, only_polls, who_hangs
+from ftslurm.policies.hang.process_activity import LEAST_PER_S
+from ftslurm.policies.hang.whohangs import (
+    BUSY_IO_BYTES_S,
+    HangLimits,
+    Held,
+    at_end,
+    hold,
+    idle_s,
+    is_busy,
+    judged,
+    only_polls,
+    who_hangs,
+)
+
+# --- Does the job hang? Joins what agents and shims tell of one attempt.
+#
+# Source: ModelArts, hang detection (IO first, then use), AIMaster, fault tolerance monitoring (silence, ranks that do not end)
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """still_s: seconds without activity."""
+
+    what: str
+    evidence: tuple[str, ...]
+    still_s: float = 0.0
+
+
+@dataclass(slots=True)
+class HangWatch:
+    """Activity in one attempt, as far as known. IO on any node is activity; a node that reports nothing proves no activity."""
+
+    _quiet: dict[str, QuietSeen] = field(default_factory=dict)
+    _use: dict[str, UseSampled] = field(default_factory=dict)
+    _silent: dict[int, float] = field(default_factory=dict)
+    _looked_at: set[str] = field(default_factory=set)
+
+    def quiet(self, event: QuietSeen, nodes: Collection[str]) -> bool:
+        """Are all `nodes` quiet now?"""
+        if event.quiet_s <= 0:
+            self._quiet.pop(event.node, None)
+            self._use.clear()
+        else:
+            self._quiet[event.node] = event
+        return bool(nodes) and set(nodes) <= self._quiet.keys()
+
+    def sampled(self, event: UseSampled, nodes: Collection[str]) -> bool:
+        """Is the use of all `nodes` known now?"""
+        self._use[event.node] = event
+        return set(nodes) <= self._use.keys()
+
+    def verdict(self, nodes: Sequence[str]) -> Hang | None:
+        """A hang, if every node is quiet and its use has not changed. Unknown counts as no hang."""
+        if not nodes or any(node not in self._quiet for node in nodes):
+            return None
+        if any(node not in self._use or self._use[node].unchanged is not True for node in nodes):
+            return None
+        least = min(self._quiet[node].quiet_s for node in nodes)
+        evidence = [f"{node}: {self._quiet[node].what}; {self._use[node].what}" for node in nodes]
+        what = f"no process of the job has done IO for {least:.0f} s, and its use of devices or CPUs has not changed"
+        return Hang(what, tuple(evidence[:64]), least)
+
+    def silent(self, event: RankSilent, running: Collection[int]) -> bool:
+        """Have all running ranks stopped printing?"""
+        if event.silent_s <= 0:
+            self._silent.pop(event.rank, None)
+        else:
+            self._silent[event.rank] = event.silent_s
+        return bool(running) and set(running) <= self._silent.keys()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which no rank has printed anything, as far as their shims have reported."""
+        return min(self._silent.values(), default=0.0)
+
+    def begun(self, rank: int, node: str) -> None:
+        """Forget what is known of `rank` and of its node: the rank has been restarted."""
+        self._silent.pop(rank, None)
+        self._quiet.pop(node, None)
+        self._use.clear()
+
+    def looked_at(self, node: str, nodes: Collection[str]) -> bool:
+        """Has the evidence of all `nodes` arrived?"""
+        self._looked_at.add(node)
+        return set(nodes) <= self._looked_at
+
+
+# --- How long may a job stall? The limits are learned from its own pauses, separately for quiet and busy stalls.
+#
+# A pause is quiet when the ranks that delay the others show no work (no input, output or computing), and busy when they do:
+# a checkpoint, an evaluation, a compilation. The limit is a factor times the longest pause so far. The factor comes from
+# how heavy the tail of the pauses is: it is what the running maximum is exceeded by in one case out of twenty, if there
+# are as many pauses again. Rules that model the usual interval (phi-accrual, median and MAD) fail here by design:
+# checkpoints live in the tail
+
+PAUSE_FACTOR = 4.0  # a step that takes more usual intervals than this is a pause
+BUSY_PAUSES = 4  # until so many were seen, the cap is the limit
+DOUBLED_MAX = 2  # repeated false alarms make a limit up to four times as long
+RISK = 0.05
+PRIOR_TAIL, PRIOR_WEIGHT = 2.0, 5.0  # of the Hill estimate: as heavy a tail as storage has, until pauses say otherwise
+FACTOR_MIN, FACTOR_MAX = 2.0, 8.0
+
+
+class Phase(str, Enum):
+    """STARTING: until the first sign of progress. ENDING: some ranks have ended, or said that they are about to."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+class Stall(str, Enum):
+    """WARN: report it and gather evidence. ACT: it is a hang."""
+
+    NONE = "none"
+    WARN = "warn"
+    ACT = "act"
+
+
+@dataclass(frozen=True, slots=True)
+class StallLimits:
+    """In seconds. floor_s, cap_s: what is learned stays between. act_floor_s: nothing is done before.
+
+    An operator who wants hangs ended faster lowers act_floor_s to 30 or 60.
+    """
+
+    floor_s: float = 30.0
+    cap_s: float = 1800.0
+    warn_floor_s: float = 10.0
+    act_floor_s: float = 180.0
+    starting_s: float = 600.0
+    ending_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PauseLimits:
+    """What was learned of a job's pauses.
+
+    usual_s: the usual interval between two signs of progress (`usual_interval_s`), None until it is known. quiet, busy: the
+    longest pauses of each class, the longest first (`with_pause`). false_alarms: hangs in a row of which the restart did not
+    help, so that the limits seem too short.
+    """
+
+    usual_s: float | None = None
+    quiet: tuple[float, ...] = ()
+    busy: tuple[float, ...] = ()
+    false_alarms: int = 0
+
+    def longest_s(self, busy: bool) -> float:
+        return max(self.busy if busy else self.quiet, default=0.0)
+
+    def top(self, busy: bool) -> tuple[float, ...]:
+        """The longest pauses of a class that are long compared with the usual interval, too. Seconds."""
+        pauses = self.busy if busy else self.quiet
+        return tuple(seconds for seconds in pauses if seconds > PAUSE_FACTOR * (self.usual_s or 0.0))
+
+    def is_known(self, busy: bool) -> bool:
+        return len(self.top(busy)) >= BUSY_PAUSES if busy else self.usual_s is not None or bool(self.quiet)
+
+    def doubled(self) -> float:
+        """The factor by which false alarms lengthen the limits."""
+        return float(1 << min(self.false_alarms, DOUBLED_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class StallVerdict:
+    """What a stall of this length is, the limits that were applied, and the reason in words."""
+
+    stall: Stall
+    warn_s: float
+    act_s: float
+    reason: str
+
+
+def factor(top: tuple[float, ...]) -> float:
+    """How far beyond the longest pause so far the next ones may reach: 0.05 ** (-1 / tail index), 2 to 8.
+
+    The tail index is Hill's estimate, drawn towards PRIOR_TAIL: of tail 2 come 4.5 times, of 5 and lighter twice.
+    """
+    count = len(top) - 1
+    tail = PRIOR_TAIL
+    if count >= 3 and top[-1] > 0:
+        spread = sum(log(pause / top[-1]) for pause in top[:-1]) / count
+        tail = (PRIOR_WEIGHT + count) / (PRIOR_WEIGHT / PRIOR_TAIL + count * max(spread, 1e-3))
+    return float(min(FACTOR_MAX, max(FACTOR_MIN, RISK ** (-1.0 / max(tail, 1.0)))))  # of tail 1.44 come the 8
+
+
+def limit_s(learned: PauseLimits, busy: bool, limits: StallLimits) -> float:
+    """The longest stall of this class that is not yet a hang, in seconds."""
+    if not learned.is_known(busy):
+        return limits.cap_s * learned.doubled()
+    # Pauses that are known from before a restart count before the usual interval is known anew.
+    longest_s = learned.longest_s(busy)
+    if not busy:
+        longest_s = max(longest_s, PAUSE_FACTOR * (learned.usual_s or 0.0))
+    return min(limits.cap_s, max(limits.floor_s, factor(learned.top(busy)) * longest_s)) * learned.doubled()
+
+
+def judge(learned: PauseLimits, stalled_s: float, busy: bool, phase: Phase, limits: StallLimits) -> StallVerdict:
+    """Is a stall worth a warning, or a hang? stalled_s: seconds since the last sign of progress."""
+    if phase is Phase.STARTING:
+        act_s, of_what = max(limits.starting_s, limits.cap_s if busy else 0.0), "since the start"
+    elif phase is Phase.ENDING:
+        act_s, of_what = limits.ending_s, "since ranks have ended"
+    else:
+        # A quiet stall is a hang after act_floor_s, unless the job itself has made longer pauses.
+        own_s = limit_s(learned, busy, limits) if busy or learned.is_known(busy) else 0.0
+        act_s = max(limits.act_floor_s * learned.doubled(), own_s)
+        of_what = "with work going on in the ranks waited for" if busy else "without any work in the ranks waited for"
+    own_s = limit_s(learned, busy, limits) if phase is Phase.RUNNING else act_s
+    warn_s = min(act_s, max(limits.warn_floor_s, own_s / 3))
+    stall = Stall.ACT if stalled_s >= act_s else Stall.WARN if stalled_s >= warn_s else Stall.NONE
+    reason = f"no progress for {stalled_s:.0f} s {of_what}; the limit is {act_s:.0f} s"
+    return StallVerdict(stall, warn_s, act_s, reason)
+
+
+# --- Does a verdict prove a hang, so that the ranks may be stopped unasked? Only what is wrong within a rank, or in the ranks'
+# communication, does. A rank that waits for something beyond both may still get it, however long nothing moves.
+#
+# | the named ranks | for example |
+# |---|---|
+# | wake up again and again | a rank that polls, or copies what another process makes (seen in healthy jobs) |
+# | sleep in one call that another process ends | the answer of a server, a command, a lock on a file, a debugger |
+# | wait for storage or a driver | a file server that is started again; no signal ends such a wait |
+# | are all in communication, and data moves | a large broadcast over a slow network |
+
+HUNG = (Kind.COMM_HANG, Kind.NON_COMM_HANG)
+# Kernel functions of Linux 3.10 to 6.18 in which a thread sleeps until another process answers, ends, releases a lock on a file,
+# or no longer debugs it. A lock within the program is a futex.
+_OTHER_PROCESS = re.compile(r"sk_wait|wait_woken|do_wait|kernel_wait|\w*lock_\w*wait|fcntl_|nlmclnt_|ptrace_")
+# Where helpers sleep all their life as well: the thread of a pool that reads results, a server's.
+_OR_HELPER = re.compile(r"unix_|inet_csk_|__skb_|(do_|do_sys_|ep_)?poll|do_select|do_epoll|(anon_)?pipe_|fifo_|wait_for_partner")
+_OWN_LOCK = "futex_"
+
+
+NOBODY = "no rank is named from within as the one that hangs"
+
+
+def doubt(finding: Finding | None, views: Iterable[RankView]) -> str:
+    """Why it is no proof, in words; empty if it is one. views: of all ranks, at the look that led to the finding, while no rank
+    works that others may wait for.
+    """
+    if finding is None or finding.kind not in HUNG or not finding.ranks:
+        return NOBODY
+    there = list(views)
+    if finding.kind is Kind.COMM_HANG and any((view.io_bytes_s or 0.0) > BUSY_IO_BYTES_S for view in there):
+        return "data still moves between the ranks"
+    named = [view for view in there if view.rank in finding.ranks]
+    if awake := [view.rank for view in named if wakes_up(view)]:
+        return f"rank {fold(awake)} wakes up again and again: it polls for what may still come, or does a little"
+    if beyond := [view.rank for view in named if waits_beyond(view)]:
+        return f"rank {fold(beyond)} waits for another process, for storage or a driver, and may still get it"
+    return ""
+
+
+def wakes_up(view: RankView) -> bool:
+    """Does its program run now and then? One that waits for the interpreter lock wakes up every 5 ms to try it."""
+    if view.gil_held or view.inside is not None or view.process in (ProcessState.STOPPED, ProcessState.EXITED):
+        return False
+    waits = view.wchan.startswith(_OWN_LOCK)  # for a thread, perhaps
+    return max(view.polls_s or 0.0, view.wakes_s or 0.0, (view.beside_wakes_s or 0.0) if waits else 0.0) >= LEAST_PER_S
+
+
+def waits_beyond(view: RankView) -> bool:
+    """Does it wait for something that is neither in it nor in the ranks' communication? One whose Python code runs now and then
+    does not: it waits for its data loader, in steps of five seconds.
+    """
+    if view.process is ProcessState.DISK:
+        return True
+    if view.process is ProcessState.EXITED or view.inside is not None or view.main_fresh:
+        return False
+    if view.wchan.startswith(_OWN_LOCK):  # of a thread that it waits for, perhaps
+        return any(map(_OTHER_PROCESS.match, view.beside))
+    return bool(_OTHER_PROCESS.match(view.wchan) or _OR_HELPER.match(view.wchan))
+
+
+# --- the watch itself
 
 # A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
 AGAIN_SHARE = 0.1

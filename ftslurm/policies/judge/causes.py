@@ -15,17 +15,15 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.text import how_often
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Blame, RankEnd, Verdict, unknown
+from ftslurm.policies.judge.outside import iteration_seen, read_at_end
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.requests.progress import iteration_seen, read_at_end
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Settled
-from ftslurm.policies.ladder.ladder import Cause
-from ftslurm.policies.ladder.node_charges import within_budget
-from ftslurm.policies.ladder.situation import Trouble, acting, bad_nodes
-from ftslurm.policies.node.clock import CLOCKS_DIFFER_S
-from ftslurm.policies.weigh.contrast import Contrast, contrast, shown_by, with_contrast
-from ftslurm.policies.weigh.corrections import without_own_view
-from ftslurm.policies.weigh.spread import BEGUN_S, still_on_most
+from ftslurm.policies.ladder import Cause
+from ftslurm.policies.node import CLOCKS_DIFFER_S
+from ftslurm.policies.node_charges import within_budget
+from ftslurm.policies.situation import Trouble, acting, bad_nodes
+from ftslurm.policies.weigh import BEGUN_S, Contrast, contrast, shown_by, still_on_most, with_contrast, without_own_view
 
 # Seconds from the trouble to the message that tells what is waited for.
 TELL_S = 3.0

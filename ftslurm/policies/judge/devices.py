@@ -4,19 +4,75 @@ rung can handle it. Also drills.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import AnswerDrill, Decision, DismissAgents, DrillDevice, LookAtDevices, Say
+from ftslurm.model.decisions import AnswerDrill, Decision, DismissAgents, DrillDevice, DrillRanks, LookAtDevices, Say
 from ftslurm.model.devices import Fault
-from ftslurm.model.events import Now
+from ftslurm.model.events import DrillAsked, Now
+from ftslurm.model.exits import signal_name
+from ftslurm.model.job import Task
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Settled
-from ftslurm.policies.ladder.ladder import Cause, choose
-from ftslurm.policies.ladder.situation import Trouble
-from ftslurm.policies.node import drill_orders as drills
+from ftslurm.policies.ladder import Cause, choose
+from ftslurm.policies.situation import Trouble
+
+# --- What an order for a drill comes to: whom it hits, in which words, by which decision
+
+# The user's word -> the shim's.
+_TO_SHIMS = {"rank-crash": "crash", "hang": "hang", "slow-rank": "slow", "lost-node": "lost", "end": "end"}
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """target, how: for people. injects: False for the end of a drill."""
+
+    target: str
+    how: str
+    order: DrillRanks | DrillDevice
+    injects: bool = True
+
+
+def plan_drill(event: DrillAsked, tasks: Mapping[int, Task]) -> Drill | None:
+    """None where there is nobody of that name in the step that runs."""
+    nodes = {task.node for task in tasks.values()}
+    if event.fault == "device-fault":
+        if event.node not in nodes:
+            return None
+        order = DrillDevice(event.node, event.device, event.code, event.severity, event.kind, event.heals)
+        how = f"{event.code} on device {event.device}, {'heals' if event.heals else 'does not heal'}"
+        return Drill(target_of(event), how, order)
+    on_node = [task.rank for task in tasks.values() if task.node == event.node]
+    ranks = tuple(sorted(on_node)) if event.node else tuple(tasks.keys() & {event.rank})
+    if not ranks or event.fault not in _TO_SHIMS:
+        return None
+    to_shims = DrillRanks(ranks, _TO_SHIMS[event.fault], event.status, event.signal, event.share)
+    return Drill(target_of(event), _how(event), to_shims, event.fault != "end")
+
+
+def target_of(event: DrillAsked) -> str:
+    return f"node {event.node}" if event.node else f"rank {event.rank}"
+
+
+def _how(event: DrillAsked) -> str:
+    match event.fault:
+        case "rank-crash":
+            return f"killed by {signal_name(event.signal)}" if event.signal else f"exits with status {event.status}"
+        case "slow-rank":
+            return f"gets {event.share:.0%} of the time"
+        case "hang":
+            return "stands still"
+        case "lost-node":
+            return "its tasks are lost without a message"
+    return "goes on as before"
+
+
+# --- the devices
 
 
 class Devices:
@@ -90,9 +146,9 @@ class Drills:
 
     def on_drill_asked(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
         """Record the ordered fault, then inject it, so that nobody takes it for a real one."""
-        drill = drills.plan(event, self.run.tasks)
+        drill = plan_drill(event, self.run.tasks)
         if drill is None:
-            return [AnswerDrill(event.asker, False, f"there is no {drills.target(event)} in the step that runs")]
+            return [AnswerDrill(event.asker, False, f"there is no {target_of(event)} in the step that runs")]
         note = self.run.note(rec.Drilled(now.unix, self.run.attempt.number, event.fault, drill.target, drill.how), vital=True)
         told = Say(f"drill: {event.fault} on {drill.target} ({drill.how})")
         said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]

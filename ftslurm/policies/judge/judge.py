@@ -7,27 +7,23 @@ judge does next, so that no group calls one that stands on it. What answers an e
 what its name says at other times as well. Each row names the phases that an answer may lead to: `Run.enter` checks that, and
 docs/ARCHITECTURE.md shows the diagram.
 
-A concern is a module with its state beside it, or a folder:
+A concern is a module; what it knows stands below `state` in a module of its own:
 
-    launch/          launching: from the first event until ranks run; earlier_steps: ranks of an earlier ftrun that may still run;
-                     starting: the step and its ranks start; step_launch: what is known of that
-    ranks            ranks that exit or are lost; a rank of an async job (rank_restarts)
-    signals          signals from outside, and their meaning by Slurm (signal_watch)
-    devices          agents, the faults of devices (device_view), and drills: faults that a person orders
-    hang/            stalls: stalled and slow ranks, by their collectives; hang_signs: hangs by other signs, and what follows from
-                     any hang; signs: what is known of both
+    launching        from the first event until ranks run; ranks of an earlier ftrun that may still run
+    starting         the step and its ranks start
+    ranks            ranks that exit or are lost, a rank of an async job, and signals from outside
+    devices          agents, the faults of devices, and drills: faults that a person orders
+    hangs            stalled and slow ranks, by their collectives; hangs by other signs, and what follows from any hang
     nodes            silent nodes
-    requests/        requests: what the owner of the job asks for while it runs; interrupting: the job's work is broken off for
-                     that; book, progress: what is still to be done, and after which checkpoints
+    requests         what the owner of the job asks for while it runs; request_answers: what is answered at once, and how the
+                     work of the job is broken off
     settling         trouble: stop ranks, collect facts, decide; most of the above leads there
     causes           what is behind the end of an attempt: asked beside the loop, and recorded when known
     rungs            carrying out the decision
-    replace/         replacing: other nodes for the slots of bad nodes; search: one such
-                     search; places: where ranks run, and the search that goes on
-    ending           ending the step, and ftrun
-    slurm_away       waiting for a slurmctld that is away (slurm_contact), and for the end that the time limit brings
-    state            `Run`: what the judge knows, and what every group needs. Its parts own their state, and only their own
-                     methods change it.
+    replacing        other nodes for the slots of bad nodes
+    ending           ending the step, and ftrun; waiting for a slurmctld that is away, and for the end that the time limit brings
+    state            `Run`: what the judge knows, and what every group needs. Its parts (step, outside, spares)
+                     own their state, and only their own methods change it.
 """
 
 from __future__ import annotations
@@ -45,26 +41,21 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge import then
 from ftslurm.policies.judge.causes import Causes
 from ftslurm.policies.judge.devices import Devices, Drills
-from ftslurm.policies.judge.ending import Ending
-from ftslurm.policies.judge.hang.hang_signs import Hangs
-from ftslurm.policies.judge.hang.stalls import Stalls
-from ftslurm.policies.judge.launch.earlier_steps import EarlierSteps
-from ftslurm.policies.judge.launch.launching import Launching, budgets
-from ftslurm.policies.judge.launch.starting import Starting
+from ftslurm.policies.judge.ending import Ending, SlurmAway, TimeLimit
+from ftslurm.policies.judge.hangs import Hangs, Stalls
+from ftslurm.policies.judge.launching import EarlierSteps, Launching, budgets
 from ftslurm.policies.judge.nodes import Nodes
 from ftslurm.policies.judge.phases import Phase, RunFacts
-from ftslurm.policies.judge.ranks import Ranks
-from ftslurm.policies.judge.replace.replacing import Replacing
-from ftslurm.policies.judge.requests.answers import Answers
-from ftslurm.policies.judge.requests.interrupting import Interrupting
-from ftslurm.policies.judge.requests.requests import Requests
+from ftslurm.policies.judge.ranks import Ranks, Signals
+from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.request_answers import Answers, Interrupting
+from ftslurm.policies.judge.requests import Requests
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.settling import Settling
-from ftslurm.policies.judge.signals import Signals
-from ftslurm.policies.judge.slurm_away import SlurmAway, TimeLimit
+from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Afterwards, Answer, Next, Settled
-from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.situation import Trouble
 
 __all__ = ["TABLE", "Judge", "Phase", "RunFacts", "budgets"]
 

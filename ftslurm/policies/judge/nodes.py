@@ -14,11 +14,11 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.replace.replacing import Replacing
+from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.state import ABSENT_MOST, AT_A_TIME, IDLE_LOOK, Run
 from ftslurm.policies.judge.then import Answer, Settled
-from ftslurm.policies.ladder.ladder import Cause
-from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.ladder import Cause
+from ftslurm.policies.situation import Trouble
 
 # Used while ranks run or wait for devices to heal, perhaps minutes: nothing else would detect that a node is dead.
 _WATCHED = (Phase.RUNNING, Phase.HEALING)

@@ -19,14 +19,14 @@ from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge import then
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
-from ftslurm.policies.judge.launch.starting import Starting
+from ftslurm.policies.judge.outside import Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.replace.replacing import Replacing
-from ftslurm.policies.judge.signal_watch import Announced, Meaning
+from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Run, record_decision
 from ftslurm.policies.judge.then import Afterwards, Answer, Settled
-from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, let_in, status_of_failure
-from ftslurm.policies.ladder.situation import Trouble, avoidable
+from ftslurm.policies.ladder import Cause, Choice, Situation, let_in, status_of_failure
+from ftslurm.policies.situation import Trouble, avoidable
 
 
 class Rungs:

@@ -15,15 +15,14 @@ from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.causes import TELL_S, Causes
-from ftslurm.policies.judge.ending import CANCELLED, lose_step
-from ftslurm.policies.judge.launch.step_launch import LAUNCHES_AGAIN
+from ftslurm.policies.judge.ending import CANCELLED, GATHERS_S, SlurmAway, lose_step
+from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.signal_watch import Meaning
-from ftslurm.policies.judge.slurm_away import GATHERS_S, SlurmAway
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, stop_ranks
+from ftslurm.policies.judge.step import LAUNCHES_AGAIN
 from ftslurm.policies.judge.then import Answer, ThenAfterWarning, ThenEnd, ThenFulfil, ThenRemedy
-from ftslurm.policies.ladder.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
-from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
+from ftslurm.policies.situation import Trouble
 
 # Slurm may have killed a rank that ended so (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})

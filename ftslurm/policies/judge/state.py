@@ -30,20 +30,14 @@ from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.judge.device_view import DeviceView
-from ftslurm.policies.judge.hang.signs import HangSigns, intervals
-from ftslurm.policies.judge.launch.step_launch import AgentRoster, StepLaunch, Tasks
+from ftslurm.policies.judge.outside import Announced, Meaning, RequestBook, SignalWatch, SlurmContact, WaitTold
 from ftslurm.policies.judge.phases import Phase, RunFacts
-from ftslurm.policies.judge.rank_restarts import RanksAlone
-from ftslurm.policies.judge.replace.places import Places
-from ftslurm.policies.judge.replace.search import Loans, Spares
-from ftslurm.policies.judge.requests.book import RequestBook, WaitTold
-from ftslurm.policies.judge.signal_watch import Announced, Meaning, SignalWatch
-from ftslurm.policies.judge.slurm_contact import SlurmContact
+from ftslurm.policies.judge.spares import Loans, Places, Spares
+from ftslurm.policies.judge.step import AgentRoster, DeviceView, HangSigns, RanksAlone, StepLaunch, Tasks, intervals
 from ftslurm.policies.judge.then import RunEnd
-from ftslurm.policies.ladder.ladder import WILLED, Cause, Choice, Situation
-from ftslurm.policies.ladder.situation import Trouble, situation_of, with_call
-from ftslurm.policies.lease.fence import Fence
+from ftslurm.policies.ladder import WILLED, Cause, Choice, Situation
+from ftslurm.policies.lease import Fence
+from ftslurm.policies.situation import Trouble, situation_of, with_call
 
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM = 1, 2, 3, 9, 15
 # Longer than the limits that shims and agents keep themselves, so that a live one always answers first.

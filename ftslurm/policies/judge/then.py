@@ -13,8 +13,8 @@ from ftslurm.model.events import Diagnosed, SignalSeen
 from ftslurm.model.folds.control import Request
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.values import dataclass
-from ftslurm.policies.ladder.ladder import Choice, Situation
-from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.ladder import Choice, Situation
+from ftslurm.policies.situation import Trouble
 
 
 @dataclass(frozen=True, slots=True)

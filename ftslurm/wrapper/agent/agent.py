@@ -361,7 +361,7 @@ def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: boo
     """
     from ftslurm.errors import FtslurmError
     from ftslurm.model.messages.wire import from_message
-    from ftslurm.policies.lease.take_over import may_take_over
+    from ftslurm.policies.take_over import may_take_over
     from ftslurm.wrapper.agent.standby import say, take_over_from
 
     plan = from_message(message)

@@ -1,4 +1,4 @@
-"""An agent whose controller is silent: it observes the job, and takes over when it is its turn. policies/lease/take_over.py
+"""An agent whose controller is silent: it observes the job, and takes over when it is its turn. policies/take_over.py
 decides; the actions are those of a controller, by the same recipe.
 
 The agent stays in its step; Slurm keeps the step when its srun has ended, and ends it with the job: docs/slurm-facts.md, "Nodes
@@ -29,9 +29,9 @@ from ftslurm.model.messages.wire import HandoverPlan
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible
-from ftslurm.policies.ladder.ladder import choose
-from ftslurm.policies.ladder.start_time import plan_start
-from ftslurm.policies.lease.take_over import (
+from ftslurm.policies.ladder import choose
+from ftslurm.policies.start_time import plan_start
+from ftslurm.policies.take_over import (
     FinishEnd,
     FinishRequeue,
     JobNow,

@@ -30,8 +30,7 @@ from ftslurm.model.exits import cancelled_steps
 from ftslurm.model.messages import wire
 from ftslurm.model.ports import StepHandle
 from ftslurm.model.values import dataclass
-from ftslurm.policies.lease.contact import NodeContact
-from ftslurm.policies.lease.quorum import LeaseQuorum
+from ftslurm.policies.lease import LeaseQuorum, NodeContact
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.wire.caller import Caller
 from ftslurm.wrapper.wire.channel import Message, Peer

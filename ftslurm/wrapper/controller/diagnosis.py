@@ -42,7 +42,7 @@ class Diagnosis:
     def diagnose(self, asked: do.Diagnose) -> Diagnosed:
         """Never raises: a job is not lost to its own diagnosis."""
         from ftslurm.policies.diagnose import Facts, diagnose
-        from ftslurm.policies.weigh.spread import on_the_whole
+        from ftslurm.policies.weigh import on_the_whole
 
         try:
             found = on_the_whole(diagnose(asked.ends, Facts(asked.faults, asked.bad), self.load()), asked)

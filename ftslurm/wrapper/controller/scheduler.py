@@ -27,7 +27,7 @@ from ftslurm.model.events import (
 from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.record import AttemptBegan
 from ftslurm.model.values import dataclass
-from ftslurm.policies.judge.slurm_away import GATHERS_S
+from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm.cli_client import read_answer, slurmd_answers, slurmd_port
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.slurm.commands import (

@@ -18,7 +18,7 @@ from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesRel
 from ftslurm.model.nodes import ANYWHERE, Near, fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.judge.slurm_away import GATHERS_S
+from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
 from ftslurm.slurm.fitting import GROUP_REASON, fitting, group_limits, idle, limits_argv, taken, without_room

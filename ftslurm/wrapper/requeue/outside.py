@@ -9,7 +9,7 @@ from ftslurm.errors import SlurmRefused
 from ftslurm.ledger.shared_file import known_clean_ups
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds.history import fold
-from ftslurm.policies.ladder.start_time import plan_start
+from ftslurm.policies.start_time import plan_start
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.programs import with_folder
 from ftslurm.wrapper.requeue.finish import finish_open_requeue, is_up_to_date

@@ -23,7 +23,7 @@ from ftslurm.errors import SlurmRefused
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History
 from ftslurm.model.values import dataclass
-from ftslurm.policies.ladder.start_time import after_watch, for_slowness
+from ftslurm.policies.start_time import after_watch, for_slowness
 from ftslurm.slurm.client import AS_OF, JobState, JobView, SlurmClient
 from ftslurm.slurm.states import is_over
 

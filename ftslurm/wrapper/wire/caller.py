@@ -7,7 +7,7 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.settings.tree import BEATS
-from ftslurm.policies.node.clock import NodeClock
+from ftslurm.policies.node import NodeClock
 from ftslurm.wrapper.shim.protocol.session import ReliableStream
 from ftslurm.wrapper.shim.protocol.signed import LinkError
 from ftslurm.wrapper.wire.channel import Peer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.policies.diagnose.text.errors import told_error
-from ftslurm.policies.diagnose.text.launchers import only_reports
+from ftslurm.policies.diagnose.errors import told_error
+from ftslurm.policies.diagnose.lines import only_reports
 from tests.policies.diagnose.test_classify import end, verdict
 
 LABELS = (

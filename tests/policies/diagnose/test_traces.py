@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.policies.diagnose.text.traces import LOOKED_BYTES, Raised, outline
+from ftslurm.policies.diagnose.traces import LOOKED_BYTES, Raised, outline
 
 PYTHON = """step 1
 Traceback (most recent call last):
@@ -227,7 +227,7 @@ def test_any_bytes_can_be_walked_through(text: bytes) -> None:
 
 def test_the_work_grows_with_the_text_and_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in bytes that are looked at, not in seconds."""
-    import ftslurm.policies.diagnose.text.traces as traces
+    import ftslurm.policies.diagnose.traces as traces
 
     looked: list[int] = []
     walk_line = traces._Walk._line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.model.verdict import ErrorClass, Retriable
-from ftslurm.policies.diagnose.text.errors import told_error
+from ftslurm.policies.diagnose.errors import told_error
 from tests.policies.diagnose.test_classify import end, verdict
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.model.verdict import ErrorClass, Retriable
-from ftslurm.policies.diagnose.text.wording import kind_of_error, kind_of_words
+from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words
 
 YES, NO = Retriable.YES, Retriable.NO
 

@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.policies.hang.polling import ASK_BYTES, ASK_CPU_S, POLL_CPU_PERCENT, WAKE_BYTES, WAKE_CPU_S, Look, polling
-from ftslurm.policies.hang.process_activity import FLOOR_BYTES_S
+from ftslurm.policies.hang.process_activity import (
+    ASK_BYTES,
+    ASK_CPU_S,
+    FLOOR_BYTES_S,
+    POLL_CPU_PERCENT,
+    WAKE_BYTES,
+    WAKE_CPU_S,
+    Look,
+    polling,
+)
 
 SLEEP = "230 0x7ffd95c83c50 0x7f932c8dc545"
 

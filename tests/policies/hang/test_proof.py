@@ -6,7 +6,7 @@ import pytest
 
 from ftslurm.model.collectives import ProcessState, RankView
 from ftslurm.model.plain import from_plain, to_plain
-from ftslurm.policies.hang.proof import NOBODY, doubt, waits_beyond
+from ftslurm.policies.hang.stall_watch import NOBODY, doubt, waits_beyond
 from ftslurm.policies.hang.whohangs import who_hangs
 from tests.policies.hang.test_whohangs import rank, waiting
 

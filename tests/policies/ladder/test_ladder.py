@@ -16,8 +16,8 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.ladder.experiments import Series
-from ftslurm.policies.ladder.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, OtherNodes, Situation, choose, let_in, rung_words
+from ftslurm.policies.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, OtherNodes, Situation, choose, let_in, rung_words
+from ftslurm.policies.node_charges import Series
 from tests.settings import settings_with
 
 NOW = 1_700_000_000.0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import CleanUpTook
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.ladder import start_time
-from ftslurm.policies.ladder.start_time import (
+from ftslurm.policies import start_time
+from ftslurm.policies.start_time import (
     EPILOG_S,
     KNOWN_MAX,
     NO_EPILOG_S,

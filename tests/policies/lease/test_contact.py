@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.model.events import AgentLost, NodeHeard, NodeLate, NodeSilent, ShimLost
-from ftslurm.policies.lease.contact import RETURN_S, NodeContact
+from ftslurm.policies.lease import RETURN_S, NodeContact
 
 SILENCE_S = 15.0
 

@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.model.record import AttemptBegan, Finished, Record, RunBegan
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.lease.predecessors import is_gone, predecessors
+from ftslurm.policies.lease import is_gone, predecessors
 
 
 def run(name: str, schedule: int, nodes: str, step_key: str = "k", start_time: int = 100) -> list[Record]:

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.lease import quorum
-from ftslurm.policies.lease.quorum import LeaseQuorum, longest_s
+from ftslurm.policies import lease
+from ftslurm.policies.lease import LeaseQuorum, longest_s
 
 LIMIT_S, BEAT_S = 15.0, 5.0
 
@@ -234,9 +234,9 @@ class Plain:
 
     def asks(self, now: float) -> bool:
         q = self.quorum
-        if len(q._nodes) < 2 or now - q._asked_at < (1 - quorum.ASK_SHARE) * LIMIT_S:
+        if len(q._nodes) < 2 or now - q._asked_at < (1 - lease.ASK_SHARE) * LIMIT_S:
             return False
-        share = quorum.ASK_AGAIN_SHARE if q._slurm_at == self.last() else quorum.ASK_SHARE
+        share = lease.ASK_AGAIN_SHARE if q._slurm_at == self.last() else lease.ASK_SHARE
         return now - self.last() >= share * LIMIT_S
 
 

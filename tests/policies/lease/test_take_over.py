@@ -13,9 +13,9 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import fold
 from ftslurm.model.messages.wire import HandoverPlan, from_message, to_message
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.ladder.ladder import choose
-from ftslurm.policies.lease.quorum import longest_s
-from ftslurm.policies.lease.take_over import (
+from ftslurm.policies.ladder import choose
+from ftslurm.policies.lease import longest_s
+from ftslurm.policies.take_over import (
     OVERTAKE_S,
     STANDBYS,
     TURN_S,

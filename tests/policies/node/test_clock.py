@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.policies.node.clock import NodeClock
+from ftslurm.policies.node import NodeClock
 
 
 def connected(behind_s: float, sent: float, after: float, before: float) -> NodeClock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.model.devices import CodeMeaning, DeviceHealth, DeviceReport, FaultClass, ProbeAnswer, Severity
-from ftslurm.policies.node.health import (
+from ftslurm.policies.node import (
     MAX_REASON_CHARS,
     Drain,
     Finding,

@@ -6,16 +6,15 @@ import pytest
 
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.policies.node import kernel_log
-from ftslurm.policies.node.health import NodeHealth, judge
+from ftslurm.policies.node import NodeHealth, judge, kernel_findings, last_kernel_line, parse_kernel_log
 
 BOOK = load_pattern_book()
 MEANING = fault_lookup(())
 
 
 def health(text: str, priority: int = 2) -> NodeHealth:
-    lines = kernel_log.parse(f"{priority},7,1,-;{text}\n SUBSYSTEM=pci\n".encode(), -1)
-    return judge(kernel_log.findings(lines, BOOK, MEANING)).health
+    lines = parse_kernel_log(f"{priority},7,1,-;{text}\n SUBSYSTEM=pci\n".encode(), -1)
+    return judge(kernel_findings(lines, BOOK, MEANING)).health
 
 
 @pytest.mark.parametrize(
@@ -109,14 +108,14 @@ def test_what_a_program_wrote_there_counts_for_nothing() -> None:
 
 
 def test_a_piece_of_a_line_counts_for_nothing() -> None:
-    assert kernel_log.parse(b"2,5,1,c;EXT4-fs error (device sda1)\n2,6,1,+;x\n2,7,1,-,caller=T1;x", -1)[0].sequence == 7
+    assert parse_kernel_log(b"2,5,1,c;EXT4-fs error (device sda1)\n2,6,1,+;x\n2,7,1,-,caller=T1;x", -1)[0].sequence == 7
 
 
 def test_each_line_counts_once() -> None:
     data = b"2,5,1,-;EXT4-fs error (device sda1)\nrubbish\n9,9\n2,6,1,-,more;x\n\xff\xfe;\n"
-    assert [line.sequence for line in kernel_log.parse(data, -1)] == [5, 6]
-    assert kernel_log.last_sequence(data, -1) == 6
-    assert kernel_log.parse(data, 6) == () and kernel_log.last_sequence(b"", 6) == 6
+    assert [line.sequence for line in parse_kernel_log(data, -1)] == [5, 6]
+    assert last_kernel_line(data, -1) == 6
+    assert parse_kernel_log(data, 6) == () and last_kernel_line(b"", 6) == 6
 
 
 @pytest.mark.parametrize(

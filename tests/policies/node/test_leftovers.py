@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.model.exits import Process
-from ftslurm.policies.node.leftovers import ROOT, NodeJob, Whose, is_logged_in, leftover_processes, others, others_of_user
+from ftslurm.policies.node import ROOT, NodeJob, Whose, is_logged_in, leftover_processes, others, others_of_user
 
 ME, YOU, SLURM = 1000, 1001, 64030
 

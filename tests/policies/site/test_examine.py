@@ -13,9 +13,8 @@ import yaml
 from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.hooks.scripts import KEYS, LIMITS_S
 from ftslurm.model.site import Finding, Folder, Ledgers, Level, Machine, OwnJob, Partition, Program, Site
-from ftslurm.policies.ladder.start_time import SLURMS_OWN_S, WATCH_S
-from ftslurm.policies.site import cluster_rules, requeue_rules
-from ftslurm.policies.site.examine import OF_SLURM, RULES, blocks, examine
+from ftslurm.policies.site import OF_SLURM, RULES, blocks, cluster_rules, examine, requeue_rules
+from ftslurm.policies.start_time import SLURMS_OWN_S, WATCH_S
 from ftslurm.slurm.parse import parse_config, parse_partitions
 from ftslurm.wrapper.requeue.course import KEEPS_GPUS
 from ftslurm.wrapper.requeue.finish import SPARE_S

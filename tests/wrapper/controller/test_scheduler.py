@@ -17,7 +17,7 @@ from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Start
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.judge.slurm_away import GATHERS_S
+from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.scheduler import KEEPERS_MOST, SlurmScheduler

@@ -9,7 +9,7 @@ import os
 import re
 
 from ftslurm.model.collectives import THREADS_MAX, ProcessState
-from ftslurm.policies.hang.polling import Look
+from ftslurm.policies.hang.process_activity import Look
 from ftslurm.sdk import probe as layout
 from ftslurm.wrapper.agent.evidence.connections import read_text
 

@@ -9,8 +9,17 @@ from collections.abc import Callable, Sequence
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Utilisation
-from ftslurm.policies.hang.polling import LEAST_LOOKS, Look, Polling, polling
-from ftslurm.policies.hang.process_activity import LEAST_SAMPLES, Connections, devices_at_work, received, streamed
+from ftslurm.policies.hang.process_activity import (
+    LEAST_LOOKS,
+    LEAST_SAMPLES,
+    Connections,
+    Look,
+    Polling,
+    devices_at_work,
+    polling,
+    received,
+    streamed,
+)
 from ftslurm.policies.hang.whohangs import works
 from ftslurm.system.processes import usage
 from ftslurm.system.sockets import inodes_of, network_bytes, tcp_bytes

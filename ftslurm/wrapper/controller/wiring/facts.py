@@ -28,8 +28,8 @@ from ftslurm.model.settings.tree import Resolved, Settings, places_told
 from ftslurm.model.text import fingerprint
 from ftslurm.policies.environment import hiding_variable, of_rendezvous, of_the_job
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, RunFacts, WhyNot
-from ftslurm.policies.lease.predecessors import is_gone, predecessors
-from ftslurm.policies.lease.take_over import cut_short
+from ftslurm.policies.lease import is_gone, predecessors
+from ftslurm.policies.take_over import cut_short
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.client import NodeState, SlurmClient
 from ftslurm.system.clock import Clock

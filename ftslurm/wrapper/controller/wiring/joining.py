@@ -24,7 +24,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted, whole
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import OutputPlace, RunFacts
-from ftslurm.policies.lease.take_over import may_take_over
+from ftslurm.policies.take_over import may_take_over
 from ftslurm.system.clock import Clock
 from ftslurm.system.files import raise_limit
 from ftslurm.wrapper.controller.callers import Limits

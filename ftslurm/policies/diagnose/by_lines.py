@@ -1,0 +1,337 @@
+"""The verdict by what the ranks printed: by a root, or where only bystanders speak."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ftslurm.model.text import visible
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, Piece, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.policies.diagnose.hits import (
+    BURST_S,
+    EVIDENCE_LINES,
+    LAST_WORDS_S,
+    Hit,
+    failed,
+    led_to,
+    no_other_node,
+    one_a_rank,
+    one_node,
+    places_of,
+    ranks_of,
+    said_beside,
+    spread_of,
+    widespread,
+    with_own_words,
+    without_echoes,
+    without_headers,
+    words_of,
+)
+from ftslurm.policies.diagnose.wording import Kind, kind_of_words, of_the_node
+
+# --- The verdict by a root: a line that tells what failed, the earliest of all ranks
+
+# What is missing or closed on one node only, while the ranks of others got further: that node's mount or installation.
+NODES_SETUP = frozenset({
+    "file-missing", "py-import", "user-so-missing", "user-perm-exec", "user-glibc", "user-cann-env", "fs-permission",
+    "container-mount", "container-command", "image-missing", "slurm-execve", "python-no-module", "python-no-file", "versions",
+    "cuda-driver-old", "exit 126", "exit 127",
+})  # fmt: skip
+# Patterns on files. In a folder that is local to each node, such an error is about the node.
+_FILES = frozenset({"file-missing", "fs-permission", "enospc", "shm-small", "device-file"})
+# Patterns on a shared file: if only one of several ranks meets the error, the others have not read that file yet.
+_SHARED_FILES = frozenset({"stale-nfs", "io-error"})
+_FILE_RACE = "file-race"
+# On more than one node, or on the only one, the program causes these itself.
+ASKED_FOR = frozenset({
+    "container-start", "segv", "sigbus", "SIGSEGV", "SIGBUS", "illegal-memory", "misaligned-address", "rocm-memory-fault",
+})  # fmt: skip
+# Exceptions about something missing because it could not be created.
+_REACTIONS = frozenset({"py-name", "py-type"})
+_BY_PROGRAM: dict[str, Any] = {"error_class": ErrorClass.USER_CODE, "retriable": Retriable.NO}
+# Classes that a program can cause on every rank by itself.
+_PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
+
+
+def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) -> Verdict:
+    roots = without_echoes(without_headers(roots))
+    first = min(roots, key=lambda hit: hit.at)
+    same = ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
+    everywhere = widespread(same, ends)
+    p, single = first.pattern, len({end.node for end in ends}) == 1
+    meant = p
+    if everywhere and p.error_class is ErrorClass.HARDWARE:
+        # Not every node breaks in the same moment, and a restart finds the same nodes with the same program.
+        meant = p.by("hardware-everywhere", confirm=max(1, p.confirm), **_BY_PROGRAM)
+    elif p.id in ASKED_FOR and (everywhere or single):
+        meant = p.by("asked-for", **_BY_PROGRAM)
+    elif everywhere and (p.error_class is ErrorClass.USER_CODE or (p.error_class is ErrorClass.OOM and p.blame is Blame.NO)):
+        meant = p.by("everywhere", retriable=Retriable.NO)
+    if p.id == _FILE_RACE and 2 * len(same) > len(ends) > 1:
+        meant = meant.by("no-race", retriable=Retriable.NO)  # whoever comes second finds the file, each time
+    if (kind := _by_words_beside(first, hits)) is not None:
+        meant = meant.by("words-beside", error_class=kind.error_class, retriable=kind.retriable)
+    suspects = () if everywhere else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
+    rules = []
+    if suspects and p.id in _SHARED_FILES and not of_the_node(first.line) and not one_node(same, ends):
+        suspects, rules = (), ["shared-file"]
+    alone = "" if suspects or p.id not in NODES_SETUP else one_node(same, ends)
+    if not (alone or suspects) and p.id in _FILES and of_the_node(first.line, device=p.id != "enospc"):
+        alone = no_other_node(same, ends)
+    if alone:
+        suspects = (Suspect(alone, first.end.rank, Blame.SUSPECT, f"{first}; on that node only"),)
+        rules.append("one-node-only")
+    others = Counter(hit.pattern.id for hit in hits if hit.pattern.id != p.id)
+    where = spread_of(same, ends)
+    lead = Lead(
+        first.end.rank, first.end.node, words_of(first, hits), p.name if p.pattern else "", first.place, where,
+        p.note if p.pattern else "",
+    )  # fmt: skip
+    evidence = [with_own_words(first, hits)]
+    evidence += [str(hit) for hit in one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
+    if others:
+        beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
+        evidence.append(f"also seen, and taken as consequences: {beside}")
+    return Verdict(
+        meant.error_class, Retriable.ONCE if alone else meant.retriable, Confidence.STRONG, p.id,
+        f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
+        everywhere and meant.error_class in _PROGRAMS, meant.confirm, not everywhere and p.heals,
+        places_of(same), lead=lead, because=(p.id, *meant.because, *rules),
+    )  # fmt: skip
+
+
+def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
+    """What a root that is only a reaction is about: the detail below a header, or the error just before an exception
+    whose words tell nothing."""
+    if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
+        return kind_of_words(said_beside(root, hits))
+    if root.pattern.defers and not root.pattern.pattern and (kind := kind_of_words(said_beside(root, hits))):
+        return kind
+    reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
+    if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kind_of_words(root.line):
+        return kind_of_words(led_to(root, hits))
+    return None
+
+
+def _suspects(hits: Iterable[Hit], roots: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """roots: all of them. An error that a rank survived, before it failed from another one, does not convict its node."""
+    last: dict[int, dict[str, float]] = defaultdict(dict)
+    for root in roots:
+        last[root.end.rank][root.pattern.id] = max(root.at, last[root.end.rank].get(root.pattern.id, 0.0))
+    found: dict[str, Suspect] = {}
+    for hit in hits:
+        if hit.pattern.blame is Blame.NO or hit.end.node in found:
+            continue
+        later = any(at > hit.at + LAST_WORDS_S for id, at in last[hit.end.rank].items() if id != hit.pattern.id)
+        blame = Blame.SUSPECT if later else hit.pattern.blame
+        found.setdefault(hit.end.node, Suspect(hit.end.node, hit.end.rank, blame, str(hit)))
+    return tuple(found.values())
+
+
+# --- The verdict where only bystanders speak: the rank that says nothing, or is furthest behind, is the suspect.
+#
+# Unless it worked: in a long phase (validation, saving, preparing of data on one rank) the others wait in a collective until its
+# timeout, and everything ends although nothing is broken. The rank's node is not to blame; the timeout is too short
+
+# Symptoms that every rank of a group prints after waiting in vain; the rank that prints none is the one they waited for.
+_WAITED = frozenset({
+    "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
+    "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
+})  # fmt: skip
+_WATCHDOG = "nccl-watchdog"
+_SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
+_COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
+
+
+def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
+    symptoms = without_headers(symptoms)
+    first = min(symptoms, key=lambda hit: (not hit.own, hit.pattern.defers, hit.at))
+    if verdict := _out_of_step(ends, [hit for hit in symptoms if hit.pattern.id == _WATCHDOG]):
+        return verdict
+    waited = [hit for hit in symptoms if hit.pattern.id in _WAITED]
+    suspects = _silent(ends, waited) or _behind(ends, waited)
+    rules = ["waited-for"] if suspects else []
+    if waited and (phase := _long_phase(ends, waited)):
+        return long_phase(phase, [str(hit) for hit in one_a_rank(symptoms)])
+    others = [str(hit) for hit in one_a_rank(symptoms) if hit is not first]
+    evidence = [f"{suspect.why}; {first}" for suspect in suspects]
+    evidence += [with_own_words(first, symptoms), *others]
+    error_class = first.pattern.error_class
+    retriable = first.pattern.retriable
+    kind = kind_of_words(first.line.split(" ... ")[-1])
+    if kind and kind.error_class is ErrorClass.NETWORK and error_class in (ErrorClass.UNKNOWN, ErrorClass.NETWORK):
+        # No rank failed for another reason, so this is what they all report.
+        error_class = kind.error_class
+        rules.append("words-of-symptom")
+    return Verdict(
+        error_class, retriable, Confidence.WEAK, first.pattern.id,
+        f"{first.pattern.name} ({first}); a consequence; its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
+        shown={} if suspects or waited else places_of(ranks_of(hit for hit in symptoms if hit.pattern is first.pattern)),
+        lead=Lead(
+            first.end.rank, first.end.node, words_of(first, symptoms), first.pattern.name, first.place,
+            "a consequence; its cause was not seen", first.pattern.note,
+        ),
+        because=(first.pattern.id, *first.pattern.because, *rules),
+    )  # fmt: skip
+
+
+def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | None:
+    """Ranks that waited for each other in different collectives: the program made them diverge, and will again.
+
+    At one number another operation or size tells it. At other numbers that alone may still be a collective that one rank has
+    ended and another has not, so there the operation or size has to differ as well, or the numbers by more than one.
+    """
+    told: dict[int, tuple[int, tuple[str, str]]] = {}
+    lines: dict[int, Hit] = {}
+    for hit in timeouts:
+        if found := _COLLECTIVE.search(hit.line):
+            told.setdefault(hit.end.rank, (int(found.group(1)), (found.group(2), found.group(3) or "")))
+            lines.setdefault(hit.end.rank, hit)
+    numbers, calls = {number for number, _ in told.values()}, {call for _, call in told.values()}
+    # If one of many is behind, it may be the one that hangs.
+    if len(calls) < 2 and not (len(told) == 2 and max(numbers, default=0) - min(numbers, default=0) > 1):
+        return None
+    in_step = [lines[rank] for rank in sorted(lines, key=lambda rank: told[rank][0])]  # who is behind first
+    evidence = [str(hit) for hit in in_step]
+    return Verdict(
+        ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, "out-of-step",
+        f"the ranks waited for each other in different collectives ({evidence[0]})", (), tuple(evidence[:EVIDENCE_LINES]),
+        confirm=1, shown=places_of({rank: hit.end for rank, hit in lines.items()}),
+        lead=_lead(in_step[0], "the ranks waited for each other in different collectives"), because=("out-of-step",),
+    )  # fmt: skip
+
+
+def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> LongPhase | None:
+    first = min(waited, key=lambda hit: hit.at)
+    return at_work(ends, ranks_of(waited), first.at, [hit.line for hit in waited], first.pattern.id)
+
+
+def _silent(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """Most ranks printed that they waited in vain: the few others are those that they waited for."""
+    told = ranks_of(waited)
+    silent = [end for end in ends if end.rank not in told and not failed(end) and (end.stopped or end.lost)]
+    if not silent or len(told) < 2 or 2 * len(silent) >= len(told) + len(silent):
+        return ()
+    nodes = {end.node: end for end in reversed(silent)}
+    why = f"is silent, while {len(told)} of {len(ends)} ranks waited for it"
+    return tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} {why}") for node, end in nodes.items())
+
+
+def _behind(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """All ranks waited: the one whose last collective is furthest behind, if there is exactly one."""
+    reached: dict[int, int] = {}
+    for hit in waited:
+        if numbers := [int(a or b) for a, b in _SEQUENCE.findall(hit.line)]:
+            reached[hit.end.rank] = min(numbers)
+    lowest = min(reached.values(), default=0)
+    behind = [rank for rank, number in reached.items() if number == lowest]
+    if len(behind) != 1 or len(reached) < 3:
+        return ()
+    end = next(end for end in ends if end.rank == behind[0])
+    why = f"rank {end.rank} on {end.node} is furthest behind, at collective {lowest}"
+    return (Suspect(end.node, end.rank, Blame.SUSPECT, why),)
+
+
+def _lead(hit: Hit, meaning: str) -> Lead:
+    return Lead(hit.end.rank, hit.end.node, hit.line, meaning, hit.place)
+
+
+SIGNATURE = "long-phase"
+# A hung rank shows no activity from about the begin of the wait on; a working rank shows some in the last quarter.
+LAST_SHARE = 0.25
+LINE_CHARS = 160
+
+# How long ranks waited for a collective, as they print it, in milliseconds or seconds.
+# Source: ProcessGroupNCCL.cpp (`Timeout(ms)=`, `ran for N milliseconds`), gloo's `Timed out waiting Nms`, HCCL's `timeout:[N s]`.
+_WAIT_MS = re.compile(r"Timeout\(ms\)=(\d{1,12})|ran for (\d{1,12}) milliseconds|Timed out waiting (\d{1,12})ms")
+_WAIT_S = re.compile(r"(?i)timeout[^\n\d]{0,20}\[?(\d{1,6}) ?s(?:ec)?\b")
+# What a rank does, by words in its last lines.
+_PHASES = tuple(
+    (re.compile(rf"(?i)\b(?:{words})"), phase)
+    for words, phase in (
+        (r"sav(?:e|ing)|checkpoint|ckpt|serializ", "saving"),
+        (r"validat|eval", "validation"),
+        (r"tokeni[sz]|preprocess|shuffl|packing|map \(|map:", "tokenising and preparing of data"),
+        (r"generat|rollout|sampl", "generation"),
+        (r"compil|autotun|captur|warm", "compilation"),
+        (r"download|load|read|copy", "loading"),
+    )
+)
+_TORCH = "timeout= of init_process_group"
+_TORCH_ELSEWHERE = (
+    "Hugging Face calls it --ddp_timeout, Megatron-LM --distributed-timeout-minutes, Lightning DDPStrategy(timeout=...)"
+)
+# Pattern that waiting ranks print -> the setting that lets them wait longer. Source: PyTorch, CANN (HCCL) and MindSpore manuals.
+_SETTINGS = {
+    "hccl-EI0002": "HCCL_EXEC_TIMEOUT (seconds)", "acl-507046": "HCCL_EXEC_TIMEOUT (seconds)",
+    "acl-107019": "HCCL_EXEC_TIMEOUT (seconds)", "hccl-EI0006": "HCCL_CONNECT_TIMEOUT (seconds)",
+    "hccl-topo-timeout": "HCCL_CONNECT_TIMEOUT (seconds)", "ms-timeout-node": "MS_NODE_TIMEOUT (seconds)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LongPhase:
+    """rank, node: who worked while the others waited. doing: in a word. sign: the last activity. setting: what to increase."""
+
+    rank: int
+    node: str
+    doing: str
+    sign: str
+    setting: str
+
+
+def at_work(
+    ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str], pattern: str
+) -> LongPhase | None:
+    """The rank that the others waited for, if it worked until they gave up.
+
+    waited: ranks that waited in vain. gave_up: when the first of them said so, Unix seconds; lines: in which words, known as
+    `pattern`.
+    """
+    began = _began(ends, waited, gave_up, lines)
+    late = gave_up - LAST_SHARE * (gave_up - began)
+    for end in ends:
+        if end.rank in waited or (end.status is not None and not end.status.ok and not end.stopped):
+            continue
+        said = [piece for piece in end.output if late <= piece.at <= gave_up and piece.text.strip()]
+        if said:
+            line = visible(said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:])
+            ago = f"it printed `{line}` {gave_up - said[-1].at:.0f} s before"
+            return LongPhase(end.rank, end.node, _doing(said), ago, _SETTINGS.get(pattern, _TORCH))
+        if late <= end.alive:
+            ago = f"{end.alive_by} until {max(0.0, gave_up - end.alive):.0f} s before"
+            lately = [piece for piece in end.output if piece.at <= gave_up][-1:]
+            return LongPhase(end.rank, end.node, _doing(lately), ago, _SETTINGS.get(pattern, _TORCH))
+    return None
+
+
+def _began(ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str]) -> float:
+    """When the wait began: from its printed length, else when the waiting ranks last printed anything before."""
+    for line in lines:
+        if found := _WAIT_MS.search(line):
+            return gave_up - int(next(filter(None, found.groups()))) / 1000
+        if found := _WAIT_S.search(line):
+            return gave_up - float(found[1])
+    spoken = [piece.at for end in ends if end.rank in waited for piece in end.output if piece.at < gave_up - BURST_S]
+    return max(spoken, default=gave_up)
+
+
+def _doing(said: Sequence[Piece]) -> str:
+    text = "\n".join(piece.text for piece in said[-4:])[-2000:]
+    return next((phase for words, phase in _PHASES if words.search(text)), "work")
+
+
+def long_phase(found: LongPhase, evidence: Sequence[str]) -> Verdict:
+    """The verdict on a long phase: no node is to blame, and one more try is worth it, since storage may be faster then."""
+    slow = f"the timeout is shorter than rank {found.rank}'s {found.doing}"
+    what = f"{slow}: {found.sign} the others gave up; set {found.setting} higher"
+    first = f"rank {found.rank} on {found.node} was at work: {found.sign} the others gave up"
+    called = (f"{_TORCH}: {_TORCH_ELSEWHERE}",) if found.setting == _TORCH else ()
+    return Verdict(
+        ErrorClass.USER_CODE, Retriable.ONCE, Confidence.WEAK, SIGNATURE, what, (), (first, *called, *evidence)[:6],
+        lead=Lead(found.rank, found.node, slow, f"{found.sign} the others gave up", advice=f"set {found.setting} higher"),
+        because=(SIGNATURE,),
+    )  # fmt: skip

@@ -1,1 +1,0 @@
-"""Hangs, stalls and slow ranks: what is seen of them, and what follows."""

@@ -1,1 +1,0 @@
-"""A step and its ranks start."""

@@ -1,1 +1,0 @@
-"""Where ranks run, and other nodes for the slots of bad ones."""
