@@ -45,10 +45,12 @@ class LaunchStep(Decision):
 
 @dataclass(frozen=True, slots=True)
 class WatchNodes(Decision):
-    """Bring up one agent on each of `nodes` that has none. lent: node -> the donor job that it belongs to."""
+    """Bring up one agent on each of `nodes` that has none. lent: node -> the donor job that it belongs to. prepare_in_s: when to
+    load what a failure will need, in the time that there is while the ranks run."""
 
     nodes: tuple[str, ...]
     lent: Mapping[str, int] = field(default_factory=dict)
+    prepare_in_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

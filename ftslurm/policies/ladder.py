@@ -192,22 +192,13 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A rung's answer: `yes` or not, and why. fits: is it meant for such a trouble at all?"""
+    """A rung's answer: `yes` or not, and why. fits: is it meant for such a trouble at all? limit: the setting by which people may
+    raise the limit that `why` names."""
 
     yes: bool
     why: str
     fits: bool = True
-
-
-class Reached(str):
-    """A reason: a limit is reached that people may raise. setting: its name."""
-
-    def __new__(cls, why: str, setting: str = "") -> Reached:
-        made = super().__new__(cls, why)
-        made.setting = setting
-        return made
-
-    setting: str
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +248,7 @@ def choose(situation: Situation) -> Choice:
     """The first rung, in the order of the policy's ladder, that is switched on, fits and can be paid."""
     passed: list[tuple[str, str]] = []
     read: list[tuple[str, str, str]] = []
-    decisive = _NO_RESTARTS if situation.settings.max_job_restarts == 0 else ""
+    decisive = _NO_RESTARTS if situation.settings.max_job_restarts == 0 else None
     for rung in map(Rung, (*situation.settings.ladder, Rung.FAIL)):
         if rung is Rung.RANK_RESTART and situation.settings.mode not in ALONE:
             continue  # of another kind of job: not worth a word in every history
@@ -268,13 +259,13 @@ def choose(situation: Situation) -> Choice:
         if answer.yes and (held := situation.history.control.why_held(rung)):
             answer = _no(held)
         if answer.yes:
-            why = decisive or answer.why if rung is Rung.FAIL else answer.why
-            limit = why.setting if isinstance(why, Reached) else ""
-            return Choice(rung, why, row.cost(situation), tuple(passed), tuple(read), limit)
+            told = decisive if decisive and rung is Rung.FAIL else answer
+            return Choice(rung, told.why, row.cost(situation), tuple(passed), tuple(read), told.limit)
         passed.append((rung.value, answer.why))
-        if answer.fits:
-            off = answer.why == _OFF
-            decisive = decisive or f"{rung} is switched off" if off else answer.why
+        if answer.fits and answer.why != _OFF:
+            decisive = answer
+        elif answer.fits:
+            decisive = decisive or _no(f"{rung} is switched off")
     raise AssertionError("`fail` is always allowed")
 
 
@@ -282,11 +273,17 @@ def choose(situation: Situation) -> Choice:
 
 
 _OFF = "switched off"
-_NO_RESTARTS = Reached("no restart is allowed (max_job_restarts 0)", "max_job_restarts")
 
 
-def _no(why: str) -> Answer:
-    return Answer(False, why)
+def _no(why: str, limit: str = "") -> Answer:
+    return Answer(False, why, limit=limit)
+
+
+_NO_RESTARTS = _no("no restart is allowed (max_job_restarts 0)", "max_job_restarts")
+
+
+def _no_if(why: str) -> Answer | None:
+    return _no(why) if why else None
 
 
 def _not_meant(why: str) -> Answer:
@@ -307,7 +304,7 @@ def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
         return answer
     if rung is Rung.IN_PLACE_RESTART and _another_port(s):
         return answer
-    return _no(Reached(f"the job has used its {counted(limit, 'restart')} (max_job_restarts)", "max_job_restarts"))
+    return _no(f"the job has used its {counted(limit, 'restart')} (max_job_restarts)", "max_job_restarts")
 
 
 def _getting_on(rung: Rung, answer: Answer, s: Situation) -> Answer:
@@ -371,7 +368,7 @@ def _rank_alone(s: Situation) -> Answer:
         return _no(
             f"{counted(limit, 'restart')} of rank {s.alone.rank} alone{'' if once else ' in a row'} {_have(limit)} not helped"
         )
-    return _no(reason) if (reason := hopeless(s)) else Answer(True, "the ranks are independent")
+    return hopeless(s) or Answer(True, "the ranks are independent")
 
 
 def _in_place(s: Situation) -> Answer:
@@ -411,31 +408,29 @@ def _error_that_heals(s: Situation) -> Answer:
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "the error is one that a restart heals")
 
 
-def hopeless(s: Situation) -> str:
-    """Why another try of the same cannot help, or may not be made; empty if it may. Source: AIMaster for the limits."""
+def hopeless(s: Situation) -> Answer | None:
+    """Why another try of the same cannot help, or may not be made; None if it may. Source: AIMaster for the limits."""
     policy, v = s.settings.retry.policy, s.verdict
     if s.wish.shut_down:
-        return f"the program asked to end the job: {s.wish.shut_down}"
+        return _no(f"the program asked to end the job: {s.wish.shut_down}")
     if policy == "Never":
-        return "retry.policy is Never"
-    if v is None:
-        return ""
-    return _limits(s, v) or _not_called_for(s, v, policy)
+        return _no("retry.policy is Never")
+    return None if v is None else _limited(s, v) or _no_if(_not_called_for(s, v, policy))
 
 
-def _limits(s: Situation, v: Verdict) -> str:
+def _limited(s: Situation, v: Verdict) -> Answer | None:
     """AIMaster's: the same error of one rank too often, too large a share of the ranks failed."""
     st, before = s.settings, s.history.verdicts
     if st.retry.same_error:
         for rank in before.last.ranks if before.last else ():
             if (times := before.errors.get((rank, v.signature), 0)) > st.retry.same_error:
                 told = f"{v.signature} {counted(times, 'time')} on rank {rank}, {st.retry.same_error} are allowed"
-                return Reached(f"{told} (retry.same_error)", "retry.same_error")
+                return _no(f"{told} (retry.same_error)", "retry.same_error")
     failed = len(before.failed_ranks)
     if st.retry.failure_rate >= 0 and s.tasks and failed > st.retry.failure_rate * s.tasks:
         told = f"{failed} of {s.tasks} ranks have failed, {st.retry.failure_rate:g} is allowed"
-        return Reached(f"{told} (retry.failure_rate)", "retry.failure_rate")
-    return ""
+        return _no(f"{told} (retry.failure_rate)", "retry.failure_rate")
+    return None
 
 
 def _not_called_for(s: Situation, v: Verdict, policy: str) -> str:
@@ -502,8 +497,8 @@ def _said_again(s: Situation, v: Verdict) -> str:
 
 
 def _crash_in_place(s: Situation) -> Answer:
-    if reason := hopeless(s):
-        return _no(reason)
+    if refused := hopeless(s):
+        return refused
     if s.verdict is not None and s.settings.retry.policy == "Evidence" and (reason := _repeated(s, s.verdict)):
         return _no(reason)
     if s.verdict is not None and s.verdict.setup and _other_node_first(s):
@@ -659,8 +654,8 @@ def _isolated(s: Situation) -> Answer:
         return _no(_OFF)
     if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hang_restart.in_a_row:
         return _no(_hangs_in_vain(s))
-    if reason := _not_requeueable(s) or _too_few_left(s):
-        return _no(reason)
+    if refused := _not_requeueable(s) or _no_if(_too_few_left(s)):
+        return refused
     return Answer(True, "without " + ", ".join(sorted(s.blamed)))
 
 
@@ -668,8 +663,8 @@ def _elsewhere_now(s: Situation) -> Answer:
     """Can a requeue without the node start at once? An experiment waits for no node."""
     if not s.settings.isolated_requeue.enabled:
         return _no(_OFF)
-    if reason := _not_requeueable(s):
-        return _no(reason)
+    if refused := _not_requeueable(s):
+        return refused
     idle = sorted(s.idle - s.step)
     return Answer(True, f"{idle[0]} is idle") if idle else _no("no other node that fits is idle now")
 
@@ -687,8 +682,8 @@ def _unconditional(s: Situation) -> Answer:
         return _not_meant("a node is to blame, and would be used again")
     if s.willed:
         return _not_meant("nothing has failed")
-    if s.cause is Cause.CRASH and (reason := hopeless(s)):
-        return _no(reason)
+    if s.cause is Cause.CRASH and (refused := hopeless(s)):
+        return refused
     # A user-induced device fault is rescheduled without blaming the node (ModelArts); the automatic restart pays for
     # that, so it holds even where the unconditional one is switched off. In a row it counts as the program's other failures.
     if not (s.settings.unconditional_requeue.enabled or (s.cause in _FAULTS and s.settings.isolated_requeue.enabled)):
@@ -698,8 +693,8 @@ def _unconditional(s: Situation) -> Answer:
         between = "no progress, device or node fault between"
         untried = f", or in {s.experiment}: no other node was free to try" if s.experiment else ""
         return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program{untried}")
-    if reason := _not_requeueable(s) or _too_few_alive(s):
-        return _no(reason)
+    if refused := _not_requeueable(s) or _no_if(_too_few_alive(s)):
+        return refused
     return Answer(True, _although(s) or "no node is to blame")
 
 
@@ -718,20 +713,20 @@ def _came_up_before(history: History) -> bool:
     return last is not None and any(key == last.step_key and schedule < last.schedule for schedule, key in history.slots.starts)
 
 
-def _not_requeueable(s: Situation) -> str:
+def _not_requeueable(s: Situation) -> Answer | None:
     used, limit = s.history.budgets.spent.get(Budget.MAX_RESTARTS, 0), s.settings.max_restarts
     if used >= limit and not s.willed:
         why = _all_spent(limit, "requeue", " (max_restarts)") if limit else "max_restarts 0 allows no requeue"
-        return Reached(why, "max_restarts")
+        return _no(why, "max_restarts")
     if Capability.REQUEUE not in s.can:
-        return s.others.no_requeue or "only a batch job can be requeued"
+        return _no(s.others.no_requeue or "only a batch job can be requeued")
     if s.slurm is None or s.slurm.error:
-        return f"Slurm did not say how the job stands: {s.slurm.error if s.slurm else 'not asked'}"
+        return _no(f"Slurm did not say how the job stands: {s.slurm.error if s.slurm else 'not asked'}")
     if not s.slurm.batch:
-        return "only a batch job can be requeued"
+        return _no("only a batch job can be requeued")
     if not s.slurm.requeueable and not s.settings.requeue.even_if_no_requeue:
-        return "the job may not be requeued (submit with `sbatch --requeue`)"
-    return ""
+        return _no("the job may not be requeued (submit with `sbatch --requeue`)")
+    return None
 
 
 def _too_few_left(s: Situation) -> str:
@@ -792,7 +787,8 @@ def _after_a_crash(s: Situation) -> bool:
 
 def why_no_requeue(s: Situation) -> str:
     """Why the job cannot be requeued because its owner asks for that; empty if it can."""
-    return _not_requeueable(s) or _too_few_alive(s)
+    refused = _not_requeueable(s)
+    return refused.why if refused else _too_few_alive(s)
 
 
 LADDER: Mapping[Rung, Row] = {

@@ -285,6 +285,13 @@ def test_an_agent_comes_up_on_a_spare_where_no_other_node_has_one() -> None:
     assert watched(two) == [("n1", "n2")], "n2 has ranks and an agent, and n3 and n4 are left alone"
 
 
+def test_a_step_of_one_rank_loads_what_a_failure_needs_when_it_has_run_for_a_while() -> None:
+    """It may be one of many short ones."""
+    one, two = (Job(nodes=nodes, per_node=1).begin() for nodes in (("n1",), ("n1", "n2")))
+    one.wait(30.0)
+    assert [watch.prepare_in_s for job in (one, two) for watch in job.did(do.WatchNodes)] == [20.0, 0.0]
+
+
 def test_what_it_sees_of_that_node_is_nobody_s_trouble() -> None:
     job = alone()
     job.tell(ev.DevicesSeen("n2", (fault("n2", graded=FaultClass.ISOLATE),)))

@@ -49,6 +49,8 @@ LATER_S = 60.0
 # Times `nodes.silence`: the interval at which nodes without ranks are probed; even several are well below SlurmdTimeout (300 s
 # unless the site changed it, slurm.conf(5)).
 IDLE_LOOK = 4.0
+# A step of one rank is often one of many short ones. If it fails before, what its failure needs is loaded then.
+ONE_OF_MANY_S = 20.0
 # Nodes without ranks, or missing in a slow launch, that are probed in one round; and how often in a row one may be unreachable.
 AT_A_TIME, ABSENT_MOST = 8, 2
 
@@ -329,7 +331,8 @@ class Run:
         self.agents.expect(unwatched, guards, relieved, now.mono)
         lent = {node: job for node, job in self.places.lent.items() if node in unwatched}
         asked: list[Decision] = [DismissAgents(relieved)] if relieved else []
-        return [*asked, WatchNodes((*unwatched, *guards), lent)] if unwatched or guards else asked
+        prepare_in_s = 0.0 if len(self.tasks) > 1 else ONE_OF_MANY_S
+        return [*asked, WatchNodes((*unwatched, *guards), lent, prepare_in_s)] if unwatched or guards else asked
 
     def _more_guards(self, nodes: Collection[str], now: Now) -> tuple[str, ...]:
         """Spares that get an agent: if all ranks run on the batch node, no agent on another node of the job could take over."""
@@ -348,9 +351,8 @@ class Run:
             task = self.tasks[rank]
             mine[task.node].append((rank, task.pid, self.attempt.numbers.get(rank, self.attempt.number)))
         there = {node: tuple(ranks) for node, ranks in mine.items() if ranks}
-        st = self.settings
         quiet_s = self.intervals().quiet_s
-        stall_s = st.hang.c4d_timeout_s if self.watches_stalls else 0.0
+        stall_s = self.settings.hang.c4d_timeout_s if self.watches_stalls else 0.0
         steps = {node: self.launch.steps.get(node, self.launch.step) for node in there}
         return [WatchRanks(there, quiet_s, steps, stall_s, self.hangs.calculated)] if there else []
 

@@ -29,8 +29,6 @@ CLEANUP_LIMIT_S = 600.0
 KEEP_OUTPUT_S = 20.0
 # For what the job's comment says to be taken by Slurm, before the job is given back.
 SHOW_WAIT_S = 2.0
-# A step of one rank is often one of many short ones. If it fails before, what its failure needs is loaded then.
-ONE_OF_MANY_S = 20.0
 # For agents and their srun to end after the farewell; then they are ended.
 AGENTS_END_WAIT_S = 2.0
 
@@ -103,8 +101,7 @@ class Effects:
 
     def _watch(self, decision: do.WatchNodes) -> None:
         if self._diagnosis is not None:
-            # The job has come up and there is time: what a failure will need is loaded beside it.
-            self._diagnosis.prepare(0.0 if len(self._sources.callers.shims) > 1 else ONE_OF_MANY_S)
+            self._diagnosis.prepare(decision.prepare_in_s)
         self.people.prepare()
         agents = self._launcher.watch(decision.nodes, self._channel(), decision.lent)
         self._agents.append(agents)
