@@ -7,7 +7,8 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 
 from ftslurm.errors import StateError, WireError
@@ -22,10 +23,18 @@ _BOUNDS = Bounds(1 << 26, whole=1 << 256, real=1e15 + 1, signed=True)
 
 
 def to_line(record: Record) -> bytes:
-    """One line, newline included."""
+    """One line, newline included. A field at its default is left out, so a default never changes: older ledgers rely on it."""
     # Not dataclasses.asdict: that copies deeply, and a ledger line is written on the way to a restart.
-    body = {"v": VERSION, "kind": type(record).__name__, **{f.name: getattr(record, f.name) for f in fields(record)}}
+    defaults = _defaults(type(record))  # type: ignore[arg-type]  # types are hashable
+    given = {name: value for name, default in defaults if (value := getattr(record, name)) != default}
+    body = {"v": VERSION, "kind": type(record).__name__, **given}
     return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+
+
+@cache
+def _defaults(kind: type[Record]) -> tuple[tuple[str, object], ...]:
+    """Field -> its default; of one that must be given, what equals no value."""
+    return tuple((f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind))
 
 
 def from_line(line: bytes) -> Record | None:

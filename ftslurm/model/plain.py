@@ -70,36 +70,34 @@ def _reader(hint: Any, bounds: Bounds) -> Reader:
     if origin is not None and issubclass(origin, Mapping):
         return partial(_table, _reader(args[0], bounds), _reader(args[1], bounds))
     if isinstance(hint, type) and is_dataclass(hint):
-        return partial(_built, hint, bounds)
-    return partial(_member, hint) if issubclass(hint, Enum) else partial(_SIMPLE[hint], bounds)
+        return partial(_built, hint, _fields(hint, bounds))
+    return partial(_member, hint) if issubclass(hint, Enum) else _SIMPLE[hint](bounds)
 
 
-def _built(kind: type, bounds: Bounds, plain: Any) -> Any:
+def _built(kind: type, readers: Mapping[str, Reader], plain: Any) -> Any:
     if not isinstance(plain, dict):
         raise _refused(kind.__name__, plain)
-    given = {name: read(plain[name]) for name, read in _fields(kind, bounds).items() if name in plain}
+    given = {name: readers[name](item) for name, item in plain.items() if name in readers}
     try:
         return kind(**given)
     except TypeError as error:  # a field without default is missing
         raise WireError(f"{kind.__name__}: {error}") from None
 
 
-@cache
 def _fields(kind: type, bounds: Bounds) -> Mapping[str, Reader]:
-    """To find the types out takes longer than to read a value."""
     hints, own = get_type_hints(kind), getattr(kind, "plain_forms", {})
     names = [field.name for field in fields(kind)]
     return {name: own[name][1] if name in own else _reader(hints[name], bounds) for name in names}
 
 
 def _listed(each: Reader, plain: Any) -> tuple[Any, ...]:
-    return tuple(each(item) for item in items(plain))
+    return tuple(map(each, items(plain)))
 
 
 def _row(readers: list[Reader], plain: Any) -> tuple[Any, ...]:
     if not isinstance(plain, list) or len(plain) != len(readers):
         raise _refused(f"a list of {len(readers)}", plain)
-    return tuple(read(item) for read, item in zip(readers, plain, strict=True))
+    return tuple([read(item) for read, item in zip(readers, plain, strict=True)])
 
 
 def _table(name: Reader, item: Reader, plain: Any) -> dict[Any, Any]:
@@ -115,11 +113,12 @@ def _member(kind: type[Enum], plain: Any) -> Enum:
         raise _refused(f"one of {kind.__name__}", plain) from None
 
 
-_SIMPLE: Mapping[type, Callable[[Bounds, Any], Any]] = {
-    str: lambda bounds, plain: text(plain, bounds.text),
-    int: lambda bounds, plain: whole(plain, 1 - bounds.whole if bounds.signed else 0, bounds.whole - 1),
-    float: lambda bounds, plain: real(plain, bounds.real, low=-bounds.real if bounds.signed else 0),
-    bool: lambda bounds, plain: truth(plain),
+# Partial functions, not functions that call others: a ledger has millions of values.
+_SIMPLE: Mapping[type, Callable[[Bounds], Reader]] = {
+    str: lambda bounds: partial(text, most=bounds.text),
+    int: lambda bounds: partial(whole, low=1 - bounds.whole if bounds.signed else 0, high=bounds.whole - 1),
+    float: lambda bounds: partial(real, below=bounds.real, low=-bounds.real if bounds.signed else 0),
+    bool: lambda bounds: truth,
 }
 
 # --- one value. name: what it is called in the complaint

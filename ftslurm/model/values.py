@@ -53,6 +53,7 @@ def _with_slots(methods: Mapping[str, Callable[..., Any] | None], cls: type) -> 
     })  # fmt: skip
     made.__qualname__ = cls.__qualname__
     made._slots_ = tuple((name, getattr(made, name).__set__) for name in given)
+    made._puts_ = tuple(put for _, put in made._slots_)
     result: type = made
     return result
 
@@ -103,7 +104,7 @@ def _made(self: Any, name: str) -> Any:
 def _replace(value: Any, /, **changes: Any) -> Any:
     cls = type(value)
     made = object.__new__(cls)
-    for (_, put), item in zip(cls._slots_, cls._values_(value), strict=False):
+    for put, item in zip(cls._puts_, cls._values_(value), strict=False):
         put(made, item)
     for name, item in changes.items():
         object.__setattr__(made, name, item)

@@ -68,7 +68,11 @@ class InForce:
 
 def requests(records: Iterable[rec.Record], moment: Callable[[float], str] = utc) -> tuple[RequestView, ...]:
     """All, in the order they were asked. moment: writes Unix seconds for people."""
-    return tuple(_view(request, moment) for request in fold(records).control.requests.values())
+    return _views(fold(records).control, moment)
+
+
+def _views(control: Control, moment: Callable[[float], str] = utc) -> tuple[RequestView, ...]:
+    return tuple(_view(request, moment) for request in control.requests.values())
 
 
 def _view(r: Request, moment: Callable[[float], str]) -> RequestView:
@@ -227,9 +231,13 @@ class RemedyView:
     done: str = ""  # what became of it, empty while open
 
 
-def status(records: Sequence[rec.Record], damaged: int = 0, known: JobSummary | None = None) -> Status | None:
-    """None for a ledger in which nothing has begun. known: of this ledger, with Slurm's word; None: by the ledger alone."""
-    story, known = Story(records), known or summarise(records)
+def status(
+    records: Sequence[rec.Record], damaged: int = 0, known: JobSummary | None = None, story: Story | None = None
+) -> Status | None:
+    """None for a ledger in which nothing has begun. known: of this ledger, with Slurm's word; None: by the ledger alone.
+    story: of the records, where there is one already.
+    """
+    story, known = story or Story(records), known or summarise(records)
     history = story.past
     run = history.last_run
     if run is None or known is None:
@@ -258,7 +266,7 @@ def status(records: Sequence[rec.Record], damaged: int = 0, known: JobSummary | 
         card_of(story),
         _last_hang(records),
         _wait(records, known),
-        tuple(to_come(requests(records))),
+        tuple(to_come(_views(history.control))),
         in_force(history.control),
         stuck(records),
         Sight(_blind(records), story.known.faults) if known.state == "running" else None,
@@ -306,8 +314,8 @@ def _found(c: rec.CulpritSeen) -> HangView:
     return HangView(c.sign, culprit(c), c.evidence, c.at, c.ranks, c.nodes, c.sign, c.level, c.operation, c.cause, c.blamed)
 
 
-def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
-    """Every attempt in order, with what happened in it and what was done about it."""
+def attempts(records: Sequence[rec.Record], story: Story | None = None) -> list[AttemptView]:
+    """Every attempt in order, with what happened in it and what was done about it. story: as in `status`."""
     found: list[AttemptView] = []
     for record in records:
         if isinstance(record, rec.AttemptBegan):
@@ -315,7 +323,7 @@ def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
         elif found:
             _tell(found[-1], record)
     by_number = {view.number: view for view in found}
-    story = Story(records)
+    story = story or Story(records)
     for each in story.told:
         if isinstance(each, Answer) and each.known.attempt is not None:
             by_number[each.known.attempt.attempt].remedies.append(_remedy(each))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.ledger.journal import from_line, to_line
-from ftslurm.model.record import KINDS, CarriedOut, Decided, Finished, Record, RunBegan
+from ftslurm.model.record import KINDS, AttemptEnded, CarriedOut, Decided, Finished, Record, RunBegan
 
 TEXT = st.text(max_size=12)
 BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
@@ -42,6 +42,19 @@ def test_every_record_comes_back_from_its_line(record: Record) -> None:
     line = to_line(record)
     assert line.endswith(b"\n") and line.count(b"\n") == 1 and line.isascii()
     assert from_line(line) == record == from_line(line.rstrip())
+
+
+@given(RECORDS)
+def test_a_line_tells_what_one_with_all_its_fields_tells(record: Record) -> None:
+    """As ledgers of before have them: every view is made of records, so it is the same."""
+    whole = {"v": 1, "kind": type(record).__name__, **{field.name: getattr(record, field.name) for field in fields(record)}}
+    assert from_line(json.dumps(whole).encode()) == from_line(to_line(record))
+
+
+def test_a_field_at_its_default_is_not_written() -> None:
+    assert to_line(AttemptEnded(1.0, 1, {"exited with status 0": 8})) == (
+        b'{"v":1,"kind":"AttemptEnded","at":1.0,"attempt":1,"exits":{"exited with status 0":8}}\n'
+    )
 
 
 def test_a_command_line_in_no_encoding_survives() -> None:

@@ -293,7 +293,7 @@ def test_a_job_number_given_out_again_is_a_new_job(told: Story) -> None:
     older = [json.loads(line) for line in ledger.read_text().splitlines()]
     for record in older:
         if record["kind"] == "RunBegan":
-            record.update(start_time=record["start_time"] - 100_000, at=record["at"] - 100_000)
+            record.update(start_time=record.get("start_time", 0) - 100_000, at=record["at"] - 100_000)
     again = copy_of(told, [json.dumps(record) for record in older], ledger.name)
     assert again == "1 1 1"
 

@@ -104,12 +104,14 @@ def _in_force(policy: str, profile: str, annotations: str) -> Resolved:
 def _decisions(job: str, journal: Journal, contents: Contents, number: str, as_json: bool) -> None:
     """Raises: UsageError for a decision that there is not."""
     from ftslurm.cli.jobs.status import status_now
+    from ftslurm.model.folds.story import Story
     from ftslurm.report.explain import decisions
     from ftslurm.report.explain.decisions import explained, numbered
     from ftslurm.report.text import console
 
-    state = status_now(journal, contents)
-    found = explained(contents.records)
+    story = Story(contents.records)
+    state = status_now(journal, contents, story)
+    found = explained(contents.records, story)
     if not number:
         return print_json(decisions.as_json(state, found)) if as_json else decisions.print_decisions(console(), state, found)
     one = numbered(found.decisions, _number(number))

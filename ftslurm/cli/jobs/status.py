@@ -23,6 +23,7 @@ from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, lines_of_all
 from ftslurm.report.view import Status
 
 if TYPE_CHECKING:
+    from ftslurm.model.folds.story import Story
     from ftslurm.report.view import HistoryTold
 
 T = TypeVar("T")
@@ -119,13 +120,13 @@ def _one(job: str, as_json: bool) -> None:
     text.print_status(text.console(), found, time.time())
 
 
-def status_now(journal: Journal, contents: Contents) -> Status:
-    """The one source of every view of one job: ledger and Slurm. Raises: UsageError."""
+def status_now(journal: Journal, contents: Contents, story: Story | None = None) -> Status:
+    """The one source of every view of one job: ledger and Slurm. story: of the ledger, where there is one. Raises: UsageError."""
     from ftslurm.report import view
     from ftslurm.wrapper.jobs import job_now
 
     known = job_now(journal, contents, os.environ)
-    return require_begun(journal.path.stem, view.status(contents.records, contents.damaged, known))
+    return require_begun(journal.path.stem, view.status(contents.records, contents.damaged, known, story))
 
 
 def require_begun(job: str, found: T | None) -> T:
@@ -185,17 +186,21 @@ def _latest(since: str) -> list[str]:
 
 def _as_json(journal: Journal, contents: Contents) -> HistoryTold:
     from ftslurm.ledger.output import kept_evidence
+    from ftslurm.model.folds.story import Story
     from ftslurm.report import view
 
-    found = status_now(journal, contents)
+    story = Story(contents.records)
+    found = status_now(journal, contents, story)
     evidence = [str(path) for path in kept_evidence(journal.path)]
-    return view.HistoryTold(found, view.attempts(contents.records), evidence)
+    return view.HistoryTold(found, view.attempts(contents.records, story), evidence)
 
 
 def _print(journal: Journal, contents: Contents, verbose: bool) -> None:
     from ftslurm.ledger.output import kept_evidence
+    from ftslurm.model.folds.story import Story
     from ftslurm.report import text, view
 
-    found = status_now(journal, contents)
-    text.print_history(text.console(), found, view.attempts(contents.records), time.time(), verbose)
+    story = Story(contents.records)
+    found = status_now(journal, contents, story)
+    text.print_history(text.console(), found, view.attempts(contents.records, story), time.time(), verbose)
     text.print_files(text.console(), "what hung ranks were doing", [str(path) for path in kept_evidence(journal.path)])

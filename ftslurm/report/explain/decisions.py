@@ -89,10 +89,10 @@ class Explanations:
     since: tuple[Evidence, ...] = ()
 
 
-def explained(records: Iterable[rec.Record]) -> Explanations:
-    """Every decision in order."""
+def explained(records: Iterable[rec.Record], story: Story | None = None) -> Explanations:
+    """Every decision in order. story: of the records, where there is one already."""
     records = list(records)
-    story = Story(records)
+    story = story or Story(records)
     places = {record.run: record.places for record in records if isinstance(record, rec.SettingsFrom)}
     answers = [each for each in story.told if isinstance(each, Answer)]
     numbers = {answer.decided.id: number for number, answer in enumerate(answers, 1)}
