@@ -8,17 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from ftslurm.catalogs.catalog_models import Condition, Sources, Strict, Text, Version, checked, known_sources, wrong
-from ftslurm.catalogs.codes import (
-    AscendCatalog,
-    CodeEntry,
-    CodeLayout,
-    FrequencyRule,
-    GpuCatalog,
-    GpuEntry,
-    is_code,
-    normalise,
-    normalise_gpu,
-)
+from ftslurm.catalogs.codes import Catalog, CodeLayout, Entry, FrequencyRule, is_code, normalise, normalise_gpu
 from ftslurm.model.devices import ORDER, Remedy, Severity
 
 # --- nvidia.yaml and amd.yaml: parsed data in, the checked catalogues out
@@ -86,7 +76,7 @@ class AmdFile(Strict):
     codes: Mapping[Text, Condition]
 
 
-def build_nvidia(data: object) -> GpuCatalog:
+def build_nvidia(data: object) -> Catalog:
     """Raises: PolicyError naming the entry that is wrong."""
     file = checked(NvidiaFile, data, NVIDIA)
     for section in ("xids", "nvlink5", "sxids", "recovery_actions", "conditions"):
@@ -95,28 +85,28 @@ def build_nvidia(data: object) -> GpuCatalog:
     entries = dict(_nvidia_entries(file))
     known_sources(((f"`{code}`:", entry.sources) for code, entry in entries.items()), file.sources, NVIDIA)
     for code, entry in entries.items():
-        if entry.bucket and entry.bucket not in file.buckets:
-            raise wrong(NVIDIA, f"`{code}`:", f"the bucket `{entry.bucket}` is not in the table `buckets`")
-    return GpuCatalog("NVIDIA", entries, dict(file.sources))
+        if entry.grade and entry.grade not in file.buckets:
+            raise wrong(NVIDIA, f"`{code}`:", f"the bucket `{entry.grade}` is not in the table `buckets`")
+    return Catalog("NVIDIA", entries, dict(file.sources))
 
 
-def _nvidia_entries(file: NvidiaFile) -> Iterable[tuple[str, GpuEntry]]:
+def _nvidia_entries(file: NvidiaFile) -> Iterable[tuple[str, Entry]]:
     usual = file.section_sources
     for number, xid in file.xids.items():
         note = xid.note or _advice(xid.gpud) or (file.buckets[xid.now].note if xid.now in file.buckets else "")
-        yield f"XID {number}", GpuEntry(xid.name, xid.remedy, xid.part, xid.now, xid.program, note, usual["xids"])
+        yield f"XID {number}", Entry(xid.name, xid.remedy, xid.part, xid.now, xid.program, note, usual["xids"])
     yield from _sub_codes(file).items()
     for number, sxid in file.sxids.items():
         repeat = "when it comes back, another node is needed" if sxid.repeat is Remedy.REPLACE else ""
-        yield f"SXID {number}", GpuEntry(sxid.name, sxid.remedy, "NVSwitch", note=repeat, sources=usual["sxids"])
+        yield f"SXID {number}", Entry(sxid.name, sxid.remedy, "NVSwitch", note=repeat, sources=usual["sxids"])
     for number, action in file.recovery_actions.items():
         sources = usual["recovery_actions"]
-        yield f"RECOVERY {number}", GpuEntry(action.name, action.remedy, "gpu", note=action.note, sources=sources)
+        yield f"RECOVERY {number}", Entry(action.name, action.remedy, "gpu", note=action.note, sources=sources)
     for word, state in file.conditions.items():
         sources = state.source or usual["conditions"]
         yield (
             normalise_gpu(word),
-            GpuEntry(state.name, state.remedy, "gpu", program=state.program, note=state.note, sources=sources),
+            Entry(state.name, state.remedy, "gpu", program=state.program, note=state.note, sources=sources),
         )
 
 
@@ -134,9 +124,9 @@ def _advice(words: Sequence[str]) -> str:
     return "; ".join(_ADVICE[word] for word in words)
 
 
-def _sub_codes(file: NvidiaFile) -> dict[str, GpuEntry]:
+def _sub_codes(file: NvidiaFile) -> dict[str, Entry]:
     """A unit and status may stand for several causes that a log line does not tell apart: the hardest remedy counts."""
-    found: dict[str, GpuEntry] = {}
+    found: dict[str, Entry] = {}
     for number, sub in enumerate(file.nvlink5, 1):
         if sub.now not in file.buckets:
             raise wrong(NVIDIA, f"`nvlink5`, entry {number}:", f"the bucket `{sub.now}` is not in the table `buckets`")
@@ -145,7 +135,7 @@ def _sub_codes(file: NvidiaFile) -> dict[str, GpuEntry]:
         if code not in found or ORDER.index(remedy) > ORDER.index(found[code].remedy):
             how = f"{sub.severity.replace('_', ' ')}, on the side of {_side(sub.side)}"
             name = f"NVLink 5, unit {sub.unit}, status {sub.status}: {how}"
-            found[code] = GpuEntry(name, remedy, "link", sub.now, sources=file.section_sources["nvlink5"])
+            found[code] = Entry(name, remedy, "link", sub.now, sources=file.section_sources["nvlink5"])
     return found
 
 
@@ -154,15 +144,15 @@ def _side(word: str) -> str:
     return " or ".join(names.get(part, part) for part in word.split("/"))
 
 
-def build_amd(data: object) -> GpuCatalog:
+def build_amd(data: object) -> Catalog:
     """Raises: PolicyError naming the entry that is wrong."""
     file = checked(AmdFile, data, AMD)
     entries = {
-        normalise_gpu(code): GpuEntry(each.name, each.remedy, "", "", each.program, each.note, each.source or ("ftslurm",))
+        normalise_gpu(code): Entry(each.name, each.remedy, "", "", each.program, each.note, each.source or ("ftslurm",))
         for code, each in file.codes.items()
     }
     known_sources(((f"`{code}`:", entry.sources) for code, entry in entries.items()), file.sources, AMD)
-    return GpuCatalog("AMD", entries, dict(file.sources))
+    return Catalog("AMD", entries, dict(file.sources))
 
 
 FILE = "ascend.yaml"
@@ -179,7 +169,7 @@ Code = Annotated[str, AfterValidator(_code)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class Entry(Strict):
+class EventEntry(Strict):
     name: Text
     handling: str | None = Field(default=None, alias="class")
     part: str = ""
@@ -214,12 +204,12 @@ class AscendFile(Strict):
     user_induced: tuple[Code, ...]
     frequency_rules: tuple[Frequency, ...] = ()
     layout: Layout
-    codes: Mapping[Code, Entry]
-    switch_codes: Mapping[Code, Entry] = {}
-    node_codes: Mapping[Code, Entry] = {}
-    bmc_codes: Mapping[Code, Entry] = {}
-    public_codes: Mapping[Code, Entry] = {}
-    dpu_codes: Mapping[Code, Entry] = {}
+    codes: Mapping[Code, EventEntry]
+    switch_codes: Mapping[Code, EventEntry] = {}
+    node_codes: Mapping[Code, EventEntry] = {}
+    bmc_codes: Mapping[Code, EventEntry] = {}
+    public_codes: Mapping[Code, EventEntry] = {}
+    dpu_codes: Mapping[Code, EventEntry] = {}
     conditions: Mapping[Text, Condition] = {}
 
 
@@ -234,7 +224,7 @@ _SECTIONS = {
 }
 
 
-def build_catalog(data: object) -> AscendCatalog:
+def build_catalog(data: object) -> Catalog:
     """Check `data`, the parsed catalogue file, and make the value of it. Raises: PolicyError naming the entry that is wrong."""
     file = checked(AscendFile, data, FILE)
     if missing := [severity.value for severity in _ORDER if severity not in file.by_severity]:
@@ -243,19 +233,23 @@ def build_catalog(data: object) -> AscendCatalog:
     for number, rule in enumerate(rules, 1):
         _known_class(rule.becomes, file.classes, f"rule {number}:")
     known_sources(((f"rule {number}:", rule.source) for number, rule in enumerate(rules, 1)), file.sources, FILE)
+    entries = dict(_entries(file))
+    if unknown := [code for code in file.user_induced if code not in entries]:
+        raise wrong(FILE, "`user_induced`", f"names {unknown[0]}, which no section lists")
     layout = file.layout
-    return AscendCatalog(
-        entries=dict(_entries(file)),
-        classes=dict(file.classes),
-        by_severity=dict(file.by_severity),
-        user_induced=frozenset(file.user_induced),
-        layout=CodeLayout(layout.sides, layout.black_box, layout.nodes, layout.sensors, layout.events),
-        frequencies=tuple(FrequencyRule(rule.times, rule.window_s, frozenset(rule.codes)) for rule in rules),
-        sources=dict(file.sources),
+    return Catalog(
+        "Ascend",
+        entries,
+        dict(file.sources),
+        "the name is read from its bits; npu-smi tells its severity, by which ftrun goes for codes it does not know",
+        CodeLayout(layout.sides, layout.black_box, layout.nodes, layout.sensors, layout.events),
+        dict(file.by_severity),
+        dict(file.classes),
+        tuple(FrequencyRule(rule.times, rule.window_s, frozenset(rule.codes)) for rule in rules),
     )
 
 
-def _entries(file: AscendFile) -> Iterable[tuple[str, CodeEntry]]:
+def _entries(file: AscendFile) -> Iterable[tuple[str, Entry]]:
     seen: set[str] = set()
     for section, part in _SECTIONS.items():
         usual = file.section_sources.get(section, ())
@@ -269,11 +263,13 @@ def _entries(file: AscendFile) -> Iterable[tuple[str, CodeEntry]]:
             if entry.handling is not None:
                 _known_class(entry.handling, file.classes, where)
             worst = max((entry.sev_a2, entry.sev_950), key=lambda severity: (Severity.UNKNOWN, *_ORDER).index(severity))
-            yield code, CodeEntry(entry.name, entry.handling or "", entry.part or part, worst, sources, entry.note)
+            remedy = Remedy.UNKNOWN if entry.handling is None else file.classes[entry.handling]
+            induced = code in file.user_induced
+            yield code, Entry(entry.name, remedy, entry.part or part, entry.handling or "", induced, entry.note, sources, worst)
     for name, condition in file.conditions.items():
         sources = condition.source or file.section_sources.get("conditions", ())
         known_sources([(f"`conditions`, `{name}`:", sources)], file.sources, FILE)
-        yield normalise(name), CodeEntry(condition.name, sources=sources, note=condition.note, remedy=condition.remedy)
+        yield normalise(name), Entry(condition.name, condition.remedy, note=condition.note, sources=sources)
 
 
 def _known_class(word: str, classes: Mapping[str, Remedy], where: str) -> None:

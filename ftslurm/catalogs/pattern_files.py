@@ -9,10 +9,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ftslurm.catalogs import catalog_models as form
-from ftslurm.catalogs import codes
 from ftslurm.catalogs.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
 from ftslurm.catalogs.code_files import Code
-from ftslurm.catalogs.codes import CodeBook, GpuCatalog, GpuEntry, normalise_gpu
+from ftslurm.catalogs.codes import Catalog, CodeBook, Entry, normalise_gpu
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
 from ftslurm.catalogs.vocabulary import Vocabulary, Word
@@ -62,26 +61,26 @@ def codes_laid_over(book: CodeBook, site: SiteFile, place: str) -> CodeBook:
     """Raises: PolicyError for a class that does not exist."""
     found = dict(book.catalogs)
     ascend = found["ascend"]
-    assert isinstance(ascend, codes.AscendCatalog)
     found["ascend"] = ascend.with_entries({code: _ascend_entry(code, each, ascend, place) for code, each in site.ascend.items()})
     numbered = {_xid(code, place): change for code, change in site.nvidia.items()}
     for kind, changes in {**site.devices, "nvidia": numbered, "amd": site.amd}.items():
-        catalog = found.get(kind) or GpuCatalog(kind, {})
-        if not isinstance(catalog, GpuCatalog):
+        catalog = found.get(kind) or Catalog(kind, {})
+        if catalog.classes:
             raise wrong(place, f"`devices`, `{kind}`:", "its codes have a table of their own, beside `devices`")
-        found[kind] = catalog.with_entries({code: _gpu_entry(change) for code, change in changes.items()})
+        found[kind] = catalog.with_entries({code: _entry(each) for code, each in changes.items()})
     return CodeBook(found)
 
 
-def _ascend_entry(code: str, change: AscendChange, catalog: codes.AscendCatalog, place: str) -> codes.CodeEntry:
+def _ascend_entry(code: str, change: AscendChange, catalog: Catalog, place: str) -> Entry:
     if change.handling not in catalog.classes:
         known = ", ".join(catalog.classes)
         raise wrong(place, f"`ascend`, `{code}`:", f"`class` is {change.handling!r}, it should be one of {known}")
-    return codes.CodeEntry(change.name, change.handling, sources=SITE, note=change.note)
+    old, remedy = catalog.entry(code), catalog.classes[change.handling]
+    return Entry(change.name, remedy, "", change.handling, old is not None and old.program, change.note, SITE)
 
 
-def _gpu_entry(change: XidChange) -> GpuEntry:
-    return GpuEntry(change.name, change.remedy, program=change.program, note=change.note, sources=SITE)
+def _entry(change: XidChange) -> Entry:
+    return Entry(change.name, change.remedy, program=change.program, note=change.note, sources=SITE)
 
 
 def _xid(code: int | str, place: str) -> str:

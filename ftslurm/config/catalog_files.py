@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from ftslurm.catalogs.code_files import build_amd, build_catalog, build_nvidia
-from ftslurm.catalogs.codes import AscendCatalog, CodeBook, GpuCatalog
+from ftslurm.catalogs.codes import CodeBook
 from ftslurm.catalogs.pattern_files import SiteFile, build_book, codes_laid_over, patterns_laid_over, read_site
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.settings_files import read_text, read_yaml
@@ -34,9 +34,7 @@ def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> Cod
 
     Raises: PolicyError.
     """
-    shipped: dict[str, Callable[[object], AscendCatalog | GpuCatalog]] = {
-        "ascend": build_catalog, "nvidia": build_nvidia, "amd": build_amd,
-    }  # fmt: skip
+    shipped = {"ascend": build_catalog, "nvidia": build_nvidia, "amd": build_amd}
     book = CodeBook({kind: build(_shipped(f"{kind}.yaml")) for kind, build in shipped.items()})
     return _laid_over(book, codes_laid_over, paths, only_roots)
 
