@@ -10,11 +10,11 @@ from measure import Series
 
 from ftslurm.model.settings.tree import Settings
 from ftslurm.system.clock import Clock
+from ftslurm.wrapper.controller.callers import BEATS
 from ftslurm.wrapper.controller.sources import Signals, Sources
-from ftslurm.wrapper.shim.protocol.connection import Channel, connect
-from ftslurm.wrapper.shim.protocol.hello import hello
-from ftslurm.wrapper.shim.protocol.signed import SignedConnection
-from ftslurm.wrapper.wire.caller import BEATS
+from ftslurm.wrapper.shim.connection import Channel, connect
+from ftslurm.wrapper.shim.hello import hello
+from ftslurm.wrapper.shim.messages import SignedConnection
 
 CALLERS, ROUNDS = 200, 50
 

@@ -15,9 +15,9 @@ from measure import ROOT, Series
 
 sys.path.insert(0, str(ROOT))
 from ftslurm.launchers.python import Python
-from ftslurm.wrapper.shim.protocol.connection import CHANNEL_VARIABLE
-from ftslurm.wrapper.shim.protocol.session import ReliableStream
-from ftslurm.wrapper.shim.protocol.signed import SignedConnection
+from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE
+from ftslurm.wrapper.shim.messages import SignedConnection
+from ftslurm.wrapper.shim.session import ReliableStream
 
 BYTES = 1 << 30
 ROUNDS = 7

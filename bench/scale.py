@@ -39,11 +39,11 @@ from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.sources import Signals, Sources
-from ftslurm.wrapper.shim.protocol.connection import GREETING_S, SEND_TIMEOUT_S, Channel, connect, pause_s, spread_s
-from ftslurm.wrapper.shim.protocol.hello import hello
-from ftslurm.wrapper.shim.protocol.session import REDIAL_S, Session
-from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
-from ftslurm.wrapper.shim.timers import boot_s
+from ftslurm.wrapper.shim.connection import GREETING_S, SEND_TIMEOUT_S, Channel, connect, pause_s, spread_s
+from ftslurm.wrapper.shim.hello import hello
+from ftslurm.wrapper.shim.lease import boot_s
+from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
+from ftslurm.wrapper.shim.session import REDIAL_S, Session
 
 PER_NODE, WORKERS, IDLE_S, LIMIT_S, TURN_S = 8, 8, 10.0, 60.0, 0.25
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -16,7 +16,7 @@ from measure import ROOT, Series
 
 from ftslurm.ledger import live as files
 from ftslurm.model.folds.summary import summarise
-from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
+from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.record import AttemptBegan, RunBegan
 from ftslurm.report.view import status
 from ftslurm.report.watch import Seen, screen

@@ -102,8 +102,8 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
 def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]) -> int:
     gc.disable()  # nothing that loading makes is garbage, and to look for some would take a tenth of the time
     from ftslurm.config.settings_files import Request
-    from ftslurm.wrapper.controller.wiring.run import run_job
-    from ftslurm.wrapper.controller.wiring.survey import Order
+    from ftslurm.wrapper.controller.run import run_job
+    from ftslurm.wrapper.controller.survey import Order
 
     gc.freeze()
     gc.enable()
@@ -120,7 +120,7 @@ def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple
     )  # fmt: skip
     order = Order(line.components, request, dict(env), bool(verbose), line.ft)
     if asked.get("ft_dry_run"):
-        from ftslurm.wrapper.controller.wiring.run import dry_run
+        from ftslurm.wrapper.controller.run import dry_run
 
         print(visible(dry_run(order), lines=True))
         return 0

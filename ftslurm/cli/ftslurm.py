@@ -107,7 +107,7 @@ def _discard_output() -> None:
 @click.option("--finish", is_flag=True, required=True, help="Finish a requeue that the job itself could not finish.")
 def requeue(job: str, finish: bool) -> None:
     """Finish the requeue that ftrun decided for JOB and could not finish: exclude the nodes, set the start, release."""
-    from ftslurm.wrapper.requeue.outside import finish_requeue
+    from ftslurm.wrapper.control import finish_requeue
 
     click.echo(visible(finish_requeue(store(), job, os.environ)))
 

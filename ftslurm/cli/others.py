@@ -101,7 +101,7 @@ class _Shown:
 
 def _through(owner: Owner, site: HookSettings) -> None:
     """Run the command as the owner, and exit with its status. Raises: StateError for who is not root."""
-    from ftslurm.wrapper.as_user import folders_of
+    from ftslurm.wrapper.all_ledgers import folders_of
 
     context = click.get_current_context()
     words = words_for(context.meta[WORDS])

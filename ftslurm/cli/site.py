@@ -119,7 +119,7 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
     from ftslurm.ledger.store import state_folder
     from ftslurm.report.site import print_nodes
     from ftslurm.wrapper import nodes as look
-    from ftslurm.wrapper.measuring.live import user_name
+    from ftslurm.wrapper.metrics import user_name
 
     root, settings, now = state_folder(os.environ), settings_in_force(Request(), os.environ).settings, time.time()
     if clear and all_users:
@@ -188,7 +188,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
     if otlp:
         return _send(job, endpoint)
     try:
-        from ftslurm.wrapper.measuring.exposition import text
+        from ftslurm.wrapper.exposition import text
     except ImportError:
         raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
     from ftslurm.cli.output import site_settings
@@ -211,7 +211,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
 
 def _replace(path: Path, text: str) -> None:
     """Raises: StateError."""
-    from ftslurm.wrapper.measuring.live import write
+    from ftslurm.wrapper.metrics import write
 
     try:
         write(path, text)
@@ -221,7 +221,7 @@ def _replace(path: Path, text: str) -> None:
 
 def _send(job: str | None, endpoint: str) -> None:
     from ftslurm.cli.output import store
-    from ftslurm.wrapper.measuring.traces import otlp_exporter, send, spans_of
+    from ftslurm.wrapper.metrics import otlp_exporter, send, spans_of
 
     if not job:
         raise UsageError("--otlp sends the trace of one job", hint="ftslurm metrics --otlp JOB")
@@ -249,8 +249,8 @@ def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> No
     from ftslurm.ledger.store import state_folder
     from ftslurm.model.settings.kinds import suggestion
     from ftslurm.notify.deliver import read_destinations
-    from ftslurm.wrapper.telling.notices import FILE, place_of
-    from ftslurm.wrapper.telling.teller import routes
+    from ftslurm.wrapper.controller.people import FILE, place_of
+    from ftslurm.wrapper.controller.teller import routes
 
     settings, root = settings_in_force(Request(policy), os.environ).settings, state_folder(os.environ)
     file = place_of(settings, root)

@@ -113,7 +113,7 @@ NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", *REP
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One srun of a step. job: whose node it runs on, 0 for our own. place: `8/0-3,6` as Channel in shim/channel.py reads it."""
+    """One srun of a step. job: whose node it runs on, 0 for our own. place: `8/0-3,6`, see Channel in shim/connection.py."""
 
     job: int
     options: tuple[str, ...]

@@ -79,7 +79,7 @@ def _said(name: str, options: Sequence[str], env: Mapping[str, str]) -> list[tup
 BUNDLE = "bundle"  # the setting `python`
 _PRELOADED = ("LD_PRELOAD", "LD_AUDIT")
 # The bundle's interpreter is started by /bin/sh, which each image has (an image without it does not start with srun either). What
-# the image preloads is made for its own C library: set aside here, put back for the command (shim/main.py). $0: the bundle.
+# the image preloads is made for its own C library: set aside here, put back for the command (shim/loop.py). $0: the bundle.
 STARTER = "; ".join((
     f'[ -x "$0/{INTERPRETER}" ] || {{ [ "${{SLURM_LOCALID:-0}}" != 0 ] || echo "ftslurm: ${{SLURMD_NODENAME:-this node}} has no'
     " $0, which ftrun mounts in containers, so no command was started: a container that runs already takes no mounts"

@@ -247,7 +247,7 @@ OWN_STEPS = "ftslurm-"
 
 
 def placed_channel(channel: str, place: str) -> str:
-    """As Channel in shim/channel.py reads it."""
+    """As Channel in shim/connection.py reads it."""
     return f"2:{place}:{channel.removeprefix('1:')}" if place else channel
 
 

@@ -20,7 +20,7 @@ from ftslurm.errors import StateError, WireError
 from ftslurm.ledger.journal import Journal, from_line
 from ftslurm.model.folds.control import State
 from ftslurm.model.folds.history import History, fold
-from ftslurm.model.messages.live import BOUNDS, Live
+from ftslurm.model.messages import BOUNDS, Live
 from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.model.record import RequestAnswered, Requested
 from ftslurm.system.files import read_private

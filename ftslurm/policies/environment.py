@@ -104,7 +104,7 @@ def torch_env(
 
 
 def whole_env(torch: Mapping[str, str]) -> dict[str, str]:
-    """Of torch_env's, what a container's hook may have made for a part of the step; the shim sees whether it has (several.py)."""
+    """Of torch_env's, what a container's hook may have made for a part of the step; the shim sees whether it has (command.py)."""
     return {f"{_WHOLE}{name}": torch[name] for name in _MADE_BY_HOOKS if name in torch}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 
 from ftslurm.model.folds.history import HANG, History
-from ftslurm.model.folds.streaks import Crash, Crashes
+from ftslurm.model.folds.past import Crash, Crashes
 from ftslurm.model.nodes import fold
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted

@@ -16,7 +16,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.control import STANDS, State
 from ftslurm.model.folds.history import OUTSIDE, SLURM_S_CAUSES, History, fold
-from ftslurm.model.messages.wire import HandoverPlan
+from ftslurm.model.messages import HandoverPlan
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
 from ftslurm.model.rungs import REQUEUES, Capability, Rung

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ftslurm.model.decisions import Diagnose
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import History
-from ftslurm.model.folds.slots import Sighting
+from ftslurm.model.folds.past import Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.record import Diagnosed
 from ftslurm.model.values import dataclass

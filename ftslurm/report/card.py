@@ -13,8 +13,7 @@ from dataclasses import field, replace
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
-from ftslurm.model.folds.story import Answer, AtLimit, Known, LeftAlone, Story
-from ftslurm.model.folds.summary import AFTER_LIMIT
+from ftslurm.model.folds.summary import AFTER_LIMIT, Answer, AtLimit, Known, LeftAlone, Story
 from ftslurm.model.nodes import fold, mark_down
 from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, file_of_rank, visible

@@ -15,8 +15,7 @@ from ftslurm.errors import WireError
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import OUTSIDE, schedule_count
-from ftslurm.model.folds.story import Story
-from ftslurm.model.folds.summary import JobSummary
+from ftslurm.model.folds.summary import JobSummary, Story
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung

@@ -9,8 +9,7 @@ from dataclasses import field
 from ftslurm.model import record as rec
 from ftslurm.model.folds.control import Control, Request, State, in_words, utc
 from ftslurm.model.folds.history import counters, counters_of_attempt, fold
-from ftslurm.model.folds.story import Answer, Story
-from ftslurm.model.folds.summary import JobSummary, Stuck, state_words, stuck, summarise
+from ftslurm.model.folds.summary import Answer, JobSummary, Story, Stuck, state_words, stuck, summarise
 from ftslurm.model.rungs import Rung
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, card_of, numbered

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import JobSummary, state_words
-from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
+from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.text import counted, cut, fold_numbers, visible
 from ftslurm.model.values import dataclass

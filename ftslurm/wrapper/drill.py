@@ -20,13 +20,13 @@ from ftslurm.launchers.srun import beside_argv, own_step_env
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
 from ftslurm.model.events import DrillAsked
-from ftslurm.model.messages.wire import drill_order, hello
+from ftslurm.model.messages import drill_order, hello
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.system.programs import real_program
-from ftslurm.wrapper.shim.protocol.connection import CHANNEL_VARIABLE, Channel, connect
-from ftslurm.wrapper.shim.protocol.signed import LinkError
+from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, connect
+from ftslurm.wrapper.shim.messages import LinkError
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 20.0

@@ -21,7 +21,7 @@ from ftslurm.policies.node_advice import Known
 from ftslurm.policies.weigh import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
 from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, unknown
-from ftslurm.wrapper.output.large_files import LogFile, read_logs
+from ftslurm.wrapper.logs import LogFile, read_logs
 
 
 def analyze(paths: Sequence[str], settings: Settings, status: int | None = None) -> Analysis:

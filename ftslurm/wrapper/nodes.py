@@ -20,7 +20,7 @@ from ftslurm.report.site import LeftBy, NodeReport
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import NodeView, SlurmClient
 from ftslurm.slurm.parse import seconds
-from ftslurm.wrapper.as_user import CLEARED, FORGET, MEMORY, MEMORY_BYTES, asked_of_all
+from ftslurm.wrapper.all_ledgers import CLEARED, FORGET, MEMORY, MEMORY_BYTES, asked_of_all
 from ftslurm.wrapper.explain_code import Explainer
 
 # A person waits for this.

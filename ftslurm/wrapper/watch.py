@@ -13,7 +13,7 @@ from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.output import kept_evidence, read_evidence
 from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
 from ftslurm.model.folds.summary import JobSummary, summarise
-from ftslurm.model.messages.live import Live
+from ftslurm.model.messages import Live
 from ftslurm.model.record import Record
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
@@ -21,9 +21,9 @@ from ftslurm.report import view
 from ftslurm.report.jobs import SORTS
 from ftslurm.report.logs import outputs_of
 from ftslurm.report.watch import Seen
+from ftslurm.wrapper import logs
 from ftslurm.wrapper.jobs import all_jobs, with_slurms_word
-from ftslurm.wrapper.output import logs
-from ftslurm.wrapper.output.logs import Source
+from ftslurm.wrapper.logs import Source
 
 # Seconds between two signs to ftrun that someone watches, and between two requests to Slurm.
 ASK_S, SLURM_S = 3.0, 10.0

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.wrapper.shim.protocol.munge import handed_over, munge_word
-from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
+from ftslurm.wrapper.shim.connection import handed_over, munge_word
+from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as, start_as
 from tests.wrapper.munged import munged, needs_munge
 
 SECRET = bytes(range(32))
-DECODE = "import sys; from ftslurm.wrapper.shim.protocol.munge import handed_over; print(handed_over(sys.argv[1]).hex())"
-ENCODE = "import os, sys; from ftslurm.wrapper.shim.protocol.munge import munge_word; print(munge_word(bytes(32), int(sys.argv[2]), sys.argv[1]))"
+DECODE = "import sys; from ftslurm.wrapper.shim.connection import handed_over; print(handed_over(sys.argv[1]).hex())"
+ENCODE = "import os, sys; from ftslurm.wrapper.shim.connection import munge_word; print(munge_word(bytes(32), int(sys.argv[2]), sys.argv[1]))"
 SHIM = "import sys; sys.argv[1:] = ['--', 'id', '-u']; from ftslurm.wrapper.shim._shim import main; main()"
 
 
@@ -35,7 +35,7 @@ def test_what_she_reads_is_decoded_for_the_owner_alone_however_often_and_late(mu
         handed_over(word)  # not even for root
     for _ in range(2):
         assert "Unauthorized" in run_as(NEIGHBOUR, DECODE, word)
-    theirs = run_as(OWNER, "import sys; from ftslurm.wrapper.shim.protocol.munge import Munge; print(*Munge(sys.argv[1]).decode(sys.argv[2].encode()))",
+    theirs = run_as(OWNER, "import sys; from ftslurm.wrapper.shim.connection import Munge; print(*Munge(sys.argv[1]).decode(sys.argv[2].encode()))",
                     munge, f"MUNGE:{word.split('.', 2)[2]}:")  # fmt: skip
     assert theirs.split()[-1] == str(os.geteuid()), "it is root's here, who made it"
 
@@ -80,13 +80,12 @@ def test_who_took_the_port_of_a_dead_ftrun_starts_nothing(munge: str) -> None:
 FILED = """
 import os, sys
 from pathlib import Path
-from ftslurm.wrapper.wire.secret_word import SecretFile, secret_word
+from ftslurm.wrapper.wire import SecretFile, secret_word
 state = Path(sys.argv[1])
 print(secret_word(bytes(range(32)), "auto", "", True, file=SecretFile(state, "c.5")))
 """
-READ = (
-    "import sys; from ftslurm.wrapper.shim.protocol import secret_file; secret_file.SECRET_SEEN_S = 0.0\n"
-    + DECODE.removeprefix("import sys; ")
+READ = "import sys; from ftslurm.wrapper.shim import connection; connection.SECRET_SEEN_S = 0.0\n" + DECODE.removeprefix(
+    "import sys; "
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ftslurm.errors import StateError
 from ftslurm.system.owner import Owner
-from ftslurm.wrapper import as_user
+from ftslurm.wrapper import all_ledgers as as_user
 from tests.attacks.users import NEIGHBOUR, OWNER
 
 LIMIT_S = 10.0  # a busy machine starts a program in a second or two

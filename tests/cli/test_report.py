@@ -165,7 +165,7 @@ def test_what_a_user_s_program_prints_is_read_no_further_than_it_is_well_formed(
 def test_the_program_prints_what_counts(jobs: Path) -> None:
     story = long_story().ledger
     put(jobs, "c.7", story)
-    argv = [sys.executable, "-m", "ftslurm.wrapper.as_user", "ledgers"]
+    argv = [sys.executable, "-m", "ftslurm.wrapper.all_ledgers", "ledgers"]
     late = f"{story[-1].at + 1:.0f}"
     for began, expected in (("0", b"".join(map(to_line, story))), (late, b"")):
         done = subprocess.run([*argv, began, str(jobs.parent), "/nowhere"], capture_output=True, timeout=180, check=True)

@@ -9,13 +9,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
+from ftslurm.model import messages as wire
 from ftslurm.model.collectives import CallDurations, EntryTimes, WaitTimes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import DrillAsked, StallSeen
-from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim.protocol.connection import Channel
-from ftslurm.wrapper.shim.protocol.messages import dumps, loads
-from ftslurm.wrapper.shim.protocol.signed import MAX_LINE, LinkError, SignedConnection
+from ftslurm.wrapper.shim.connection import Channel
+from ftslurm.wrapper.shim.messages import MAX_LINE, LinkError, SignedConnection, dumps, loads
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (
     as_bytes,

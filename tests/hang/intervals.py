@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ftslurm.model.folds.streaks import usual_interval_s, with_pause
+from ftslurm.model.folds.past import usual_interval_s, with_pause
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.hang.stall_watch import PauseLimits, Phase, Stall, StallLimits, judge
 

@@ -16,7 +16,7 @@ from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN, doubt
 from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.activity import ActivityWatch
-from ftslurm.wrapper.agent.evidence.node_watch import NodeWatch
+from ftslurm.wrapper.agent.node_watch import NodeWatch
 from ftslurm.wrapper.shim.processes import descendants
 from tests.hang.network import Network
 

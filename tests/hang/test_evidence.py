@@ -24,15 +24,14 @@ from ftslurm.model.collectives import ProcessState, Socket
 from ftslurm.model.devices import Utilisation
 from ftslurm.sdk import page as pages
 from ftslurm.sdk import probe
-from ftslurm.wrapper.agent.evidence import rank, stacks, views, work
-from ftslurm.wrapper.agent.evidence.connections import parse_ss, parse_tcp
-from ftslurm.wrapper.agent.evidence.node_watch import NodeWatch
-from ftslurm.wrapper.agent.evidence.probe_words import parse_groups, parse_probe
-from ftslurm.wrapper.agent.evidence.program_pages import INJECTED
-from ftslurm.wrapper.agent.evidence.rank import WatchedRank
-from ftslurm.wrapper.agent.evidence.recorder import Recorded, ask_server, parse_recorder
-from ftslurm.wrapper.agent.evidence.stacks import mpi_call, stack_inside
-from ftslurm.wrapper.agent.evidence.threads import main_thread, process_line
+from ftslurm.wrapper.agent import processes as stacks
+from ftslurm.wrapper.agent import rank, work
+from ftslurm.wrapper.agent import rank as views
+from ftslurm.wrapper.agent.node_watch import NodeWatch
+from ftslurm.wrapper.agent.processes import main_thread, mpi_call, parse_ss, parse_tcp, process_line, stack_inside
+from ftslurm.wrapper.agent.programs import INJECTED, parse_groups, parse_probe
+from ftslurm.wrapper.agent.rank import WatchedRank
+from ftslurm.wrapper.agent.recorders import Recorded, ask_server, parse_recorder
 from ftslurm.wrapper.shim.processes import descendants
 
 # --- the kernel
@@ -58,7 +57,7 @@ def test_connections() -> None:
 
 
 def test_connections_of_this_process() -> None:
-    from ftslurm.wrapper.agent.evidence.connections import tcp_sockets
+    from ftslurm.wrapper.agent.processes import tcp_sockets
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
         other, _ = server.accept()

@@ -24,7 +24,7 @@ from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, p
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.job import Layout
 from ftslurm.model.text import fold_numbers, unfold_numbers
-from ftslurm.wrapper.shim.protocol.connection import Channel
+from ftslurm.wrapper.shim.connection import Channel
 from tests.settings import settings_with
 
 FIRST = Layout(("n1", "n2", "n3"))

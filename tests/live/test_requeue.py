@@ -214,7 +214,7 @@ def test_an_operators_priority_survives(told: Story) -> None:
 
 # As above, but it is the keeper alone that is killed, at its first request.
 DEADLY_FOR_THE_KEEPER = """#!/bin/sh
-case "$(tr '\\\\0' ' ' </proc/$PPID/cmdline)" in *ftslurm.wrapper.requeue.keeper*)
+case "$(tr '\\\\0' ' ' </proc/$PPID/cmdline)" in *ftslurm.wrapper.requeue.finish*)
     if mkdir "$STORY/killed" 2>/dev/null; then kill -9 $PPID; exit 1; fi;;
 esac
 exec /usr/bin/scontrol "$@"

@@ -24,9 +24,9 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
 from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, from_json, measure, to_json
 from ftslurm.system.owner import Owner, start_as
-from ftslurm.wrapper import as_user
-from ftslurm.wrapper.measuring.exposition import names, text
-from ftslurm.wrapper.measuring.live import TextFile, file_of, sweep, write
+from ftslurm.wrapper import all_ledgers as as_user
+from ftslurm.wrapper.exposition import names, text
+from ftslurm.wrapper.metrics import TextFile, file_of, sweep, write
 from tests.cli.test_ftrun import command
 
 RUN = rec.RunBegan(100.0, "r", "7", "c", 0, "k", "train.py", "n[1-2]", budgets={"max_restarts": 8, "crash_restarts": 0})

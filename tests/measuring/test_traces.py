@@ -14,7 +14,7 @@ from ftslurm.cli.site import metrics as door
 from ftslurm.errors import StateError, UsageError
 from ftslurm.model import record as rec
 from ftslurm.report.measures import MAX_EVENTS, spans
-from ftslurm.wrapper.measuring.traces import send
+from ftslurm.wrapper.metrics import send
 from tests.cli.test_ftrun import command
 from tests.measuring.test_metrics import RECORDS, ledger
 from tests.notify.servers import free_port, webhook
@@ -79,7 +79,7 @@ def test_nobody_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("FTSLURM_STATE_DIR", raising=False)
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    monkeypatch.setattr("ftslurm.wrapper.measuring.traces.SEND_LIMIT_S", 1)
+    monkeypatch.setattr("ftslurm.wrapper.metrics.SEND_LIMIT_S", 1)
     ledger(tmp_path, "7").append(RECORDS)
     assert isinstance(CliRunner().invoke(door, ["--otlp", "7"]).exception, UsageError)
     nowhere = f"http://127.0.0.1:{free_port()}/v1/traces"

@@ -58,7 +58,7 @@ _OURS = {
     ("wrapper/script_look.py", "print(answer_text(*look(int(sys.argv[1]), os.environ), {}))"),
     ("cli/output.py", "click.echo(as_json(value))"),
     ("cli/ftslurm.py", "click.echo(export_lines(store(), os.environ), nl=False)"),
-    ("wrapper/as_user.py", "sys.stdout.buffer.write(piece)"), ("wrapper/as_user.py", "sys.stdout.buffer.write(WHOLE)"),
+    ("wrapper/all_ledgers.py", "sys.stdout.buffer.write(piece)"), ("wrapper/all_ledgers.py", "sys.stdout.buffer.write(WHOLE)"),
     ("cli/jobs/logs.py", "sys.stdout.buffer.write(piece)"),  # not to a terminal, or asked for
     ("launchers/local_step.py", "os.write(2, f'{visible(text)}\\n'.encode())"),
     ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),

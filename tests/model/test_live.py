@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ftslurm.errors import WireError
-from ftslurm.model.messages.live import (
+from ftslurm.model.messages import (
     BOUNDS,
     DeviceLive,
     Live,
@@ -16,8 +16,9 @@ from ftslurm.model.messages.live import (
     NodeLive,
     RankLive,
     TaskLive,
+    agent_report,
+    live_message,
 )
-from ftslurm.model.messages.wire import agent_report, live_message
 from ftslurm.model.plain import from_plain, to_plain
 
 RANK = RankLive(9, 1, 3, 0.5, 120, 2.25, 3.125, ("step",), 1.5, 2048.0, 400, "allreduce", 0.125)

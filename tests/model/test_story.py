@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.folds.story import Answer, LeftAlone, Story
+from ftslurm.model.folds.summary import Answer, LeftAlone, Story
 from tests.stories.replay import Job, fault
 
 

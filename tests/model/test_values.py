@@ -112,7 +112,7 @@ def test_other_kinds_are_the_standard_library_s() -> None:
 
 def test_what_a_start_of_ftrun_loads_is_made_so() -> None:
     """A class more of the standard kind costs as much as twenty of ours. Those that are left change, or are ordered."""
-    count = "import dataclasses as d; made = []; f = d._process_class; d._process_class = lambda c, i, r, e, *a, **k: (made.append(c) if r else None, f(c, i, r, e, *a, **k))[1]; import ftslurm.wrapper.controller.wiring.run; print(len(made))"
+    count = "import dataclasses as d; made = []; f = d._process_class; d._process_class = lambda c, i, r, e, *a, **k: (made.append(c) if r else None, f(c, i, r, e, *a, **k))[1]; import ftslurm.wrapper.controller.run; print(len(made))"
     done = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=180, check=True)
     assert int(done.stdout) <= 25, done.stdout
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
+from ftslurm.model import messages as wire
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, RankWords, Save, SignalSeen
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
-from ftslurm.model.messages import wire
 from ftslurm.model.verdict import Piece
 from tests.fuzz.messages import AGENT_REPORTS
 

@@ -18,7 +18,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.notify.deliver import Destination, deliver, deliver_patiently, scrubbed
 from ftslurm.notify.outbox import Notice, Outbox, Pace
 from ftslurm.notify.sender import lines_to, send_all
-from ftslurm.wrapper.telling import teller
+from ftslurm.wrapper.controller import teller
 from tests.cli.test_ftrun import command
 from tests.machine import slowness
 from tests.notify.servers import free_port, mail_server, webhook

@@ -18,8 +18,8 @@ from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings, parse_leaf
 from ftslurm.notify.deliver import Destination, read_destinations, scrubbed
 from ftslurm.notify.outbox import KINDS, TAKEN_S, TOO_OLD_S, Due, Notice, Outbox, Pace, due, from_json, shown, summary, to_json
-from ftslurm.wrapper.telling.notices import place_of
-from ftslurm.wrapper.telling.teller import Held, digests, of_record, routes
+from ftslurm.wrapper.controller.people import place_of
+from ftslurm.wrapper.controller.teller import Held, digests, of_record, routes
 from tests.settings import settings_with
 
 PACE = Pace(burst=3, window_s=600)

@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import SlurmWord, by_slurm, summarise
-from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
+from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.settings.tree import Settings
 from ftslurm.report.jobs import lines
 from ftslurm.report.moments import happened

@@ -13,8 +13,8 @@ import pytest
 
 from ftslurm.sdk import probe
 from ftslurm.sdk.page import page_paths, parse_page
-from ftslurm.wrapper.agent.evidence.probe_words import ProbeState, parse_groups, parse_probe
-from ftslurm.wrapper.agent.evidence.recorder import ask_server
+from ftslurm.wrapper.agent.programs import ProbeState, parse_groups, parse_probe
+from ftslurm.wrapper.agent.recorders import ask_server
 from tests.hang.torch_here import need_torch
 
 ROOT = Path(probe.__file__).parent.parent.parent
@@ -456,8 +456,8 @@ BEGIN = """
 import os, re, subprocess, sys, time
 import torch, torch.distributed as dist
 from ftslurm.sdk import client, probe
-from ftslurm.wrapper.agent.evidence.probe_words import parse_probe
-from ftslurm.wrapper.agent.evidence.recorder import ask_server
+from ftslurm.wrapper.agent.programs import parse_probe
+from ftslurm.wrapper.agent.recorders import ask_server
 SOCKET = os.environ["FTSLURM_PAGE"] + ".sock"
 def state(): return parse_probe(open(os.environ["FTSLURM_PAGE"], "rb").read())
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -469,8 +469,8 @@ while not state().serves: time.sleep(0.05)
 def test_torch_counts_serves_and_ends_as_it_would(tmp_path: Path) -> None:
     """The server answers another process while the interpreter lock is held in C."""
     ask = (
-        "import sys, time; from ftslurm.wrapper.agent.evidence.probe_words import parse_probe\n"
-        "from ftslurm.wrapper.agent.evidence.recorder import ask_server\n"
+        "import sys, time; from ftslurm.wrapper.agent.programs import parse_probe\n"
+        "from ftslurm.wrapper.agent.recorders import ask_server\n"
         "def beats(): return parse_probe(open(sys.argv[1], 'rb').read()).beats\n"
         "seen, told = -1, b''\n"
         "while not told or seen != beats():\n"
@@ -538,7 +538,7 @@ def test_who_waits_in_a_store_or_to_make_a_group_says_so(tmp_path: Path) -> None
     program = """
 import os, subprocess, sys, threading, time, datetime
 import torch, torch.distributed as dist
-from ftslurm.wrapper.agent.evidence.probe_words import parse_probe
+from ftslurm.wrapper.agent.programs import parse_probe
 def state(): return parse_probe(open(os.environ["FTSLURM_PAGE"], "rb").read())
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 argv, env = [sys.executable, "-W", "ignore", "-c", os.environ["OTHER"], str(store.port)], {**os.environ, "FTSLURM_WATCH": "L0"}

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.launchers.python import own_python
+from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel
+from ftslurm.wrapper.shim.messages import SignedConnection
 from ftslurm.wrapper.shim.pages import page_folder
-from ftslurm.wrapper.shim.protocol.connection import CHANNEL_VARIABLE, Channel
-from ftslurm.wrapper.shim.protocol.session import ReliableStream
-from ftslurm.wrapper.shim.protocol.signed import SignedConnection
+from ftslurm.wrapper.shim.session import ReliableStream
 
 REPOSITORY = Path(__file__).parents[2]
 SOON_S = 60.0  # far above anything that is waited for, also where others compute

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from ftslurm.model import messages as wire
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
-from ftslurm.model.messages import wire
 from ftslurm.wrapper.agent.agent import Agent, signs_of_life
-from ftslurm.wrapper.agent.evidence.node_watch import Examined
-from ftslurm.wrapper.shim.protocol.lease import Lease
-from ftslurm.wrapper.shim.protocol.signed import LinkError
+from ftslurm.wrapper.agent.node_watch import Examined
+from ftslurm.wrapper.shim.lease import Lease
+from ftslurm.wrapper.shim.messages import LinkError
 
 ROOT = str(Path(__file__).resolve().parents[2])
 

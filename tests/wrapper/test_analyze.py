@@ -21,9 +21,9 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Retriable
 from ftslurm.policies.diagnose.joblog import NO_RANK
 from ftslurm.report.card import MAX_LINES
+from ftslurm.wrapper import logs as large_files
 from ftslurm.wrapper.explain_code import analyze
-from ftslurm.wrapper.output import large_files
-from ftslurm.wrapper.output.large_files import LogUnreadable, read_logs
+from ftslurm.wrapper.logs import LogUnreadable, read_logs
 from tests.settings import settings_with
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/u/t.py", line 3, in <module>\n'

@@ -13,11 +13,10 @@ from typing import ClassVar
 
 import pytest
 
-from ftslurm.wrapper.shim.protocol.connection import Channel
-from ftslurm.wrapper.shim.protocol.lease import PAUSE_S
-from ftslurm.wrapper.shim.protocol.session import Session
-from ftslurm.wrapper.shim.protocol.signed import SignedConnection
-from ftslurm.wrapper.shim.timers import GUARD_S, Guard
+from ftslurm.wrapper.shim.connection import Channel
+from ftslurm.wrapper.shim.lease import GUARD_S, PAUSE_S, Guard
+from ftslurm.wrapper.shim.messages import SignedConnection
+from ftslurm.wrapper.shim.session import Session
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, is_gone, until
 
 pytestmark = pytest.mark.timeout(90)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.wrapper.shim.protocol import connection
-from ftslurm.wrapper.shim.protocol.connection import Channel
-from ftslurm.wrapper.shim.protocol.signed import MAX_LINE, LinkError, SignedConnection
+from ftslurm.wrapper.shim import connection
+from ftslurm.wrapper.shim.connection import Channel
+from ftslurm.wrapper.shim.messages import MAX_LINE, LinkError, SignedConnection
 
 SECRET = bytes(range(32))
 

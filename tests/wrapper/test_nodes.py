@@ -18,7 +18,7 @@ from ftslurm.policies.node_advice import codes_of
 from ftslurm.report.site import print_nodes
 from ftslurm.slurm.parse import parse_nodes
 from ftslurm.system.owner import Owner
-from ftslurm.wrapper import as_user
+from ftslurm.wrapper import all_ledgers as as_user
 from ftslurm.wrapper import nodes as look
 from tests.fakes.slurm import FakeSlurm
 

@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
-from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim import ports, processes, survivors
+from ftslurm.model import messages as wire
+from ftslurm.wrapper.shim import ending as survivors
+from ftslurm.wrapper.shim import hello as ports
+from ftslurm.wrapper.shim import processes
 from ftslurm.wrapper.shim.command import Command
+from ftslurm.wrapper.shim.connection import Channel, connect
+from ftslurm.wrapper.shim.messages import SignedConnection
 from ftslurm.wrapper.shim.pages import page_folder
-from ftslurm.wrapper.shim.protocol.connection import Channel, connect
-from ftslurm.wrapper.shim.protocol.session import REDIAL_S, REFUSED_S
-from ftslurm.wrapper.shim.protocol.signed import SignedConnection
-from ftslurm.wrapper.shim.signals import passes_signals_on
+from ftslurm.wrapper.shim.processes import passes_signals_on
+from ftslurm.wrapper.shim.session import REDIAL_S, REFUSED_S
 from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)

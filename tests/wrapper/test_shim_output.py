@@ -23,10 +23,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.model import messages as wire
 from ftslurm.model.events import RankExited, RankWords
-from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim.memory import oom_kills
-from ftslurm.wrapper.shim.output.tail import (
+from ftslurm.wrapper.shim.messages import MAX_LINE, dumps
+from ftslurm.wrapper.shim.processes import descendants, oom_kills
+from ftslurm.wrapper.shim.tail import (
     CHUNKS_MAX,
     ERROR_LINE_MAX,
     ERROR_WORDS,
@@ -36,9 +37,6 @@ from ftslurm.wrapper.shim.output.tail import (
     Tail,
     last_words,
 )
-from ftslurm.wrapper.shim.processes import descendants
-from ftslurm.wrapper.shim.protocol.messages import dumps
-from ftslurm.wrapper.shim.protocol.signed import MAX_LINE
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)

@@ -19,7 +19,7 @@ from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model import record as rec
-from ftslurm.model.messages.wire import HandoverPlan
+from ftslurm.model.messages import HandoverPlan
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.lease import longest_s
 from ftslurm.slurm.client import JobState, NodeState
@@ -27,7 +27,7 @@ from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
 from ftslurm.wrapper.agent.standby import StandbyController
 from ftslurm.wrapper.node_check import answer_text, read_answer
-from ftslurm.wrapper.shim.timers import boot_s
+from ftslurm.wrapper.shim.lease import boot_s
 from tests.fakes.slurm import FakeSlurm
 from tests.settings import settings_with
 

@@ -10,9 +10,9 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
-from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim.protocol.session import ReliableStream
-from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
+from ftslurm.model import messages as wire
+from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
+from ftslurm.wrapper.shim.session import ReliableStream
 from tests.fuzz.messages import AGENT_REPORTS, SHIM_REPORTS
 from tests.wrapper.test_link import SECRET, greeted
 

@@ -34,8 +34,8 @@ if os.environ["SLURM_PROCID"] == "1" and os.environ["MA_PROC_START_CNT"] == "1":
         time.sleep(0.05)
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 """
-# One of the last that are loaded ahead (wrapper/controller/ahead.py).
-LATE = "ftslurm.wrapper.requeue.outside"
+# One of the last that are loaded ahead (wrapper/controller/diagnosis.py).
+LATE = "ftslurm.wrapper.requeue.donor"
 LIMIT_S = 40.0
 
 

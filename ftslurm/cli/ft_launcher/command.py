@@ -99,8 +99,8 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
             hint=f"start it in a job of Slurm; {CHOICE}=nvidia runs NVIDIA's own, FTRUN_LOCAL_NODES=N plays N nodes here",
         )
     from ftslurm.config.settings_files import Request
-    from ftslurm.wrapper.controller.wiring.run import run_job
-    from ftslurm.wrapper.controller.wiring.survey import Order
+    from ftslurm.wrapper.controller.run import run_job
+    from ftslurm.wrapper.controller.survey import Order
 
     per_node = _ranks_per_node(launch.per_node, env)
     options = _shape(launch, per_node, overlap=in_step and not local)
@@ -112,7 +112,7 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
 
         logging.basicConfig(level=logging.DEBUG, format="ft_launcher: %(asctime)s %(message)s", stream=sys.stderr)
     if launch.dry_run:
-        from ftslurm.wrapper.controller.wiring.run import dry_run
+        from ftslurm.wrapper.controller.run import dry_run
 
         print(visible(dry_run(order), lines=True))
         return 0

@@ -104,7 +104,7 @@ def _in_force(policy: str, profile: str, annotations: str) -> Resolved:
 def _decisions(job: str, journal: Journal, contents: Contents, number: str, as_json: bool) -> None:
     """Raises: UsageError for a decision that there is not."""
     from ftslurm.cli.jobs.status import status_now
-    from ftslurm.model.folds.story import Story
+    from ftslurm.model.folds.summary import Story
     from ftslurm.report.explain import decisions
     from ftslurm.report.explain.decisions import explained, numbered
     from ftslurm.report.text import console

@@ -31,7 +31,7 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool, raw: boo
     character, because what ranks print could control the terminal.
     """
     from ftslurm.report.logs import outputs_of
-    from ftslurm.wrapper.output import logs as read
+    from ftslurm.wrapper import logs as read
 
     if follow and attempt is not None:
         raise UsageError("--follow prints new output, --attempt past output", hint="omit one of them")

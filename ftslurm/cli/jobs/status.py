@@ -23,7 +23,7 @@ from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, lines_of_all
 from ftslurm.report.view import Status
 
 if TYPE_CHECKING:
-    from ftslurm.model.folds.story import Story
+    from ftslurm.model.folds.summary import Story
     from ftslurm.report.view import HistoryTold
 
 T = TypeVar("T")
@@ -186,7 +186,7 @@ def _latest(since: str) -> list[str]:
 
 def _as_json(journal: Journal, contents: Contents) -> HistoryTold:
     from ftslurm.ledger.output import kept_evidence
-    from ftslurm.model.folds.story import Story
+    from ftslurm.model.folds.summary import Story
     from ftslurm.report import view
 
     story = Story(contents.records)
@@ -197,7 +197,7 @@ def _as_json(journal: Journal, contents: Contents) -> HistoryTold:
 
 def _print(journal: Journal, contents: Contents, verbose: bool) -> None:
     from ftslurm.ledger.output import kept_evidence
-    from ftslurm.model.folds.story import Story
+    from ftslurm.model.folds.summary import Story
     from ftslurm.report import text, view
 
     story = Story(contents.records)

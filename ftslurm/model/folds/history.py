@@ -1,6 +1,6 @@
 """A job's past, folded from its ledger records. The judge adds its own records to the same fold as it goes.
 
-Each concern is a part (`slots.py`, `streaks.py`, `control.py`) that takes the records that it needs; here stands which record
+Each concern is a part (`streaks.py`, `control.py`) that takes the records that it needs; here stands which record
 goes to which, and what two parts have in common.
 """
 
@@ -14,8 +14,21 @@ from typing import Any
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.control import CHECKPOINT, EXCLUDE, REINSTATE, REQUEUE, UNDO, Control, Request, State
-from ftslurm.model.folds.slots import Exclusions, Sighting, Slots, Verdicts
-from ftslurm.model.folds.streaks import EXPLICIT_FAULTS, HANGS, Budgets, Crashes, Hangs, Progress, Requeues, is_explicit, run_of
+from ftslurm.model.folds.past import (
+    EXPLICIT_FAULTS,
+    HANGS,
+    Budgets,
+    Crashes,
+    Exclusions,
+    Hangs,
+    Progress,
+    Requeues,
+    Sighting,
+    Slots,
+    Verdicts,
+    is_explicit,
+    run_of,
+)
 from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import SWAPS, Rung
 from ftslurm.model.values import dataclass, replace

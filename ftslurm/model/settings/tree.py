@@ -33,7 +33,7 @@ from ftslurm.model.settings.kinds import (
 )
 from ftslurm.model.values import dataclass
 
-# The kernel's own kill comes one second after the end of a lease (GUARD_S in shim/timers.py).
+# The kernel's own kill comes one second after the end of a lease (GUARD_S in shim/lease.py).
 LEAST_MARGIN_S = 2.0
 # Beats in the time after which a node counts as silent, and in that of a lease: one may be lost.
 BEATS = 3

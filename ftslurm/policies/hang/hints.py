@@ -245,7 +245,7 @@ def _in_stacks(stacks: Mapping[str, str]) -> list[Hint]:
     return found
 
 
-# What process_line (wrapper/agent/evidence/threads.py) prints: what the main thread of each process of a rank does in the kernel.
+# What process_line (wrapper/agent/processes.py) prints: what the main thread of each process of a rank does in the kernel.
 _RANK_LINE = _compiled(r"(?m)^rank (\d{1,9}): ")
 _WAIT = _compiled(r"(?m)^pid \d{1,9} (\w{1,40}) wchan=(\S{1,80})(?: voluntary_switches=\S{1,20})?(?: syscall=(\d{1,5}))?")
 # At least so many ranks must wait alike before a rank that waits differently is worth a hint.

@@ -12,7 +12,7 @@ from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import AskWords, CompareRanks, Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.folds.history import HANG
-from ftslurm.model.folds.streaks import with_pause
+from ftslurm.model.folds.past import with_pause
 from ftslurm.model.folds.summary import stuck_words
 from ftslurm.model.rungs import LEAVES, Capability
 from ftslurm.model.timers import Timer

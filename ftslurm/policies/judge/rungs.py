@@ -12,7 +12,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, HealDevices, Say, ShowCard, TellOthers
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
-from ftslurm.model.folds.streaks import AT_LIMIT
+from ftslurm.model.folds.past import AT_LIMIT
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung

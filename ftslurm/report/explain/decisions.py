@@ -12,7 +12,7 @@ from rich.console import Console
 from typing_extensions import NotRequired, TypedDict
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.story import Answer, Story
+from ftslurm.model.folds.summary import Answer, Story
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted

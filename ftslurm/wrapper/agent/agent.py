@@ -19,21 +19,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftslurm.devices.probe import choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity, Utilisation
-from ftslurm.model.messages.wire import alive_message, devices_message, evidence_message, healed_message
+from ftslurm.model.messages import alive_message, devices_message, evidence_message, healed_message
 from ftslurm.model.ports import Probe
 from ftslurm.model.text import visible
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.activity import ActivityWatch
-from ftslurm.wrapper.agent.folders import Folders
-from ftslurm.wrapper.agent.job_clock import JobClock
-from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
-from ftslurm.wrapper.agent.stalls import Stalls
+from ftslurm.wrapper.agent.pages import Folders, Pages, limits_of, sweep
+from ftslurm.wrapper.agent.stalls import JobClock, Stalls
+from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, connect
+from ftslurm.wrapper.shim.lease import CUT_OFF, boot_s
+from ftslurm.wrapper.shim.messages import LinkError
 from ftslurm.wrapper.shim.pages import page_folder
-from ftslurm.wrapper.shim.protocol.connection import CHANNEL_VARIABLE, Channel, connect
-from ftslurm.wrapper.shim.protocol.lease import CUT_OFF
-from ftslurm.wrapper.shim.protocol.session import Session
-from ftslurm.wrapper.shim.protocol.signed import LinkError
-from ftslurm.wrapper.shim.timers import boot_s
+from ftslurm.wrapper.shim.session import Session
 
 if TYPE_CHECKING:
     from ftslurm.wrapper.agent.live import Glance
@@ -360,7 +357,7 @@ def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: boo
     The modules for it are loaded only now: most jobs never need them.
     """
     from ftslurm.errors import FtslurmError
-    from ftslurm.model.messages.wire import from_message
+    from ftslurm.model.messages import from_message
     from ftslurm.policies.take_over import may_take_over
     from ftslurm.wrapper.agent.standby import say, take_over_from
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceReport, Utilisation
-from ftslurm.model.messages.live import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive
-from ftslurm.model.messages.wire import live_message
+from ftslurm.model.messages import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive, live_message
 from ftslurm.model.values import dataclass
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.agent.activity import Below, below

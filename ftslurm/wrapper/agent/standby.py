@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
 from ftslurm.launchers.python import Python, own_python
@@ -25,7 +26,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.node_memory import NodeLeft
-from ftslurm.model.messages.wire import HandoverPlan
+from ftslurm.model.messages import HandoverPlan
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible
@@ -54,13 +55,15 @@ from ftslurm.policies.take_over import (
 from ftslurm.slurm.cli_client import CliSlurmClient, slurmd_answers, slurmd_port
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.system.commands import Runner, run
+from ftslurm.wrapper.controller.people import notices_for
 from ftslurm.wrapper.controller.scheduler import answer, with_fit
 from ftslurm.wrapper.node_check import read_answer
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
 from ftslurm.wrapper.requeue.fit import FitQuestions
-from ftslurm.wrapper.shim.timers import boot_s
-from ftslurm.wrapper.telling.notices import notices_for
-from ftslurm.wrapper.telling.silent import Silent
+from ftslurm.wrapper.shim.lease import boot_s
+
+if TYPE_CHECKING:
+    from ftslurm.wrapper.controller.teller import Notices
 
 # Seconds between two looks: when it is this agent's turn, and at the most.
 ROUND_S, LONGEST_ROUND_S = 15.0, 60.0
@@ -253,7 +256,8 @@ class StandbyController:
         else:
             self._tell_others(decided)
             done = self._finish_requeue()
-        notices.end(self._plan.settings.notify.end_wait_s)
+        if notices is not None:
+            notices.end(self._plan.settings.notify.end_wait_s)
         return done
 
     def _slurm_says(self, job: JobView, records: Sequence[rec.Record]) -> SlurmAnswered:
@@ -262,11 +266,12 @@ class StandbyController:
         fit = FitQuestions(self._run, os.environ, st.slurm.timeout_s).look(job, nodes, without)
         return with_fit(answer(job, nodes), fit, without)
 
-    def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Silent:
+    def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Notices | None:
         """Tell people, as the dead controller would have. The sender works while the job is requeued."""
         about = f"(on {self._plan.cluster}, {self._node} took over from {self._plan.batch_node})"
         notices = notices_for(self._plan.settings, self._journal.path.parent.parent, self._plan.job, about, say)
-        notices.record(decided, records)
+        if notices is not None:
+            notices.record(decided, records)
         return notices
 
     def _finish_requeue(self) -> str:

@@ -21,7 +21,7 @@ from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.orders import Orders, RankSetup
 from ftslurm.wrapper.controller.people import Display, People, phase_text
 from ftslurm.wrapper.controller.sources import Signals, Sources
-from ftslurm.wrapper.wire.channel import for_launch
+from ftslurm.wrapper.wire import for_launch
 
 # The job's own clean-up, where no shorter wait was asked for.
 CLEANUP_LIMIT_S = 600.0

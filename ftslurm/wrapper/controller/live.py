@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ftslurm.ledger import live as files
 from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable
-from ftslurm.model.messages.live import Live, LiveReported, NodeLive, StacksReported, TaskLive
+from ftslurm.model.messages import Live, LiveReported, NodeLive, StacksReported, TaskLive
 from ftslurm.wrapper.controller.sources import Sources
 
 # Between two looks for who watches; who has not said so again for a while does no more.

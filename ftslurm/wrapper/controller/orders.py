@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from ftslurm.model import decisions as do
-from ftslurm.model.messages import wire
+from ftslurm.model import messages as wire
 from ftslurm.model.values import dataclass
 from ftslurm.wrapper.controller.callers import Callers
 from ftslurm.wrapper.controller.sources import Sources

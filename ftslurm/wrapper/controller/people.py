@@ -8,18 +8,44 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ftslurm.model import decisions as do
 from ftslurm.model.decisions import ShowPhase
 from ftslurm.model.outcome import outcome_of
 from ftslurm.model.record import Finished, Record
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import visible
-from ftslurm.wrapper.telling.silent import Silent
 
 if TYPE_CHECKING:
     from ftslurm.report.card import LastCard
-    from ftslurm.wrapper.telling.cycles import Cycles
+    from ftslurm.wrapper.controller.cycles import Cycles
+    from ftslurm.wrapper.controller.teller import Notices
+
+FILE = "notify.yaml"
+
+
+def place_of(settings: Settings, root: Path) -> Path | None:
+    """The file with the addresses, None if nobody gets notices. root: the state folder."""
+    if settings.notify.file in ("", "none"):
+        return None
+    if settings.notify.file != "auto":
+        return Path(settings.notify.file).expanduser().absolute()
+    path = root / FILE
+    return path if path.exists() else None
+
+
+def notices_for(settings: Settings, root: Path, job: str, about: str, say: Callable[[str], None]) -> Notices | None:
+    """The notices of one ftrun, None if nobody gets any. If the file has a mistake, ftrun prints it, and the job runs without
+    notices. root: the state folder.
+    """
+    file = place_of(settings, root)
+    if file is None:
+        return None
+    from ftslurm.wrapper.controller.teller import make
+
+    return make(settings, root, file, job, about, say)
 
 
 def phase_text(d: ShowPhase) -> str:
@@ -73,7 +99,7 @@ class People:
     over, with whether it goes on elsewhere."""
 
     def __init__(
-        self, verbose: bool = False, err: TextIO | None = None, past: Sequence[Record] = (), notices: Silent | None = None,
+        self, verbose: bool = False, err: TextIO | None = None, past: Sequence[Record] = (), notices: Notices | None = None,
         notices_wait_s: float = 0.0,
     ) -> None:  # fmt: skip
         """past: what the ledger held when this ftrun began. notices: for the people who follow the job; notices_wait_s: for the
@@ -84,12 +110,13 @@ class People:
         self._verbose = verbose
         self._err = err or sys.stderr
         self._last_card: LastCard | None = None
-        self._notices = notices or Silent()
+        self._notices = notices
         self._notices_wait_s = notices_wait_s
         self._goes_on = False
 
     def prepare(self) -> None:
-        self._notices.prepare()
+        if self._notices is not None:
+            self._notices.prepare()
 
     def tell(self, decision: do.Say) -> None:
         if self._verbose or not decision.quiet:
@@ -100,7 +127,7 @@ class People:
 
         self._last_card = self._last_card or LastCard()
         card = self._last_card.of(self.records)
-        if card is not None and not card.rung:
+        if self._notices is not None and card is not None and not card.rung:
             self._notices.hang(card)  # of a decision they have its record
         if card is not None and (self._verbose or not decision.quiet):
             self.say(*lines(card, self._width()))
@@ -122,7 +149,8 @@ class People:
     def remember(self, decision: do.Remember) -> None:
         """The ledger has it already, if it takes anything; for the cards."""
         self.records.append(decision.record)
-        self._notices.record(decision.record, self.records)
+        if self._notices is not None:
+            self._notices.record(decision.record, self.records)
         if self.cycles is not None:
             self.cycles.record(decision.record, self.records)
         if isinstance(decision.record, Finished):
@@ -130,7 +158,8 @@ class People:
 
     def end(self) -> None:
         """A job that goes on is not held up: what has not gone out by then its next ftrun sends."""
-        self._notices.end(0.0 if self._goes_on else self._notices_wait_s)
+        if self._notices is not None:
+            self._notices.end(0.0 if self._goes_on else self._notices_wait_s)
         if self.cycles is not None:
             self.cycles.end()
         self.at_end(self._goes_on)

@@ -44,11 +44,10 @@ from ftslurm.slurm.commands import (
 from ftslurm.slurm.parse import end_of_grace, parse_job, parse_steps, parse_topology, preempted, seconds, unix_time
 from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
+from ftslurm.wrapper.requeue.finish import keep, start_words
 from ftslurm.wrapper.requeue.fit import Fit, FitQuestions
-from ftslurm.wrapper.requeue.keeper import keep, start_words
-from ftslurm.wrapper.requeue.late_steps import Outage, steps_here
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
-from ftslurm.wrapper.requeue.requeue import AS_IT_IS, slurms_lead_s
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, Outage, slurms_lead_s, steps_here
 
 # Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
 # which end by themselves.
@@ -256,7 +255,7 @@ class SlurmScheduler:
     def keeper_argv(self, node: str, start: Start, allow_first: bool) -> tuple[str, ...]:
         """The step that carries the requeue out; nothing secret in it."""
         words = (str(self.job), str(self.ledger), *start_words(start), str(int(allow_first)), f"{self.timeout_s:g}")
-        return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.requeue.keeper", *words))
+        return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.requeue.finish", *words))
 
     def _keepers_places(self, exclude: Sequence[str]) -> list[str]:
         """In turn. First not where the script and ftrun end, if there is another: that clean-up takes longest, and can be

@@ -1,32 +1,130 @@
 """Finishes a requeue that a ledger says was decided: the part that all callers share.
 
-The callers are the step of the job (keeper.py), the standby controller (agent/standby.py), `ftslurm requeue --finish`
-(outside.py) and the EpilogSlurmctld hook (hooks/as_owner.py). Each finds the ledger, plans the start, and calls
+The callers are the step of the job (`main`), the standby controller (agent/standby.py), `ftslurm requeue --finish`
+(wrapper/control.py) and the EpilogSlurmctld hook (hooks/as_owner.py). Each finds the ledger, plans the start, and calls
 `finish_open_requeue`.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
-from ftslurm.model.folds.history import History
+from ftslurm.model.folds.history import History, fold
 from ftslurm.model.nodes import expand, mark_down
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
-from ftslurm.slurm.client import JobState, JobView, SlurmClient
+from ftslurm.model.text import visible
+from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
 from ftslurm.slurm.parse import seconds
-from ftslurm.wrapper.requeue.course import AskForChanges, Held, Known, PartFirst, Plain, course
-from ftslurm.wrapper.requeue.dead_nodes import part_with_dead
+from ftslurm.wrapper.requeue.course import AskForChanges, Held, Known, Parted, PartFirst, Plain, course
 from ftslurm.wrapper.requeue.fit import still_fits
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock
+
+# --- A job gives its dead nodes back before it is requeued, so that its next start does not wait until Slurm marks them DOWN.
+#
+# A requeued job starts when all its nodes are clean, and Slurm waits for a dead one for SlurmdTimeout (300 s by default), up
+# to twice that. A running job may give nodes back, keeps its size for the next scheduling, and is then clean within seconds.
+# Slurm before 23.02.2 also starts a job without its GPUs if the last node that it waited for went down instead of becoming
+# clean, and counts these GPUs as allocated forever (its bug 16121; seen on 22.05).
+#
+# A node that is given back is free for other jobs. So Slurm must know first that it does not answer: a signal to the job's
+# steps makes slurmctld call all its nodes, and a silent one is NOT_RESPONDING after MessageTimeout and gets no job (seen on
+# 22.05 and 26.05). SIGCONT has no effect on a process that is not stopped.
+#
+# Without slurmdbd, 22.05 accepts no change of a job that gave nodes back until the job is clean, so nobody could exclude a
+# node that returns meanwhile. Such a job keeps its dead nodes, and waits; so do most exclusive jobs: see course.py.
+
+# MessageTimeout if Slurm does not tell it, and what slurmctld needs in addition to see that it has passed.
+MESSAGE_S, BESIDES_S = 10.0, 10.0
+LOOK_AGAIN_S = 0.5
+# Slurm's own words for the state of a node.
+SILENT = ("NOT_RESPONDING", "DOWN")
+
+
+def part_with_dead(
+    client: SlurmClient, job: JobView, gone: Collection[str], config: Mapping[str, str],
+    clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep,
+) -> Parted:  # fmt: skip
+    """Give the dead nodes back. job: its state. gone: nodes of it to give back. config: Slurm's. clock: any seconds. pause: waits
+    for the given number of seconds.
+    """
+    stays = f"{fold_nodes(gone)} stays in the job until Slurm marks it down"
+    limit_s = (seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
+    try:
+        if not _noticed(client, job.number, gone, limit_s, clock, pause):
+            return Parted(what=f"{stays}: Slurm has not noticed that it does not respond")
+        client.keep_nodes(job.number, [node for node in job.nodes if node not in gone])
+    except FtslurmError as error:
+        return Parted(what=f"{stays}: {error.message}")
+    return Parted(True, f"{fold_nodes(gone)} given back to Slurm, which knows that nothing responds there")
+
+
+def _noticed(
+    client: SlurmClient, number: int, gone: Iterable[str], limit_s: float,
+    clock: Callable[[], float], pause: Callable[[float], None],
+) -> bool:  # fmt: skip
+    """Does Slurm itself know that it reaches none of them? No if it is unknown, because nodes are hidden from users; no for a
+    node that is marked for another reason: it may answer.
+    """
+    until, called = clock() + limit_s, False
+    while True:
+        nodes = {node.name: node for node in client.nodes() if node.name in gone}
+        silent = {name for name, node in nodes.items() if any(word in node.words for word in SILENT)}
+        if silent >= {*gone}:
+            return True
+        ill = any(node.state is NodeState.BAD and name not in silent for name, node in nodes.items())
+        if not nodes or ill or clock() >= until:
+            return False
+        if not called:
+            client.signal_steps(number, "CONT")
+            called = True
+        pause(LOOK_AGAIN_S)
+
+
+# --- Requeues the job from a step of the job.
+#
+# The requeue's SIGTERM ends the batch script, and with it ftrun and every program that it started; a shell script that does
+# not ignore SIGTERM ends within milliseconds. A step has its own container and has until KillWait (30 s):
+# docs/slurm-facts.md, "Changes to a requeued job".
+
+
+def keep(number: int, ledger: Path, start: Start, allow_first: bool, timeout_s: float, in_step: bool = False) -> str:
+    """Carry out the open requeue of `ledger`, and record its end. in_step: see Plan. Raises: FtslurmError."""
+    slurm, journal = CliSlurmClient(timeout_s=timeout_s), Journal(ledger)
+    return finish_open_requeue(slurm, number, journal, fold(journal.read().records), start, allow_first, in_step=in_step)
+
+
+def start_words(start: Start) -> tuple[str, str, str]:
+    """The start as words of the keeper's command line."""
+    return f"{start.in_s:g}", f"{start.watch_s:g}", str(int(start.epilog))
+
+
+def main() -> None:
+    """Runs in the step. Arguments: job number, ledger, `start_words`, allow_first (0 or 1), timeout_s."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # before anything else: every scontrol inherits it
+    job, ledger, in_s, watch_s, epilog, allow_first, timeout_s = sys.argv[1:]
+    start = Start(float(in_s), float(watch_s), epilog == "1")
+    try:
+        print(visible(keep(int(job), Path(ledger), start, allow_first == "1", float(timeout_s), in_step=True)))
+    except FtslurmError as error:
+        print(visible(error), file=sys.stderr)
+        sys.exit(error.exit_status)
+
+
+# --- what all callers share
 
 # Slurm waits for such a node until it marks it DOWN: that does not tell how long live nodes need.
 DEAD_NODES = frozenset({"node", "lost"})

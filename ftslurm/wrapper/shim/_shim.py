@@ -53,8 +53,68 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
 
-# --- files.py
-# Small files of the kernel's, read without a buffer or a decoder between: a look at a rank with hundreds of threads opens one
+# --- processes.py
+# What the kernel tells of processes and their memory, and signals: to them, and those that come to us.
+
+# --- Signals: which are passed on, how they are queued for a loop, and how to end as the command did.
+
+# Passed on to the command and reported. STOP and KILL do what the kernel does, TSTP and CONT announce.
+FORWARDED = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGXCPU, signal.SIGURG,
+)  # fmt: skip
+# Slurm's, around the suspension of a job: two seconds before its SIGSTOP, and to go on. Passed on where Slurm signals the
+# task alone, as a program may have handlers for them.
+ANNOUNCING = (signal.SIGTSTP, signal.SIGCONT)
+
+
+def waking() -> tuple[int, int]:
+    """An end to read and one to write, for wake-ups. Not a pipe: that any process of the user's can open by /proc, and fill or
+    empty it."""
+    ours, theirs = socket.socketpair()
+    return ours.detach(), theirs.detach()
+
+
+def passes_signals_on(env: Mapping[str, str]) -> bool:
+    """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
+
+    Only a step's own cgroup means the former; in a cgroup namespace none is to be seen, and the controller says so (`alone`).
+    Source: proctrack_p_signal in Slurm's proctrack plugins.
+    """
+    if env.get("FTSLURM_LOCAL"):
+        return True
+    try:
+        with open("/proc/self/cgroup") as listing:
+            return "/step_" in listing.read()
+    except OSError:
+        return False
+
+
+def catch_signals() -> int:
+    """Queue every signal we pass on, and SIGCHLD, for a loop; gives the end to read. Ignored ones stay ignored."""
+    read_end, write_end = waking()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in (*FORWARDED, *ANNOUNCING, signal.SIGCHLD):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    return read_end
+
+
+def end_as(status: int) -> None:
+    """End as the command did: by the same signal, without a core of our own, so that srun reports what it would have."""
+    number = status - 128
+    if number in (*FORWARDED, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(status & 255)
+
+
+# --- Small files of the kernel's, read without a buffer or a decoder between: a look at a rank with hundreds of threads opens one
 # for each of them.
 
 READ_AT_ONCE = 1 << 16
@@ -73,8 +133,69 @@ def content(path: str) -> bytes:
         os.close(file)
 
 
-# --- processes.py
-# The processes below one, and signals to them.
+# --- How often the kernel has killed for memory, and how much of it is left.
+
+
+def oom_kills(root: str = "") -> int | None:
+    """How often the kernel has killed for memory in the cgroup of this process, None where nobody tells.
+
+    root: what stands before /proc and /sys. Where the task's own cgroup has no memory controller its parents are asked,
+    up to that of the step: whatever is above has others in it. Source: memory.events in the kernel's cgroup-v2.rst,
+    memory.oom_control in its cgroup-v1/memory.rst.
+    """
+    for unified, base, path in _cgroups(root):
+        file = "memory.events" if unified else "memory.oom_control"
+        while True:
+            for line in _lines(f"{base}{path}/{file}"):
+                word, _, count = line.partition(" ")
+                if word == "oom_kill" and count.isdigit():
+                    return int(count)
+            path = path.rpartition("/")[0]
+            if "/step_" not in path:
+                break
+    return None
+
+
+def memory_left(root: str = "") -> float:
+    """The least share of any limit of this process's cgroups, and of the node, that could still be had; file pages can be."""
+    shares = []
+    node = dict(line.split()[:2] for line in _lines(f"{root}/proc/meminfo"))
+    if "MemAvailable:" in node:
+        shares.append(int(node["MemAvailable:"]) / int(node["MemTotal:"]))
+    for unified, base, path in _cgroups(root):
+        limit, used = ("memory.max", "memory.current") if unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        names = ("inactive_file", "active_file") if unified else ("total_inactive_file", "total_active_file")
+        while path:
+            most, now = ("".join(_lines(f"{base}{path}/{file}")) for file in (limit, used))
+            if most.isdigit() and now.isdigit() and int(most):
+                stat = dict(line.split()[:2] for line in _lines(f"{base}{path}/memory.stat"))
+                held = int(now) - sum(int(stat.get(name, 0)) for name in names)
+                shares.append(1 - held / int(most))
+            path = path.rstrip("/").rpartition("/")[0]
+    return min(shares, default=1.0)
+
+
+def _cgroups(root: str) -> list[tuple[bool, str, str]]:
+    """Where the memory of this process is accounted: whether by cgroup v2, the mount, the path below it."""
+    found = []
+    for line in _lines(f"{root}/proc/self/cgroup"):
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0":
+            found.append((True, f"{root}/sys/fs/cgroup", path))
+        elif "memory" in controllers.split(","):
+            found.append((False, f"{root}/sys/fs/cgroup/memory", path))
+    return found
+
+
+def _lines(path: str) -> list[str]:
+    """Of a small file; none if it cannot be read."""
+    try:
+        return content(path).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+# --- The processes below one, and signals to them.
 
 RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
 EXEC_LOOKS, EXEC_S = 20, 0.005  # a process may have no environment at all, so not for long
@@ -152,6 +273,24 @@ def send_signal(pid: int, number: int) -> None:
 
 # --- command.py
 # Starts, watches and stops the user's command, and all processes that it leaves behind.
+
+# --- What was made for one srun of a step that has several.
+
+WHOLE = "FTSLURM_WHOLE_"  # see policies/environment.py
+
+
+def for_the_whole(env: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """`env` for the command, in which RANK, WORLD_SIZE and the like speak of the whole step. own: as the task got it.
+
+    Hooks of containers make these of what one srun says (enroot's 50-slurm-pytorch, pyxis). Where a step has several sruns, each
+    part would be a training of its own. They are somebody else's if they do not agree with that srun.
+    """
+    whole = {name[len(WHOLE) :]: env.pop(name) for name in list(env) if name.startswith(WHOLE)}
+    world = own.get("WORLD_SIZE")
+    if world and world == own.get("SLURM_NTASKS") and world != whole.get("WORLD_SIZE", world):
+        env.update({name: value for name, value in whole.items() if name in own})
+    return env
+
 
 NAME_MAX = 1000  # characters of a command's name that are told; wire.py takes 4096 of the whole reason
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -372,193 +511,10 @@ class Command:
             return False  # gone
 
 
-# --- protocol/messages.py
-# The JSON of messages, read and written by the C halves of the json module alone.
+# --- messages.py
+# Messages: their JSON, and one signed connection that carries them.
 
-Message: TypeAlias = "dict[str, Any]"
-
-
-class _JsonRules:
-    """What a scanner asks for; the defaults of json.loads, without NaN and Infinity."""
-
-    strict = True
-    object_hook = object_pairs_hook = array_hook = None
-    parse_float, parse_int = float, int
-    memo: dict[str, str] = {}  # noqa: RUF012 -- the scanner's own scratch
-
-    @staticmethod
-    def parse_constant(name: str) -> None:
-        raise ValueError(f"{name} is not JSON")
-
-
-_rules: Any = _JsonRules()
-_scan = make_scanner(_rules)
-
-
-def loads(text: str) -> object:
-    """As json.loads. Raises: ValueError, RecursionError."""
-    try:
-        value, end = _scan(text, 0)
-    except StopIteration:
-        raise ValueError("no JSON value") from None
-    if end != len(text):
-        raise ValueError("more than one JSON value")
-    return value
-
-
-def dumps(value: object) -> str:
-    """As json.dumps, for what messages are made of. Raises: TypeError for anything else."""
-    if isinstance(value, str):
-        return encode_basestring_ascii(value)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(dumps, value))}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{encode_basestring_ascii(key)}:{dumps(item)}" for key, item in value.items()) + "}"
-    raise TypeError(f"{type(value).__name__} in a message")
-
-
-def integer_in(value: object, low: int, high: int) -> int:
-    """An integer of a message. Raises: ValueError for what is none, or not within these."""
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{value!r} is not from {low} to {high}")
-    return value
-
-
-def number_in(value: object, low: float, high: float) -> float:
-    """Likewise, with or without a fraction."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ValueError(f"{value!r} is not from {low} to {high}")
-    return value
-
-
-# --- drill.py
-# Faults that the user injects on purpose.
-
-SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
-
-
-class Drill:
-    """A fault that is injected on purpose, on the user's order. Its messages are wire.drill_message's."""
-
-    def __init__(self, command: Command) -> None:
-        self._command = command
-        self._share = 0.0  # of the time that the tree may run; 0: no such drill
-        self._runs = True
-        self._turn_at = 0.0
-
-    def told(self, message: Message, now: float) -> None:
-        """Raises: KeyError, TypeError, ValueError for what is no drill."""
-        what = message["what"]
-        if what == "crash" and ("status" in message) != ("signal" in message):
-            if "status" in message:
-                self._command.crash_status = integer_in(message["status"], 1, 255)
-                self._command.signal(signal.SIGKILL)
-            else:
-                self._command.signal(integer_in(message["signal"], 1, 64))
-        elif what == "slow":
-            self._share, self._runs, self._turn_at = number_in(message["share"], 0.01, 0.99), True, now
-        elif what == "hang":
-            self._share = 0.0
-            self._command.freeze()
-        elif what == "lost":
-            self._command.freeze()  # so that nobody notices that others end, or starts anew
-            for pid in (*descendants(os.getpid()), os.getpid()):
-                send_signal(pid, signal.SIGKILL)
-        elif what == "end":
-            self._share = 0.0
-            self._command.thaw()
-        else:
-            raise ValueError(f"unknown drill {what!r}")
-
-    def over(self) -> None:
-        """End the drill: the attempt has ended, or is being stopped."""
-        if self._share:
-            self._share = 0.0
-            self._command.thaw()
-
-    def wakes_in(self, now: float) -> float | None:
-        return max(0.0, self._turn_at - now) if self._share else None
-
-    def press(self, now: float) -> None:
-        """Stop or continue the process tree when it is time."""
-        if not self._share or now < self._turn_at:
-            return
-        self._runs = not self._runs
-        if self._runs:
-            self._command.thaw()
-        else:
-            self._command.freeze()
-        self._turn_at = now + SLOW_CYCLE_S * (self._share if self._runs else 1 - self._share)
-
-
-# --- memory.py
-# How often the kernel has killed for memory, and how much of it is left.
-
-def oom_kills(root: str = "") -> int | None:
-    """How often the kernel has killed for memory in the cgroup of this process, None where nobody tells.
-
-    root: what stands before /proc and /sys. Where the task's own cgroup has no memory controller its parents are asked,
-    up to that of the step: whatever is above has others in it. Source: memory.events in the kernel's cgroup-v2.rst,
-    memory.oom_control in its cgroup-v1/memory.rst.
-    """
-    for unified, base, path in _cgroups(root):
-        file = "memory.events" if unified else "memory.oom_control"
-        while True:
-            for line in _lines(f"{base}{path}/{file}"):
-                word, _, count = line.partition(" ")
-                if word == "oom_kill" and count.isdigit():
-                    return int(count)
-            path = path.rpartition("/")[0]
-            if "/step_" not in path:
-                break
-    return None
-
-
-def memory_left(root: str = "") -> float:
-    """The least share of any limit of this process's cgroups, and of the node, that could still be had; file pages can be."""
-    shares = []
-    node = dict(line.split()[:2] for line in _lines(f"{root}/proc/meminfo"))
-    if "MemAvailable:" in node:
-        shares.append(int(node["MemAvailable:"]) / int(node["MemTotal:"]))
-    for unified, base, path in _cgroups(root):
-        limit, used = ("memory.max", "memory.current") if unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        names = ("inactive_file", "active_file") if unified else ("total_inactive_file", "total_active_file")
-        while path:
-            most, now = ("".join(_lines(f"{base}{path}/{file}")) for file in (limit, used))
-            if most.isdigit() and now.isdigit() and int(most):
-                stat = dict(line.split()[:2] for line in _lines(f"{base}{path}/memory.stat"))
-                held = int(now) - sum(int(stat.get(name, 0)) for name in names)
-                shares.append(1 - held / int(most))
-            path = path.rstrip("/").rpartition("/")[0]
-    return min(shares, default=1.0)
-
-
-def _cgroups(root: str) -> list[tuple[bool, str, str]]:
-    """Where the memory of this process is accounted: whether by cgroup v2, the mount, the path below it."""
-    found = []
-    for line in _lines(f"{root}/proc/self/cgroup"):
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0":
-            found.append((True, f"{root}/sys/fs/cgroup", path))
-        elif "memory" in controllers.split(","):
-            found.append((False, f"{root}/sys/fs/cgroup/memory", path))
-    return found
-
-
-def _lines(path: str) -> list[str]:
-    """Of a small file; none if it cannot be read."""
-    try:
-        return content(path).decode(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-# --- protocol/signed.py
-# One signed connection: both sides prove that they know the secret, and every line carries a digest.
+# --- One signed connection: both sides prove that they know the secret, and every line carries a digest.
 
 PROTOCOL = b"FTS1"
 MAX_LINE = 4 << 20  # an argv or environment of this size would not be executed either
@@ -661,7 +617,415 @@ class SignedConnection:
         return blake2s(side + number.to_bytes(8, "big") + text, key=self._session, digest_size=16).hexdigest().encode()
 
 
-# --- output/tail.py
+Message: TypeAlias = "dict[str, Any]"
+
+
+# --- JSON, read and written by the C halves of the json module alone
+
+
+class _JsonRules:
+    """What a scanner asks for; the defaults of json.loads, without NaN and Infinity."""
+
+    strict = True
+    object_hook = object_pairs_hook = array_hook = None
+    parse_float, parse_int = float, int
+    memo: dict[str, str] = {}  # noqa: RUF012 -- the scanner's own scratch
+
+    @staticmethod
+    def parse_constant(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+
+_rules: Any = _JsonRules()
+_scan = make_scanner(_rules)
+
+
+def loads(text: str) -> object:
+    """As json.loads. Raises: ValueError, RecursionError."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON value") from None
+    if end != len(text):
+        raise ValueError("more than one JSON value")
+    return value
+
+
+def dumps(value: object) -> str:
+    """As json.dumps, for what messages are made of. Raises: TypeError for anything else."""
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(dumps, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{encode_basestring_ascii(key)}:{dumps(item)}" for key, item in value.items()) + "}"
+    raise TypeError(f"{type(value).__name__} in a message")
+
+
+def integer_in(value: object, low: int, high: int) -> int:
+    """An integer of a message. Raises: ValueError for what is none, or not within these."""
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{value!r} is not from {low} to {high}")
+    return value
+
+
+def number_in(value: object, low: float, high: float) -> float:
+    """Likewise, with or without a fraction."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ValueError(f"{value!r} is not from {low} to {high}")
+    return value
+
+
+# --- connection.py
+# How a shim reaches its controller: the addresses and the secret, which the environment, munge or a file tells.
+
+# --- The secret of an ftrun in a file of its user's: for a step that begins where there is no munge, and its folder is mounted.
+
+SECRET_BYTES = 32
+SECRET_SEEN_S = 10.0  # for a file system on the network to show what another node has just made
+
+
+def secret_at(path: str) -> bytes:
+    """Read as nobody else may have laid it there: a plain file with one name, ours alone, in a folder that is ours alone.
+
+    Raises: OSError, ValueError.
+    """
+    deadline = time.monotonic() + SECRET_SEEN_S
+    while True:
+        try:
+            return _secret_in(path)
+        except FileNotFoundError:
+            if time.monotonic() >= deadline:
+                raise OSError(f"{path}, the secret of this run, does not exist: is its folder mounted here?") from None
+        time.sleep(0.1)
+
+
+def _secret_in(path: str) -> bytes:
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _ours_alone(os.fstat(folder), os.path.dirname(path))
+        # No FIFO holds us up.
+        file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(file)
+            _ours_alone(found, path)
+            secret = os.read(file, SECRET_BYTES + 1)
+        finally:
+            os.close(file)
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or len(secret) != SECRET_BYTES:
+        raise ValueError(f"{path} does not hold the secret of a run")
+    return secret
+
+
+def _ours_alone(found: os.stat_result, path: str) -> None:
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ValueError(f"{path} belongs to another user or is open to others")
+
+
+# --- The secret of an ftrun as a credential of munge's, by libmunge.
+
+# Of libmunge, munge.h.
+MUNGE_LIBRARY = "libmunge.so.2"
+MUNGE_CIPHER, MUNGE_SOCKET, MUNGE_UID = 0, 8, 9  # options
+MUNGE_AES128 = 4
+MUNGE_NO_SOCKET, MUNGE_TIMEOUT = 6, 7  # munged does not answer
+# Expired, ahead of our clock, decoded here before (by the next rank): all that is no matter where a key is handed over, which
+# is given all the same. Who may not have it gets another answer, and nothing (seen on 0.5.15).
+MUNGE_GIVES = (0, 15, 16, 17)
+MUNGED_S = 10.0  # for munged to come back
+
+
+class Munge:
+    """munged on this node, at `socket` (empty: where munge has it)."""
+
+    def __init__(self, socket: str) -> None:
+        """Raises: OSError."""
+        self._library = library = ctypes.CDLL(MUNGE_LIBRARY)
+        library.munge_ctx_create.restype = ctypes.c_void_p
+        library.munge_strerror.restype = ctypes.c_char_p
+        self._context = ctypes.c_void_p(library.munge_ctx_create())
+        if socket:
+            self._set(MUNGE_SOCKET, ctypes.c_char_p(os.fsencode(socket)))
+
+    def encode(self, payload: bytes, user_id: int) -> bytes:
+        """For processes of this user alone. Raises: OSError."""
+        self._set(MUNGE_CIPHER, ctypes.c_int(MUNGE_AES128))
+        self._set(MUNGE_UID, ctypes.c_int(user_id))
+        text = ctypes.c_char_p()
+        self._check(self._library.munge_encode(ctypes.byref(text), self._context, payload, ctypes.c_int(len(payload))), (0,))
+        return text.value or b""
+
+    def decode(self, credential: bytes) -> tuple[bytes, int]:
+        """Payload, and whose process has encoded it. Raises: OSError."""
+        data, size, user, group = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
+        deadline = time.monotonic() + MUNGED_S
+        while True:
+            status = self._library.munge_decode(credential, self._context, *map(ctypes.byref, (data, size, user, group)))
+            if status not in (MUNGE_NO_SOCKET, MUNGE_TIMEOUT) or time.monotonic() >= deadline:
+                break
+            time.sleep(0.2)
+        self._check(status, MUNGE_GIVES)
+        return ctypes.string_at(data, size.value), user.value
+
+    def _set(self, option: int, value: Any) -> None:
+        self._check(self._library.munge_ctx_set(self._context, ctypes.c_int(option), value), (0,))
+
+    def _check(self, status: int, good: tuple[int, ...]) -> None:
+        if status not in good:
+            raise OSError(f"munge: {self._library.munge_strerror(status).decode(errors='replace')}")
+
+
+def munge_word(secret: bytes, user_id: int, socket: str) -> str:
+    """As Channel reads it. Raises: OSError."""
+    text = Munge(socket).encode(secret, user_id).decode()
+    return f"munge.{os.fsencode(socket).hex()}.{text.removeprefix('MUNGE:').removesuffix(':')}"
+
+
+def handed_over(word: str) -> bytes:
+    """The secret. Raises: OSError where munge or the file does not give it, ValueError for what is none of our user's."""
+    if word.startswith("file."):
+        return secret_at(os.fsdecode(bytes.fromhex(word.removeprefix("file."))))
+    if not word.startswith("munge."):
+        return bytes.fromhex(word)
+    _, socket, text = word.split(".", 2)
+    secret, user_id = Munge(os.fsdecode(bytes.fromhex(socket))).decode(f"MUNGE:{text}:".encode())
+    if user_id != os.geteuid():
+        raise ValueError(f"its secret belongs to user {user_id}, not to user {os.geteuid()}")
+    return secret
+
+
+# --- Connects to the controller by one of its addresses, which the environment tells, and verifies it.
+
+CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
+
+
+class Channel:
+    """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
+    its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone. secret: itself,
+    or a credential of munge's for our user (`munge.socket.credential`), or a file of our user's (`file.path`).
+
+    A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
+    `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
+    """
+
+    def __init__(self, text: str) -> None:
+        version, rest = text.split(":", 1)
+        self.total, self.ranks = 0, None
+        if version == "2":
+            place, rest = rest.split(":", 1)
+            total, _, ranks = place.partition("/")
+            self.total, self.ranks = int(total), unfolded(ranks)
+        elif version != "1":
+            raise ValueError(f"channel version {version}")
+        port, secret, addresses = rest.split(":", 2)
+        port, _, launch = port.partition("/")
+        self.port, self.launch = int(port), int(launch or 0)
+        self.secret = handed_over(secret)
+        self.only = addresses.startswith("=")
+        self.addresses = [address for address in addresses.lstrip("=").split(",") if address]
+
+
+def unfolded(text: str) -> list[int]:
+    """`0-3,6` -> 0, 1, 2, 3, 6."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
+SEND_TIMEOUT_S = 5.0
+
+
+# For ftrun to answer who calls: it may have thousands to greet at the same time.
+GREETING_S = 10.0
+# Who was not answered then waits before it calls again, twice as long each time and not all alike: a call that is given up and
+# made again costs ftrun two greetings, and many of those more than it has time for.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
+# Where one connection of a step breaks, all of them may: they call again within so long for each rank. ftrun greets about two
+# thousand a second, and its backlog is 4,096 at most.
+SPREAD_S = 2e-4
+
+
+class Busy(OSError):
+    """The host accepted the call, and the controller did not greet in time."""
+
+
+class NobodyListens(OSError):
+    """Every address refused: the host is up, and the controller is not."""
+
+
+class NobodyAnswers(OSError):
+    """No answer in time: what a firewall makes of a connection that it does not let through."""
+
+
+def pause_s(tries: int) -> float:
+    """Before another call, after so many that were not answered; 0 for none."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1)) * (0.5 + os.urandom(1)[0] / 256) if tries else 0.0
+
+
+def spread_s(ranks: int) -> float:
+    """Before the first call again of one of `ranks`, not all alike."""
+    return ranks * SPREAD_S * int.from_bytes(os.urandom(2), "big") / 65536
+
+
+def connect(
+    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S, refused_s: float = 1e9
+) -> tuple[socket.socket, SignedConnection]:
+    """A connection whose other side has proved to be our controller. refused_s: of the timeout, while every address refuses.
+
+    Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out,
+    Busy when it did not greet.
+    """
+    launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
+    addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
+    began, last, unanswered = time.monotonic(), OSError("no address"), 0
+    deadline = began + timeout_s
+    while time.monotonic() < deadline:
+        refused = set()
+        for address in addresses:
+            try:
+                return _connect(address, channel, min(10.0, timeout_s), greeting_s)
+            except Busy as error:
+                last, unanswered = Busy(f"{address} port {channel.port}: {error}"), unanswered + 1
+            except (OSError, LinkError) as error:
+                if not isinstance(error, socket.gaierror):
+                    refused.add(isinstance(error, ConnectionRefusedError))
+                kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
+                last = kind(f"{address} port {channel.port}: {error}")
+        if refused == {True}:
+            last, deadline = NobodyListens(*last.args), min(deadline, began + refused_s)
+        # Nothing to await: the other side has to come up, or to have time.
+        time.sleep(min(pause_s(unanswered) or 0.2, max(deadline - time.monotonic(), 0.0)))
+    raise last
+
+
+def _connect(address: str, channel: Channel, timeout_s: float, greeting_s: float) -> tuple[socket.socket, SignedConnection]:
+    sock = _dial(address, channel.port, timeout_s)
+    sock.settimeout(greeting_s)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        link = SignedConnection(channel.secret, server=False)
+        while not link.ready:
+            data = sock.recv(4096)
+            if not data:
+                raise Busy("it hung up during the greeting")
+            link.feed(data)
+            sock.sendall(link.take_outbox())
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, socket.timeout):
+            raise Busy("it does not answer") from None
+        raise
+    sock.settimeout(SEND_TIMEOUT_S)
+    return sock, link
+
+
+def receive(sock: socket.socket, link: SignedConnection) -> list[Message]:
+    """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
+    try:
+        data = sock.recv(65536, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return []
+    if not data:
+        raise EOFError
+    return link.feed(data)
+
+
+def readable(source: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
+    """As socket.create_connection."""
+    last = OSError("no such address")
+    try:  # a number, mostly: then no resolver is loaded, 1 MB a shim
+        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except OSError:
+        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
+    for family, kind, protocol, _, place in places:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(place)
+            return sock
+        except OSError as error:
+            sock.close()
+            last = error
+    raise last
+
+
+# --- drill.py
+# Faults that the user injects on purpose.
+
+SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
+
+
+class Drill:
+    """A fault that is injected on purpose, on the user's order. Its messages are wire.drill_message's."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._share = 0.0  # of the time that the tree may run; 0: no such drill
+        self._runs = True
+        self._turn_at = 0.0
+
+    def told(self, message: Message, now: float) -> None:
+        """Raises: KeyError, TypeError, ValueError for what is no drill."""
+        what = message["what"]
+        if what == "crash" and ("status" in message) != ("signal" in message):
+            if "status" in message:
+                self._command.crash_status = integer_in(message["status"], 1, 255)
+                self._command.signal(signal.SIGKILL)
+            else:
+                self._command.signal(integer_in(message["signal"], 1, 64))
+        elif what == "slow":
+            self._share, self._runs, self._turn_at = number_in(message["share"], 0.01, 0.99), True, now
+        elif what == "hang":
+            self._share = 0.0
+            self._command.freeze()
+        elif what == "lost":
+            self._command.freeze()  # so that nobody notices that others end, or starts anew
+            for pid in (*descendants(os.getpid()), os.getpid()):
+                send_signal(pid, signal.SIGKILL)
+        elif what == "end":
+            self._share = 0.0
+            self._command.thaw()
+        else:
+            raise ValueError(f"unknown drill {what!r}")
+
+    def over(self) -> None:
+        """End the drill: the attempt has ended, or is being stopped."""
+        if self._share:
+            self._share = 0.0
+            self._command.thaw()
+
+    def wakes_in(self, now: float) -> float | None:
+        return max(0.0, self._turn_at - now) if self._share else None
+
+    def press(self, now: float) -> None:
+        """Stop or continue the process tree when it is time."""
+        if not self._share or now < self._turn_at:
+            return
+        self._runs = not self._runs
+        if self._runs:
+            self._command.thaw()
+        else:
+            self._command.freeze()
+        self._turn_at = now + SLOW_CYCLE_S * (self._share if self._runs else 1 - self._share)
+
+
+# --- tail.py
 # What is kept of what a rank prints: the last of it, and the first that looks like an error. Pure.
 
 # Of output, as wire.py takes it: a piece has this many characters at most.
@@ -801,8 +1165,11 @@ def last_words(pieces: list[tuple[list[Piece], list[Piece]]], room: int) -> list
     return errors + kept[::-1]
 
 
-# --- output/target.py
-# Where a stream of the command goes: the shim's own, or a file of the rank's.
+# --- output.py
+# The command's output: where it goes, what is kept of it, and when it has been silent for too long.
+
+# --- Where a stream of the command goes: the shim's own, or a file of the rank's.
+
 
 def open_streams() -> tuple[int, ...]:
     """Which of stdout and stderr we were given. The numbers of those that we were not are taken now, so that nothing of
@@ -947,8 +1314,42 @@ def make_folder(path: str) -> None:
             raise PermissionError(errno.EACCES, STRANGERS, place)
 
 
-# --- output/output.py
-# Passes the command's output to the shim's own streams or files, and keeps its last words.
+# --- Has the command printed nothing for too long?
+
+
+class Silence:
+    """Reports when the command has printed nothing for too long, and when it prints again."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._limit_s = 0.0
+        self._since = 0.0
+        self._told = False
+
+    def watch(self, limit_s: float, since: float = 0.0) -> None:
+        """From a start on; 0: no longer. since: monotonic, silence before does not count."""
+        self._limit_s, self._since, self._told = limit_s, since, False
+
+    def excuse(self, now: float) -> None:
+        """Do not count time in which all processes were stopped."""
+        self._since = now
+
+    def _silent_s(self, now: float) -> float:
+        return min(self._output.silent_s(now), now - self._since)
+
+    def wakes_in(self, now: float) -> float | None:
+        if not self._limit_s:
+            return None
+        return 1.0 if self._told else max(0.0, self._limit_s - self._silent_s(now))
+
+    def news(self, now: float) -> float | None:
+        """Seconds of silence to tell, 0 when it is over; None while there is nothing new."""
+        silent_s = self._silent_s(now) if self._limit_s else 0.0
+        if self._told == (0 < self._limit_s <= silent_s):
+            return None
+        self._told = not self._told
+        return silent_s if self._told else 0.0
+
 
 READ_BYTES = 1 << 16  # what a pipe holds
 STACK_BYTES = 256 << 10  # of a pump's thread; only what is touched becomes resident
@@ -1128,380 +1529,11 @@ class Output:
                 time.sleep(SETTLE_STEP_S)
 
 
-# --- protocol/secret_file.py
-# The secret of an ftrun in a file of its user's: for a step that begins where there is no munge, and its folder is mounted.
-
-SECRET_BYTES = 32
-SECRET_SEEN_S = 10.0  # for a file system on the network to show what another node has just made
-
-
-def secret_at(path: str) -> bytes:
-    """Read as nobody else may have laid it there: a plain file with one name, ours alone, in a folder that is ours alone.
-
-    Raises: OSError, ValueError.
-    """
-    deadline = time.monotonic() + SECRET_SEEN_S
-    while True:
-        try:
-            return _secret_in(path)
-        except FileNotFoundError:
-            if time.monotonic() >= deadline:
-                raise OSError(f"{path}, the secret of this run, does not exist: is its folder mounted here?") from None
-        time.sleep(0.1)
-
-
-def _secret_in(path: str) -> bytes:
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _ours_alone(os.fstat(folder), os.path.dirname(path))
-        # No FIFO holds us up.
-        file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            found = os.fstat(file)
-            _ours_alone(found, path)
-            secret = os.read(file, SECRET_BYTES + 1)
-        finally:
-            os.close(file)
-    finally:
-        os.close(folder)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or len(secret) != SECRET_BYTES:
-        raise ValueError(f"{path} does not hold the secret of a run")
-    return secret
-
-
-def _ours_alone(found: os.stat_result, path: str) -> None:
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ValueError(f"{path} belongs to another user or is open to others")
-
-
-# --- protocol/munge.py
-# The secret of an ftrun as a credential of munge's, by libmunge.
-
-# Of libmunge, munge.h.
-MUNGE_LIBRARY = "libmunge.so.2"
-MUNGE_CIPHER, MUNGE_SOCKET, MUNGE_UID = 0, 8, 9  # options
-MUNGE_AES128 = 4
-MUNGE_NO_SOCKET, MUNGE_TIMEOUT = 6, 7  # munged does not answer
-# Expired, ahead of our clock, decoded here before (by the next rank): all that is no matter where a key is handed over, which
-# is given all the same. Who may not have it gets another answer, and nothing (seen on 0.5.15).
-MUNGE_GIVES = (0, 15, 16, 17)
-MUNGED_S = 10.0  # for munged to come back
-
-
-class Munge:
-    """munged on this node, at `socket` (empty: where munge has it)."""
-
-    def __init__(self, socket: str) -> None:
-        """Raises: OSError."""
-        self._library = library = ctypes.CDLL(MUNGE_LIBRARY)
-        library.munge_ctx_create.restype = ctypes.c_void_p
-        library.munge_strerror.restype = ctypes.c_char_p
-        self._context = ctypes.c_void_p(library.munge_ctx_create())
-        if socket:
-            self._set(MUNGE_SOCKET, ctypes.c_char_p(os.fsencode(socket)))
-
-    def encode(self, payload: bytes, user_id: int) -> bytes:
-        """For processes of this user alone. Raises: OSError."""
-        self._set(MUNGE_CIPHER, ctypes.c_int(MUNGE_AES128))
-        self._set(MUNGE_UID, ctypes.c_int(user_id))
-        text = ctypes.c_char_p()
-        self._check(self._library.munge_encode(ctypes.byref(text), self._context, payload, ctypes.c_int(len(payload))), (0,))
-        return text.value or b""
-
-    def decode(self, credential: bytes) -> tuple[bytes, int]:
-        """Payload, and whose process has encoded it. Raises: OSError."""
-        data, size, user, group = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
-        deadline = time.monotonic() + MUNGED_S
-        while True:
-            status = self._library.munge_decode(credential, self._context, *map(ctypes.byref, (data, size, user, group)))
-            if status not in (MUNGE_NO_SOCKET, MUNGE_TIMEOUT) or time.monotonic() >= deadline:
-                break
-            time.sleep(0.2)
-        self._check(status, MUNGE_GIVES)
-        return ctypes.string_at(data, size.value), user.value
-
-    def _set(self, option: int, value: Any) -> None:
-        self._check(self._library.munge_ctx_set(self._context, ctypes.c_int(option), value), (0,))
-
-    def _check(self, status: int, good: tuple[int, ...]) -> None:
-        if status not in good:
-            raise OSError(f"munge: {self._library.munge_strerror(status).decode(errors='replace')}")
-
-
-def munge_word(secret: bytes, user_id: int, socket: str) -> str:
-    """As Channel reads it. Raises: OSError."""
-    text = Munge(socket).encode(secret, user_id).decode()
-    return f"munge.{os.fsencode(socket).hex()}.{text.removeprefix('MUNGE:').removesuffix(':')}"
-
-
-def handed_over(word: str) -> bytes:
-    """The secret. Raises: OSError where munge or the file does not give it, ValueError for what is none of our user's."""
-    if word.startswith("file."):
-        return secret_at(os.fsdecode(bytes.fromhex(word.removeprefix("file."))))
-    if not word.startswith("munge."):
-        return bytes.fromhex(word)
-    _, socket, text = word.split(".", 2)
-    secret, user_id = Munge(os.fsdecode(bytes.fromhex(socket))).decode(f"MUNGE:{text}:".encode())
-    if user_id != os.geteuid():
-        raise ValueError(f"its secret belongs to user {user_id}, not to user {os.geteuid()}")
-    return secret
-
-
-# --- protocol/connection.py
-# Connects to the controller by one of its addresses, which the environment tells, and verifies it.
-
-CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
-
-
-class Channel:
-    """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
-    its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone. secret: itself,
-    or a credential of munge's for our user (`munge.socket.credential`), or a file of our user's (`file.path`).
-
-    A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
-    `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
-    """
-
-    def __init__(self, text: str) -> None:
-        version, rest = text.split(":", 1)
-        self.total, self.ranks = 0, None
-        if version == "2":
-            place, rest = rest.split(":", 1)
-            total, _, ranks = place.partition("/")
-            self.total, self.ranks = int(total), unfolded(ranks)
-        elif version != "1":
-            raise ValueError(f"channel version {version}")
-        port, secret, addresses = rest.split(":", 2)
-        port, _, launch = port.partition("/")
-        self.port, self.launch = int(port), int(launch or 0)
-        self.secret = handed_over(secret)
-        self.only = addresses.startswith("=")
-        self.addresses = [address for address in addresses.lstrip("=").split(",") if address]
-
-
-def unfolded(text: str) -> list[int]:
-    """`0-3,6` -> 0, 1, 2, 3, 6."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
-
-
-# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
-SEND_TIMEOUT_S = 5.0
-
-
-# For ftrun to answer who calls: it may have thousands to greet at the same time.
-GREETING_S = 10.0
-# Who was not answered then waits before it calls again, twice as long each time and not all alike: a call that is given up and
-# made again costs ftrun two greetings, and many of those more than it has time for.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
-# Where one connection of a step breaks, all of them may: they call again within so long for each rank. ftrun greets about two
-# thousand a second, and its backlog is 4,096 at most.
-SPREAD_S = 2e-4
-
-
-class Busy(OSError):
-    """The host accepted the call, and the controller did not greet in time."""
-
-
-class NobodyListens(OSError):
-    """Every address refused: the host is up, and the controller is not."""
-
-
-class NobodyAnswers(OSError):
-    """No answer in time: what a firewall makes of a connection that it does not let through."""
-
-
-def pause_s(tries: int) -> float:
-    """Before another call, after so many that were not answered; 0 for none."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1)) * (0.5 + os.urandom(1)[0] / 256) if tries else 0.0
-
-
-def spread_s(ranks: int) -> float:
-    """Before the first call again of one of `ranks`, not all alike."""
-    return ranks * SPREAD_S * int.from_bytes(os.urandom(2), "big") / 65536
-
-
-def connect(
-    channel: Channel, env: Mapping[str, str], timeout_s: float, greeting_s: float = GREETING_S, refused_s: float = 1e9
-) -> tuple[socket.socket, SignedConnection]:
-    """A connection whose other side has proved to be our controller. refused_s: of the timeout, while every address refuses.
-
-    Raises: OSError when there is none in time, NobodyListens when it was refused to the last, NobodyAnswers when it timed out,
-    Busy when it did not greet.
-    """
-    launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
-    addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
-    began, last, unanswered = time.monotonic(), OSError("no address"), 0
-    deadline = began + timeout_s
-    while time.monotonic() < deadline:
-        refused = set()
-        for address in addresses:
-            try:
-                return _connect(address, channel, min(10.0, timeout_s), greeting_s)
-            except Busy as error:
-                last, unanswered = Busy(f"{address} port {channel.port}: {error}"), unanswered + 1
-            except (OSError, LinkError) as error:
-                if not isinstance(error, socket.gaierror):
-                    refused.add(isinstance(error, ConnectionRefusedError))
-                kind = NobodyAnswers if isinstance(error, TimeoutError) else OSError
-                last = kind(f"{address} port {channel.port}: {error}")
-        if refused == {True}:
-            last, deadline = NobodyListens(*last.args), min(deadline, began + refused_s)
-        # Nothing to await: the other side has to come up, or to have time.
-        time.sleep(min(pause_s(unanswered) or 0.2, max(deadline - time.monotonic(), 0.0)))
-    raise last
-
-
-def _connect(address: str, channel: Channel, timeout_s: float, greeting_s: float) -> tuple[socket.socket, SignedConnection]:
-    sock = _dial(address, channel.port, timeout_s)
-    sock.settimeout(greeting_s)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        link = SignedConnection(channel.secret, server=False)
-        while not link.ready:
-            data = sock.recv(4096)
-            if not data:
-                raise Busy("it hung up during the greeting")
-            link.feed(data)
-            sock.sendall(link.take_outbox())
-    except BaseException as error:
-        sock.close()
-        if isinstance(error, socket.timeout):
-            raise Busy("it does not answer") from None
-        raise
-    sock.settimeout(SEND_TIMEOUT_S)
-    return sock, link
-
-
-def receive(sock: socket.socket, link: SignedConnection) -> list[Message]:
-    """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
-    try:
-        data = sock.recv(65536, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return []
-    if not data:
-        raise EOFError
-    return link.feed(data)
-
-
-def readable(source: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(source, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
-    """As socket.create_connection."""
-    last = OSError("no such address")
-    try:  # a number, mostly: then no resolver is loaded, 1 MB a shim
-        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
-    except OSError:
-        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
-    for family, kind, protocol, _, place in places:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(timeout_s)
-            sock.connect(place)
-            return sock
-        except OSError as error:
-            sock.close()
-            last = error
-    raise last
-
-
 # --- pages.py
-# The shared pages of a step on one node (sdk/page.py), and what a program has left written in its own.
+# The shared pages of a step on one node (sdk/page.py), what a program has left written in its own, and whether it was saving.
 
-PAGE_VARIABLE = "FTSLURM_PAGE"
-NOTES_TOLD = 16 << 10  # of what the program has said, with its exit; its agent tells the rest
-NOTE_READ_S = 1.5  # an agent reads once a second (LOOK_S in pages.py)
-
-
-class Pages:
-    """The folder of this step's shared pages on this node, and the names of our own rank's in it (sdk/page.py)."""
-
-    def __init__(self, env: Mapping[str, str], rank: int, channel: Channel) -> None:
-        self._folder = page_folder(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}", channel)
-        self._rank = rank
-        self._complains = env.get("SLURM_LOCALID", "0") == "0"  # once a node
-
-    def variables(self, attempt: int) -> dict[str, str]:
-        """For the command; nothing where there is no folder of our own, which is said."""
-        why = why_not_private(self._folder)
-        if not why:
-            return {PAGE_VARIABLE: f"{self._folder}/{self._rank}.{attempt}"}
-        if self._complains:
-            self._complains = False
-            complain(f"ftslurm: {socket.gethostname()}: {why}: ftrun cannot see heartbeats, progress and probes of its ranks")
-        return {}
-
-    def clear(self) -> None:
-        """Our own pages, and the folder with the last of them. A program's last message is often its very last act: what has just
-        been written the agent has not read yet."""
-        try:
-            own = [name for name in os.listdir(self._folder) if name.startswith(f"{self._rank}.")]
-            notes = [os.stat(f"{self._folder}/{name}").st_mtime for name in own if name.endswith(".notes")]
-            time.sleep(max(0.0, min(NOTE_READ_S, max(notes, default=0.0) + NOTE_READ_S - time.time())))
-            for name in own:
-                if not os.path.isdir(f"{self._folder}/{name}"):
-                    os.unlink(f"{self._folder}/{name}")
-            os.rmdir(self._folder)
-        except OSError:
-            pass  # never made, or others are still in it
-
-
-def page_folder(step: str, channel: Channel) -> str:
-    """Where the pages of `step` (`123.0`) are on this node; agents look there as well."""
-    # Steps of several clusters, or none, may meet on a machine. The names of a ftrun's folders have the same family, by which
-    # _is_older() knows them; the mark is the step's own, so that nobody who sees one can take the name of the next.
-    family, mark = (blake2s(what, key=channel.secret).hexdigest() for what in (b"pages", f"pages of {step}".encode()))
-    base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
-    # In a container our number may be another one than outside (--container-remap-root), where the agent looks for it.
-    return f"{base}/ftslurm.{os.environ.get('SLURM_JOB_UID') or os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
-
-
-def why_not_private(path: str) -> str:
-    """Why `path` is no folder of ours alone (a link is none), though it was to be made; empty if it is."""
-    try:
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
-        info = os.lstat(path)
-    except OSError as error:
-        return f"{path} cannot be created ({error.strerror})"
-    if info.st_uid != os.getuid():
-        return f"{path} belongs to user {info.st_uid}"
-    if info.st_mode & 0o170077 != 0o040000:
-        return f"{path} is {'open to others' if info.st_mode & 0o170000 == 0o040000 else 'not a folder'}"
-    return ""
-
-
-def last_notes(page: str) -> list[int | str]:
-    """[place, text]: the last whole lines of what the program of `page` has said (sdk/notes.py), and where they begin."""
-    try:
-        fd = os.open(f"{page}.notes", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        begin = max(0, os.fstat(fd).st_size - NOTES_TOLD)
-        data = os.pread(fd, NOTES_TOLD, begin)
-    except OSError:
-        return []
-    finally:
-        os.close(fd)
-    skipped = data.find(b"\n") + 1 if begin else 0
-    text = data[skipped : data.rfind(b"\n") + 1].decode(errors="replace")
-    return [begin + skipped, text] if text else []
-
-
-# --- saving.py
-# Was a rank writing a checkpoint when it was told to stop, and did it write that to its end? Its program tells so by sections in
-# its pages, of which this reads what it needs (sdk/page.py has the table).
+# --- Was a rank writing a checkpoint when it was told to stop, and did it write that to its end? Its program tells so by sections
+# in its pages, of which this reads what it needs (sdk/page.py has the table).
 
 SAVE_LOOK_S = 0.1  # as often as an agent looks at the page of a program that reports
 PAGE_BYTES, PAGE_HEAD = 8192, (0x4547415053544621, 1)
@@ -1604,8 +1636,209 @@ def _writer_lives(pid: int, start: int, namespace: int) -> bool:
         return False
 
 
+# --- The shared pages of a step on one node (sdk/page.py), and what a program has left written in its own.
+
+PAGE_VARIABLE = "FTSLURM_PAGE"
+NOTES_TOLD = 16 << 10  # of what the program has said, with its exit; its agent tells the rest
+NOTE_READ_S = 1.5  # an agent reads once a second (LOOK_S in pages.py)
+
+
+class Pages:
+    """The folder of this step's shared pages on this node, and the names of our own rank's in it (sdk/page.py)."""
+
+    def __init__(self, env: Mapping[str, str], rank: int, channel: Channel) -> None:
+        self._folder = page_folder(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}", channel)
+        self._rank = rank
+        self._complains = env.get("SLURM_LOCALID", "0") == "0"  # once a node
+
+    def variables(self, attempt: int) -> dict[str, str]:
+        """For the command; nothing where there is no folder of our own, which is said."""
+        why = why_not_private(self._folder)
+        if not why:
+            return {PAGE_VARIABLE: f"{self._folder}/{self._rank}.{attempt}"}
+        if self._complains:
+            self._complains = False
+            complain(f"ftslurm: {socket.gethostname()}: {why}: ftrun cannot see heartbeats, progress and probes of its ranks")
+        return {}
+
+    def clear(self) -> None:
+        """Our own pages, and the folder with the last of them. A program's last message is often its very last act: what has just
+        been written the agent has not read yet."""
+        try:
+            own = [name for name in os.listdir(self._folder) if name.startswith(f"{self._rank}.")]
+            notes = [os.stat(f"{self._folder}/{name}").st_mtime for name in own if name.endswith(".notes")]
+            time.sleep(max(0.0, min(NOTE_READ_S, max(notes, default=0.0) + NOTE_READ_S - time.time())))
+            for name in own:
+                if not os.path.isdir(f"{self._folder}/{name}"):
+                    os.unlink(f"{self._folder}/{name}")
+            os.rmdir(self._folder)
+        except OSError:
+            pass  # never made, or others are still in it
+
+
+def page_folder(step: str, channel: Channel) -> str:
+    """Where the pages of `step` (`123.0`) are on this node; agents look there as well."""
+    # Steps of several clusters, or none, may meet on a machine. The names of a ftrun's folders have the same family, by which
+    # _is_older() knows them; the mark is the step's own, so that nobody who sees one can take the name of the next.
+    family, mark = (blake2s(what, key=channel.secret).hexdigest() for what in (b"pages", f"pages of {step}".encode()))
+    base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
+    # In a container our number may be another one than outside (--container-remap-root), where the agent looks for it.
+    return f"{base}/ftslurm.{os.environ.get('SLURM_JOB_UID') or os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
+
+
+def why_not_private(path: str) -> str:
+    """Why `path` is no folder of ours alone (a link is none), though it was to be made; empty if it is."""
+    try:
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        info = os.lstat(path)
+    except OSError as error:
+        return f"{path} cannot be created ({error.strerror})"
+    if info.st_uid != os.getuid():
+        return f"{path} belongs to user {info.st_uid}"
+    if info.st_mode & 0o170077 != 0o040000:
+        return f"{path} is {'open to others' if info.st_mode & 0o170000 == 0o040000 else 'not a folder'}"
+    return ""
+
+
+def last_notes(page: str) -> list[int | str]:
+    """[place, text]: the last whole lines of what the program of `page` has said (sdk/notes.py), and where they begin."""
+    try:
+        fd = os.open(f"{page}.notes", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        begin = max(0, os.fstat(fd).st_size - NOTES_TOLD)
+        data = os.pread(fd, NOTES_TOLD, begin)
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
+    skipped = data.find(b"\n") + 1 if begin else 0
+    text = data[skipped : data.rfind(b"\n") + 1].decode(errors="replace")
+    return [begin + skipped, text] if text else []
+
+
 # --- ending.py
-# How the command of an attempt is stopped; and how it ended: reported once, with its last words.
+# How the command of an attempt is stopped, how it ended, and what is left of it: processes, files in /dev/shm.
+
+# --- Processes of an older attempt whose shim was killed: they are found by their environment, and ended.
+
+
+def left_before(page: str, env: Mapping[str, str]) -> list[int]:
+    """Processes on this node of an older attempt of the same ftrun, in another of its steps: their shim was killed. Where
+    Slurm tells the processes of a job by their parents (proctrack/linuxproc), nobody else ends them.
+
+    page, env: of the command to come. A job that they have submitted has all their variables, but for the job's number.
+    """
+    same = {os.fsencode(f"{name}={env[name]}") for name in ("SLURM_JOB_ID", "SLURMD_NODENAME") if name in env}
+    found, mark = [], f"{PAGE_VARIABLE}=".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        words = environ_of(int(name))
+        pages = [os.fsdecode(word[len(mark) :]) for word in words if word.startswith(mark)]
+        if len(same) == 2 and same <= set(words) and any(_is_older(other, page) for other in pages):
+            found.append(int(name))
+    return found
+
+
+def _is_older(page: str, than: str) -> bool:
+    """Of the same ftrun, and of another step."""
+    (folder, _, place), (ours, _, our_place) = page.rpartition("/"), than.rpartition("/")
+    number, our_number = place.rpartition(".")[2], our_place.rpartition(".")[2]
+    if folder == ours or _family(folder) != _family(ours):
+        return False
+    return number.isdigit() and our_number.isdigit() and int(number) < int(our_number)
+
+
+def _family(folder: str) -> str:
+    return folder.rpartition(".")[2].partition("-")[0]
+
+
+def end_left_before(page: str, env: Mapping[str, str], limit_s: float) -> tuple[set[int], list[int]]:
+    """Kill what is left of older attempts; gives all that was found, and those that outlive it."""
+    found, deadline = set(), time.monotonic() + limit_s
+    while (left := left_before(page, env)) and time.monotonic() < deadline:
+        for pid in left:
+            send_signal(pid, signal.SIGKILL)
+        found.update(left)
+        time.sleep(RESCAN_S)
+    return found, left
+
+
+# --- Files in /dev/shm that killed ranks have left: libraries unlink theirs only at an end of their own. Each start leaves more.
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+# NCCL's segments, torch's tensors (torch_PID_..., by its strategy file_system), PSM's and CUDA's. Others may be meant
+# to outlive a restart.
+OF_LIBRARIES = ("nccl-", *(f"torch_{digit}" for digit in range(1, 10)), "psm2_", "psm3_", "cuda-ipc", "cuda.shm.")
+LOOK_S = 2
+# The kernel dates files by its last tick: what a rank makes at once looks older than its start. Source: CONFIG_HZ, 100 at least.
+TICK_S = 0.01
+
+
+def clear_shared_memory(began: float) -> None:
+    """Remove what has changed there since `began` (Unix seconds), is ours, and no process has any more. None of this rank runs.
+
+    By a child that does not outlive LOOK_S: whoever looks at the memory of a stuck process may get stuck himself.
+    """
+    left = _left_since(began)
+    if not left:
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LOOK_S)
+            for path in left - _held():
+                os.unlink(path)
+        finally:
+            os._exit(0)
+    deadline = time.monotonic() + LOOK_S + 1
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(RESCAN_S)
+
+
+def _left_since(began: float) -> set[str]:
+    found = set()
+    try:
+        for name in os.listdir(SHARED_MEMORY):
+            if name.startswith(OF_LIBRARIES):
+                info = os.lstat(f"{SHARED_MEMORY}/{name}")
+                mine = info.st_mode & 0o170000 == 0o100000 and info.st_uid == os.getuid() and info.st_ctime >= began - TICK_S
+                if mine and not _maker_lives(name):
+                    found.add(f"{SHARED_MEMORY}/{name}")
+    except OSError:
+        pass  # there is none, or somebody else has just removed one: then the next stop finds the rest
+    return found
+
+
+def _maker_lives(name: str) -> bool:
+    """torch closes a tensor's file before another process opens it, and names it for the process that made it."""
+    kind, _, rest = name.partition("_")
+    return kind == "torch" and os.path.exists(f"/proc/{rest.partition('_')[0]}")
+
+
+def _held() -> set[str]:
+    """Files there that a process of ours has mapped or open. Raises: PermissionError for one that does not let us look."""
+    found: set[str] = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if pid == "1" or os.stat(f"/proc/{pid}").st_uid != os.getuid():  # init has none, and may be closed even to its user
+                continue
+            found.update(os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+            with open(f"/proc/{pid}/maps", errors="replace") as maps:
+                found.update(line.rstrip("\n")[line.find("/") :] for line in maps if SHARED_MEMORY in line)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    return found
+
+
+# --- How the command of an attempt is stopped; and how it ended: reported once, with its last words.
+
 
 class Ending:
     """From one start of the command to the report of its end."""
@@ -1687,45 +1920,10 @@ class Ending:
         return said
 
 
-# --- output/silence.py
-# Has the command printed nothing for too long?
+# --- hello.py
+# The first message of a shim on every connection, with a free TCP port for rank 0's rendezvous.
 
-class Silence:
-    """Reports when the command has printed nothing for too long, and when it prints again."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._limit_s = 0.0
-        self._since = 0.0
-        self._told = False
-
-    def watch(self, limit_s: float, since: float = 0.0) -> None:
-        """From a start on; 0: no longer. since: monotonic, silence before does not count."""
-        self._limit_s, self._since, self._told = limit_s, since, False
-
-    def excuse(self, now: float) -> None:
-        """Do not count time in which all processes were stopped."""
-        self._since = now
-
-    def _silent_s(self, now: float) -> float:
-        return min(self._output.silent_s(now), now - self._since)
-
-    def wakes_in(self, now: float) -> float | None:
-        if not self._limit_s:
-            return None
-        return 1.0 if self._told else max(0.0, self._limit_s - self._silent_s(now))
-
-    def news(self, now: float) -> float | None:
-        """Seconds of silence to tell, 0 when it is over; None while there is nothing new."""
-        silent_s = self._silent_s(now) if self._limit_s else 0.0
-        if self._told == (0 < self._limit_s <= silent_s):
-            return None
-        self._told = not self._told
-        return silent_s if self._told else 0.0
-
-
-# --- ports.py
-# A free TCP port for rank 0's rendezvous.
+# --- A free TCP port for rank 0's rendezvous.
 
 # For rank 0's rendezvous, from so many below the ports of connections (on Linux 20768 to 32767), not those of others' defaults.
 PORTS, LOWEST_PORT, PORTS_LEAST, PORT_TRIES, PORT_STRIDE = 12000, 10000, 100, 200, 7919
@@ -1778,8 +1976,8 @@ def _bound(port: int) -> int:
     return 0
 
 
-# --- protocol/hello.py
-# The first message of a shim on every connection.
+# --- The first message of a shim on every connection.
+
 
 def count_in(env: Mapping[str, str], name: str) -> int:
     """A number that Slurm set; 0 if it did not."""
@@ -1806,13 +2004,84 @@ def hello(env: Mapping[str, str], rank: int, total: int, launch: int, address: s
     }
 
 
-# --- protocol/lease.py
-# The lease: until when what a shim watches over may run. Pure; all times are given, as boot_s().
+# --- lease.py
+# The lease: until when what a shim watches over may run; the clock that it goes by, and the kernel's own timers for its end.
+
+# --- The clock that leases go by, and the kernel's own timers for their end.
+
+# From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
+# Below the lease's margin (lease.margin).
+GUARD_S = 1.0
+
+
+def boot_s() -> float:
+    """Seconds by a clock that goes on while a machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def timer_library(load: Callable[[str | None], ctypes.CDLL]) -> ctypes.CDLL | None:
+    """Where timer_create is, None if it is nowhere. load: as ctypes.CDLL. glibc before 2.34 keeps it in a library of its own."""
+    for name in (None, "librt.so.1"):
+        try:
+            library = load(name)
+            if hasattr(library, "timer_create"):
+                return library
+        except OSError:
+            continue
+    return None
+
+
+class Timer:
+    """A signal of the kernel's for this process at a given time, also while it is stopped. Where the kernel has no such
+    timer there is none.
+
+    Source: timer_create(2), which lets the signal be any.
+    """
+
+    def __init__(self, library: ctypes.CDLL | None, number: int) -> None:
+        """library: None where there are no timers."""
+        self._library = library
+        self._timer = ctypes.c_void_p()
+        event = (ctypes.c_int * 16)()  # struct sigevent: a value of 8 bytes, the signal, how to notify (0: by signal)
+        event[2] = number
+        made = library.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)) if library else -1
+        self.there = made == 0
+
+    def set(self, at: float) -> None:
+        """at: as boot_s(); 0: not at all."""
+        if self.there and self._library:
+            whole = int(at)
+            when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
+            self._library.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
+
+
+class Guard:
+    """For the end of a lease while we stand still: SIGCONT wakes who was only stopped, so that we end all below us; then
+    SIGKILL for us, and PR_SET_PDEATHSIG for the command alone. signal(7): both reach stopped processes.
+    """
+
+    def __init__(self, load: Callable[[str | None], ctypes.CDLL] = ctypes.CDLL) -> None:
+        library = timer_library(load)
+        self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
+
+    @property
+    def there(self) -> bool:
+        """Can the kernel do it?"""
+        return self._wakes.there and self._kills.there
+
+    def set(self, at: float) -> None:
+        """at: the end of the lease, as boot_s(); 0: not at all."""
+        self._wakes.set(at)
+        self._kills.set(at + GUARD_S if at else 0.0)
+
 
 CUT_OFF = "cut off from ftrun for longer than the lease"
 # From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.
 # slurmd sends the SIGSTOP two seconds after the SIGTSTP; seen on 22.05.
 PAUSE_S = 10.0
+
+
+# --- The lease itself is pure; all times are given, as boot_s().
 
 
 class Lease:
@@ -1895,135 +2164,7 @@ class Lease:
             self.until = max(self.until, now + self._lasts_s)
 
 
-# --- signals.py
-# Signals: which are passed on, how they are queued for a loop, and how to end as the command did.
-
-# Passed on to the command and reported. STOP and KILL do what the kernel does, TSTP and CONT announce.
-FORWARDED = (
-    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
-    signal.SIGXCPU, signal.SIGURG,
-)  # fmt: skip
-# Slurm's, around the suspension of a job: two seconds before its SIGSTOP, and to go on. Passed on where Slurm signals the
-# task alone, as a program may have handlers for them.
-ANNOUNCING = (signal.SIGTSTP, signal.SIGCONT)
-
-
-def waking() -> tuple[int, int]:
-    """An end to read and one to write, for wake-ups. Not a pipe: that any process of the user's can open by /proc, and fill or
-    empty it."""
-    ours, theirs = socket.socketpair()
-    return ours.detach(), theirs.detach()
-
-
-def passes_signals_on(env: Mapping[str, str]) -> bool:
-    """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
-
-    Only a step's own cgroup means the former; in a cgroup namespace none is to be seen, and the controller says so (`alone`).
-    Source: proctrack_p_signal in Slurm's proctrack plugins.
-    """
-    if env.get("FTSLURM_LOCAL"):
-        return True
-    try:
-        with open("/proc/self/cgroup") as listing:
-            return "/step_" in listing.read()
-    except OSError:
-        return False
-
-
-def catch_signals() -> int:
-    """Queue every signal we pass on, and SIGCHLD, for a loop; gives the end to read. Ignored ones stay ignored."""
-    read_end, write_end = waking()
-    os.set_blocking(write_end, False)
-    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    for number in (*FORWARDED, *ANNOUNCING, signal.SIGCHLD):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
-    return read_end
-
-
-def end_as(status: int) -> None:
-    """End as the command did: by the same signal, without a core of our own, so that srun reports what it would have."""
-    number = status - 128
-    if number in (*FORWARDED, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(status & 255)
-
-
-# --- timers.py
-# The clock that leases go by, and the kernel's own timers for their end.
-
-# From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
-# Below the lease's margin (lease.margin).
-GUARD_S = 1.0
-
-
-def boot_s() -> float:
-    """Seconds by a clock that goes on while a machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def timer_library(load: Callable[[str | None], ctypes.CDLL]) -> ctypes.CDLL | None:
-    """Where timer_create is, None if it is nowhere. load: as ctypes.CDLL. glibc before 2.34 keeps it in a library of its own."""
-    for name in (None, "librt.so.1"):
-        try:
-            library = load(name)
-            if hasattr(library, "timer_create"):
-                return library
-        except OSError:
-            continue
-    return None
-
-
-class Timer:
-    """A signal of the kernel's for this process at a given time, also while it is stopped. Where the kernel has no such
-    timer there is none.
-
-    Source: timer_create(2), which lets the signal be any.
-    """
-
-    def __init__(self, library: ctypes.CDLL | None, number: int) -> None:
-        """library: None where there are no timers."""
-        self._library = library
-        self._timer = ctypes.c_void_p()
-        event = (ctypes.c_int * 16)()  # struct sigevent: a value of 8 bytes, the signal, how to notify (0: by signal)
-        event[2] = number
-        made = library.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)) if library else -1
-        self.there = made == 0
-
-    def set(self, at: float) -> None:
-        """at: as boot_s(); 0: not at all."""
-        if self.there and self._library:
-            whole = int(at)
-            when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
-            self._library.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
-
-
-class Guard:
-    """For the end of a lease while we stand still: SIGCONT wakes who was only stopped, so that we end all below us; then
-    SIGKILL for us, and PR_SET_PDEATHSIG for the command alone. signal(7): both reach stopped processes.
-    """
-
-    def __init__(self, load: Callable[[str | None], ctypes.CDLL] = ctypes.CDLL) -> None:
-        library = timer_library(load)
-        self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
-
-    @property
-    def there(self) -> bool:
-        """Can the kernel do it?"""
-        return self._wakes.there and self._kills.there
-
-    def set(self, at: float) -> None:
-        """at: the end of the lease, as boot_s(); 0: not at all."""
-        self._wakes.set(at)
-        self._kills.set(at + GUARD_S if at else 0.0)
-
-
-# --- protocol/session.py
+# --- session.py
 # A session with the controller that survives broken connections: every message arrives, in order and once.
 
 class ReliableStream:
@@ -2298,139 +2439,6 @@ class Session:
         self._dial()
 
 
-# --- several.py
-# What was made for one srun of a step that has several.
-
-WHOLE = "FTSLURM_WHOLE_"  # see policies/environment.py
-
-
-def for_the_whole(env: dict[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """`env` for the command, in which RANK, WORLD_SIZE and the like speak of the whole step. own: as the task got it.
-
-    Hooks of containers make these of what one srun says (enroot's 50-slurm-pytorch, pyxis). Where a step has several sruns, each
-    part would be a training of its own. They are somebody else's if they do not agree with that srun.
-    """
-    whole = {name[len(WHOLE) :]: env.pop(name) for name in list(env) if name.startswith(WHOLE)}
-    world = own.get("WORLD_SIZE")
-    if world and world == own.get("SLURM_NTASKS") and world != whole.get("WORLD_SIZE", world):
-        env.update({name: value for name, value in whole.items() if name in own})
-    return env
-
-
-# --- shared_memory.py
-# Files in /dev/shm that killed ranks have left: libraries unlink theirs only at an end of their own. Each start leaves more.
-
-SHARED_MEMORY = "/dev/shm"  # noqa: S108
-# NCCL's segments, torch's tensors (torch_PID_..., by its strategy file_system), PSM's and CUDA's. Others may be meant
-# to outlive a restart.
-OF_LIBRARIES = ("nccl-", *(f"torch_{digit}" for digit in range(1, 10)), "psm2_", "psm3_", "cuda-ipc", "cuda.shm.")
-LOOK_S = 2
-# The kernel dates files by its last tick: what a rank makes at once looks older than its start. Source: CONFIG_HZ, 100 at least.
-TICK_S = 0.01
-
-
-def clear_shared_memory(began: float) -> None:
-    """Remove what has changed there since `began` (Unix seconds), is ours, and no process has any more. None of this rank runs.
-
-    By a child that does not outlive LOOK_S: whoever looks at the memory of a stuck process may get stuck himself.
-    """
-    left = _left_since(began)
-    if not left:
-        return
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(LOOK_S)
-            for path in left - _held():
-                os.unlink(path)
-        finally:
-            os._exit(0)
-    deadline = time.monotonic() + LOOK_S + 1
-    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(RESCAN_S)
-
-
-def _left_since(began: float) -> set[str]:
-    found = set()
-    try:
-        for name in os.listdir(SHARED_MEMORY):
-            if name.startswith(OF_LIBRARIES):
-                info = os.lstat(f"{SHARED_MEMORY}/{name}")
-                mine = info.st_mode & 0o170000 == 0o100000 and info.st_uid == os.getuid() and info.st_ctime >= began - TICK_S
-                if mine and not _maker_lives(name):
-                    found.add(f"{SHARED_MEMORY}/{name}")
-    except OSError:
-        pass  # there is none, or somebody else has just removed one: then the next stop finds the rest
-    return found
-
-
-def _maker_lives(name: str) -> bool:
-    """torch closes a tensor's file before another process opens it, and names it for the process that made it."""
-    kind, _, rest = name.partition("_")
-    return kind == "torch" and os.path.exists(f"/proc/{rest.partition('_')[0]}")
-
-
-def _held() -> set[str]:
-    """Files there that a process of ours has mapped or open. Raises: PermissionError for one that does not let us look."""
-    found: set[str] = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if pid == "1" or os.stat(f"/proc/{pid}").st_uid != os.getuid():  # init has none, and may be closed even to its user
-                continue
-            found.update(os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
-            with open(f"/proc/{pid}/maps", errors="replace") as maps:
-                found.update(line.rstrip("\n")[line.find("/") :] for line in maps if SHARED_MEMORY in line)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
-    return found
-
-
-# --- survivors.py
-# Processes of an older attempt whose shim was killed: they are found by their environment, and ended.
-
-def left_before(page: str, env: Mapping[str, str]) -> list[int]:
-    """Processes on this node of an older attempt of the same ftrun, in another of its steps: their shim was killed. Where
-    Slurm tells the processes of a job by their parents (proctrack/linuxproc), nobody else ends them.
-
-    page, env: of the command to come. A job that they have submitted has all their variables, but for the job's number.
-    """
-    same = {os.fsencode(f"{name}={env[name]}") for name in ("SLURM_JOB_ID", "SLURMD_NODENAME") if name in env}
-    found, mark = [], f"{PAGE_VARIABLE}=".encode()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        words = environ_of(int(name))
-        pages = [os.fsdecode(word[len(mark) :]) for word in words if word.startswith(mark)]
-        if len(same) == 2 and same <= set(words) and any(_is_older(other, page) for other in pages):
-            found.append(int(name))
-    return found
-
-
-def _is_older(page: str, than: str) -> bool:
-    """Of the same ftrun, and of another step."""
-    (folder, _, place), (ours, _, our_place) = page.rpartition("/"), than.rpartition("/")
-    number, our_number = place.rpartition(".")[2], our_place.rpartition(".")[2]
-    if folder == ours or _family(folder) != _family(ours):
-        return False
-    return number.isdigit() and our_number.isdigit() and int(number) < int(our_number)
-
-
-def _family(folder: str) -> str:
-    return folder.rpartition(".")[2].partition("-")[0]
-
-
-def end_left_before(page: str, env: Mapping[str, str], limit_s: float) -> tuple[set[int], list[int]]:
-    """Kill what is left of older attempts; gives all that was found, and those that outlive it."""
-    found, deadline = set(), time.monotonic() + limit_s
-    while (left := left_before(page, env)) and time.monotonic() < deadline:
-        for pid in left:
-            send_signal(pid, signal.SIGKILL)
-        found.update(left)
-        time.sleep(RESCAN_S)
-    return found, left
-
-
 # --- warm.py
 # A spare process beside the rank that has imported what the rank did, and becomes the next one. sdk/warm.py is its other half.
 #
@@ -2662,7 +2670,7 @@ def _can_be_told_apart() -> bool:
 
 
 # --- loop.py
-# The shim's loop: the connection, the signals and the clock.
+# The shim of one rank: its loop, and where it starts.
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"  # where programs under torch's `record` write how they failed
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
@@ -2969,9 +2977,6 @@ class Shim:
             return self._own_status
         return self._end if self._end is not None else 128 + signal.SIGTERM
 
-
-# --- main.py
-# Where a shim starts.
 
 CONNECT_TIMEOUT_S = 30.0
 MARK = "FTSLURM_CALLED"  # see system/programs.py

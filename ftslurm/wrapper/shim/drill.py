@@ -6,8 +6,8 @@ import os
 
 from ftslurm.wrapper.shim.command import Command
 from ftslurm.wrapper.shim.fast_stdlib import signal
+from ftslurm.wrapper.shim.messages import Message, integer_in, number_in
 from ftslurm.wrapper.shim.processes import descendants, send_signal
-from ftslurm.wrapper.shim.protocol.messages import Message, integer_in, number_in
 
 SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
 

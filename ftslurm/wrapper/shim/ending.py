@@ -1,4 +1,4 @@
-"""How the command of an attempt is stopped; and how it ended: reported once, with its last words."""
+"""How the command of an attempt is stopped, how it ended, and what is left of it: processes, files in /dev/shm."""
 
 from __future__ import annotations
 
@@ -6,12 +6,130 @@ import os
 import time
 
 from ftslurm.wrapper.shim.command import Command
-from ftslurm.wrapper.shim.fast_stdlib import signal
-from ftslurm.wrapper.shim.memory import oom_kills
-from ftslurm.wrapper.shim.output.output import SETTLE_S, Output
-from ftslurm.wrapper.shim.pages import last_notes
-from ftslurm.wrapper.shim.protocol.messages import Message
-from ftslurm.wrapper.shim.saving import Saves
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal
+from ftslurm.wrapper.shim.messages import Message
+from ftslurm.wrapper.shim.output import SETTLE_S, Output
+from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Saves, last_notes
+from ftslurm.wrapper.shim.processes import RESCAN_S, environ_of, oom_kills, send_signal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+# --- Processes of an older attempt whose shim was killed: they are found by their environment, and ended.
+
+
+def left_before(page: str, env: Mapping[str, str]) -> list[int]:
+    """Processes on this node of an older attempt of the same ftrun, in another of its steps: their shim was killed. Where
+    Slurm tells the processes of a job by their parents (proctrack/linuxproc), nobody else ends them.
+
+    page, env: of the command to come. A job that they have submitted has all their variables, but for the job's number.
+    """
+    same = {os.fsencode(f"{name}={env[name]}") for name in ("SLURM_JOB_ID", "SLURMD_NODENAME") if name in env}
+    found, mark = [], f"{PAGE_VARIABLE}=".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        words = environ_of(int(name))
+        pages = [os.fsdecode(word[len(mark) :]) for word in words if word.startswith(mark)]
+        if len(same) == 2 and same <= set(words) and any(_is_older(other, page) for other in pages):
+            found.append(int(name))
+    return found
+
+
+def _is_older(page: str, than: str) -> bool:
+    """Of the same ftrun, and of another step."""
+    (folder, _, place), (ours, _, our_place) = page.rpartition("/"), than.rpartition("/")
+    number, our_number = place.rpartition(".")[2], our_place.rpartition(".")[2]
+    if folder == ours or _family(folder) != _family(ours):
+        return False
+    return number.isdigit() and our_number.isdigit() and int(number) < int(our_number)
+
+
+def _family(folder: str) -> str:
+    return folder.rpartition(".")[2].partition("-")[0]
+
+
+def end_left_before(page: str, env: Mapping[str, str], limit_s: float) -> tuple[set[int], list[int]]:
+    """Kill what is left of older attempts; gives all that was found, and those that outlive it."""
+    found, deadline = set(), time.monotonic() + limit_s
+    while (left := left_before(page, env)) and time.monotonic() < deadline:
+        for pid in left:
+            send_signal(pid, signal.SIGKILL)
+        found.update(left)
+        time.sleep(RESCAN_S)
+    return found, left
+
+
+# --- Files in /dev/shm that killed ranks have left: libraries unlink theirs only at an end of their own. Each start leaves more.
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+# NCCL's segments, torch's tensors (torch_PID_..., by its strategy file_system), PSM's and CUDA's. Others may be meant
+# to outlive a restart.
+OF_LIBRARIES = ("nccl-", *(f"torch_{digit}" for digit in range(1, 10)), "psm2_", "psm3_", "cuda-ipc", "cuda.shm.")
+LOOK_S = 2
+# The kernel dates files by its last tick: what a rank makes at once looks older than its start. Source: CONFIG_HZ, 100 at least.
+TICK_S = 0.01
+
+
+def clear_shared_memory(began: float) -> None:
+    """Remove what has changed there since `began` (Unix seconds), is ours, and no process has any more. None of this rank runs.
+
+    By a child that does not outlive LOOK_S: whoever looks at the memory of a stuck process may get stuck himself.
+    """
+    left = _left_since(began)
+    if not left:
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LOOK_S)
+            for path in left - _held():
+                os.unlink(path)
+        finally:
+            os._exit(0)
+    deadline = time.monotonic() + LOOK_S + 1
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(RESCAN_S)
+
+
+def _left_since(began: float) -> set[str]:
+    found = set()
+    try:
+        for name in os.listdir(SHARED_MEMORY):
+            if name.startswith(OF_LIBRARIES):
+                info = os.lstat(f"{SHARED_MEMORY}/{name}")
+                mine = info.st_mode & 0o170000 == 0o100000 and info.st_uid == os.getuid() and info.st_ctime >= began - TICK_S
+                if mine and not _maker_lives(name):
+                    found.add(f"{SHARED_MEMORY}/{name}")
+    except OSError:
+        pass  # there is none, or somebody else has just removed one: then the next stop finds the rest
+    return found
+
+
+def _maker_lives(name: str) -> bool:
+    """torch closes a tensor's file before another process opens it, and names it for the process that made it."""
+    kind, _, rest = name.partition("_")
+    return kind == "torch" and os.path.exists(f"/proc/{rest.partition('_')[0]}")
+
+
+def _held() -> set[str]:
+    """Files there that a process of ours has mapped or open. Raises: PermissionError for one that does not let us look."""
+    found: set[str] = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if pid == "1" or os.stat(f"/proc/{pid}").st_uid != os.getuid():  # init has none, and may be closed even to its user
+                continue
+            found.update(os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+            with open(f"/proc/{pid}/maps", errors="replace") as maps:
+                found.update(line.rstrip("\n")[line.find("/") :] for line in maps if SHARED_MEMORY in line)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    return found
+
+
+# --- How the command of an attempt is stopped; and how it ended: reported once, with its last words.
 
 
 class Ending:

@@ -1,33 +1,25 @@
-"""The shim's loop: the connection, the signals and the clock."""
+"""The shim of one rank: its loop, and where it starts."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import select
+import sys
 import time
 
-from ftslurm.wrapper.shim.command import NAME_MAX, PR_SET_CHILD_SUBREAPER, Command
+from ftslurm.wrapper.shim.command import NAME_MAX, PR_SET_CHILD_SUBREAPER, Command, for_the_whole
+from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, NobodyAnswers, connect
 from ftslurm.wrapper.shim.drill import Drill
-from ftslurm.wrapper.shim.ending import Ending
+from ftslurm.wrapper.shim.ending import Ending, clear_shared_memory, end_left_before
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
-from ftslurm.wrapper.shim.output.output import SETTLE_STEP_S, Output
-from ftslurm.wrapper.shim.output.silence import Silence
-from ftslurm.wrapper.shim.output.target import complain, make_folder
-from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Pages
-from ftslurm.wrapper.shim.ports import free_port
-from ftslurm.wrapper.shim.processes import RESCAN_S
-from ftslurm.wrapper.shim.protocol.connection import Channel
-from ftslurm.wrapper.shim.protocol.hello import hello
-from ftslurm.wrapper.shim.protocol.messages import Message
-from ftslurm.wrapper.shim.protocol.session import ORPHAN_KILL_WAIT_S, Session
-from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
-from ftslurm.wrapper.shim.saving import SAVE_LOOK_S
-from ftslurm.wrapper.shim.several import for_the_whole
-from ftslurm.wrapper.shim.shared_memory import clear_shared_memory
-from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
-from ftslurm.wrapper.shim.survivors import end_left_before
-from ftslurm.wrapper.shim.timers import Guard, boot_s
+from ftslurm.wrapper.shim.hello import free_port, hello
+from ftslurm.wrapper.shim.lease import Guard, boot_s
+from ftslurm.wrapper.shim.messages import LinkError, Message, SignedConnection
+from ftslurm.wrapper.shim.output import DELIVER_S, SETTLE_STEP_S, Output, Silence, complain, make_folder, open_streams
+from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, SAVE_LOOK_S, Pages
+from ftslurm.wrapper.shim.processes import ANNOUNCING, FORWARDED, RESCAN_S, catch_signals, end_as, passes_signals_on
+from ftslurm.wrapper.shim.session import ORPHAN_KILL_WAIT_S, Session
 from ftslurm.wrapper.shim.warm import Spare
 
 if TYPE_CHECKING:
@@ -337,3 +329,35 @@ class Shim:
         if self._own_status:
             return self._own_status
         return self._end if self._end is not None else 128 + signal.SIGTERM
+
+
+CONNECT_TIMEOUT_S = 30.0
+MARK = "FTSLURM_CALLED"  # see system/programs.py
+SET_ASIDE = ("FTSLURM_LD_PRELOAD", "FTSLURM_LD_AUDIT")  # see launchers/python.py
+
+
+def main() -> None:
+    argv = sys.argv[1:]
+    env = dict(os.environ)
+    # Slurm gives every task pipes of its own; the local launcher, if it need not label, its own to all.
+    output = Output(open_streams(), shared=bool(env.get("FTSLURM_LOCAL")))
+    if argv[:1] == ["--"]:
+        argv = argv[1:]
+    wakeup = catch_signals()
+    rank = env.get("SLURM_PROCID", "?")
+    try:
+        channel = Channel(env.pop(CHANNEL_VARIABLE))
+        env.pop(MARK, None)
+        for name in [name for name in env if name.startswith(SET_ASIDE)]:
+            env[name.removeprefix("FTSLURM_")] = env.pop(name)
+        sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
+        local = passes_signals_on(env)
+        env.pop("FTSLURM_LOCAL", None)
+        status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
+    except (IndexError, KeyError, OSError, ValueError) as error:
+        firewall = " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)"
+        why = f"{error}{firewall if isinstance(error, NobodyAnswers) else ''}"
+        complain(f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {why}")
+        os._exit(OWN_FAILURE)
+    output.deliver(DELIVER_S)
+    end_as(status)

@@ -1,11 +1,155 @@
-"""The processes below one, and signals to them."""
+"""What the kernel tells of processes and their memory, and signals: to them, and those that come to us."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from ftslurm.wrapper.shim.files import content
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# --- Signals: which are passed on, how they are queued for a loop, and how to end as the command did.
+
+# Passed on to the command and reported. STOP and KILL do what the kernel does, TSTP and CONT announce.
+FORWARDED = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGXCPU, signal.SIGURG,
+)  # fmt: skip
+# Slurm's, around the suspension of a job: two seconds before its SIGSTOP, and to go on. Passed on where Slurm signals the
+# task alone, as a program may have handlers for them.
+ANNOUNCING = (signal.SIGTSTP, signal.SIGCONT)
+
+
+def waking() -> tuple[int, int]:
+    """An end to read and one to write, for wake-ups. Not a pipe: that any process of the user's can open by /proc, and fill or
+    empty it."""
+    ours, theirs = socket.socketpair()
+    return ours.detach(), theirs.detach()
+
+
+def passes_signals_on(env: Mapping[str, str]) -> bool:
+    """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
+
+    Only a step's own cgroup means the former; in a cgroup namespace none is to be seen, and the controller says so (`alone`).
+    Source: proctrack_p_signal in Slurm's proctrack plugins.
+    """
+    if env.get("FTSLURM_LOCAL"):
+        return True
+    try:
+        with open("/proc/self/cgroup") as listing:
+            return "/step_" in listing.read()
+    except OSError:
+        return False
+
+
+def catch_signals() -> int:
+    """Queue every signal we pass on, and SIGCHLD, for a loop; gives the end to read. Ignored ones stay ignored."""
+    read_end, write_end = waking()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in (*FORWARDED, *ANNOUNCING, signal.SIGCHLD):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    return read_end
+
+
+def end_as(status: int) -> None:
+    """End as the command did: by the same signal, without a core of our own, so that srun reports what it would have."""
+    number = status - 128
+    if number in (*FORWARDED, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(status & 255)
+
+
+# --- Small files of the kernel's, read without a buffer or a decoder between: a look at a rank with hundreds of threads opens one
+# for each of them.
+
+READ_AT_ONCE = 1 << 16
+
+
+def content(path: str) -> bytes:
+    """All of it. Raises: OSError."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        data = more = os.read(file, READ_AT_ONCE)
+        while more:
+            more = os.read(file, READ_AT_ONCE)
+            data += more
+        return data
+    finally:
+        os.close(file)
+
+
+# --- How often the kernel has killed for memory, and how much of it is left.
+
+
+def oom_kills(root: str = "") -> int | None:
+    """How often the kernel has killed for memory in the cgroup of this process, None where nobody tells.
+
+    root: what stands before /proc and /sys. Where the task's own cgroup has no memory controller its parents are asked,
+    up to that of the step: whatever is above has others in it. Source: memory.events in the kernel's cgroup-v2.rst,
+    memory.oom_control in its cgroup-v1/memory.rst.
+    """
+    for unified, base, path in _cgroups(root):
+        file = "memory.events" if unified else "memory.oom_control"
+        while True:
+            for line in _lines(f"{base}{path}/{file}"):
+                word, _, count = line.partition(" ")
+                if word == "oom_kill" and count.isdigit():
+                    return int(count)
+            path = path.rpartition("/")[0]
+            if "/step_" not in path:
+                break
+    return None
+
+
+def memory_left(root: str = "") -> float:
+    """The least share of any limit of this process's cgroups, and of the node, that could still be had; file pages can be."""
+    shares = []
+    node = dict(line.split()[:2] for line in _lines(f"{root}/proc/meminfo"))
+    if "MemAvailable:" in node:
+        shares.append(int(node["MemAvailable:"]) / int(node["MemTotal:"]))
+    for unified, base, path in _cgroups(root):
+        limit, used = ("memory.max", "memory.current") if unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        names = ("inactive_file", "active_file") if unified else ("total_inactive_file", "total_active_file")
+        while path:
+            most, now = ("".join(_lines(f"{base}{path}/{file}")) for file in (limit, used))
+            if most.isdigit() and now.isdigit() and int(most):
+                stat = dict(line.split()[:2] for line in _lines(f"{base}{path}/memory.stat"))
+                held = int(now) - sum(int(stat.get(name, 0)) for name in names)
+                shares.append(1 - held / int(most))
+            path = path.rstrip("/").rpartition("/")[0]
+    return min(shares, default=1.0)
+
+
+def _cgroups(root: str) -> list[tuple[bool, str, str]]:
+    """Where the memory of this process is accounted: whether by cgroup v2, the mount, the path below it."""
+    found = []
+    for line in _lines(f"{root}/proc/self/cgroup"):
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0":
+            found.append((True, f"{root}/sys/fs/cgroup", path))
+        elif "memory" in controllers.split(","):
+            found.append((False, f"{root}/sys/fs/cgroup/memory", path))
+    return found
+
+
+def _lines(path: str) -> list[str]:
+    """Of a small file; none if it cannot be read."""
+    try:
+        return content(path).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+# --- The processes below one, and signals to them.
 
 RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
 EXEC_LOOKS, EXEC_S = 20, 0.005  # a process may have no environment at all, so not for long

@@ -12,12 +12,9 @@ import time
 
 from ftslurm.wrapper.shim.command import Command, find_program
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
-from ftslurm.wrapper.shim.files import content
-from ftslurm.wrapper.shim.memory import memory_left
-from ftslurm.wrapper.shim.output.output import Output
-from ftslurm.wrapper.shim.output.target import complain
+from ftslurm.wrapper.shim.output import Output, complain
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE
-from ftslurm.wrapper.shim.processes import send_signal
+from ftslurm.wrapper.shim.processes import content, memory_left, send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

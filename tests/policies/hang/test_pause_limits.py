@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.model.folds.streaks import usual_interval_s, with_pause
+from ftslurm.model.folds.past import usual_interval_s, with_pause
 from ftslurm.policies.hang.stall_watch import PauseLimits, Phase, Stall, StallLimits, factor, judge, limit_s
 from tests.hang.intervals import KINDS, follow, intervals
 

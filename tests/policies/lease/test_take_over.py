@@ -11,7 +11,7 @@ import pytest
 from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import fold
-from ftslurm.model.messages.wire import HandoverPlan, from_message, to_message
+from ftslurm.model.messages import HandoverPlan, from_message, to_message
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.ladder import choose
 from ftslurm.policies.lease import longest_s

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.wrapper.agent import folders as module
-from ftslurm.wrapper.agent.folders import Folders, root_with
+from ftslurm.wrapper.agent import pages as module
+from ftslurm.wrapper.agent.pages import Folders, root_with
 
 PAGE = "/dev/shm/ftslurm.test-of-folders/0.1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.wrapper.agent.job_clock import AWAY_S, JobClock
+from ftslurm.wrapper.agent.stalls import AWAY_S, JobClock
 
 
 class Machine:

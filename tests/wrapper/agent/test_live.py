@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ftslurm.model.collectives import CurrentCall, GroupView, RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Utilisation
-from ftslurm.model.messages.live import LiveReported
-from ftslurm.model.messages.wire import agent_report
+from ftslurm.model.messages import LiveReported, agent_report
 from ftslurm.sdk.page import Page, claim
 from ftslurm.wrapper.agent.live import Glance
 from tests.wrapper.test_agent import folder as folder

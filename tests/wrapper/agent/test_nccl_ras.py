@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from ftslurm.wrapper.agent import nccl_ras
-from ftslurm.wrapper.agent.nccl_ras import address_of, ask, findings
+from ftslurm.wrapper.agent import recorders as nccl_ras
+from ftslurm.wrapper.agent.recorders import address_of, ask, findings
 
 BEHIND = """\
 NCCL version 2.24.3 compiled with CUDA 12.6

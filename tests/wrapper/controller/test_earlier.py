@@ -19,7 +19,7 @@ from ftslurm.model.record import RunBegan
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.sdk.page import start_ticks
 from ftslurm.system.processes import pid_space
-from ftslurm.wrapper.controller.wiring.facts import ftrun_is_gone, tell_others
+from ftslurm.wrapper.controller.facts import ftrun_is_gone, tell_others
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from ftslurm.ledger import live as files
 from ftslurm.model.events import RankExited, RankStarted
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.messages.live import LiveReported, RankLive, StacksReported
+from ftslurm.model.messages import LiveReported, RankLive, StacksReported
 from ftslurm.wrapper.controller import live
 from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 

@@ -9,8 +9,8 @@ import pytest
 from ftslurm.config.settings_files import Request
 from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.srun_options import Component
-from ftslurm.wrapper.controller.wiring.ranks import check_room
-from ftslurm.wrapper.controller.wiring.survey import Order
+from ftslurm.wrapper.controller.facts import check_room
+from ftslurm.wrapper.controller.survey import Order
 
 
 @pytest.mark.parametrize(("components", "env", "needs"), [

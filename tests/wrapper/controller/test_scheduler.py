@@ -21,8 +21,7 @@ from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.scheduler import KEEPERS_MOST, SlurmScheduler
-from ftslurm.wrapper.requeue.late_steps import LOOK_AGAIN_S, RESEND_S, Outage, steps_here
-from ftslurm.wrapper.requeue.requeue import AS_IT_IS
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, LOOK_AGAIN_STEPS_S, RESEND_S, Outage, steps_here
 from tests.fakes.slurm import FakeSlurm
 
 LIMIT_S = 30.0
@@ -129,7 +128,7 @@ class Requeue:
         return CommandResult(tuple(argv), 1, "", self.refused)
 
     def give_back(self, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr("ftslurm.wrapper.requeue.keeper.CliSlurmClient", lambda timeout_s: self.slurm)
+        monkeypatch.setattr("ftslurm.wrapper.requeue.finish.CliSlurmClient", lambda timeout_s: self.slurm)
         ended = self.scheduler.requeue("r1-2", ["n2"], Start(4.0), False)
         told = [record for record in self.journal.read().records if isinstance(record, rec.CarriedOut)]
         assert ended.ok and len(told) == ended.recorded, "once: by who has done it, or else by the judge"
@@ -259,7 +258,7 @@ def test_a_requeue_behind_an_outage_begins_when_the_steps_are_gone(tmp_path: Pat
     job.listed = [f"{ours} train\n1.1 ftslurm-agent\n{others}", f"{ours} train\n{others}", f"1.1 ftslurm-agent\n{others}"]
     job.scheduler.outage.note(0.0, False)
     job.give_back(monkeypatch)
-    assert job.slept == [LOOK_AGAIN_S, LOOK_AGAIN_S] and not job.listed
+    assert job.slept == [LOOK_AGAIN_STEPS_S, LOOK_AGAIN_STEPS_S] and not job.listed
 
 
 def test_a_slurmstepd_that_still_waits_is_found_on_its_node(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ from ftslurm.model.events import (
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.record import Requested
 from ftslurm.system.clock import Clock
+from ftslurm.wrapper import wire as channel
 from ftslurm.wrapper.controller.callers import Limits
 from ftslurm.wrapper.controller.sources import Signals, Sources
-from ftslurm.wrapper.shim.protocol import session
-from ftslurm.wrapper.shim.protocol.connection import Channel, connect
-from ftslurm.wrapper.shim.protocol.session import Session
-from ftslurm.wrapper.shim.timers import boot_s
-from ftslurm.wrapper.wire import channel
+from ftslurm.wrapper.shim import session
+from ftslurm.wrapper.shim.connection import Channel, connect
+from ftslurm.wrapper.shim.lease import boot_s
+from ftslurm.wrapper.shim.session import Session
 
 pytestmark = pytest.mark.timeout(90)
 

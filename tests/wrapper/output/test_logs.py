@@ -12,8 +12,8 @@ import pytest
 from ftslurm.errors import UsageError
 from ftslurm.ledger.output import keep
 from ftslurm.report.logs import Outputs
-from ftslurm.wrapper.output.logs import follow, rank_sources, read, sources
-from ftslurm.wrapper.output.output_files import own_files
+from ftslurm.wrapper.controller.output_files import own_files
+from ftslurm.wrapper.logs import follow, rank_sources, read, sources
 
 
 def outputs(*files: Path, ranks: tuple[tuple[str, str], ...] = (), label: bool = False) -> Outputs:
@@ -101,7 +101,7 @@ def test_plain_files_behind_stdout_and_stderr(tmp_path: Path) -> None:
         done = subprocess.Popen(["sleep", "30"], stdout=out, stderr=gone)
     try:
         env = {"SLURM_TASK_PID": str(done.pid), "ENVIRONMENT": "BATCH"}
-        code = f"import sys; sys.path[:0] = {sys.path!r}; from ftslurm.wrapper.output.output_files import own_files; print(own_files({env!r}))"
+        code = f"import sys; sys.path[:0] = {sys.path!r}; from ftslurm.wrapper.controller.output_files import own_files; print(own_files({env!r}))"
         with (tmp_path / "err").open("wb") as err:
             found = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=err, text=True, check=True).stdout
         assert found.strip() == str((str(tmp_path / "err"), str(tmp_path / "out")))

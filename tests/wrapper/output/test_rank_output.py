@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.launchers.rank_logs import RankFiles, rank_files
-from ftslurm.wrapper.output.output_files import output_place
+from ftslurm.wrapper.controller.output_files import output_place
 
 
 @pytest.mark.parametrize(("options", "env", "place"), [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.model.events import TasksEnded
-from ftslurm.wrapper.output.output_files import SrunWords, ended_in, why_in
+from ftslurm.wrapper.controller.output_files import SrunWords, ended_in, why_in
 
 # Pyxis 0.24, enroot 4.1.2, Slurm 22.05: a data folder of enroot's that cannot be written.
 PYXIS = """pyxis: importing docker image: x

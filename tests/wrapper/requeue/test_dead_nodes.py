@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.wrapper.requeue.dead_nodes import part_with_dead
+from ftslurm.wrapper.requeue.finish import part_with_dead
 from tests.fakes.slurm import FakeSlurm
 
 

@@ -11,7 +11,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Store, private_folder
 from ftslurm.model import record as rec
 from ftslurm.slurm.client import JobState
-from ftslurm.wrapper.requeue import outside
+from ftslurm.wrapper import control as outside
 from tests.fakes.slurm import REQUEUE_DELAY_S, FakeSlurm
 
 DECIDED = rec.Decided(3.0, "r1-1", 1, "isolated-requeue", "node", "dead", (), {"n2": "dead"}, ("n2",), "max_restarts")

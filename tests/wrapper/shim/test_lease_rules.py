@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.wrapper.shim.protocol.lease import CUT_OFF, PAUSE_S, Lease
+from ftslurm.wrapper.shim.lease import CUT_OFF, PAUSE_S, Lease
 
 LASTS_S = 30.0
 seconds = st.floats(0.0, 3 * LASTS_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.sdk import page as layout
-from ftslurm.wrapper.shim import saving
+from ftslurm.wrapper.shim import pages as saving
 from tests.wrapper.shim_controller import REPOSITORY, Shim, is_gone
 
 pytestmark = pytest.mark.timeout(60)

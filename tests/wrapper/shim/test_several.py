@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.wrapper.shim.several import for_the_whole
+from ftslurm.wrapper.shim.command import for_the_whole
 
 WHOLE = {
     "FTSLURM_WHOLE_RANK": "3",

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import ftslurm
-from ftslurm.wrapper.shim.memory import memory_left
+from ftslurm.wrapper.shim.processes import memory_left
 from tests.wrapper.shim_controller import Shim, is_gone, until
 
 pytestmark = pytest.mark.timeout(300)

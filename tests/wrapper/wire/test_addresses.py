@@ -10,9 +10,9 @@ import pytest
 from ftslurm.errors import LaunchFailed, PolicyError
 from ftslurm.model.settings.kinds import Layer
 from ftslurm.model.settings.tree import resolve
-from ftslurm.wrapper.controller.wiring.on_slurm import srun_ports
-from ftslurm.wrapper.shim.protocol.connection import Channel
-from ftslurm.wrapper.wire.channel import Server, chosen, of_this_node
+from ftslurm.wrapper.controller.joining import srun_ports
+from ftslurm.wrapper.shim.connection import Channel
+from ftslurm.wrapper.wire import Server, chosen, of_this_node
 
 NODE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.1.0.7", "fe80::1"], "ib0": ["fe80::2", "fd00:5::7"], "ib1": []}
 

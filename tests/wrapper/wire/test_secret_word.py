@@ -13,12 +13,10 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import LaunchFailed
-from ftslurm.wrapper.shim.protocol import munge as munge_module
-from ftslurm.wrapper.shim.protocol import secret_file
-from ftslurm.wrapper.shim.protocol.connection import Channel
-from ftslurm.wrapper.shim.protocol.munge import handed_over, munge_word
-from ftslurm.wrapper.wire.channel import for_launch
-from ftslurm.wrapper.wire.secret_word import SecretFile, munge_socket, secret_word
+from ftslurm.wrapper.shim import connection as munge_module
+from ftslurm.wrapper.shim import connection as secret_file
+from ftslurm.wrapper.shim.connection import Channel, handed_over, munge_word
+from ftslurm.wrapper.wire import SecretFile, for_launch, munge_socket, secret_word
 from tests.wrapper.munged import munged, needs_munge
 from tests.wrapper.shim_controller import REPOSITORY
 

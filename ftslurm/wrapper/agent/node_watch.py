@@ -1,0 +1,239 @@
+"""What a node knows about its ranks: their pages, /proc, torch's flight recorder, stacks, connections. It observes and decides
+nothing.
+
+`look()` is cheap and made for every second. `examine()` is for a suspicion only: it asks torch's worker server of each rank,
+which answers even while native code holds the interpreter lock, reads the kernel's tables of connections, and takes stacks if
+py-spy is installed. It never signals or stops a process: a signal interrupts the wait, and the hang would vanish before it is
+understood.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+from ftslurm.model.collectives import EntryTimes, ProcessState, RankView, WaitTimes
+from ftslurm.model.values import dataclass
+from ftslurm.sdk.page import PageState
+from ftslurm.system.commands import Runner, run
+from ftslurm.wrapper.agent import recorders as nccl_ras
+from ftslurm.wrapper.agent.processes import (
+    Stacks,
+    bytes_sent_by,
+    in_other_call,
+    process_line,
+    sleep_beside,
+    stack_inside,
+    tcp_sockets,
+)
+from ftslurm.wrapper.agent.programs import ProbeState, pages_of, why_no_probe, without_launchers
+from ftslurm.wrapper.agent.rank import (
+    MAIN_FRESH_S,
+    WatchedRank,
+    as_text,
+    entry_times,
+    in_mpi,
+    uses_nccl,
+    view_of,
+    wait_times,
+    with_recorder,
+)
+from ftslurm.wrapper.agent.recorders import ASK_S
+from ftslurm.wrapper.agent.work import DeviceUse, NodeConnections, ReadUse
+from ftslurm.wrapper.shim.processes import descendants
+
+EXAMINE_S = 10.0
+EVIDENCE_BYTES = 256 << 10
+LATE_S = 0.5  # seconds without progress; more than between two collectives of most programs
+OUTSIDE = -1  # in place of a rank's own number, for a task without a probe
+
+
+class _Task(NamedTuple):
+    """Its rank, the pid of its command, the attempt, and the pid of its shim, below which the command is searched."""
+
+    rank: int
+    pid: int | None
+    attempt: int
+    shim: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """views: of every rank of the node. text: evidence for people. enters: for the rule on slow ranks."""
+
+    views: tuple[RankView, ...]
+    text: str
+    enters: tuple[EntryTimes, ...] = ()
+
+
+class NodeWatch:
+    """The ranks of one node. All times are seconds of `clock`."""
+
+    def __init__(
+        self, node: str, clock: Callable[[], float] = time.monotonic, runner: Runner = run, use: ReadUse | None = None
+    ) -> None:
+        """use: measures how busy the node's devices are, within the given number of seconds."""
+        self._node = node
+        self._clock = clock
+        self._run = runner
+        self._tasks: dict[str, _Task] = {}  # by FTSLURM_PAGE
+        self._ranks: dict[tuple[str, int], WatchedRank] = {}
+        self._stacks = Stacks(runner)
+        self._device_use = DeviceUse(use)
+        self._connections = NodeConnections()
+        self.progress_at = clock()  # when any rank of the node last made progress with its collectives
+        self.begun = False  # has any rank ever?
+
+    def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0, shim: int | None = None) -> None:
+        """A task of this node runs. page: its FTSLURM_PAGE. pid: of its command, for a rank without a probe.
+
+        attempt: its FTSLURM_ATTEMPT; pages of other attempts are ignored. shim: the parent of the command, which may not have
+        started yet.
+        """
+        self.forget(page)
+        self._tasks[page] = _Task(rank, pid, attempt, shim)
+        self.progress_at = self._clock()
+
+    def forget(self, page: str) -> None:
+        self._tasks.pop(page, None)
+        self._ranks = {key: each for key, each in self._ranks.items() if each.task != page}
+
+    def look(self) -> tuple[RankView, ...]:
+        """The ranks as their pages and the kernel describe them now; a millisecond per rank. Call it once a second or twice."""
+        now = self._clock()
+        for path, task in self._tasks.items():
+            if task.pid is None and task.shim is not None:
+                task = self._find_command(path, task, task.shim)
+            self._read(path, task, now)
+        return tuple(view_of(each, self._node, now) for each in self._ranks.values())
+
+    def examine(self, budget_s: float = EXAMINE_S, budget_bytes: int = EVIDENCE_BYTES) -> Examined:
+        """The ranks with all evidence that can be collected in this time."""
+        until = self._clock() + budget_s
+        device_busy = self._devices_at_work(budget_s)
+        views = {(view.rank, view.node): replace(view, device_busy=device_busy) for view in self.look()}
+        found: list[tuple[RankView, str]] = []
+        enters: list[EntryTimes] = []
+        ranks = list(self._ranks.values())
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            dumps = pool.map(lambda each: each.recorded(until - self._clock()), ranks)
+            for each, dump in zip(ranks, dumps, strict=True):
+                view = views[each.rank, self._node]
+                if dump is not None:
+                    view = with_recorder(view, each, dump)
+                    enters += entry_times(each, self._node, dump)
+                found.append(self._with_kernel(view, each, until))
+        texts = [text for _, text in found]
+        if any(uses_nccl(view) for view, _ in found) and (left_s := until - self._clock()) > 0:
+            texts += ["NCCL RAS says:", *nccl_ras.ask_here(left_s)]
+        share = budget_bytes // max(1, len(texts))
+        return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
+
+    def _devices_at_work(self, budget_s: float) -> bool | None:
+        busy = self._device_use.at_work(budget_s, self.progress_at)
+        for each in self._ranks.values() if busy else ():
+            each.work.worked(self._clock())
+        return busy
+
+    def polls_for_s(self, now: float) -> list[float]:
+        """For each rank with a probe that polls: seconds since it began."""
+        since = [each.work.polls_since for each in self._ranks.values() if each.probe is not None]
+        return [now - at for at in since if at is not None]
+
+    def in_c_for_s(self, now: float) -> list[float]:
+        """For each rank that uses MPI and no torch groups: seconds that its main thread has been inside one C call, if long."""
+        ages = [each.age("main", now) for each in self._ranks.values() if each.may_be_in_mpi]
+        return [age for age in ages if age > MAIN_FRESH_S]
+
+    def without_probe(self) -> dict[int, str]:
+        """Rank -> why its program has no probe, for ranks that have torch; some milliseconds each."""
+        found: dict[int, str] = {}
+        for each in self._ranks.values():
+            if each.probe is None and each.pid:
+                why = next(filter(None, map(why_no_probe, [each.pid, *descendants(each.pid)])), "")
+                found |= {each.rank: why} if why else {}
+        return found
+
+    def enters(self, budget_s: float = ASK_S) -> tuple[EntryTimes, ...]:
+        """When the ranks entered their last collectives, from torch's flight recorder."""
+        until = self._clock() + budget_s
+        self.look()
+        dumps = ((each, each.recorded(until - self._clock())) for each in self._ranks.values())
+        return tuple(enter for each, dump in dumps if dump is not None for enter in entry_times(each, self._node, dump))
+
+    def waits(self, at_least: int = 60, with_links: bool = False) -> tuple[WaitTimes, ...]:
+        """The waits since the last answer, for the rules on slow ranks; none while a rank has fewer than `at_least`.
+
+        A page keeps 120. with_links: also ask `ss` what was sent, which takes 10 ms per rank.
+        """
+        self.look()
+        ranks = [each for each in self._ranks.values() if each.probe is not None]
+        if any(each.unheard_waits() < at_least for each in ranks):
+            return ()
+        found = []
+        for each in ranks:
+            sent_mb, busy_ms = bytes_sent_by(each.pid, self._run) if with_links and each.pid else (None, None)
+            found.append(replace(wait_times(each, self._node), sent_mb=sent_mb, busy_ms=busy_ms))
+        return tuple(found)
+
+    def _find_command(self, path: str, task: _Task, shim: int) -> _Task:
+        """The task with its command, if the command has started meanwhile."""
+        below = descendants(shim)
+        if below:
+            task = self._tasks[path] = task._replace(pid=below[0])
+            for each in self._ranks.values():
+                if each.task == path:
+                    each.begun(below[0])
+        return task
+
+    def _read(self, path: str, task: _Task, now: float) -> None:
+        """Read the pages: each page with a probe is a rank; a task without one is observed from outside."""
+        probed = pages_of(path, task.attempt)
+        found, launchers = without_launchers(probed, task.pid)
+        for launcher in launchers:
+            self._ranks = {key: each for key, each in self._ranks.items() if each.path != launcher}
+        for own, page, state in found:
+            whose = page.rank if page.rank is not None else task.rank
+            known = self._ranks.get((path, whose))
+            if known is None or (known.path != own and known.is_worse_than(state, page)):
+                known = self._ranks[path, whose] = WatchedRank(whose, path, own)
+            if known.path == own:
+                self._take(known, page, state, task, now)
+        if probed:
+            self._ranks.pop((path, OUTSIDE), None)
+        elif not any(each.task == path and each.probe for each in self._ranks.values()):
+            each = self._ranks.setdefault((path, OUTSIDE), WatchedRank(task.rank, path, pid=task.pid))
+            each.sample(task.shim, self._connections, now)
+
+    def _take(self, each: WatchedRank, page: PageState, state: ProbeState, task: _Task, now: float) -> None:
+        if each.take(page, state, task.pid, now):
+            self.progress_at = now
+        self.begun = self.begun or each.is_under_way
+        if now - self.progress_at >= LATE_S:  # whether a rank works matters only in a stall, and costs most of a look
+            each.sample(task.shim, self._connections, now)
+        each.read_names()
+
+    def _with_kernel(self, view: RankView, each: WatchedRank, until: float) -> tuple[RankView, str]:
+        if not each.pid or view.process is ProcessState.EXITED:
+            return view, as_text(view, "")
+        pid = each.pid
+        view = replace(view, sockets=tcp_sockets(pid), beside=sleep_beside(pid, each.trainer_beside_main()))
+        stack = self._stacks.of(pid, until - self._clock())
+        if each.may_be_in_mpi and each.age("main", self._clock()) > MAIN_FRESH_S and view.process is ProcessState.RUNNING:
+            call, native = each.call_of_mpi(lambda: self._stacks.of(pid, until - self._clock(), native=True))
+            stack = native or stack
+            view = in_mpi(view, each, call, self._clock())
+        trainer = each.trainer_beside_main()
+        inside = stack_inside(stack, trainer)
+        if inside is None and in_other_call(pid, trainer):
+            inside = False
+        if not stack and view.gil_held is False:  # nobody can look from outside
+            stack = each.traceback(until - self._clock())
+        return replace(view, stack_inside=inside), as_text(view, f"{process_line(pid)}\n{stack}")
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode()[:size].decode(errors="ignore")

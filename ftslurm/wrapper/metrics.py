@@ -1,0 +1,253 @@
+"""ftrun's output for monitoring, while it runs and when it ends: its file for node_exporter, and its trace. A problem here
+neither delays nor breaks the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ftslurm
+from ftslurm.errors import FtslurmError, StateError, UsageError
+from ftslurm.launchers.python import own_python
+from ftslurm.ledger.journal import Journal
+from ftslurm.model.folds.summary import summarise
+from ftslurm.model.record import Record
+from ftslurm.model.settings.tree import Settings
+from ftslurm.model.text import visible
+from ftslurm.report.measures import Span, spans
+from ftslurm.system.commands import run_group
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+# --- Sends a job's spans to an OpenTelemetry collector (OTLP by HTTP). OTEL_EXPORTER_OTLP_* set headers, certificates and so on,
+# as OpenTelemetry defines them.
+
+SEND_LIMIT_S = 10
+_NS = 1_000_000_000
+
+
+def readable(found: Sequence[Span]) -> list[ReadableSpan]:
+    """The spans as the SDK's exporters take them."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import Event, ReadableSpan
+    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+    resource = Resource.create({"service.name": "ftslurm", "service.version": ftslurm.__version__})
+
+    def context(trace: int, id: int) -> SpanContext:
+        return SpanContext(trace, id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+    return [
+        ReadableSpan(
+            name=span.name, context=context(span.trace, span.id),
+            parent=context(span.trace, span.parent) if span.parent else None, resource=resource,
+            attributes=dict(span.about), kind=SpanKind.INTERNAL,
+            events=[Event(event.name, dict(event.about), int(event.at * _NS)) for event in span.events],
+            status=Status(StatusCode.ERROR, span.failed) if span.failed else Status(StatusCode.UNSET),
+            start_time=int(span.began * _NS), end_time=int(span.ended * _NS),
+        )
+        for span in found
+    ]  # fmt: skip
+
+
+def otlp_exporter(endpoint: str) -> SpanExporter:
+    """endpoint: empty for OTEL_EXPORTER_OTLP_ENDPOINT. Raises: UsageError."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError:
+        raise UsageError("traces need OpenTelemetry, which is not installed", hint="pip install 'ftslurm[otel]'") from None
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # ftrun reports a failure itself, in one sentence
+    return OTLPSpanExporter(endpoint=endpoint or None, timeout=SEND_LIMIT_S)
+
+
+def send(found: Sequence[Span], exporter: SpanExporter) -> None:
+    """Send the spans. Raises: StateError if the collector does not accept them."""
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    try:
+        taken = exporter.export(readable(found)) is SpanExportResult.SUCCESS
+    except Exception as error:
+        raise StateError(f"the traces were not sent: {type(error).__name__}: {error}", hint="correct the endpoint") from None
+    if not taken:
+        raise StateError("the traces were not taken", hint="is a collector listening there, and does it take OTLP by HTTP?")
+
+
+def spans_of(ledger: Path) -> list[Span]:
+    """The spans of a job. Raises: StateError."""
+    records = Journal(ledger).read().records
+    job = summarise(records)
+    return spans(records, time.time(), job is not None and job.over)
+
+
+def main() -> None:
+    """Sends a trace. Arguments: ledger, endpoint. Prints one line if it fails."""
+    try:
+        send(spans_of(Path(sys.argv[1])), otlp_exporter(sys.argv[2]))
+    except FtslurmError as error:
+        from ftslurm.model.text import visible
+
+        print(visible(error))
+
+
+if __name__ == "__main__":
+    main()
+
+
+# Seconds to send the trace, when the job is over.
+TRACE_LIMIT_S = 15.0
+# beats, time of the last one (Unix seconds), connected ranks, training step
+Numbers = tuple[int, float, int, int]
+End = Callable[[bool], None]
+
+
+def user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except (KeyError, OverflowError):
+        return str(user_id)
+
+
+def measured(
+    settings: Settings, job: str, cluster: str, ledger: Path, records: Callable[[], Sequence[Record]],
+    numbers: Callable[[], Numbers], say: Callable[[str], None],
+) -> End:  # fmt: skip
+    """Begin to report. Gives the function to call at the end, with whether the job continues elsewhere."""
+    ends: list[End] = []
+    if settings.metrics.dir:
+        ends += _text_file(settings, job, cluster, records, numbers, say)
+    if settings.metrics.otlp:
+        ends.append(lambda goes_on: None if goes_on else _trace(ledger, settings.metrics.otlp, say))
+
+    def end(goes_on: bool) -> None:
+        for each in ends:
+            each(goes_on)
+
+    return end
+
+
+def _text_file(
+    settings: Settings, job: str, cluster: str, records: Callable[[], Sequence[Record]], numbers: Callable[[], Numbers],
+    say: Callable[[str], None],
+) -> list[End]:  # fmt: skip
+    if not find_spec("prometheus_client"):
+        say("no metrics are written: metrics.dir needs prometheus-client (pip install 'ftslurm[metrics]')")
+        return []
+
+    def text() -> str:
+        from ftslurm.report.measures import JobOf, Pulse, measure
+        from ftslurm.wrapper.exposition import text
+
+        seen = tuple(records())
+        known = summarise(seen)
+        if known is None:
+            return ""
+        return text([JobOf(user_name(os.getuid()), measure(seen, known, time.time()), Pulse(*numbers()))], with_totals=False)
+
+    path = file_of(Path(settings.metrics.dir), os.getuid(), cluster, job)
+    file = TextFile(path, text, say, settings.metrics.every_s, settings.metrics.keep_s)
+    return [lambda goes_on: file.end(remove=goes_on)]
+
+
+def _trace(ledger: Path, endpoint: str, say: Callable[[str], None]) -> None:
+    """Send the trace from a process of its own, which is stopped if it takes too long."""
+    python = own_python()
+    try:
+        done = run_group(python.module_argv("ftslurm.wrapper.metrics", str(ledger), endpoint), TRACE_LIMIT_S, os.environ)
+    except FtslurmError as error:
+        return say(str(error))
+    if done.timed_out:
+        say(f"the trace was not sent within {TRACE_LIMIT_S:g} s; `ftslurm metrics --otlp` sends it later")
+    elif said := done.stdout.strip().splitlines():
+        say(said[-1][:300])
+    elif done.status:
+        say(f"the trace was not sent: status {done.status}")
+
+
+# --- one file of metrics per job in the folder that node_exporter's textfile collector reads, rewritten every few seconds by the
+# job's ftrun. Often everyone may write to that folder (mode 1777), so no file in it is opened by its name.
+
+MODE = 0o644
+PREFIX, SUFFIX = "ftslurm", ".prom"
+# Seconds to write the last state, at the end.
+END_WAIT_S = 2.0
+
+
+def file_of(folder: Path, user_id: int, cluster: str, job: str) -> Path:
+    safe = "".join(char if char.isalnum() or char in "_-" else "-" for char in f"{cluster}-{job}")[:100]
+    return folder / f"{PREFIX}-{user_id}-{safe}{SUFFIX}"
+
+
+def write(path: Path, text: str) -> None:
+    """Write all or nothing: a reader meanwhile sees the previous content. Raises: OSError."""
+    fd, new = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".new", dir=path.parent)  # O_EXCL, an unpredictable name
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+            os.fchmod(fd, MODE)
+        Path(new).rename(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(new).unlink()
+        raise
+
+
+def sweep(folder: Path, user_id: int, keep_s: float, now: float) -> None:
+    """Remove files of the user's jobs that were not written for `keep_s`: the job is over, or runs elsewhere. Never raises."""
+    with suppress(OSError):
+        for path in folder.glob(f"{PREFIX}-{user_id}-*{SUFFIX}"):
+            with suppress(OSError):
+                info = path.lstat()
+                if info.st_uid == user_id and now - info.st_mtime > keep_s:
+                    path.unlink()
+
+
+class TextFile:
+    """Writes the file in a thread. text: gives the job's present metrics; may be slow. say: prints for people, once. every_s:
+    seconds between two writes.
+    """
+
+    def __init__(self, path: Path, text: Callable[[], str], say: Callable[[str], None], every_s: float, keep_s: float) -> None:
+        self._path, self._text, self._say, self._every_s, self._keep_s = path, text, say, every_s, keep_s
+        self._end = threading.Event()
+        self._remove, self._told = False, False
+        self._worker = threading.Thread(target=self._work, daemon=True)
+        self._worker.start()
+
+    def end(self, remove: bool) -> None:
+        """remove: the job continues elsewhere; otherwise its last state stays for a while."""
+        self._remove = remove
+        self._end.set()
+        self._worker.join(END_WAIT_S)
+
+    def _work(self) -> None:
+        sweep(self._path.parent, os.getuid(), self._keep_s, time.time())
+        ending = False
+        while not (ending and self._remove):
+            try:
+                write(self._path, self._text())
+            except Exception as error:  # the job continues whatever happens here
+                self._complain(error)
+            if ending:
+                return
+            ending = self._end.wait(self._every_s)
+        with suppress(OSError):
+            self._path.unlink()
+
+    def _complain(self, error: Exception) -> None:
+        if not self._told:
+            self._told = True
+            why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._say(f"the metrics cannot be written to {self._path}: {visible(why)}; the job continues")

@@ -1,1 +1,0 @@
-"""How shims, agents and ftrun communicate: signed connections, sessions that survive them, and the lease that answers renew."""

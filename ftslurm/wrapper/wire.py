@@ -1,0 +1,395 @@
+"""The controller's side of the connections: where it listens, how it verifies callers, how they receive the secret."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+from ftslurm.errors import LaunchFailed
+from ftslurm.model.events import Hangup
+from ftslurm.system.files import OUT_OF_DESCRIPTORS, Spares, private_folder, room
+from ftslurm.wrapper.shim.connection import munge_word
+from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
+
+# --- How shims and agents receive the secret of a run.
+#
+# srun sends a step's whole environment to its nodes, and without TLS in Slurm anyone on the way can read it. So the
+# environment holds a munge credential, which munge decodes only for processes of our own user. A step that starts in a
+# container without munge reads a file of our user, which ftrun mounts there with its interpreter. Otherwise (the local
+# launcher, auth/slurm, a container that ftrun mounts nothing in) the environment holds the secret itself.
+
+MUNGE, FILE, ENVIRONMENT, AUTO = "munge", "file", "environment", "auto"
+
+
+def munge_socket(config: Mapping[str, str]) -> str | None:
+    """munged's socket, from slurm.conf: empty for munge's default, None if Slurm does not use munge.
+
+    config: of `scontrol show config`; empty if nobody answers, which does not rule munge out.
+    """
+    if config.get("AuthType", "auth/munge") != "auth/munge":
+        return None
+    words = config.get("AuthInfo", "").split(",")
+    return next((word.removeprefix("socket=") for word in words if word.startswith("socket=")), "")
+
+
+class SecretFile:
+    """A file in a folder of our own, in the state folder or in what containers get mounted; each run has its own name, since a
+    file system may show an old file for some time. name: of the job's.
+    """
+
+    def __init__(self, state: Path, name: str) -> None:
+        self._folder, self._name = state / "secrets", name
+        self._path: Path | None = None
+
+    def word(self, secret: bytes) -> str:
+        """Write the file; gives the word that names it. Raises: StateError, OSError."""
+        if self._path is None:
+            private_folder(self._folder)
+            self.remove()  # of a killed run
+            path = self._folder / f"{self._name}.{os.urandom(8).hex()}"
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(secret)
+                file.flush()
+                os.fsync(file.fileno())
+            self._path = path
+        return f"file.{os.fsencode(self._path.absolute()).hex()}"
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            for path in self._folder.iterdir():
+                if path.name.rpartition(".")[0] == self._name:
+                    path.unlink(missing_ok=True)
+
+
+def secret_word(
+    secret: bytes, wanted: str, socket: str | None, contained: bool, say: Callable[[str], None] = lambda text: None,
+    file: SecretFile | None = None,
+) -> str:  # fmt: skip
+    """The word that hands `secret` over in a channel's text. wanted: `nodes.secret`. say: is told why the environment is used
+    after all. file: for a step in a container that can read it; None if it cannot.
+
+    Raises: LaunchFailed if munge is wanted and unavailable; StateError, OSError if a file cannot be written.
+    """
+    if file is not None and (wanted == FILE or (wanted == AUTO and contained)):
+        return file.word(secret)
+    if wanted == ENVIRONMENT or (wanted == AUTO and (socket is None or contained)):
+        return secret.hex()
+    try:
+        return munge_word(secret, os.geteuid(), socket or "")
+    except OSError as error:
+        if wanted == MUNGE:
+            raise LaunchFailed(f"munge cannot pass on the secret of this run: {error}", hint="set nodes.secret=auto") from None
+        say(f"munge gives no credential ({error}): the secret of this run goes in the environment, which srun sends as it is")
+        return secret.hex()
+
+
+# --- The controller's side of the connections: on which address it listens; it accepts them, verifies them, and passes messages
+# on. Never blocks.
+
+
+def chosen(wanted: str, interfaces: Mapping[str, Sequence[str]]) -> str:
+    """The address that `nodes.address` means on a node: an interface's, the one in a network, or the given one.
+
+    interfaces: name -> addresses. A name that is not an interface is a host name for the resolver. Raises: LaunchFailed.
+    """
+    if wanted in interfaces:
+        if not (own := [address for address in interfaces[wanted] if not _of_the_link(address)]):
+            raise _none(f"{wanted} has no address", interfaces)
+        return own[0]
+    if "/" not in wanted:
+        return wanted
+    try:
+        network = ip_network(wanted, strict=False)
+    except ValueError as error:
+        raise _none(f"{wanted} is not a network: {error}", interfaces) from None
+    for addresses in interfaces.values():
+        for address in addresses:
+            if ip_address(address) in network:
+                return address
+    raise _none(f"no address of this node is in {wanted}", interfaces)
+
+
+def _none(why: str, interfaces: Mapping[str, Sequence[str]]) -> LaunchFailed:
+    there = "; ".join(f"{name} {', '.join(addresses)}" for name, addresses in sorted(interfaces.items()) if addresses)
+    return LaunchFailed(f"nodes.address: {why}", hint=f"there are {there}")
+
+
+def _of_the_link(address: str) -> bool:
+    """Is it a link-local address? It needs an interface name, which differs on other nodes."""
+    return ip_address(address).is_link_local
+
+
+def of_this_node() -> dict[str, list[str]]:
+    """Name of an interface -> its addresses, IPv4 first."""
+    import socket
+
+    import psutil
+
+    families = (socket.AF_INET, socket.AF_INET6)
+    return {
+        name: [each.address.partition("%")[0] for family in families for each in found if each.family == family]
+        for name, found in psutil.net_if_addrs().items()
+    }
+
+
+# A peer that lets this many bytes wait is treated as lost.
+MAX_UNSENT = 16 << 20
+# Connections that have not identified themselves yet. If there are more, or as many peers as possible, the oldest is closed: ours
+# identify themselves within a moment, and call again.
+MAX_STRANGERS = 4096
+STRANGER_S = 10.0
+# Between one look at those who talk and the next: with one each, thousands that call while thousands talk overrun the backlog.
+ACCEPTED_AT_ONCE = 64
+# Descriptors reserved for everything else: the ledger, a launcher, Slurm's commands. Peers are counted, because the kernel always
+# gives the lowest free descriptor number.
+DESCRIPTORS_KEPT = 128
+
+Message = Mapping[str, Any]
+
+
+class Peer:
+    """One connection. `name` is the rank or node after its hello; until then it is a stranger."""
+
+    def __init__(self, server: Server, sock: socket.socket, secret: bytes) -> None:
+        self._server = server
+        self.sock = sock
+        self.link = SignedConnection(secret, server=True)
+        self._unsent = bytearray(self.link.take_outbox())
+        self._owner: Any = None
+        self.since = time.monotonic()
+
+    @property
+    def owner(self) -> Any:
+        return self._owner
+
+    def belong_to(self, owner: Any) -> None:
+        """It has identified itself; None: it belongs to nobody any more."""
+        self._owner = owner
+        self._server.proven(self)
+
+    def send(self, message: Message) -> None:
+        """Queue `message` and send what the socket takes now; the rest follows when it takes more."""
+        self._unsent += self.link.pack(dict(message))
+        if len(self._unsent) > MAX_UNSENT:
+            self._server.drop(self, "it does not read what is sent to it")
+        else:
+            self.flush()
+
+    def drop(self, why: str) -> None:
+        self._server.drop(self, why)
+
+    def flush(self) -> None:
+        try:
+            while self._unsent:
+                sent = self.sock.send(self._unsent)
+                del self._unsent[:sent]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._server.drop(self, str(error), _end_by(error))
+            return
+        self._server.want_to_write(self, bool(self._unsent))
+
+    def receive(self) -> None:
+        try:
+            data = self.sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._server.drop(self, error.strerror or str(error), _end_by(error))
+            return
+        if not data:
+            self._server.drop(self, "it hung up", Hangup.CLOSED)
+            return
+        try:
+            messages = self.link.feed(data)
+        except LinkError as error:
+            self._server.drop(self, str(error))
+            return
+        self._unsent += self.link.take_outbox()
+        self.flush()
+        for message in messages:
+            self._server.on_message(self, message)
+
+
+class Server:
+    """Listens on every address of this node or on one, on a port that the kernel chooses or on one of `ports` (both ends
+    included).
+
+    on_message(peer, message), on_lost(peer, why, hangup): called from within `ready`; `peer.owner` is free for the caller.
+    most: connections at the same time.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        on_message: Callable[[Peer, Message], None],
+        on_lost: Callable[[Peer, str, Hangup], None],
+        address: str = "",
+        ports: tuple[int, int] | None = None,
+    ) -> None:
+        self._selector = selector
+        self.on_message = on_message
+        self._on_lost = on_lost
+        self._peers: set[Peer] = set()
+        self._strangers: dict[Peer, None] = {}  # in the order of arrival
+        free = room()
+        self.most = max(free - DESCRIPTORS_KEPT, free // 2)
+        self._spares = Spares(1)
+        self.secret = os.urandom(32)
+        self._listener = _listen(address, ports)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def channel_text(self, addresses: list[str], only: bool = False, word: str = "") -> str:
+        """The text for the environment of shims and agents. Format: Channel in shim/connection.py. only: no other address works.
+        word: hands the secret over; without it the text contains the secret.
+        """
+        return f"1:{self.port}:{word or self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
+
+    def _accept(self, _: int) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                sock, _address = self._listener.accept()
+            except OSError as error:
+                if error.errno in OUT_OF_DESCRIPTORS and not self._drop_oldest_stranger():
+                    self._turn_away()
+                return  # nobody else waits, or it has ended
+            self._greet(sock)
+
+    def _greet(self, sock: socket.socket) -> None:
+        if (len(self._strangers) >= MAX_STRANGERS or len(self._peers) >= self.most) and not self._drop_oldest_stranger():
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer = Peer(self, sock, self.secret)
+        self._peers.add(peer)
+        self._strangers[peer] = None
+        self._selector.register(sock, selectors.EVENT_READ, lambda events: self._ready(peer, events))
+        peer.flush()
+
+    def _drop_oldest_stranger(self) -> bool:
+        """Drop the oldest stranger. False if there is none."""
+        if not self._strangers:
+            return False
+        self.drop(next(iter(self._strangers)), "too many others call")
+        return True
+
+    def _turn_away(self) -> None:
+        """Refuse a waiting connection when no descriptor is left: it would keep the loop awake forever."""
+        with self._spares.lent(), suppress(OSError):
+            self._listener.accept()[0].close()
+
+    def _ready(self, peer: Peer, events: int) -> None:
+        if events & selectors.EVENT_WRITE and peer in self._peers:
+            peer.flush()
+        if events & selectors.EVENT_READ and peer in self._peers:
+            peer.receive()
+
+    def want_to_write(self, peer: Peer, wants: bool) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants else 0)
+        key = self._selector.get_key(peer.sock)
+        if key.events != events:
+            self._selector.modify(peer.sock, events, key.data)
+
+    def proven(self, peer: Peer) -> None:
+        """Note that the peer has said hello."""
+        self._strangers.pop(peer, None)
+
+    @property
+    def wakes_at(self) -> float | None:
+        """When `sweep` has something to do; monotonic seconds."""
+        return next((peer.since + STRANGER_S for peer in self._strangers), None)
+
+    def sweep(self, now: float) -> None:
+        """Drop peers that have not said hello in time."""
+        for peer in [peer for peer in self._strangers if now - peer.since >= STRANGER_S]:
+            self.drop(peer, "it says nothing")
+
+    def drop(self, peer: Peer, why: str, hangup: Hangup = Hangup.NONE) -> None:
+        """Close a connection, and report it if the peer was known. hangup: how the other side closed it."""
+        if peer not in self._peers:
+            return
+        self._peers.discard(peer)
+        self._strangers.pop(peer, None)
+        self._selector.unregister(peer.sock)
+        peer.sock.close()
+        if peer.owner is not None:
+            self._on_lost(peer, why, hangup)
+
+    def close(self) -> None:
+        """Close all; may be called twice."""
+        for peer in list(self._peers):
+            peer.belong_to(None)
+            self.drop(peer, "the controller ends")
+        if self._listener.fileno() >= 0:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._spares.close()
+
+
+def for_launch(channel: str, number: int) -> str:
+    """The text for the shims of one launch of a step, counted from 1."""
+    version, port, rest = channel.split(":", 2)
+    return f"{version}:{port}/{number}:{rest}"
+
+
+def _end_by(error: OSError) -> Hangup:
+    return Hangup.RESET if isinstance(error, ConnectionError) else Hangup.NONE
+
+
+def _listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
+    """Open a listening socket. Raises: LaunchFailed."""
+    taken: OSError | None = None
+    for port in _in_any_order(ports):
+        try:
+            return _listen_on(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or ports is None:
+                raise LaunchFailed(
+                    f"cannot listen for the shims on {address or 'any address'}: {error.strerror}",
+                    hint="give another address of this node with --ft-set nodes.address=ADDRESS",
+                ) from None
+            taken = error
+    assert taken is not None and ports is not None
+    raise LaunchFailed(
+        f"every port from {ports[0]} to {ports[1]} is taken on this node", hint="give others with --ft-set nodes.ports=LOW-HIGH"
+    ) from taken
+
+
+def _in_any_order(ports: tuple[int, int] | None) -> Sequence[int]:
+    """The ports in random order: several programs, srun among them, search the same range. 0: the kernel chooses."""
+    if ports is None:
+        return (0,)
+    low, high = ports
+    return random.sample(range(low, high + 1), high - low + 1)
+
+
+def _listen_on(address: str, port: int) -> socket.socket:
+    if address:
+        return socket.create_server((address, port), family=_family(address), backlog=4096)
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+            # IPv6 is compiled in but off
+    return socket.create_server(("", port), backlog=4096)
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
