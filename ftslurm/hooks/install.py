@@ -22,7 +22,7 @@ from ftslurm.model.text import cut
 from ftslurm.model.values import dataclass
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.commands import run
-from ftslurm.system.files import check_only_roots, check_tree, make_folder
+from ftslurm.system.files import check_only_roots, check_tree, make_folder, replace_file
 
 # --- are the hooks of every node those that this machine would install? Asked of all nodes at a time, by ClusterShell
 
@@ -299,10 +299,10 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
         make_folder(folder, 0o755)
         check_only_roots(folder)
         for script in found:
-            _write(folder / script.name, script.text, 0o755)
+            replace_file(folder / script.name, script.text.encode(), 0o755)
         if not config.exists():
             make_folder(config.parent, 0o755)
-            _write(config, SETTINGS, 0o644)
+            replace_file(config, SETTINGS.encode(), 0o644)
         check_only_roots(config)
     head = head_lines(str(folder), str(config), known)
     return "\n".join([*head, *conf_lines(str(folder), known), *sudo_lines(str(folder), _slurm_user(known))])
@@ -314,15 +314,6 @@ def _check_what_runs() -> None:
         check_only_roots(place)
     for place in dict.fromkeys((*import_path(sys.executable), Path(ftslurm.__file__).parent)):
         check_tree(place)
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(fd, "w") as file:
-        os.fchmod(fd, mode)
-        file.write(text)
-    fresh.replace(path)
 
 
 def _config() -> dict[str, str] | None:

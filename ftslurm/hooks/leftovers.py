@@ -17,33 +17,11 @@ from ftslurm.model.exits import Process
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
-from ftslurm.policies.node import (
-    ROOT,
-    Finding,
-    NodeHealth,
-    NodeJob,
-    Whose,
-    drain_reason,
-    is_logged_in,
-    judge,
-    leftover_processes,
-    may_end_all,
-    may_stand_still,
-    one_line,
-    others_of_user,
-    spared_processes,
-)
+from ftslurm.policies import node as rules
+from ftslurm.policies.node import ROOT, Finding, NodeHealth, NodeJob, Whose, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin
+from ftslurm.system import processes as procs
 from ftslurm.system import remains
-from ftslurm.system.processes import (
-    all_processes,
-    commands_of,
-    end_processes,
-    send_signal,
-    signal_all_of,
-    stopped_processes,
-    stuck_among,
-)
 
 MAX_LISTED = 200
 SLURM_USERS = "the user is SlurmUser, whose daemons may run here"
@@ -144,8 +122,8 @@ def left_by(user_id: int, admin: SlurmAdmin) -> tuple[Whose, Left]:
     processes, left = _look_for(whose)
     if left:
         whose = _with_slurm_user(whose, admin)
-        left = leftover_processes(processes, whose)
-    if is_logged_in(processes, user_id):
+        left = rules.leftover_processes(processes, whose)
+    if rules.is_logged_in(processes, user_id):
         return whose, Left(left, (), ())
     return whose, Left(left, remains.files_of(user_id), remains.segments_of(user_id))
 
@@ -161,8 +139,8 @@ def _with_slurm_user(whose: Whose, admin: SlurmAdmin) -> Whose:
 def _look_for(whose: Whose) -> tuple[Mapping[int, Process], tuple[Process, ...]]:
     """All processes, and what of the user's is left among them: nothing, if several looks find nothing."""
     for _ in range(LOOKS):
-        processes = all_processes()
-        if left := leftover_processes(processes, whose):
+        processes = procs.all_processes()
+        if left := rules.leftover_processes(processes, whose):
             break
     return processes, left
 
@@ -171,7 +149,7 @@ def _untouchable(facts: JobFacts, admin: SlurmAdmin) -> str:
     """Why nothing of the user may be touched now; empty if it may."""
     try:
         jobs = [NodeJob(*job) for job in admin.jobs_on(facts.node)]
-        if busy := others_of_user(jobs, facts.job.number, facts.user_id):
+        if busy := rules.others_of_user(jobs, facts.job.number, facts.user_id):
             return f"job {busy[0].number} of the same user is here"
         return SLURM_USERS if admin.slurm_user() == facts.user_id else ""
     except FtslurmError as error:
@@ -185,23 +163,23 @@ def _end(settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadli
     other had no time yet, is new, or is held by one who traces it: a user can cause that, and drains no node by it.
     """
     rest_s = max(deadline - time.monotonic(), 0.0)
-    end_processes(doomed, min(settings.kill_grace_s, rest_s), 0.0)
+    procs.end_processes(doomed, min(settings.kill_grace_s, rest_s), 0.0)
     killed: dict[tuple[int, float], float] = {}  # when it was sent SIGKILL for the first time
     new, aborted = True, False
     while True:
         if new and (why := case.untouchable()):  # a job may have begun since
             return (), f"not all are gone: {why}"
-        left = _end_at_one_stroke(case.whose) if new else leftover_processes(all_processes(), case.whose)
+        left = _end_at_one_stroke(case.whose) if new else rules.leftover_processes(procs.all_processes(), case.whose)
         now = time.monotonic()
         new = any((one.pid, one.started) not in killed for one in left)
         for one in left:
             killed.setdefault((one.pid, one.started), now)
         if left and not new and not aborted:  # they outlive SIGKILL so far
-            remains.abort_fuse(case.user_id, (one.pid for one in left), is_logged_in(all_processes(), case.user_id))
+            remains.abort_fuse(case.user_id, (one.pid for one in left), rules.is_logged_in(procs.all_processes(), case.user_id))
             aborted = True
         had_time = [one for one in left if now - killed[one.pid, one.started] >= settings.kill_wait_s]
-        if stuck := stuck_among(had_time):
-            return ((), USERS_DOING) if remains.are_users_doing(all_processes()) else (stuck, "")
+        if stuck := procs.stuck_among(had_time):
+            return ((), USERS_DOING) if remains.are_users_doing(procs.all_processes()) else (stuck, "")
         if not left and not _look_for(case.whose)[1]:
             return (), ""
         new = new or not left
@@ -216,22 +194,22 @@ def _end_at_one_stroke(whose: Whose) -> tuple[Process, ...]:
 
     Nothing is counted before they stand still: on a busy node many that fork all the time make each look a long one.
     """
-    stood = stopped_processes()
-    signal_all_of(whose.user_id, SIGSTOP)  # where that cannot be done, those are killed that are seen
+    stood = procs.stopped_processes()
+    procs.signal_all_of(whose.user_id, SIGSTOP)  # where that cannot be done, those are killed that are seen
     _end_in_groups(whose)
-    still = all_processes()
-    left = leftover_processes(still, whose)
-    spared = spared_processes(still, whose)
+    still = procs.all_processes()
+    left = rules.leftover_processes(still, whose)
+    spared = rules.spared_processes(still, whose)
     # Somebody else in their session may tell them to go on (kill(2), SIGCONT), so not one by one where none is spared.
-    if not left or spared or not signal_all_of(whose.user_id, SIGKILL):
+    if not left or spared or not procs.signal_all_of(whose.user_id, SIGKILL):
         for one in left:
-            send_signal(one, SIGKILL)
+            procs.send_signal(one, SIGKILL)
     # Children first: a shell that finds one stopped would take it for a job that its user has put aside.
     for one in sorted(spared, key=lambda one: (one.started, one.pid), reverse=True):
         if (one.pid, one.started) not in stood:
-            send_signal(one, SIGCONT)
+            procs.send_signal(one, SIGCONT)
     until = time.monotonic() + REAPED_S
-    while (left := leftover_processes(all_processes(), whose)) and time.monotonic() < until:
+    while (left := rules.leftover_processes(procs.all_processes(), whose)) and time.monotonic() < until:
         time.sleep(REAPED_S / 10)
     return left
 
@@ -240,7 +218,7 @@ def _end_in_groups(whose: Whose) -> None:
     """Whatever is in a cgroup of a job's that holds nothing but leftovers ends there: no signal lets it go on or fork."""
     ended: set[Path] = set()
     tried: set[Path] = set()
-    for one in leftover_processes(all_processes(), whose):
+    for one in rules.leftover_processes(procs.all_processes(), whose):
         for group in remains.job_groups(one.pid):
             if ended & {group, *group.parents}:
                 break
@@ -252,15 +230,15 @@ def _end_in_groups(whose: Whose) -> None:
 def _end_group(group: Path, whose: Whose) -> bool:
     """Gives whether all in it were killed, as they stood still."""
     with suppress(OSError):
-        if not may_stand_still(remains.members(group), all_processes(), whose):
+        if not rules.may_stand_still(remains.members(group), procs.all_processes(), whose):
             return False
         with remains.standing_still(group) as still:
-            pids, processes = remains.members(group), all_processes()
-            if not still or not may_end_all(pids, processes, whose):
+            pids, processes = remains.members(group), procs.all_processes()
+            if not still or not rules.may_end_all(pids, processes, whose):
                 return False
             if not remains.kill_all(group):
                 for pid in pids:
-                    send_signal(processes[pid], SIGKILL)
+                    procs.send_signal(processes[pid], SIGKILL)
             return True
     return False
 
@@ -272,7 +250,7 @@ def _clear_memory(case: Case, left: Left, deadline: float) -> str:
     while files or segments:
         if why := case.untouchable():
             return f"the shared memory stays: {why}"
-        if is_logged_in(all_processes(), case.user_id):
+        if rules.is_logged_in(procs.all_processes(), case.user_id):
             return "the shared memory stays: the user is logged in"
         kept = len(files) - remains.remove_files(files, case.user_id, deadline)
         kept += len(segments) - remains.remove_segments(segments, case.user_id, deadline)
@@ -289,7 +267,7 @@ def _evidence(case: Case, left: Left) -> str:
 
 
 def _lines(left: Left) -> Iterator[str]:
-    commands = commands_of(one.pid for one in left.processes[:MAX_LISTED])
+    commands = procs.commands_of(one.pid for one in left.processes[:MAX_LISTED])
     for one in left.processes:
         what = one_line(f"({one.name}) {commands.get(one.pid, '')}")
         yield f"process {one.pid} {one.state} {one.started:.0f} s after the boot: {what}"
@@ -306,7 +284,7 @@ def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: tuple[Pr
     with suppress(FtslurmError, OSError):
         known = memory.read()
         memory.change(known, replace(known, stuck=(*known.stuck, *few), drained=True))
-    return f"{what}: {drain(admin, facts.node, drain_reason(judge([Finding('leftover', NodeHealth.BAD, what)])))}"
+    return f"{what}: {drain(admin, facts.node, rules.drain_reason(rules.judge([Finding('leftover', NodeHealth.BAD, what)])))}"
 
 
 # --- for the Prolog: what an Epilog could not see to its end is tried again, while Slurm has no job of that user on the node

@@ -17,16 +17,8 @@ from ftslurm.hooks.state_file import Remembered
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.node import (
-    Finding,
-    NodeHealth,
-    command_finding,
-    device_findings,
-    kernel_findings,
-    last_kernel_line,
-    missing_kinds,
-    parse_kernel_log,
-)
+from ftslurm.policies import node as rules
+from ftslurm.policies.node import Finding, NodeHealth
 from ftslurm.system.commands import run, run_group
 from ftslurm.system.owner import PATH
 from ftslurm.system.processes import still_there
@@ -69,12 +61,12 @@ def _kernel(settings: HookSettings, node: str, known: Remembered) -> tuple[tuple
         data = _read_log(settings.kernel_log.replace("{node}", node))
     except OSError as error:
         return (Finding("kernel log", NodeHealth.UNKNOWN, f"it cannot be read: {error.strerror}"),), known
-    lines = parse_kernel_log(data, known.read_to)
-    known = replace(known, read_to=last_kernel_line(data, known.read_to))
+    lines = rules.parse_kernel_log(data, known.read_to)
+    known = replace(known, read_to=rules.last_kernel_line(data, known.read_to))
     if lines:
         from ftslurm.config.catalog_files import load_pattern_book
 
-        said = kernel_findings(
+        said = rules.kernel_findings(
             lines, load_pattern_book(settings.catalogs, only_roots=True), fault_lookup((), settings.catalogs, only_roots=True)
         )
         if said[0].health is NodeHealth.BAD:
@@ -114,7 +106,7 @@ def _command(settings: HookSettings, node: str, deadline: float) -> tuple[Findin
         done = run_group(settings.health_command, left_s, tool_env(settings, node))
     except CommandMissing as error:
         return (Finding("command", NodeHealth.UNKNOWN, str(error)),)
-    return (command_finding(done.status, done.stdout, left_s),)
+    return (rules.command_finding(done.status, done.stdout, left_s),)
 
 
 def _devices(settings: HookSettings, node: str, deadline: float) -> tuple[Finding, ...]:
@@ -126,5 +118,5 @@ def _devices(settings: HookSettings, node: str, deadline: float) -> tuple[Findin
     for probe in probes:
         left_s = min(settings.device_timeout_s, deadline - time.monotonic())
         answer = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")
-        found += device_findings(probe.kind, answer, settings.devices.get(probe.kind, 0), meaning)
-    return (*found, *missing_kinds(settings.devices, [probe.kind for probe in probes]))
+        found += rules.device_findings(probe.kind, answer, settings.devices.get(probe.kind, 0), meaning)
+    return (*found, *rules.missing_kinds(settings.devices, [probe.kind for probe in probes]))

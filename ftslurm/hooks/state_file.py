@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TypeVar
 from ftslurm.errors import StateError
 from ftslurm.model.exits import Process
 from ftslurm.model.values import dataclass
-from ftslurm.system.files import Locked, locked, private_folder
+from ftslurm.system.files import Locked, locked, private_folder, replace_file
 
 # Users whose last Epilogs did not come to their end here; of more the oldest are forgotten.
 MAX_UNFINISHED = 20
@@ -91,15 +90,14 @@ class Memory:
         """
         try:
             with locked(private_folder(self.root) / "node.lock", LOCK_WAIT_S):
-                self._replace("node.json", json.dumps(asdict(merged(self.read(), before, after))))
+                replace_file(self.root / "node.json", json.dumps(asdict(merged(self.read(), before, after))).encode())
         except Locked:
             raise StateError(f"{self.root}/node.lock is held by another", hint="is a script of Slurm's stuck here?") from None
 
     def said(self, hook: str, sentence: str) -> None:
         """For people: what the last run of this hook came to. Never raises."""
         with suppress(Exception):
-            private_folder(self.root)
-            self._replace(f"{hook}.last", f"{sentence}\n")
+            replace_file(private_folder(self.root) / f"{hook}.last", f"{sentence}\n".encode())
 
     def keep_evidence(self, name: str, text: str) -> None:
         """What a job left behind, for people; of too many files the oldest go. Raises: StateError, OSError."""
@@ -110,8 +108,3 @@ class Memory:
         with (folder / name).open("a") as file:
             if file.tell() < MAX_EVIDENCE_BYTES:
                 file.write(text[:MAX_EVIDENCE_BYTES])
-
-    def _replace(self, name: str, text: str) -> None:
-        fresh = self.root / f".{name}.{os.getpid()}"
-        fresh.write_text(text)
-        fresh.replace(self.root / name)

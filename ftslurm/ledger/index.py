@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.folds.summary import JobSummary, summarise
-from ftslurm.system.files import read_private
+from ftslurm.system.files import read_private, replace_file
 
 # Lines of another version are made anew: one more for every change of JobSummary, or of how it is made.
 VERSION = 5
@@ -103,22 +103,11 @@ class Index:
         data = b"".join(json.dumps([VERSION, name, *current[name]], separators=(",", ":")).encode() + b"\n" for name in names)
         with suppress(OSError):
             if anew:
-                self._replace(data)
+                replace_file(self.path, data)
             else:
                 fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 with os.fdopen(fd, "wb", buffering=0) as file:
                     file.write(data)
-
-    def _replace(self, data: bytes) -> None:
-        new = self.path.with_suffix(f".{os.getpid()}.new")
-        try:
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-            new.replace(self.path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
 
 
 def _parse(lines: list[bytes]) -> list[Any]:

@@ -15,7 +15,7 @@ from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.record import KINDS, Record
 from ftslurm.model.values import dataclass
-from ftslurm.system.files import Locked, Spares, append, locked, read_private
+from ftslurm.system.files import Locked, Spares, append, locked, open_plain, read_private
 
 VERSION = 1
 # Times of up to thirty million years. One digit more than the longest number that Python reads it can no longer print.
@@ -217,8 +217,5 @@ class Journal:
 
 def size_of(path: Path) -> int:
     """Opened for it: that makes a network file system ask its server, where a stat is answered from what it remembers."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return os.fstat(fd).st_size
-    finally:
-        os.close(fd)
+    with open_plain(path) as file:
+        return os.fstat(file.fileno()).st_size

@@ -23,7 +23,7 @@ from ftslurm.model.folds.history import History, fold
 from ftslurm.model.messages import BOUNDS, Live
 from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.model.record import RequestAnswered, Requested
-from ftslurm.system.files import read_private
+from ftslurm.system.files import open_plain, read_private, replace_file
 
 # --- how a request of `ftslurm control` comes into the ledger, how the ftrun of the job notices it, and how the answer is
 # found
@@ -70,11 +70,10 @@ class RequestReader:
 
     def look(self) -> Sequence[Requested]:
         """Raises: OSError, for a file that is not the owner's too."""
-        fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        with os.fdopen(fd, "rb") as file:
-            info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode) or info.st_uid != self._owner or info.st_mode & 0o022:
-                raise PermissionError(f"{self._path} is not a plain file that is ours alone")
+        with open_plain(self._path) as file:
+            info = os.fstat(file.fileno())
+            if info.st_uid != self._owner or info.st_mode & 0o022:
+                raise PermissionError(f"{self._path} is not ours alone")
             if self._offset < 0:
                 return self._open_ones(info.st_size)
             if info.st_size <= self._offset:
@@ -122,7 +121,7 @@ def write_request(ledger: Path, request: dict[str, Any]) -> None:
     data = json.dumps(request, separators=(",", ":")).encode()[:REQUEST_BYTES]
     fd = os.open(request_path(ledger), os.O_WRONLY | _SAFE)
     try:
-        if not _is_ours(fd):
+        if not _is_ours(os.fstat(fd)):
             raise PermissionError("it is not a plain file of ours")
         os.pwrite(fd, data.ljust(REQUEST_BYTES), 0)  # in one write, and always as long: no reader meets half of it
     finally:
@@ -149,14 +148,11 @@ def make_request(ledger: Path) -> None:
 def request_changed(ledger: Path) -> Changed | None:
     """A value that changes while someone watches. None: the file does not exist, or is not ours."""
     try:
-        fd = os.open(request_path(ledger), os.O_RDONLY | _SAFE)
+        with open_plain(request_path(ledger)) as file:
+            info = os.fstat(file.fileno())
     except OSError:
         return None
-    try:
-        info = os.fstat(fd)
-        return (info.st_ino, info.st_mtime_ns, info.st_ctime_ns) if _is_ours(fd) else None
-    finally:
-        os.close(fd)
+    return (info.st_ino, info.st_mtime_ns, info.st_ctime_ns) if _is_ours(info) else None
 
 
 def read_request(ledger: Path) -> dict[str, Any]:
@@ -170,20 +166,7 @@ def read_request(ledger: Path) -> dict[str, Any]:
 
 def write_live(ledger: Path, live: Live) -> None:
     """Raises: OSError."""
-    path = live_path(ledger)
-    new = path.with_suffix(f".{os.getpid()}.live-new")
-    data = json.dumps(to_plain(live), separators=(",", ":")).encode()
-    with suppress(OSError):
-        new.unlink()  # of one that was killed at it
-    try:
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        new.replace(path)
-    except OSError:
-        with suppress(OSError):
-            new.unlink()
-        raise
+    replace_file(live_path(ledger), json.dumps(to_plain(live), separators=(",", ":")).encode())
 
 
 def remove_live(ledger: Path, request: bool = False) -> None:
@@ -193,6 +176,5 @@ def remove_live(ledger: Path, request: bool = False) -> None:
             path.unlink()
 
 
-def _is_ours(fd: int) -> bool:
-    info = os.fstat(fd)
+def _is_ours(info: os.stat_result) -> bool:
     return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO
 from ftslurm.errors import StateError
 from ftslurm.model.text import fingerprint, visible
 from ftslurm.model.values import dataclass
+from ftslurm.system import files
 from ftslurm.system.files import private_folder, read_private
 
 # --- evidence on hung ranks, taken before they were stopped: text files beside the ledger, limited in number and size
@@ -63,7 +63,6 @@ MAX_FILES = 40
 # Of a longer output the beginning is kept, where the set-up is told, and the end, where it failed.
 HEAD_SHARE = 1 / 8
 _LOOK_BYTES = 4096
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,9 @@ def folder_of(ledger: Path) -> Path:
     return ledger.with_suffix(".output")
 
 
-def keep(ledger: Path, schedule: int, files: Iterable[str], most_bytes: int) -> None:
-    """Copy each of `files` that is a plain file and has anything in it. Raises: StateError."""
-    for source in dict.fromkeys(files):
+def keep(ledger: Path, schedule: int, sources: Iterable[str], most_bytes: int) -> None:
+    """Copy each of `sources` that is a plain file and has anything in it. Raises: StateError."""
+    for source in dict.fromkeys(sources):
         name = f"run-{schedule + 1}.{fingerprint(source, 4)}"
         file = open_plain(source)
         if file is None:
@@ -98,15 +97,11 @@ def keep(ledger: Path, schedule: int, files: Iterable[str], most_bytes: int) -> 
 
 
 def open_plain(path: str | Path) -> BinaryIO | None:
-    """Open without waiting for a writer of a FIFO. None if it does not exist (here) or is not a plain file."""
+    """None if it does not exist (here) or is not a plain file. It may be a link."""
     try:
-        fd = os.open(path, _READ)
+        return files.open_plain(path, link=0)
     except OSError:
         return None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        return None
-    return os.fdopen(fd, "rb")
 
 
 def _copy(file: BinaryIO, size: int, folder: Path, name: str, schedule: int, source: str, most: int) -> None:

@@ -19,6 +19,7 @@ from ftslurm.model.text import cut, visible
 from ftslurm.model.values import dataclass
 from ftslurm.notify.outbox import Notice, shown
 from ftslurm.system.commands import run_group
+from ftslurm.system.files import open_plain
 from ftslurm.system.plugins import NOTIFIERS, Plugin, find
 
 APPRISE = "apprise"
@@ -85,13 +86,11 @@ def _destination(path: Path, name: Any, value: Any) -> Destination:
 
 def _read_secret(path: Path) -> bytes:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        opened = open_plain(path, link=0)
     except OSError as error:
         raise PolicyError(f"the notify file {path} cannot be read: {error.strerror}", hint="correct the path") from None
-    with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise PolicyError(f"the notify file {path} is not a plain file", hint="correct the path")
+    with opened as file:
+        info = os.fstat(file.fileno())
         if info.st_uid != os.geteuid():
             raise PolicyError(f"the notify file {path} is not yours", hint="make one of your own, mode 0600")
         if info.st_mode & _OPEN_TO_OTHERS:

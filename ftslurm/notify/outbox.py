@@ -19,7 +19,7 @@ from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.text import counted, cut, fingerprint, visible
 from ftslurm.model.values import dataclass
-from ftslurm.system.files import private_folder, read_private
+from ftslurm.system.files import private_folder, read_private, replace_file
 
 # Kind of event -> what it stands for. The settings notify.KIND name where each goes.
 KINDS = {
@@ -123,11 +123,7 @@ class Outbox:
             if sum(1 for _ in os.scandir(folder)) >= MAX_WAITING:
                 return False
             name = f"{notice.at:017.6f}.{_digest(notice.id)}.{self._of}.{destination}"
-            new = folder / f"{name}.{os.getpid()}.new"
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(to_json(notice).encode())
-            new.rename(folder / f"{name}{_NEW}")
+            replace_file(folder / f"{name}{_NEW}", to_json(notice).encode())
         except OSError as error:
             raise StateError(f"{folder} cannot be written: {error.strerror}", hint="check free space and rights") from None
         return True
@@ -184,13 +180,8 @@ class Outbox:
         """keep_s: what is older does not matter any more. Two at once may forget one; that is one message too many."""
         now = self._now()
         times = [at for at in self.sent(destination) if now - at < keep_s]
-        path = self._sent(destination)
-        new = path.with_suffix(f".{self._me}.new")
         with suppress(OSError):
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w") as file:
-                file.write("".join(f"{at:.3f}\n" for at in (*times, now)))
-            new.rename(path)
+            replace_file(self._sent(destination), "".join(f"{at:.3f}\n" for at in (*times, now)).encode())
 
     def _sent(self, destination: str) -> Path:
         return self._folder / f"{self._of}.{destination}.sent"

@@ -75,37 +75,17 @@ _JOB_LINES: Mapping[str, tuple[str, ...]] = {
 # The last word of a line that begins with any of these; from 25.11 on (scontrol/info_job.c). A job's name or comment of
 # several lines could imitate it: its own requeue would then wait for Slurm's delay, and nothing else would come of it.
 _EXPEDITED = "ExpeditedRequeue=Yes"
-_BEFORE_EXPEDITED = frozenset(
-    {
-        "ExpeditedRequeue",
-        "SpreadJob",
-        "KillOnInvalidDependent",
-        "GresOneTaskPerSharing",
-        "GresEnforceBind",
-        "GresAllowTaskSharing",
-    }
-)
+_BEFORE_EXPEDITED = frozenset("""
+    ExpeditedRequeue SpreadJob KillOnInvalidDependent GresOneTaskPerSharing GresEnforceBind GresAllowTaskSharing
+""".split())  # fmt: skip
 _NEEDED = ("Priority", "JobState", "StartTime", "NumNodes")
 _INDENT = "   "  # scontrol's, before each line but a job's first
 # What follows a job's name, and what follows its comment, which may both run over several lines.
 _AFTER_NAME = frozenset({"SLUID", "HetJobIdSet", "UserId"})
-_AFTER_COMMENT = frozenset(
-    {
-        "AdminComment",
-        "SystemComment",
-        "StdErr",
-        "StdIn",
-        "StdOut",
-        "TresBind",
-        "TresFreq",
-        "TresPerJob",
-        "TresPerNode",
-        "TresPerSocket",
-        "TresPerTask",
-        "MailUser",
-        "Power",
-    }
-)
+_AFTER_COMMENT = frozenset("""
+    AdminComment SystemComment StdErr StdIn StdOut TresBind TresFreq TresPerJob TresPerNode TresPerSocket TresPerTask
+    MailUser Power
+""".split())  # fmt: skip
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
 _UNITS = {"K": 1024, "M": 1024**2}  # Slurm shortens 2048 nodes to 2K
 _NODE_LIST_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-,[]")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ftslurm.errors import NoRoom, StateError
 
@@ -274,6 +275,21 @@ def append(path: Path, data: bytes) -> None:
         os.close(fd)
 
 
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Give a file new content as a whole: whoever reads meets the old one or the new. Raises: OSError; then the old one stays."""
+    new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
+    try:
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, mode)  # a umask removes rights
+            file.write(data)
+        new.replace(path)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
 def _sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -282,16 +298,19 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def open_plain(path: str | Path, link: int = os.O_NOFOLLOW) -> BinaryIO:
+    """Open for reading, without waiting for a FIFO. link: 0 follows one. Raises: OSError, also for anything but a plain file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | link)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a plain file")
+    return os.fdopen(fd, "rb")
+
+
 def read_private(path: Path, limit: int) -> bytes:
-    """The file's last bytes, at most `limit`. Does not follow a link or wait for a FIFO. Raises: OSError, also for anything but a
-    plain file.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise OSError(errno.EINVAL, "it is not a plain file")
-        if (size := info.st_size) > limit:
+    """The file's last bytes, at most `limit`. Raises: as `open_plain`."""
+    with open_plain(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > limit:
             file.seek(size - limit)
             file.readline()  # the rest of a line that began before
         return file.read(limit)

@@ -58,11 +58,11 @@ class Node:
         self.settings = HookSettings(state=str(state), leftovers_limit_s=30.0, kill_wait_s=0.0)
         monkeypatch.setattr(leftovers, "AGAIN_S", 0.0)
         monkeypatch.setattr(leftovers, "_end_at_one_stroke", self._end)
-        monkeypatch.setattr(leftovers, "stuck_among", lambda left: tuple(one for one in left if one.pid in self.stuck))
-        monkeypatch.setattr(leftovers, "all_processes", self._look)
+        monkeypatch.setattr(leftovers.procs, "stuck_among", lambda left: tuple(one for one in left if one.pid in self.stuck))
+        monkeypatch.setattr(leftovers.procs, "all_processes", self._look)
         monkeypatch.setattr(leftovers.remains, "abort_fuse", lambda *_: 0)
         monkeypatch.setattr(leftovers.remains, "are_users_doing", lambda _: self.of_a_user)
-        monkeypatch.setattr(leftovers, "end_processes", lambda doomed, *_: self.ended.append([one.pid for one in doomed]))
+        monkeypatch.setattr(leftovers.procs, "end_processes", lambda doomed, *_: self.ended.append([one.pid for one in doomed]))
         monkeypatch.setattr(leftovers.remains, "files_of", lambda user_id: self.files)
         monkeypatch.setattr(leftovers.remains, "segments_of", lambda user_id: ())
         monkeypatch.setattr(leftovers.remains, "remove_files", self._remove)
@@ -73,7 +73,7 @@ class Node:
 
     def _end(self, whose: Whose) -> tuple[Process, ...]:
         """Gives what is there after it."""
-        left = leftovers.leftover_processes(self._look(), whose)
+        left = leftovers.rules.leftover_processes(self._look(), whose)
         if left:
             self.ended.append([one.pid for one in left])
         return left

@@ -67,7 +67,7 @@ def test_so_is_what_an_epilog_that_was_cut_off_left(monkeypatch: pytest.MonkeyPa
 
     node.looks = [[20]]
     with monkeypatch.context() as killed:
-        killed.setattr(leftovers, "end_processes", cut_off)
+        killed.setattr(leftovers.procs, "end_processes", cut_off)
         with pytest.raises(SystemExit):
             node.clear(Admin([SELF]))
     assert owed(node) == (OWED,)

@@ -5,19 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Mapping
 
+from ftslurm.devices.ascend import npu_smi_fields as fields
 from ftslurm.devices.ascend.chip import KIND, Chip, Finding, severity_by_number
 from ftslurm.devices.ascend.dcmi import explained
 from ftslurm.devices.ascend.npu_smi import ChipRow, InfoTable, ProcessTable, health_of, parse_info, parse_processes, severity_of
-from ftslurm.devices.ascend.npu_smi_fields import (
-    EventList,
-    HealthBlock,
-    ResetAnswer,
-    parse_events,
-    parse_health,
-    parse_mapping,
-    parse_net_health,
-    parse_reset,
-)
 from ftslurm.devices.asking import NoAnswer
 from ftslurm.errors import FtslurmError
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
@@ -71,14 +62,14 @@ class NpuSmi:
             return Finding(False, f"{TOOL} does not tell which processes use the chips")
         return Finding(True)
 
-    def order_reset(self, device: str, in_band: bool, until: float) -> ResetAnswer:
+    def order_reset(self, device: str, in_band: bool, until: float) -> fields.ResetAnswer:
         if self._has_chips is None:
             self._table(until, forgiving=True)
         card, chip = (int(number) for number in device.split("."))
         way = ("-m", "1") if in_band else ()
         args = ("set", "-t", "reset", *self._address(card, chip), *way)
         result = self._ask(args, until, stdin=YES, limit_s=until - self._clock())
-        return parse_reset(result.stdout + "\n" + result.stderr)
+        return fields.parse_reset(result.stdout + "\n" + result.stderr)
 
     def network(self, devices: Collection[str], until: float) -> dict[str, int | None]:
         """What hccn_tool says of the network port of each chip, in DCMI's numbers; empty without that tool."""
@@ -86,10 +77,10 @@ class NpuSmi:
         tool = shutil.which(NET_TOOL, path=path) or shutil.which(NET_TOOL, path=_NET_TOOL_PLACE)
         if tool is None:
             return {}
-        rows = parse_mapping(self._ask(("info", "-m"), until).stdout)
+        rows = fields.parse_mapping(self._ask(("info", "-m"), until).stdout)
         ids = {f"{row.card}.{row.chip}": row.logic_id for row in rows if row.logic_id is not None}
         return {
-            device: parse_net_health(self._ask(("-i", str(ids[device]), "-net_health", "-g"), until, tool=tool).stdout)
+            device: fields.parse_net_health(self._ask(("-i", str(ids[device]), "-net_health", "-g"), until, tool=tool).stdout)
             for device in devices
             if device in ids
         }
@@ -119,30 +110,30 @@ class NpuSmi:
             return Chip(row.device, shown, severity, _codes((), events), detail, blind)
         # The later answer counts: a chip that has recovered in between is shown as OK and without codes.
         health, severity = health_of(block.word), severity_of(block.word)
-        events = self._events(row, until) if health is DeviceHealth.FAULTY else EventList()
+        events = self._events(row, until) if health is DeviceHealth.FAULTY else fields.EventList()
         return Chip(row.device, health, severity, _codes(block.codes, events), "; ".join(block.information))
 
-    def _health_block(self, row: ChipRow, until: float) -> HealthBlock:
+    def _health_block(self, row: ChipRow, until: float) -> fields.HealthBlock:
         # Without `-c` the tool of A2 and A3 prints no codes; the 950's tool refuses `-c`.
         result = self._ask(("info", "-t", "health", *self._address(row.card, row.chip)), until)
         blocks = [
             block
-            for block in parse_health(result.stdout)
+            for block in fields.parse_health(result.stdout)
             if not block.part and block.card in (None, row.card) and block.chip in (None, row.chip) and block.word
         ]
         if len(blocks) != 1:
             raise NoAnswer(_complaint("info -t health", result))
         return blocks[0]
 
-    def _events(self, row: ChipRow, until: float) -> EventList:
+    def _events(self, row: ChipRow, until: float) -> fields.EventList:
         """The faults with their own severities, from a tool that tells them; nothing from one that does not."""
         if not self._tells_events:
-            return EventList()
+            return fields.EventList()
         try:
             result = self._ask(("info", "-t", "current-fault-event", *self._address(row.card, row.chip)), until)
         except NoAnswer:
-            return EventList()
-        events = parse_events(result.stdout)
+            return fields.EventList()
+        events = fields.parse_events(result.stdout)
         # A tool before the 950's says `does not support querying`, older ones print their help; both for every chip.
         words = (result.stdout + result.stderr).lower()
         self._tells_events = events.count is not None or not ("not support" in words or "parameter" in words)
@@ -170,7 +161,7 @@ class NpuSmi:
         return result
 
 
-def _codes(codes: tuple[str, ...], events: EventList) -> dict[str, Severity]:
+def _codes(codes: tuple[str, ...], events: fields.EventList) -> dict[str, Severity]:
     """All codes of both answers, with their own severity where it is told."""
     own = {
         event.code: Severity.UNKNOWN if event.severity is None else severity_by_number(event.severity) for event in events.events
