@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ftslurm.catalogs import catalog_models as form
 from ftslurm.catalogs.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
 from ftslurm.catalogs.code_files import Code
 from ftslurm.catalogs.codes import Catalog, CodeBook, Entry, normalise_gpu
+from ftslurm.catalogs.kinds import Kind, KindOfWords, Kinds
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
 from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import whole
+from ftslurm.model.verdict import ErrorClass, Retriable
 
 # --- A site's or a plugin's own catalogue, laid over those that ship: codes graded, patterns and statuses added and replaced
 
@@ -101,8 +103,11 @@ def patterns_laid_over(book: PatternBook, site: SiteFile, place: str) -> Pattern
     return laid_over(book, site.patterns, site.remove, site.exit_codes)
 
 
-def build_book(patterns: object, exits: object, devices: object = None) -> PatternBook:
-    """The shipped files' data as a book. devices: device-errors.yaml's. Raises: PolicyError naming file and entry."""
+def build_book(patterns: object, exits: object, devices: object = None, kinds: object = None) -> PatternBook:
+    """The shipped files' data as a book. devices: device-errors.yaml's. kinds: words.yaml's.
+
+    Raises: PolicyError naming file and entry.
+    """
     words = form.checked(form.PatternFile, patterns, "log-patterns.yaml")
     statuses = form.checked(form.ExitFile, exits, "exit-codes.yaml")
     form.known_sources(((f"`{e.id}`", e.sources) for e in words.patterns), words.sources, "log-patterns.yaml")
@@ -121,6 +126,7 @@ def build_book(patterns: object, exits: object, devices: object = None) -> Patte
         {"job": "the job's own keywords", "site": "the site's own file", **statuses.sources, **more, **words.sources},
         vocabulary,
         {id: pattern(id, entry) for id, entry in meanings.items()},
+        build_kinds(kinds) if kinds is not None else None,
     )
 
 
@@ -174,7 +180,30 @@ def laid_over(
         book.sources,
         book.vocabulary,
         book.meanings,
+        book.kinds,
     )
+
+
+# --- what an error complains about, by its words: words.yaml
+
+
+class KindEntry(form.Strict):
+    error_class: ErrorClass = Field(alias="class")
+    retriable: Annotated[Retriable, BeforeValidator(form.yes_no)]
+    words: Annotated[tuple[form.Text, ...], Field(min_length=1)]
+    id: str = ""
+    note: str = ""
+
+
+class KindFile(form.Strict):
+    schema_version: form.Version
+    kinds: tuple[KindEntry, ...]
+
+
+def build_kinds(data: object) -> Kinds:
+    """Raises: PolicyError."""
+    file = form.checked(KindFile, data, "words.yaml")
+    return Kinds(KindOfWords(Kind(row.error_class, row.retriable), "|".join(row.words), row.id) for row in file.kinds)
 
 
 # --- errors of devices, by their numbers and names: device-errors.yaml

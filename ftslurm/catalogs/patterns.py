@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import re2
 
+from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted
 from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
@@ -102,7 +103,7 @@ class PatternBook:
 
     A site's own and a job's keywords stand before the vocabulary of devices, that before the other patterns, and what any program
     may say of the operating system (errno) comes last. sources: word -> what it is. meanings: of the vocabulary's words that are
-    no pattern's, by id.
+    no pattern's, by id. kinds: of errors that no pattern knows, by their words.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class PatternBook:
         sources: Mapping[str, str],
         vocabulary: Vocabulary | None = None,
         meanings: Mapping[str, Pattern] = MappingProxyType({}),
+        kinds: Kinds | None = None,
     ) -> None:
         self.patterns = tuple(patterns)
         self.exits = dict(exits)
@@ -120,6 +122,7 @@ class PatternBook:
         self.sources = dict(sources)
         self.vocabulary = vocabulary or Vocabulary(())
         self.meanings = dict(meanings)
+        self.kinds = kinds or Kinds()
         self._by_id = {**self.meanings, **{each.id: each for each in reversed(self.patterns)}}
 
     def scan(self, text: bytes, limit: int = LIMIT, counts: Callable[[Found], bool] | None = None) -> list[Found]:
@@ -193,7 +196,7 @@ class PatternBook:
         return self._with([each for each in self.patterns if each.where in ("log", "any", "sched", "kernel")])
 
     def _with(self, patterns: Iterable[Pattern]) -> PatternBook:
-        return PatternBook(patterns, self.exits, self.rules, self.sources, self.vocabulary, self.meanings)
+        return PatternBook(patterns, self.exits, self.rules, self.sources, self.vocabulary, self.meanings, self.kinds)
 
     def _found(self, match: Match) -> Found:
         offset, line, number, start = match

@@ -25,7 +25,8 @@ def load_pattern_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> 
 
     Raises: PolicyError.
     """
-    book = build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml"), _shipped("device-errors.yaml"))
+    names = ("log-patterns.yaml", "exit-codes.yaml", "device-errors.yaml", "words.yaml")
+    book = build_book(*map(_shipped, names))
     return _laid_over(book, patterns_laid_over, paths, only_roots)
 
 

@@ -175,7 +175,7 @@ def without(patterns: PatternBook, taken: Collection[Pattern]) -> PatternBook:
     """The book without these patterns; what numbers and names of devices mean stays known."""
     rest = [pattern for pattern in patterns.patterns if pattern not in taken]
     meanings = {**patterns.meanings, **{pattern.id: pattern for pattern in taken}}
-    return PatternBook(rest, patterns.exits, patterns.rules, patterns.sources, patterns.vocabulary, meanings)
+    return PatternBook(rest, patterns.exits, patterns.rules, patterns.sources, patterns.vocabulary, meanings, patterns.kinds)
 
 
 def error_texts(patterns: PatternBook) -> list[Pattern]:

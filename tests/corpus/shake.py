@@ -15,6 +15,7 @@ from random import Random
 
 import re2
 
+from ftslurm.catalogs.kinds import Kind
 from ftslurm.catalogs.patterns import OWN, Pattern, PatternBook
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Role
@@ -22,7 +23,6 @@ from ftslurm.policies.diagnose.errors import told_error
 from ftslurm.policies.diagnose.findings import findings
 from ftslurm.policies.diagnose.hits import failed
 from ftslurm.policies.diagnose.traces import plain, unlabelled, unstamped
-from ftslurm.policies.diagnose.wording import kind_of_words
 from tests.corpus.load import Case
 
 JITTER_S = 1.0
@@ -228,7 +228,7 @@ def untuned(case: Case, book: PatternBook, runs: Mapping[str, int]) -> PatternBo
         return None
     reset = [_unmarked(each) if tuned(each) else each for each in book.patterns]
     meanings = {id: _unmarked(each) if tuned(each) else each for id, each in book.meanings.items()}
-    return PatternBook(reset, book.exits, book.rules, book.sources, book.vocabulary, meanings)
+    return PatternBook(reset, book.exits, book.rules, book.sources, book.vocabulary, meanings, book.kinds)
 
 
 def without_decisive(case: Case, book: PatternBook) -> PatternBook | None:
@@ -246,10 +246,10 @@ def all_known(case: Case, book: PatternBook) -> PatternBook | None:
         line for end in case.ends for text in _outputs(end) for line in text.decode(errors="replace").splitlines() if line.strip()
     )
     told = [line for line in lines if told_error(line, reports=False, vaguely=False) and not _first(line.encode(), book)]
-    more = [_learnt(number, line) for number, line in enumerate(told)]
+    more = [_learnt(number, line, book.kinds.of_words(line)) for number, line in enumerate(told)]
     if not more:
         return None
-    return PatternBook([*book.patterns, *more], book.exits, book.rules, book.sources, book.vocabulary, book.meanings)
+    return PatternBook([*book.patterns, *more], book.exits, book.rules, book.sources, book.vocabulary, book.meanings, book.kinds)
 
 
 def shuffled(book: PatternBook, chance: Random) -> PatternBook:
@@ -260,7 +260,9 @@ def shuffled(book: PatternBook, chance: Random) -> PatternBook:
     special = [each for each in book.patterns[:until] if each not in first]
     chance.shuffle(special)
     rest = book.patterns[until:]
-    return PatternBook([*first, *special, *rest], book.exits, book.rules, book.sources, book.vocabulary, book.meanings)
+    return PatternBook(
+        [*first, *special, *rest], book.exits, book.rules, book.sources, book.vocabulary, book.meanings, book.kinds
+    )
 
 
 def _unmarked(pattern: Pattern) -> Pattern:
@@ -286,12 +288,11 @@ def _but(book: PatternBook, ids: set[str]) -> PatternBook:
     rest = [each for each in book.patterns if each.id not in ids]
     meanings = {id: each for id, each in book.meanings.items() if id not in ids}
     vocabulary = type(book.vocabulary)(word for word in book.vocabulary.words if word.means not in ids)
-    return PatternBook(rest, book.exits, book.rules, book.sources, vocabulary, meanings)
+    return PatternBook(rest, book.exits, book.rules, book.sources, vocabulary, meanings, book.kinds)
 
 
-def _learnt(number: int, line: str) -> Pattern:
+def _learnt(number: int, line: str, kind: Kind | None) -> Pattern:
     """As somebody would write it down who has met the line once: its words, with other numbers."""
-    kind = kind_of_words(line)
     error_class, retriable = (kind.error_class, kind.retriable) if kind else (ErrorClass.USER_CODE, Retriable.NO)
     words = re2.escape(line.strip()[:200])
     return Pattern(

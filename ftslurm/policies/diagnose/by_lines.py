@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.model.text import visible
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, Piece, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.hits import (
@@ -30,7 +31,7 @@ from ftslurm.policies.diagnose.hits import (
     without_headers,
     words_of,
 )
-from ftslurm.policies.diagnose.wording import Kind, kind_of_words, of_the_node
+from ftslurm.policies.diagnose.values import of_the_node
 
 # --- The verdict by a root: a line that tells what failed, the earliest of all ranks
 
@@ -56,8 +57,8 @@ _BY_PROGRAM: dict[str, Any] = {"error_class": ErrorClass.USER_CODE, "retriable":
 _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
 
 
-def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) -> Verdict:
-    roots = without_echoes(without_headers(roots))
+def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit], kinds: Kinds) -> Verdict:
+    roots = without_echoes(without_headers(roots), kinds)
     first = min(roots, key=lambda hit: hit.at)
     same = ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
     everywhere = widespread(same, ends)
@@ -72,7 +73,7 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
         meant = p.by("everywhere", retriable=Retriable.NO)
     if p.id == _FILE_RACE and 2 * len(same) > len(ends) > 1:
         meant = meant.by("no-race", retriable=Retriable.NO)  # whoever comes second finds the file, each time
-    if (kind := _by_words_beside(first, hits)) is not None:
+    if (kind := _by_words_beside(first, hits, kinds)) is not None:
         meant = meant.by("words-beside", error_class=kind.error_class, retriable=kind.retriable)
     suspects = () if everywhere else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
     rules = []
@@ -103,16 +104,16 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) 
     )  # fmt: skip
 
 
-def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
+def _by_words_beside(root: Hit, hits: Sequence[Hit], kinds: Kinds) -> Kind | None:
     """What a root that is only a reaction is about: the detail below a header, or the error just before an exception
     whose words tell nothing."""
     if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
-        return kind_of_words(said_beside(root, hits))
-    if root.pattern.defers and not root.pattern.pattern and (kind := kind_of_words(said_beside(root, hits))):
+        return kinds.of_words(said_beside(root, hits))
+    if root.pattern.defers and not root.pattern.pattern and (kind := kinds.of_words(said_beside(root, hits))):
         return kind
     reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
-    if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kind_of_words(root.line):
-        return kind_of_words(led_to(root, hits))
+    if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kinds.of_words(root.line):
+        return kinds.of_words(led_to(root, hits))
     return None
 
 
@@ -146,7 +147,7 @@ _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12}
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
 
 
-def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
+def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) -> Verdict:
     symptoms = without_headers(symptoms)
     first = min(symptoms, key=lambda hit: (not hit.own, hit.pattern.defers, hit.at))
     if verdict := _out_of_step(ends, [hit for hit in symptoms if hit.pattern.id == _WATCHDOG]):
@@ -161,7 +162,7 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     evidence += [with_own_words(first, symptoms), *others]
     error_class = first.pattern.error_class
     retriable = first.pattern.retriable
-    kind = kind_of_words(first.line.split(" ... ")[-1])
+    kind = kinds.of_words(first.line.split(" ... ")[-1])
     if kind and kind.error_class is ErrorClass.NETWORK and error_class in (ErrorClass.UNKNOWN, ErrorClass.NETWORK):
         # No rank failed for another reason, so this is what they all report.
         error_class = kind.error_class

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
@@ -55,7 +56,6 @@ from ftslurm.policies.diagnose.hits import (
     without_warnings,
 )
 from ftslurm.policies.diagnose.lines import child_status
-from ftslurm.policies.diagnose.wording import Kind, kind_of_words
 
 # --- The verdict by facts (a device's code, Slurm's word, a kill for memory, a loss), and by how ranks ended (signal, status)
 
@@ -113,7 +113,7 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
         itself = complaint_of(first)
     means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF, _ABORT_PASSED_ON)
     if itself and _gave_up(first.status) and not means:
-        return _by_last_words(first, same, everywhere, signature, itself, symptoms, spread_of(same, ends))
+        return _by_last_words(first, same, everywhere, signature, itself, symptoms, spread_of(same, ends), book.kinds)
     what = f"rank {first.rank} on {first.node} {first.status}"
     alone = signature in NODES_SETUP and one_node(same, ends)
     held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
@@ -130,7 +130,7 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     if crash:
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
         rules.append("asked-for")
-    if (told := slurms_reason(first, number)) and (kind := kind_of_words(told)):
+    if (told := slurms_reason(first, number)) and (kind := book.kinds.of_words(told)):
         error_class, retriable = kind.error_class, kind.retriable
         rules.append("slurms-reason")
     return Verdict(
@@ -164,7 +164,7 @@ def _first_to_tell(silent: Sequence[RankEnd]) -> RankEnd:
 
 def _by_last_words(
     first: RankEnd, same: Mapping[int, RankEnd], everywhere: bool, signature: str, words: str, symptoms: Sequence[Hit],
-    spread: str,
+    spread: str, kinds: Kinds,
 ) -> Verdict:  # fmt: skip
     """The verdict on a program that prints an error and ends itself: the next start usually fails in the same way.
 
@@ -172,7 +172,7 @@ def _by_last_words(
     """
     what = f"rank {first.rank} on {first.node} {first.status}; it printed: {words}"
     evidence = [what, *(str(hit) for hit in one_a_rank(symptoms))]
-    kind = kind_of_words(words) or Kind(ErrorClass.USER_CODE, Retriable.NO)
+    kind = kinds.of_words(words) or Kind(ErrorClass.USER_CODE, Retriable.NO)
     return Verdict(
         kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
         everywhere, confirm=1, shown=places_of(same), lead=Lead(first.rank, first.node, words, spread=spread),
@@ -274,17 +274,17 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     if oom := [end for end in ends if end.oom]:
         return out_of_memory(oom, hits)
     said = [hit for hit in hits if hit.pattern.role is Role.ROOT]
-    if roots := unless_told_before(but_reports(said, hits), hits, ends):
-        return by_root(ends, roots, hits)
+    if roots := unless_told_before(but_reports(said, hits), hits, ends, book.kinds):
+        return by_root(ends, roots, hits, book.kinds)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
         return by_loss(lost, symptoms)
-    if silent := _silent(ends, symptoms):
+    if silent := _silent(ends, symptoms, book.kinds):
         return by_status(ends, silent, symptoms, book)
-    return by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
+    return by_symptoms(ends, symptoms, book.kinds) if symptoms else _nothing(ends)
 
 
-def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Sequence[RankEnd]:
+def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) -> Sequence[RankEnd]:
     """The ranks that failed and of which no line is known, where their ends tell more than what bystanders say."""
     spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in HEADERS}
     headers: dict[int, set[str]] = defaultdict(set)
@@ -300,7 +300,7 @@ def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Sequence[RankEn
         return silent
     # What those who spoke ended with as well tells no more than their words: an abort by who saw the same. An exception is who
     # failed before them, and says of what.
-    return told_before(silent, symptoms)
+    return told_before(silent, symptoms, kinds)
 
 
 def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
+from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern, PatternBook
 from ftslurm.catalogs.scanner import asks
 from ftslurm.catalogs.vocabulary import SYSTEM, Word
@@ -20,7 +21,7 @@ from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild, only_reports, root_cause
 from ftslurm.policies.diagnose.traces import Raised, outline, plain
-from ftslurm.policies.diagnose.wording import MEANS, is_refused, kind_of_error, kind_of_words, of_an_adapter
+from ftslurm.policies.diagnose.values import MEANS
 
 # The lines below an exception belong to its message until an empty one; at most so many bytes.
 DETAIL_BYTES = 4000
@@ -38,6 +39,9 @@ class Book(Protocol):
     def exit(self, status: int, output: str | None = None) -> ExitMeaning: ...
 
     def named(self, id: str) -> Pattern | None: ...
+
+    @property
+    def kinds(self) -> Kinds: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,8 @@ def _found(text: bytes, book: Book) -> tuple[bytes, list[Found | Finding]]:
     places = [(raised.offset, raised) for raised in seen.raised]
     found: list[Found | Finding] = [_known(hit, places, seen.said) for hit in hits] if places else [*hits]
     for raised in (*seen.raised[:FIRST_AND_LAST], *seen.raised[FIRST_AND_LAST:][-FIRST_AND_LAST:]):
-        if not raised.ignored and not _is_known(raised, hits, seen.said):
-            found.append(_unknown(raised, text))
+        if not raised.ignored and not _is_known(raised, hits, seen.said, book.kinds):
+            found.append(_unknown(raised, text, book.kinds))
     found.sort(key=lambda each: each.offset)
     return seen.said, found
 
@@ -158,31 +162,33 @@ def _deferring(pattern: Pattern) -> Pattern:
     return pattern.by("only-passes-on", defers=True)
 
 
+def _text(hit: Found) -> str:
+    return hit.line.decode(errors="replace")
+
+
 def _meant(hit: Found, book: Book) -> Pattern:
     if hit.pattern.role is Role.ROOT and not hit.pattern.defers and _passes_on(hit.line):
         return _deferring(hit.pattern)
-    if meant := MEANS.get(hit.pattern.id):
-        line = hit.line.decode(errors="replace")
-        if meaning := next((meaning for look, meaning in meant if look(line)), ""):
-            named = book.named(meaning)
-            return named.by(f"values of {hit.pattern.id}") if named else hit.pattern
+    if meaning := next((meaning for look, meaning in MEANS.get(hit.pattern.id, ()) if look(_text(hit))), ""):
+        named = book.named(meaning)
+        return named.by(f"values of {hit.pattern.id}") if named else hit.pattern
     if hit.word and _is_of_a_fabric(hit.line) and (named := book.named("cuda-system-not-ready")):
         return named.by("fabric-not-ready")  # says more than the number of the error beside it
     passed_on = hit.pattern.id in _HOW_ONLY or hit.pattern.defers or hit.pattern.role is Role.SYMPTOM
     how_only = passed_on or (hit.word is not None and hit.word.family in SYSTEM)
-    if how_only and of_an_adapter(hit.line):
+    if how_only and book.kinds.is_of_an_adapter(hit.line):
         told = hit.pattern.by("adapter", error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
     if how_only and hit.pattern.role is Role.ROOT and _is_of_a_network(hit.line):
         return hit.pattern.by("call-of-network", error_class=ErrorClass.NETWORK, blame=Blame.NO)
-    if hit.pattern.id == "slurm-launch-fail" and (reason := kind_of_words(hit.line.decode(errors="replace").rpartition(": ")[2])):
+    if hit.pattern.id == "slurm-launch-fail" and (reason := book.kinds.of_words(_text(hit).rpartition(": ")[2])):
         blame = Blame.NO if reason.error_class is ErrorClass.USER_CODE else hit.pattern.blame
         return hit.pattern.by("words-of-launch", error_class=reason.error_class, retriable=reason.retriable, blame=blame)
     if hit.word and hit.word.family in _HANDED_UP:
         return replace(hit.pattern, defers=True)
-    if hit.pattern.id in _OVER_A_SERVICE and is_refused(hit.line.decode(errors="replace")):
+    if hit.pattern.id in _OVER_A_SERVICE and book.kinds.is_refused(_text(hit)):
         return hit.pattern.by("service-refused", error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, remedy=Remedy.FAIL)
-    if hit.pattern.id in _BY_TYPE and (kind := kind_of_error(_BY_TYPE[hit.pattern.id], hit.line.decode(errors="replace"))):
+    if hit.pattern.id in _BY_TYPE and (kind := book.kinds.of_error(_BY_TYPE[hit.pattern.id], _text(hit))):
         remedy = Remedy.FAIL if kind.retriable is Retriable.NO else Remedy.RESTART
         return hit.pattern.by("words-of-type", error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
     return hit.pattern
@@ -241,7 +247,7 @@ def _with_message(line: bytes, text: bytes, offset: int) -> bytes:
     return line.rstrip() + b" " + below if below else line
 
 
-def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
+def _is_known(raised: Raised, hits: Sequence[Found], text: bytes, kinds: Kinds) -> bool:
     """Does a pattern know its line, or tells a line of its message more than the type?"""
     if raised.kind == "shell":
         return True  # told by the shell, which goes on: its status says what came of it
@@ -254,20 +260,20 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
     for hit in hits[first:]:
         if hit.offset >= until:
             return False
-        if hit.offset < end and hit.pattern.defers and kind_of_words(raised.kind):
+        if hit.offset < end and hit.pattern.defers and kinds.of_words(raised.kind):
             continue  # a header; the type alone tells more, as std::bad_alloc does
-        if hit.offset < end and hit.pattern.role is Role.SYMPTOM and _says_why(raised):
+        if hit.offset < end and hit.pattern.role is Role.SYMPTOM and _says_why(raised, kinds):
             continue  # knows that C++ aborts, and not why
         if hit.offset < end or hit.pattern.role is Role.ROOT:
             return True
     return False
 
 
-def _says_why(raised: Raised) -> bool:
+def _says_why(raised: Raised, kinds: Kinds) -> bool:
     """Is it an exception of C++ whose words are the program's own? A broken pipe or the like is mostly another's end."""
     if not raised.message or not raised.kind.startswith("std::"):
         return False
-    return _LOGIC.search(raised.kind) is not None or kind_of_words(raised.message) is None
+    return _LOGIC.search(raised.kind) is not None or kinds.of_words(raised.message) is None
 
 
 # --- errors that nothing knows but their runtime
@@ -319,7 +325,7 @@ _VANISHED = re.compile(
 )
 
 
-def _unknown(raised: Raised, text: bytes) -> Finding:
+def _unknown(raised: Raised, text: bytes, kinds: Kinds) -> Finding:
     end = text.find(b"\n", raised.offset)
     begin = text.rfind(b"\n", 0, raised.offset) + 1
     line = text[begin : len(text) if end < 0 else end]
@@ -329,24 +335,24 @@ def _unknown(raised: Raised, text: bytes) -> Finding:
         raised = replace(raised, message=f"{raised.message}{told}"[:DETAIL_BYTES])
     if line.startswith(b"terminate called") and raised.message and not line.endswith(raised.message.encode()):
         line += b" what(): " + raised.message.encode()
-    pattern = unlisted(raised)
+    pattern = unlisted(raised, kinds)
     if _ANNOUNCES.search(line):
         pattern = replace(pattern, defers=True)
     return Finding(raised.offset, line, pattern, raised.place, is_mild(raised.logged), led_to=raised.led_to)
 
 
-def unlisted(raised: Raised) -> Pattern:
+def unlisted(raised: Raised, kinds: Kinds) -> Pattern:
     """The finding for an error that no pattern knows. Its type and place identify the same failure later."""
     error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
-    for kinds, this_class, this_retriable in _KINDS:
-        if kinds.search(raised.kind):
+    for types, this_class, this_retriable in _KINDS:
+        if types.search(raised.kind):
             error_class, retriable = this_class, this_retriable
-            told = kind_of_words(raised.message) if this_class is ErrorClass.NETWORK else None
+            told = kinds.of_words(raised.message) if this_class is ErrorClass.NETWORK else None
             if told and told.retriable is Retriable.NO and told.error_class in _ANSWERS:
                 error_class, retriable = told.error_class, told.retriable  # it was reached, and answered
             break
     else:
-        if kind := kind_of_error(raised.kind, raised.message) or kind_of_words(raised.kind):
+        if kind := kinds.of_error(raised.kind, raised.message) or kinds.of_words(raised.kind):
             error_class, retriable = kind.error_class, kind.retriable
         elif _VANISHED.search(raised.kind):
             error_class, retriable = ErrorClass.UNKNOWN, Retriable.YES
@@ -406,7 +412,7 @@ def _of_line(line: str, book: PatternBook) -> list[Finding]:
     if (found := book.look(line)) is not None:
         return [Finding(0, data, found.pattern, word=found.word)]
     raised = _raised(line)
-    return [Finding(0, data, unlisted(raised))] if raised else []
+    return [Finding(0, data, unlisted(raised, book.kinds))] if raised else []
 
 
 def _of_lines(text: str, book: PatternBook) -> list[Finding]:

@@ -10,6 +10,7 @@ from dataclasses import field, replace
 from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 
+from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
@@ -27,7 +28,6 @@ from ftslurm.policies.diagnose.lines import (
     waited_in_vain,
 )
 from ftslurm.policies.diagnose.traces import label_of, outline, plain, plain_pieces
-from ftslurm.policies.diagnose.wording import kind_of_words, of_an_adapter
 
 # --- The lines of the ranks' output that report a failure: what patterns and rules know of each rank's output, in order of time
 
@@ -388,11 +388,11 @@ def without_headers(hits: Sequence[Hit]) -> list[Hit]:
     return [hit for hit in hits if not hit.pattern.defers or hit.end.rank not in named]
 
 
-def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
+def without_echoes(roots: Sequence[Hit], kinds: Kinds) -> Sequence[Hit]:
     """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed,
     nor by who has lost a peer by it, or crashed over it.
     """
-    losses = {id(hit) for hit in roots if not hit.pattern.defers and _is_loss(hit)}
+    losses = {id(hit) for hit in roots if not hit.pattern.defers and _is_loss(hit, kinds)}
     named = sorted((hit for hit in roots if not hit.pattern.defers and id(hit) not in losses), key=_at)
     times = [hit.at for hit in named]
 
@@ -428,7 +428,7 @@ def _only_reports(hit: Hit) -> bool:
     return by_words or (hit.pattern.defers and not hit.pattern.pattern)
 
 
-def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
+def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd], kinds: Kinds) -> Sequence[Hit]:
     """The roots; none if each is of a kind that another's failure brings about, and another rank failed before and says of what.
 
     Of what that rank says no line is known, or it would be a root.
@@ -436,43 +436,43 @@ def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence
     if not roots or not all(map(_is_brought_about, roots)):
         return roots
     spoke = {hit.end.rank for hit in hits}
-    return [] if told_before([end for end in ends if failed(end) and end.rank not in spoke], roots) else roots
+    return [] if told_before([end for end in ends if failed(end) and end.rank not in spoke], roots, kinds) else roots
 
 
-def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit]) -> list[RankEnd]:
+def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], kinds: Kinds) -> list[RankEnd]:
     """Of ranks of which no line is known: those that failed before any hit, and say of what, if that was no connection.
 
     A crash, or that a rank waited in vain, tells less than words of the same moment.
     """
     first = min(hit.at for hit in hits)
     crashes = all(hit.pattern.id in CRASHES for hit in hits)
-    until = first + SAME_MOMENT_S if crashes or all(map(_waited, hits)) else first - JITTER_S
+    until = first + SAME_MOMENT_S if crashes or all(_waited(hit, kinds) for hit in hits) else first - JITTER_S
     before = [end for end in silent if end.output and _last_said(end) < until]
-    return [end for end in before[:LISTENED_TO] if _says_otherwise(end)]
+    return [end for end in before[:LISTENED_TO] if _says_otherwise(end, kinds)]
 
 
 def _is_brought_about(hit: Hit) -> bool:
     return hit.pattern.error_class not in _ENDS_A_RANK
 
 
-def _is_loss(hit: Hit) -> bool:
+def _is_loss(hit: Hit, kinds: Kinds) -> bool:
     """Of a connection that another's end may have closed; what stays so at the next try is a set-up, and not that."""
-    return _waited(hit) or (hit.pattern.error_class is ErrorClass.NETWORK and hit.pattern.retriable is not Retriable.NO)
+    return _waited(hit, kinds) or (hit.pattern.error_class is ErrorClass.NETWORK and hit.pattern.retriable is not Retriable.NO)
 
 
-def _waited(hit: Hit) -> bool:
+def _waited(hit: Hit, kinds: Kinds) -> bool:
     line = hit.line.encode(errors="replace")
-    return waited_in_vain(line) and not of_an_adapter(line)
+    return waited_in_vain(line) and not kinds.is_of_an_adapter(line)
 
 
 def _last_said(end: RankEnd) -> float:
     return max((piece.at for piece in end.output), default=end.at)
 
 
-def _says_otherwise(end: RankEnd) -> bool:
+def _says_otherwise(end: RankEnd, kinds: Kinds) -> bool:
     """Does it say what failed, and was that no connection, and nothing that it had from another?"""
     words = own_words(end, (), vaguely=False)
-    kind = kind_of_words(words)
+    kind = kinds.of_words(words)
     if not words or (kind and kind.error_class is ErrorClass.NETWORK):
         return False
     return not waited_in_vain(words.encode(errors="replace"))

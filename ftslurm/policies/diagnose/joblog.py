@@ -62,7 +62,7 @@ class JobLogBook:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self.exit, self.named = book.exit, book.named
+        self.exit, self.named, self.kinds = book.exit, book.named, book.kinds
 
     def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]:
         def said(hit: Found) -> bool:

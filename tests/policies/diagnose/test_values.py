@@ -11,7 +11,7 @@ from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, 
 from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.errors import told_error
 from ftslurm.policies.diagnose.lines import child_status
-from ftslurm.policies.diagnose.wording import held_by_another, in_a_cache, of_the_node, path_in
+from ftslurm.policies.diagnose.values import held_by_another, in_a_cache, of_the_node, path_in
 from ftslurm.wrapper.explain_code import Explainer
 
 BOOK = load_pattern_book(()).of_ranks()

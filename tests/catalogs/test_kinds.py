@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.catalogs.pattern_files import build_kinds
+from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.errors import PolicyError
 from ftslurm.model.verdict import ErrorClass, Retriable
-from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words
 
+KINDS = load_pattern_book(()).kinds
 YES, NO = Retriable.YES, Retriable.NO
 
 
@@ -63,7 +66,7 @@ YES, NO = Retriable.YES, Retriable.NO
     ],
 )
 def test_the_thing_that_is_named_places_the_error(words: str, error_class: ErrorClass, retriable: Retriable) -> None:
-    kind = kind_of_words(words)
+    kind = KINDS.of_words(words)
     assert kind is not None and (kind.error_class, kind.retriable) == (error_class, retriable)
 
 
@@ -78,24 +81,29 @@ def test_the_thing_that_is_named_places_the_error(words: str, error_class: Error
     ],
 )
 def test_words_about_the_program_place_nothing(words: str) -> None:
-    assert kind_of_words(words) is None
+    assert KINDS.of_words(words) is None
 
 
 def test_an_error_of_the_program_stays_the_programs_whatever_it_mentions() -> None:
-    assert kind_of_error("AttributeError", "'Pool' object has no attribute 'connection_lost'") is None
-    assert kind_of_error("KeyError", "'memory limit exceeded'") is None
-    assert kind_of_error("ValueError", "heartbeat timeout must be positive") is None
-    assert kind_of_error("ValueError", "no available memory for the cache blocks") is not None
+    assert KINDS.of_error("AttributeError", "'Pool' object has no attribute 'connection_lost'") is None
+    assert KINDS.of_error("KeyError", "'memory limit exceeded'") is None
+    assert KINDS.of_error("ValueError", "heartbeat timeout must be positive") is None
+    assert KINDS.of_error("ValueError", "no available memory for the cache blocks") is not None
 
 
 @given(st.text(max_size=300))
 def test_any_words_are_read(words: str) -> None:
-    kind = kind_of_words(words)
+    kind = KINDS.of_words(words)
     assert kind is None or isinstance(kind.error_class, ErrorClass)
 
 
 def test_a_long_message_costs_no_more_than_its_beginning() -> None:
     begun = time.monotonic()
     for filler in ("no " * 400_000, "A" * 1_000_000, "failed to " * 100_000):
-        kind_of_words(filler)
+        KINDS.of_words(filler)
     assert time.monotonic() - begun < 2.0
+
+
+def test_a_row_that_is_none_is_refused_and_named() -> None:
+    with pytest.raises(PolicyError, match=r"words\.yaml: .*class"):
+        build_kinds({"schema_version": 1, "kinds": [{"class": "gremlins", "retriable": "no", "words": ["x"]}]})
