@@ -15,6 +15,7 @@ from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.report.card import Card, fault_of, meaning_of, more_of, what_of
+from ftslurm.report.words import KILLED_BY
 
 # What a node is called that nobody knows, and how a rank that nobody knows stands in a sentence (policies/diagnose/joblog.py).
 NO_NODE = "?"
@@ -81,7 +82,9 @@ class Analysis:
         return f"{who} {self.status}" if self.status is not None else f"{who} failed"
 
     def _again(self) -> str:
-        return ENDED.get(self.verdict.signature, ("", AGAIN[self.verdict.retriable]))[1]
+        again = ENDED.get(self.verdict.signature, ("", AGAIN[self.verdict.retriable]))[1]
+        unproven = self.verdict.signature in KILLED_BY and self.verdict.retriable is Retriable.NO
+        return "no, if memory ran out; else the failure may not recur" if unproven else again
 
     def _log(self) -> str:
         gap = f" (of {_size(self.read)} the middle {_size(self.skipped)} were not read)" if self.skipped else ""

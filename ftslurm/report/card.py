@@ -19,7 +19,7 @@ from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, file_of_rank, visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass
-from ftslurm.report.words import FAULT, experiment, saves, span
+from ftslurm.report.words import FAULT, KILLED, KILLED_BY, experiment, saves, span
 
 MAX_LINES = 8
 # Below this width eight lines would cut every fact short, so a card may take twice as many. ftrun on 80 columns has 73.
@@ -390,6 +390,10 @@ def _fault(v: rec.Diagnosed) -> str:
     known = {each.value: FAULT[each] for each in ErrorClass if each is not ErrorClass.UNKNOWN}
     if v.error_class not in known:
         return _NOT_KNOWN
+    if v.signature == "node":
+        return "the node's fault"  # a power cut, a reboot or its network: nobody knows
+    if v.signature in KILLED_BY:
+        known[ErrorClass.OOM.value] = KILLED
     whose, rest = _WHOSE.match(known[v.error_class]).groups()  # type: ignore[union-attr]
     by_words = v.error_class == ErrorClass.HARDWARE.value and v.confidence == Confidence.STRONG.value
     sure = "by its words " if by_words else "probably " if v.confidence == Confidence.WEAK.value else ""

@@ -19,6 +19,10 @@ FAULT: Mapping[ErrorClass, str] = {
     ErrorClass.UNKNOWN: "not known from this alone",
 }
 
+# Who sent SIGKILL is not known from it: what stands instead, and the signatures that tell of nothing more.
+KILLED = "the program's, if memory ran out; the kernel log tells"
+KILLED_BY = frozenset({"SIGKILL", "exit 137", "exit 247", "dataloader-killed"})
+
 
 def span(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`."""

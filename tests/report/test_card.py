@@ -18,7 +18,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.text import file_of_rank
 from ftslurm.model.verdict import Piece
-from ftslurm.report.card import MAX_LINES, Card, LastCard, cards, last_card, lines, max_lines
+from ftslurm.report.card import MAX_LINES, Card, LastCard, cards, fault_of, last_card, lines, max_lines
 from ftslurm.report.explain.decisions import explained
 from tests.stories.replay import Job, fault, requeueing
 from tests.stories.test_blame import ECC, Campaign
@@ -195,6 +195,13 @@ def test_the_same_error_on_most_ranks_is_headed_by_their_number() -> None:
     number = max(job.truth.attempts)
     job.tell(*(ev.RankStopped(task.rank, number) for task in job.tasks))
     assert f": 3 of {len(job.tasks)} ranks failed; rank 0 on n1 exited with status 1" in facts(last_card(job.ledger))[""]
+
+
+def test_a_node_that_is_silent_is_not_said_to_have_broken_hardware() -> None:
+    v = rec.Diagnosed(
+        1.0, 1, "node", "hardware", "yes", "fact", "n2: does not answer", rank=-1, node="n2", said="does not answer"
+    )
+    assert fault_of(v) == "the node's fault"
 
 
 def test_an_error_on_every_rank_is_headed_by_all_though_the_others_were_stopped_and_told_once() -> None:

@@ -56,6 +56,16 @@ def told(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return int(end.value.code or 0), out, err
 
 
+def test_a_child_that_was_killed_is_not_said_to_have_wanted_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loader = "RuntimeError: DataLoader worker (pid 88) is killed by signal: Killed.\n"
+    spawned = "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL\n"
+    for words in (loader, spawned):
+        (path,) = write(tmp_path, **{"train.out": TRACE + words})
+        status, out, _ = told([path], capsys)
+        assert "the program's fault, if memory ran out; the kernel log tells" in out and "mostly" not in out
+        assert ("again  no, if memory ran out; else the failure may not recur" in out) == (words == loader) == (status == 1)
+
+
 def test_a_card_with_who_what_where_and_the_line_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (path,) = write(tmp_path, **{"slurm-7.out": "step 1\n" + KEY + SRUN})
     status, out, _ = told([path], capsys)

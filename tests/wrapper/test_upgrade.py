@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import shutil
 import signal
 import subprocess
@@ -15,6 +17,7 @@ from pathlib import Path
 import click
 
 import ftslurm
+from ftslurm.wrapper.controller.diagnosis import ROOMS
 
 # Of a process of that installation: what it imports, and when.
 AUDIT = """
@@ -25,7 +28,12 @@ def note(event, args):
             log.write(f"{{os.getpid()}} {{args[0]}}\\n")
 sys.addaudithook(note)
 load = importlib.import_module  # which the hook does not hear of
-importlib.import_module = lambda name, *more, **how: (note("import", (name,)), load(name, *more, **how))[1]
+def loaded(name, *more, **how):
+    note("import", (name,))
+    module = load(name, *more, **how)
+    note("import", (name + "!",))
+    return module
+importlib.import_module = loaded
 """
 TRAIN = """
 import os, sys, time
@@ -34,8 +42,9 @@ if os.environ["SLURM_PROCID"] == "1" and os.environ["MA_PROC_START_CNT"] == "1":
         time.sleep(0.05)
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 """
-# One of the last that are loaded ahead (wrapper/controller/diagnosis.py).
-LATE = "ftslurm.wrapper.requeue.donor"
+# The last that is loaded ahead (wrapper/controller/diagnosis.py), and is there.
+_ROOM = importlib.import_module(f"ftslurm.{ROOMS[-1]}")
+LATE = [module.name for module in pkgutil.walk_packages(_ROOM.__path__, f"{_ROOM.__name__}.")][-1] + "!"
 LIMIT_S = 40.0
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.model.devices import Fault, FaultClass
@@ -273,7 +274,7 @@ def diagnose(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
     if oom := [end for end in ends if end.oom]:
         return out_of_memory(oom, hits)
-    said = [hit for hit in hits if hit.pattern.role is Role.ROOT]
+    said = [_not_for_memory(hit) for hit in hits if hit.pattern.role is Role.ROOT]
     if roots := unless_told_before(but_reports(said, hits), hits, ends, book.kinds):
         return by_root(ends, roots, hits, book.kinds)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
@@ -282,6 +283,14 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     if silent := _silent(ends, symptoms, book.kinds):
         return by_status(ends, silent, symptoms, book)
     return by_symptoms(ends, symptoms, book.kinds) if symptoms else _nothing(ends)
+
+
+def _not_for_memory(hit: Hit) -> Hit:
+    """A child that went away is not one too many for the memory where the kernel says that it has killed none for that."""
+    if hit.pattern.id != "dataloader-killed" or hit.end.oom is not False:
+        return hit
+    changed: dict[str, Any] = {"error_class": ErrorClass.UNKNOWN, "retriable": Retriable.YES, "note": _NOT_FOR_MEMORY}
+    return replace(hit, pattern=hit.pattern.by("not-for-memory", **changed))
 
 
 def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) -> Sequence[RankEnd]:

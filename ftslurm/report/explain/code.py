@@ -18,7 +18,7 @@ from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.text import print_facts, printable
-from ftslurm.report.words import FAULT
+from ftslurm.report.words import FAULT, KILLED, KILLED_BY
 
 if TYPE_CHECKING:
     from ftslurm.catalogs.patterns import ExitMeaning, Pattern
@@ -93,7 +93,7 @@ def of_line(
 ) -> Explained:
     """A line of output that a pattern knows. code: what it names; that is looked up by itself. part: which word of a
     vocabulary it is, or the place in the code that it tells."""
-    fault = FAULT[pattern.error_class] + _BLAME[pattern.blame]
+    fault = (KILLED if pattern.id in KILLED_BY else FAULT[pattern.error_class]) + _BLAME[pattern.blame]
     does: Steps
     if code:
         does = (Step("", f"goes by {code}, which the line names"),)
@@ -109,14 +109,10 @@ def of_line(
     return Explained(line, LINE, pattern.id, pattern.name, True, fault, does, why, sources, part, pattern.note)
 
 
-# A status names no cause: whoever sends SIGKILL makes the same one.
-_KILLED = "the program's, if memory ran out; the kernel log tells"
-
-
 def of_exit(found: ExitMeaning, sources: tuple[str, ...], settings: Settings, own: str) -> Explained:
     """An exit status, which decides only where neither a device nor the output says more. own: what it means where it is
     ftrun's own."""
-    fault = (_KILLED if found.error_class is ErrorClass.OOM else FAULT[found.error_class]) + _BLAME[found.blame]
+    fault = (KILLED if found.error_class is ErrorClass.OOM else FAULT[found.error_class]) + _BLAME[found.blame]
     does = (Step("", "look at devices and output first; where these say nothing:"), *_again(found, 0, settings))
     why = f"class {found.error_class.value}, {_retriable(found)}"
     code = f"exit {found.status}"

@@ -101,6 +101,13 @@ def test_a_kill_that_was_not_for_memory_is_not_called_one() -> None:
     known, unknown = (verdict(end(0, "", 0, 9, oom=oom), end(1), end(2), end(3)) for oom in (False, None))
     assert (known.error_class, unknown.error_class) == (ErrorClass.UNKNOWN, ErrorClass.OOM)
     assert "nothing of it for memory" in known.lead.meaning
+    killed = "RuntimeError: DataLoader worker (pid 88) is killed by signal: Killed.\n"
+    known, unknown = (verdict(end(0, killed, 1, oom=oom), end(1), end(2), end(3)) for oom in (False, None))
+    assert (known.error_class, known.retriable) == (
+        ErrorClass.UNKNOWN,
+        Retriable.YES,
+    ) and "nothing of it for memory" in known.lead.advice
+    assert (unknown.error_class, unknown.retriable) == (ErrorClass.OOM, Retriable.NO)
 
 
 def test_nothing_known_is_unknown() -> None:
