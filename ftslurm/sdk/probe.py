@@ -124,7 +124,7 @@ def arm() -> None:
                 start()
             else:
                 sys.meta_path.insert(0, _Finder(MODULE, lambda _: start()))
-                sys.meta_path.insert(0, _Finder(MPI_MODULE, _start_for_mpi))
+            sys.meta_path.insert(0, _Finder(MPI_MODULE, _start_for_mpi))
     except Exception:
         pass
 

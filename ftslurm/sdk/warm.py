@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import _thread
 import _warnings
+import _weakref
 import builtins
 import os
 import sys
@@ -129,9 +130,10 @@ class _Notes:
         """Does the program itself import a module here that a spare may import?"""
         if not _imported_by_program(self._packages | self._beside) or self not in sys.meta_path:
             return False
+        now = _state()
         if self._loaded and (other := next((each for each in _tops() if each not in self._loaded | {top}), "")):
             self._end(f".{other} is imported before {top}")  # it may change what is loaded, and so what later modules find
-        elif changed := [what for what, value in _state().items() if value != self._state[what]]:
+        elif changed := sorted(what for what in self._state.keys() | now.keys() if self._state.get(what) != now.get(what)):
             self._end(f".before it imports {top} the program changes {changed[0]}")
         return self in sys.meta_path
 
@@ -194,7 +196,7 @@ def _state() -> dict[str, object]:
     environ: Any = os.environ
     processes = getattr(sys.modules.get("multiprocessing.context"), "_default_context", None)
     return {
-        "its environment": dict(environ._data),
+        **{f"the variable {os.fsdecode(name)}": value for name, value in environ._data.items()},
         "sys.meta_path": list(sys.meta_path),
         "sys.path_hooks": list(sys.path_hooks),
         "how modules are imported": builtins.__import__,
@@ -252,8 +254,7 @@ def _wait(fd: int, most_bytes: int, rank: int, path: str, packages: str) -> None
         _set_oom(LAST_OOM)
         given = dict(os.environ)
         read, places = _import_early(_noted(path, packages), packages.split(","))
-        if libraries := sorted(_libraries("self") - _libraries(rank)):
-            raise _Unlike(f"the rank has not loaded {libraries[0]}")
+        _check_libraries(rank)
         if (size := _own_bytes()) > most_bytes:
             raise _Unlike(f"it takes {size >> 20} MB, more than warm.memory")
         env = _next_env(fd, b"ready\n")
@@ -338,6 +339,16 @@ def _check_process(opened: set[str]) -> None:
         raise _Unlike("an import starts a thread")
 
 
+def _check_libraries(rank: int) -> None:
+    """One that is found in another place, or before another, is not what a cold start would have."""
+    try:
+        more = sorted(_libraries("self") - _libraries(rank))
+    except FileNotFoundError:
+        raise _Unlike("the rank ended while its spare process was importing") from None
+    if more:
+        raise _Unlike(f"the rank has not loaded {more[0]}")
+
+
 def _check_env(changed: Iterable[str], read: set[str]) -> None:
     for name in changed:
         if not name.startswith(OF_A_START):
@@ -346,26 +357,43 @@ def _check_env(changed: Iterable[str], read: set[str]) -> None:
             raise _Unlike(f"{name} was read when packages were imported")
 
 
+class _Value(str):
+    """Of a variable, which can be seen to be kept."""
+
+
 def _watch_environ() -> Callable[[], set[str]]:
-    """From now on note which variables are read; the function given ends that."""
+    """From now on note which variables of a start are read; the function given ends that.
+
+    Who goes through all of them takes those with a name of its own (tqdm, fsspec), unless it keeps the others.
+    """
     read: set[str] = set()
+    kept: list[tuple[str, _weakref.ref[_Value]]] = []
     environ: Any = os.environ
     usual: Any = type(environ)
 
     class Watched(usual):  # type: ignore[misc]
-        def __getitem__(self, name: str) -> str:
-            read.add(name)
-            return str(super().__getitem__(name))
+        rest: Iterator[str] = iter(())  # names that who goes through all reads next
 
-        def items(self) -> Any:
-            """Who goes through all takes those with a name of its own, as tqdm does."""
-            return {name: usual.__getitem__(self, name) for name in self}.items()
+        def __iter__(self) -> Iterator[str]:
+            names = list(super().__iter__())
+            Watched.rest = iter(names)
+            return iter(names)
+
+        def __getitem__(self, name: str) -> str:
+            value = str(super().__getitem__(name))
+            alone = next(Watched.rest, None) != name
+            if not name.startswith(OF_A_START):
+                return value
+            if alone:
+                read.add(name)
+            kept.append((name, _weakref.ref(value := _Value(value))))
+            return value
 
     environ.__class__ = Watched
 
     def end() -> set[str]:
         environ.__class__ = usual
-        return read
+        return read.union(name for name, value in kept if value() is not None)
 
     return end
 
@@ -422,7 +450,7 @@ def _opened() -> set[str]:
 
 
 def _libraries(process: object) -> set[str]:
-    """That are mapped. One that is found in another place, or before another, is not what a cold start would have."""
+    """That are mapped."""
     return {line[line.find("/") :] for line in _lines(f"/proc/{process}/maps") if ".so" in line}
 
 

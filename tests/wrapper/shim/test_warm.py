@@ -186,6 +186,7 @@ def cold_after(rank: Rank, go: Path, **env: str) -> tuple[bool, str]:
 
 @pytest.mark.parametrize(("numpy", "program", "env", "why"), [
     ("import os; os.environ.get('FTSLURM_ATTEMPT')", WAITS, {}, "FTSLURM_ATTEMPT was read when packages were imported"),
+    ("import os; own = os.environ.copy()", WAITS, {}, "FTSLURM_ATTEMPT was read when packages were imported"),
     ("", WAITS, {"OMP_NUM_THREADS": "2"}, "OMP_NUM_THREADS has changed"),
     ("import os; os.write(2, b'hello')", WAITS, {}, "packages print something"),
     ("opened = open('/dev/zero')", WAITS, {}, "an import opens"),
@@ -194,7 +195,7 @@ def cold_after(rank: Rank, go: Path, **env: str) -> tuple[bool, str]:
     ("import mpi4py", WAITS, {}, "the program imports mpi4py"),
     ("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", WAITS, {}, "an import starts a thread"),
     ("import sys, ctypes\nif 'other' not in sys.modules: ctypes.CDLL('libresolv.so.2')", "import other\n" + WAITS, {}, "libresolv.so.2"),
-    ("a = 1", "import os; os.environ['OMP_NUM_THREADS'] = '1'\n" + WAITS, {}, "before it imports numpy the program changes its env"),
+    ("a = 1", "import os; os.environ['OMP_NUM_THREADS'] = '1'\n" + WAITS, {}, "the program changes the variable OMP_NUM_"),
     ("a = 1", "import os; os.chdir('/')\n" + WAITS, {}, "the program changes its folder"),
     ("a = 1", "import sys; sys.meta_path.insert(0, sys.meta_path[-1])\n" + WAITS, {}, "the program changes sys.meta_path"),
 ])  # fmt: skip
@@ -220,6 +221,16 @@ def test_a_changed_package_is_imported_again(ranks: Callable[..., Rank], tmp_pat
     rank.ended()
     assert rank.start() != spare
     assert [rank.shim.words()[0] for _ in range(4)][-1] == "new"
+
+
+def test_who_looks_for_its_own_among_all_variables_may_be_imported_early(ranks: Callable[..., Rank], tmp_path: Path) -> None:
+    """As tqdm does, which torch imports, and fsspec."""
+    looks = "import os\nnumbers = {k: v for k, v in os.environ.items() if k.startswith('OWN_')}\nlen(dict(os.environ))\n"
+    rank = ranks(sys.executable, "-c", WAITS, str(tmp_path / "go"), numpy=looks)
+    spare = rank.spare(but=rank.start())
+    (tmp_path / "go").touch()
+    rank.ended()
+    assert rank.start() == spare
 
 
 def test_a_folder_of_the_path_that_the_program_writes_to_is_no_package(ranks: Callable[..., Rank], tmp_path: Path) -> None:
@@ -323,9 +334,9 @@ def test_what_is_imported_early_in_part_is_told(ranks: Callable[..., Rank], tmp_
     ("import numpy; numpy.later(); import torch", ["numpy", "torch"]),  # in its own time
     ("from torch import lazy", ["torch", "torch.lazy"]),  # which torch imports when it is asked for
     ("import torch; torch.lazy", ["torch"]),
-    ("import importlib.util as u; u.find_spec('torch'); import os; os.environ['A'] = '1'; import torch", [CHANGED + "its environment"]),
+    ("import importlib.util as u; u.find_spec('torch'); import os; os.environ['A'] = '1'; import torch", [CHANGED + "the variable A"]),
     ("import importlib.util as u, numpy; u.find_spec('mpi4py')", ["numpy"]),
-    ("import numpy, os; os.environ['A'] = '1'; import torch", ["numpy", CHANGED + "its environment"]),
+    ("import numpy, os; os.environ['A'] = '1'; import torch", ["numpy", CHANGED + "the variable A"]),
     ("import warnings; warnings.filterwarnings('ignore'); import torch", [CHANGED + "filters of warnings"]),
     ("import logging; logging.basicConfig(); import torch", [CHANGED + "how it logs"]),
     ("import logging; import torch", ["torch"]),
