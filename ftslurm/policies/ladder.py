@@ -14,6 +14,7 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.rungs import LEAVES, RESTARTS, Budget, Capability, Remedy, Rung, RungWords
+from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.settings.tree import Settings, most_crash_restarts, noting, read_of
 from ftslurm.model.text import counted, how_often
@@ -524,7 +525,7 @@ def _degraded(s: Situation) -> str:
         if fault.fault_class is FaultClass.ISOLATE:
             return f"{fault} does not heal"
     for fault in s.faults:
-        if repeated(fault, s.history, s.settings, s.now):
+        if repeated(fault, s.history, s.settings.in_place_restart, s.now):
             hours = s.settings.in_place_restart.same_code_window_s / 3600
             return f"{fault.code} on device {fault.device} of {fault.node} for the {_nth(s, fault)} time in {hours:g} h"
     return ""
@@ -536,12 +537,9 @@ def _elsewhere(s: Situation) -> str:
     return "; ".join(f"{node}: {s.blamed[node]}" for node in sorted(others))
 
 
-def repeated(fault: Fault, history: History, settings: Settings, now: float) -> bool:
+def repeated(fault: Fault, history: History, codes: InPlaceRestartSettings, now: float) -> bool:
     """Same node, same device, same code, too often in the window (the present time counted)?"""
-    return (
-        history.fault_count(fault.key, now - settings.in_place_restart.same_code_window_s)
-        >= settings.in_place_restart.same_code_limit
-    )
+    return history.fault_count(fault.key, now - codes.same_code_window_s) >= codes.same_code_limit
 
 
 def _nth(s: Situation, fault: Fault) -> str:

@@ -12,6 +12,7 @@ from ftslurm.model.job import Task
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, Finished, NodeLent, Record, RunBegan
 from ftslurm.model.rungs import REQUEUES
+from ftslurm.model.settings.features import LeaseSettings
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.attempt import Attempt
@@ -181,18 +182,18 @@ class Fence:
         """Answers that are still to come are not waited for."""
         self.asked.clear()
 
-    def over_at(self, node: str, settings: Settings) -> float:
+    def over_at(self, node: str, lease: LeaseSettings) -> float:
         """When the leases of a silent node have run out, with the margin; monotonic seconds."""
-        return self.silent[node] + settings.lease.time_s + settings.lease.margin_s
+        return self.silent[node] + lease.time_s + lease.margin_s
 
-    def unproven(self, attempt: Attempt, tasks: Mapping[int, Task], settings: Settings, now: float) -> dict[int, float]:
+    def unproven(self, attempt: Attempt, tasks: Mapping[int, Task], lease: LeaseSettings, now: float) -> dict[int, float]:
         """rank -> monotonic seconds until which it may run, infinite if nobody knows; only those that still may."""
         shims, free = attempt.shims, attempt.stopped - attempt.left.keys()
         if attempt.step_end.ended:
             free |= shims.closed
         free |= {rank for rank in shims.closed - shims.reset if rank in tasks and tasks[rank].node in attempt.nodes.gone}
         base = now if self.let_go_at is None else self.let_go_at
-        wait_s = settings.lease.time_s + settings.lease.margin_s
+        wait_s = lease.time_s + lease.margin_s
         until = {rank: self.silent.get(tasks[rank].node, base) + wait_s for rank in attempt.started - free if rank in tasks}
         until.update(dict.fromkeys(self.paused & until.keys(), math.inf))
         return {rank: at for rank, at in until.items() if at > now}

@@ -9,6 +9,7 @@ from dataclasses import field
 from ftslurm.model.folds.history import HANG, History
 from ftslurm.model.folds.past import Crash, Crashes
 from ftslurm.model.nodes import fold
+from ftslurm.model.settings.features import BlameSettings, InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
@@ -117,28 +118,30 @@ def charges(
     if verdict is not None and verdict.confidence is Confidence.FACT:
         proven = {suspect.node: suspect.why for suspect in verdict.suspects if suspect.blame is Blame.YES}
         return Charges(facts=proven, orders=orders)  # a hang that a fact explains is held against nobody else
-    accused = convicted(verdict, history, settings, now, step) if verdict is not None else {}
+    accused = convicted(verdict, history, settings.in_place_restart, now, step) if verdict is not None else {}
     named = _named(verdict, remembered) if verdict is not None else {}
     signature = verdict.signature if verdict is not None and not hung else HANG
     others = {**hung, **{node: why for node, why in accused.items() if node not in named}}
-    left = {node: others[node] for node in within_budget(others, history, settings)}
+    left = {node: others[node] for node in within_budget(others, history, settings.blame)}
     spared = {node: why for node, why in others.items() if node not in left}
-    return Charges({}, orders, named, left, _not_left(spared, history, settings), signature)
+    return Charges({}, orders, named, left, _not_left(spared, history, settings.blame), signature)
 
 
-def convicted(verdict: Verdict, history: History, settings: Settings, now: float, step: Collection[str]) -> dict[str, str]:
+def convicted(
+    verdict: Verdict, history: History, codes: InPlaceRestartSettings, now: float, step: Collection[str]
+) -> dict[str, str]:
     """node -> why, by words that count: the hardware's own, or a suspicion that came back and has something to compare with."""
     if verdict.program:
         return {}
     found = {}
-    limit = settings.in_place_restart.same_code_limit if verdict.heals else SUSPECT_LIMIT
+    limit = codes.same_code_limit if verdict.heals else SUSPECT_LIMIT
     for suspect in verdict.suspects:
         if suspect.blame is Blame.YES and (len(set(step)) > 1 or verdict.error_class is ErrorClass.HARDWARE):
             found[suspect.node] = suspect.why
             continue
-        times = history.verdicts.suspected(suspect.node, now - settings.in_place_restart.same_code_window_s)
+        times = history.verdicts.suspected(suspect.node, now - codes.same_code_window_s)
         if times >= limit and _comparable(suspect, verdict, history, step):
-            often = f"{counted(times, 'time')} in {settings.in_place_restart.same_code_window_s / 3600:g} h"
+            often = f"{counted(times, 'time')} in {codes.same_code_window_s / 3600:g} h"
             found[suspect.node] = f"{suspect.why}; held against it {often}"
     return found
 
@@ -162,16 +165,16 @@ def _named(verdict: Verdict, remembered: Mapping[str, str]) -> dict[str, str]:
     return {s.node: f"{s.why}; {remembered[s.node]}" for s in verdict.suspects if s.node in remembered}
 
 
-def within_budget(accused: Iterable[str], history: History, settings: Settings) -> tuple[str, ...]:
+def within_budget(accused: Iterable[str], history: History, blame: BlameSettings) -> tuple[str, ...]:
     """Those that words may still cost the job, the first accused first; what they have cost already they may cost again."""
     accused = tuple(accused)
     again = [node for node in accused if node in history.exclusions.left_on_words]
-    left = max(0, settings.blame.on_words - len(history.exclusions.left_on_words))
+    left = max(0, blame.on_words - len(history.exclusions.left_on_words))
     return (*again, *[node for node in accused if node not in history.exclusions.left_on_words][:left])
 
 
-def _not_left(accused: Mapping[str, str], history: History, settings: Settings) -> dict[str, str]:
+def _not_left(accused: Mapping[str, str], history: History, blame: BlameSettings) -> dict[str, str]:
     before = f"; it has excluded {', '.join(sorted(left))}" if (left := history.exclusions.left_on_words) else ""
-    most = settings.blame.on_words
+    most = blame.on_words
     limit = f"blame.on_words lets a job exclude {counted(most, 'node') if most else 'no node'} without a proven fault{before}"
     return {node: f"{why}; {limit}" for node, why in accused.items()}

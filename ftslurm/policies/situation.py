@@ -12,6 +12,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading, Task
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
@@ -84,7 +85,7 @@ def situation_of(
     # A node that the job had left on words, and was given again, is no fact for being there.
     again = {node: sign for node, sign in history.exclusions.left_on_words.items() if node in attempt.nodes.left_before}
     seen = {node: why for node, why in {**attempt.devices.unhealed, **stuck, **bad}.items() if node not in again}
-    blamed = _blamed(faults, {**said.blamed, **bad, **seen}, history, settings, now)
+    blamed = _blamed(faults, {**said.blamed, **bad, **seen}, history, settings.in_place_restart, now)
     on_words = {node: sign for node, sign in (said.on_words | again).items() if node in blamed and node not in seen}
     unproven = {*on_words, *said.orders, *said.named} - seen.keys()
     down = {node for node, _ in slurm.bad_nodes} if slurm else set()
@@ -181,14 +182,14 @@ def _what(trouble: Trouble, cause: Cause, faults: tuple[Fault, ...]) -> str:
 
 
 def _blamed(
-    faults: tuple[Fault, ...], facts: Mapping[str, str], history: History, settings: Settings, now: float
+    faults: tuple[Fault, ...], facts: Mapping[str, str], history: History, codes: InPlaceRestartSettings, now: float
 ) -> dict[str, str]:
     """A node is blamed for what cannot be mended there: a fault that does not heal or comes back too often, healing that
     failed, processes that do not go, Slurm's own word. Where there is nothing of this kind, every faulty node is (it may
     heal, and then nobody asks); a fault that the user's program caused blames nobody."""
     blamed = dict(facts)
     for fault in faults:
-        often = fault.blames_node and repeated(fault, history, settings, now)
+        often = fault.blames_node and repeated(fault, history, codes, now)
         if fault.fault_class is FaultClass.ISOLATE or often:
             blamed.setdefault(fault.node, f"{fault}{', again and again' if often else ''}")
     return blamed or {fault.node: str(fault) for fault in faults if fault.blames_node}

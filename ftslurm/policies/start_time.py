@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ftslurm.model.averages import median
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import CleanUpTook
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.features import RequeueSettings
 
 # As long as nothing is known. With proctrack/cgroup the processes of a plain script are gone after 0.7 to 3.7 s (seen on 22.05).
 NO_EPILOG_S, EPILOG_S = 6.0, 45.0
@@ -38,10 +38,10 @@ KNOWN_MAX = 10
 QUIET_S, SLOW_FACTOR = 0.25, 4.0
 
 
-def plan_start(settings: Settings, epilog: bool, known: Sequence[CleanUpTook]) -> Start:
+def plan_start(requeue: RequeueSettings, epilog: bool, known: Sequence[CleanUpTook]) -> Start:
     """epilog: has the site one, or may it have? known: earlier clean-ups, the latest last."""
-    grace_s = _behind_grace_s(settings.requeue.cleanup_grace_s) if epilog else 0.0
-    if told_s := max(settings.requeue.start_in_s, behind(known), grace_s):
+    grace_s = _behind_grace_s(requeue.cleanup_grace_s) if epilog else 0.0
+    if told_s := max(requeue.start_in_s, behind(known), grace_s):
         return Start(told_s, epilog=epilog)
     return Start(EPILOG_S if epilog else NO_EPILOG_S, WATCH_S, epilog)
 

@@ -73,38 +73,14 @@ class Known:
         return self.batch_node is None or self.job is JobNow.UNKNOWN or self.ledger is LedgerNow.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    why: str
+class Turn(Enum):
+    """What the agent does now."""
 
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class TakeOver:
-    """The ladder is asked."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class FinishRequeue:
-    """It is carried out as it was decided."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class FinishEnd:
-    """The job ends, as it was decided."""
-
-    why: str
-
-
-Answer = Wait | Leave | TakeOver | FinishRequeue | FinishEnd
+    WAIT = "wait"
+    LEAVE = "leave"
+    TAKE_OVER = "ask the ladder"
+    FINISH_REQUEUE = "carry out the requeue as it was decided"
+    FINISH_END = "end the job as it was decided"
 
 
 def due_s(place: int, settings: Settings) -> float:
@@ -125,27 +101,27 @@ def may_take_over(plan: HandoverPlan, node: str) -> bool:
 
 
 # The first that holds is the answer.
-RULES: tuple[tuple[type[Answer], str, Callable[[Known, Settings], bool]], ...] = (
-    (Leave, "the ledger says how the run ended", lambda k, _: k.ledger is LedgerNow.CLOSED),
-    (Leave, "the job has gone on without this node", lambda k, _: k.ledger is LedgerNow.ELSEWHERE),
-    (Leave, "the job has ended or was scheduled anew", lambda k, _: k.job is JobNow.OVER),
-    (Leave, "the batch node lives, and its script goes on", lambda k, _: k.batch_node is True),
-    (Wait, "a lease that the controller renewed may last", lambda k, st: k.silent_s < longest_s(st)),
-    (Wait, "it is the turn of others", lambda k, st: k.silent_s < due_s(k.place, st)),
-    (Leave, "nobody could find out for too long", lambda k, st: k.in_the_dark and k.silent_s >= give_up_s(st)),
-    (Wait, "no second proof that the batch node or its script is dead", lambda k, _: k.batch_node is None),
-    (Wait, "Slurm does not say how the job stands", lambda k, _: k.job is JobNow.UNKNOWN),
-    (Wait, "the ledger cannot be read", lambda k, _: k.ledger is LedgerNow.UNKNOWN),
-    (Wait, "a node before this one lives", lambda k, st: k.before and k.silent_s < due_s(k.place, st) + OVERTAKE_S),
-    (FinishEnd, "the end stands open", lambda k, _: k.ledger is LedgerNow.FAILED),
-    (FinishRequeue, "a requeue stands open", lambda k, _: k.ledger is LedgerNow.OPEN),
-    (TakeOver, "nobody else is there to go on", lambda k, _: True),
+RULES: tuple[tuple[Turn, str, Callable[[Known, Settings], bool]], ...] = (
+    (Turn.LEAVE, "the ledger says how the run ended", lambda k, _: k.ledger is LedgerNow.CLOSED),
+    (Turn.LEAVE, "the job has gone on without this node", lambda k, _: k.ledger is LedgerNow.ELSEWHERE),
+    (Turn.LEAVE, "the job has ended or was scheduled anew", lambda k, _: k.job is JobNow.OVER),
+    (Turn.LEAVE, "the batch node lives, and its script goes on", lambda k, _: k.batch_node is True),
+    (Turn.WAIT, "a lease that the controller renewed may last", lambda k, st: k.silent_s < longest_s(st)),
+    (Turn.WAIT, "it is the turn of others", lambda k, st: k.silent_s < due_s(k.place, st)),
+    (Turn.LEAVE, "nobody could find out for too long", lambda k, st: k.in_the_dark and k.silent_s >= give_up_s(st)),
+    (Turn.WAIT, "no second proof that the batch node or its script is dead", lambda k, _: k.batch_node is None),
+    (Turn.WAIT, "Slurm does not say how the job stands", lambda k, _: k.job is JobNow.UNKNOWN),
+    (Turn.WAIT, "the ledger cannot be read", lambda k, _: k.ledger is LedgerNow.UNKNOWN),
+    (Turn.WAIT, "a node before this one lives", lambda k, st: k.before and k.silent_s < due_s(k.place, st) + OVERTAKE_S),
+    (Turn.FINISH_END, "the end stands open", lambda k, _: k.ledger is LedgerNow.FAILED),
+    (Turn.FINISH_REQUEUE, "a requeue stands open", lambda k, _: k.ledger is LedgerNow.OPEN),
+    (Turn.TAKE_OVER, "nobody else is there to go on", lambda k, _: True),
 )
 
 
-def succeed(known: Known, settings: Settings) -> Answer:
-    """What the agent does now."""
-    return next(answer(why) for answer, why, holds in RULES if holds(known, settings))
+def succeed(known: Known, settings: Settings) -> tuple[Turn, str]:
+    """What the agent does now, and why."""
+    return next((turn, why) for turn, why, holds in RULES if holds(known, settings))
 
 
 def ledger_now(records: Sequence[Record], plan: HandoverPlan, node: str) -> LedgerNow:

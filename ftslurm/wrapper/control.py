@@ -53,7 +53,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
             f"job {job} has been requeued {restarts} times but the ledger's decision is from scheduling {run.schedule}",
             hint=f"nothing was done; see `ftslurm status {job}`",
         )
-    start = plan_start(settings, True, known_clean_ups(store.root, run.cluster, history))
+    start = plan_start(settings.requeue, True, known_clean_ups(store.root, run.cluster, history))
     allow_first = settings.requeue.even_if_no_requeue
     return f"job {job}: {finish_open_requeue(client, run.number, journal, history, start, allow_first, 'from outside')}"
 

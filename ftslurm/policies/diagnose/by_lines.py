@@ -11,26 +11,8 @@ from typing import Any
 from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.model.text import visible
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, Piece, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.diagnose.hits import (
-    BURST_S,
-    EVIDENCE_LINES,
-    LAST_WORDS_S,
-    Hit,
-    failed,
-    led_to,
-    no_other_node,
-    one_a_rank,
-    one_node,
-    places_of,
-    ranks_of,
-    said_beside,
-    spread_of,
-    widespread,
-    with_own_words,
-    without_echoes,
-    without_headers,
-    words_of,
-)
+from ftslurm.policies.diagnose import hits as seen
+from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, Hit
 from ftslurm.policies.diagnose.values import of_the_node
 
 # --- The verdict by a root: a line that tells what failed, the earliest of all ranks
@@ -58,10 +40,10 @@ _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, Er
 
 
 def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit], kinds: Kinds) -> Verdict:
-    roots = without_echoes(without_headers(roots), kinds)
+    roots = seen.without_echoes(seen.without_headers(roots), kinds)
     first = min(roots, key=lambda hit: hit.at)
-    same = ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
-    everywhere = widespread(same, ends)
+    same = seen.ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
+    everywhere = seen.widespread(same, ends)
     p, single = first.pattern, len({end.node for end in ends}) == 1
     meant = p
     if everywhere and p.error_class is ErrorClass.HARDWARE:
@@ -77,22 +59,22 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit], 
         meant = meant.by("words-beside", error_class=kind.error_class, retriable=kind.retriable)
     suspects = () if everywhere else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
     rules = []
-    if suspects and p.id in _SHARED_FILES and not of_the_node(first.line) and not one_node(same, ends):
+    if suspects and p.id in _SHARED_FILES and not of_the_node(first.line) and not seen.one_node(same, ends):
         suspects, rules = (), ["shared-file"]
-    alone = "" if suspects or p.id not in NODES_SETUP else one_node(same, ends)
+    alone = "" if suspects or p.id not in NODES_SETUP else seen.one_node(same, ends)
     if not (alone or suspects) and p.id in _FILES and of_the_node(first.line, device=p.id != "enospc"):
-        alone = no_other_node(same, ends)
+        alone = seen.no_other_node(same, ends)
     if alone:
         suspects = (Suspect(alone, first.end.rank, Blame.SUSPECT, f"{first}; on that node only"),)
         rules.append("one-node-only")
     others = Counter(hit.pattern.id for hit in hits if hit.pattern.id != p.id)
-    where = spread_of(same, ends)
+    where = seen.spread_of(same, ends)
     lead = Lead(
-        first.end.rank, first.end.node, words_of(first, hits), p.name if p.pattern else "", first.place, where,
+        first.end.rank, first.end.node, seen.words_of(first, hits), p.name if p.pattern else "", first.place, where,
         p.note if p.pattern else "",
     )  # fmt: skip
-    evidence = [with_own_words(first, hits)]
-    evidence += [str(hit) for hit in one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
+    evidence = [seen.with_own_words(first, hits)]
+    evidence += [str(hit) for hit in seen.one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
     if others:
         beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
         evidence.append(f"also seen, and taken as consequences: {beside}")
@@ -100,7 +82,7 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit], 
         meant.error_class, Retriable.ONCE if alone else meant.retriable, Confidence.STRONG, p.id,
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
         everywhere and meant.error_class in _PROGRAMS, meant.confirm, not everywhere and p.heals,
-        places_of(same), lead=lead, because=(p.id, *meant.because, *rules),
+        seen.places_of(same), lead=lead, because=(p.id, *meant.because, *rules),
     )  # fmt: skip
 
 
@@ -108,12 +90,12 @@ def _by_words_beside(root: Hit, hits: Sequence[Hit], kinds: Kinds) -> Kind | Non
     """What a root that is only a reaction is about: the detail below a header, or the error just before an exception
     whose words tell nothing."""
     if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
-        return kinds.of_words(said_beside(root, hits))
-    if root.pattern.defers and not root.pattern.pattern and (kind := kinds.of_words(said_beside(root, hits))):
+        return kinds.of_words(seen.said_beside(root, hits))
+    if root.pattern.defers and not root.pattern.pattern and (kind := kinds.of_words(seen.said_beside(root, hits))):
         return kind
     reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
     if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kinds.of_words(root.line):
-        return kinds.of_words(led_to(root, hits))
+        return kinds.of_words(seen.led_to(root, hits))
     return None
 
 
@@ -126,7 +108,7 @@ def _suspects(hits: Iterable[Hit], roots: Sequence[Hit]) -> tuple[Suspect, ...]:
     for hit in hits:
         if hit.pattern.blame is Blame.NO or hit.end.node in found:
             continue
-        later = any(at > hit.at + LAST_WORDS_S for id, at in last[hit.end.rank].items() if id != hit.pattern.id)
+        later = any(at > hit.at + seen.LAST_WORDS_S for id, at in last[hit.end.rank].items() if id != hit.pattern.id)
         blame = Blame.SUSPECT if later else hit.pattern.blame
         found.setdefault(hit.end.node, Suspect(hit.end.node, hit.end.rank, blame, str(hit)))
     return tuple(found.values())
@@ -148,7 +130,7 @@ _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{
 
 
 def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) -> Verdict:
-    symptoms = without_headers(symptoms)
+    symptoms = seen.without_headers(symptoms)
     first = min(symptoms, key=lambda hit: (not hit.own, hit.pattern.defers, hit.at))
     if verdict := _out_of_step(ends, [hit for hit in symptoms if hit.pattern.id == _WATCHDOG]):
         return verdict
@@ -156,10 +138,10 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) 
     suspects = _silent(ends, waited) or _behind(ends, waited)
     rules = ["waited-for"] if suspects else []
     if waited and (phase := _long_phase(ends, waited)):
-        return long_phase(phase, [str(hit) for hit in one_a_rank(symptoms)])
-    others = [str(hit) for hit in one_a_rank(symptoms) if hit is not first]
+        return long_phase(phase, [str(hit) for hit in seen.one_a_rank(symptoms)])
+    others = [str(hit) for hit in seen.one_a_rank(symptoms) if hit is not first]
     evidence = [f"{suspect.why}; {first}" for suspect in suspects]
-    evidence += [with_own_words(first, symptoms), *others]
+    evidence += [seen.with_own_words(first, symptoms), *others]
     error_class = first.pattern.error_class
     retriable = first.pattern.retriable
     kind = kinds.of_words(first.line.split(" ... ")[-1])
@@ -170,9 +152,9 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) 
     return Verdict(
         error_class, retriable, Confidence.WEAK, first.pattern.id,
         f"{first.pattern.name} ({first}); a consequence; its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
-        shown={} if suspects or waited else places_of(ranks_of(hit for hit in symptoms if hit.pattern is first.pattern)),
+        shown={} if suspects or waited else seen.places_of(seen.ranks_of(h for h in symptoms if h.pattern is first.pattern)),
         lead=Lead(
-            first.end.rank, first.end.node, words_of(first, symptoms), first.pattern.name, first.place,
+            first.end.rank, first.end.node, seen.words_of(first, symptoms), first.pattern.name, first.place,
             "a consequence; its cause was not seen", first.pattern.note,
         ),
         because=(first.pattern.id, *first.pattern.because, *rules),
@@ -200,20 +182,20 @@ def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | 
     return Verdict(
         ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, "out-of-step",
         f"the ranks waited for each other in different collectives ({evidence[0]})", (), tuple(evidence[:EVIDENCE_LINES]),
-        confirm=1, shown=places_of({rank: hit.end for rank, hit in lines.items()}),
+        confirm=1, shown=seen.places_of({rank: hit.end for rank, hit in lines.items()}),
         lead=_lead(in_step[0], "the ranks waited for each other in different collectives"), because=("out-of-step",),
     )  # fmt: skip
 
 
 def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> LongPhase | None:
     first = min(waited, key=lambda hit: hit.at)
-    return at_work(ends, ranks_of(waited), first.at, [hit.line for hit in waited], first.pattern.id)
+    return at_work(ends, seen.ranks_of(waited), first.at, [hit.line for hit in waited], first.pattern.id)
 
 
 def _silent(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
     """Most ranks printed that they waited in vain: the few others are those that they waited for."""
-    told = ranks_of(waited)
-    silent = [end for end in ends if end.rank not in told and not failed(end) and (end.stopped or end.lost)]
+    told = seen.ranks_of(waited)
+    silent = [end for end in ends if end.rank not in told and not seen.failed(end) and (end.stopped or end.lost)]
     if not silent or len(told) < 2 or 2 * len(silent) >= len(told) + len(silent):
         return ()
     nodes = {end.node: end for end in reversed(silent)}
@@ -316,7 +298,7 @@ def _began(ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lin
             return gave_up - int(next(filter(None, found.groups()))) / 1000
         if found := _WAIT_S.search(line):
             return gave_up - float(found[1])
-    spoken = [piece.at for end in ends if end.rank in waited for piece in end.output if piece.at < gave_up - BURST_S]
+    spoken = [piece.at for end in ends if end.rank in waited for piece in end.output if piece.at < gave_up - seen.BURST_S]
     return max(spoken, default=gave_up)
 
 

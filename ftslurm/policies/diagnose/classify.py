@@ -24,38 +24,10 @@ from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
+from ftslurm.policies.diagnose import hits as seen
 from ftslurm.policies.diagnose.by_lines import ASKED_FOR, NODES_SETUP, by_root, by_symptoms
 from ftslurm.policies.diagnose.findings import Book
-from ftslurm.policies.diagnose.hits import (
-    BURST_S,
-    EVIDENCE_LINES,
-    HEADERS,
-    JITTER_S,
-    LISTENED_TO,
-    OF_ITSELF,
-    SHELLS_OWN,
-    SLURMS_WORD_ON_MEMORY,
-    Facts,
-    Hit,
-    after_the_fact,
-    beginning,
-    but_reports,
-    complaint_of,
-    failed,
-    hits_of,
-    last_words,
-    no_other_node,
-    one_a_rank,
-    one_node,
-    own_words,
-    places_of,
-    slurms_reason,
-    spread_of,
-    told_before,
-    unless_told_before,
-    widespread,
-    without_warnings,
-)
+from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, Hit
 from ftslurm.policies.diagnose.lines import child_status
 
 # --- The verdict by facts (a device's code, Slurm's word, a kill for memory, a loss), and by how ranks ended (signal, status)
@@ -67,7 +39,7 @@ GENERAL_ERROR = 1
 _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 128, 255})
 # The status of a rank that MPI_Abort ended: 128 and SIGTERM.
 _ASKED_OF_ITSELF = 128 + 15
-_ABORT_PASSED_ON = SHELLS_OWN.start + 6
+_ABORT_PASSED_ON = seen.SHELLS_OWN.start + 6
 _FROM_OUTSIDE = frozenset({9, 15})
 _KILLED = 128 + 9
 _NOT_FOR_MEMORY = "killed from outside, by a person or a program: the kernel has killed nothing of it for memory"
@@ -87,11 +59,11 @@ def _gave_up(status: ExitStatus) -> bool:
     """Is it a status with which a program ends itself after an error: by exit, or by abort?"""
     if status.signal or status.code == _ABORT_PASSED_ON:
         return status.code == _ABORT_PASSED_ON or signal_name(status.signal) == "SIGABRT"
-    return status.code in (_ASKED_OF_ITSELF, *_ANY_ERROR) or status.code not in (0, *SHELLS_OWN)
+    return status.code in (_ASKED_OF_ITSELF, *_ANY_ERROR) or status.code not in (0, *seen.SHELLS_OWN)
 
 
 def ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:
-    how = {end.status for end in ends if end.rank in spoke and failed(end)}
+    how = {end.status for end in ends if end.rank in spoke and seen.failed(end)}
     return all(end.status in how and end.status is not None and _gave_up(end.status) for end in silent)
 
 
@@ -101,29 +73,29 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     first = _first_to_tell(silent)
     assert first.status is not None
     same = {end.rank: end for end in silent if end.status == first.status}
-    everywhere = widespread(same, ends)
+    everywhere = seen.widespread(same, ends)
     m = book.exit(first.status.shell, "".join(piece.text for piece in first.output))
     if first.oom is False and first.status.shell == _KILLED:
         m = replace(m, meaning=_NOT_FOR_MEMORY, error_class=ErrorClass.UNKNOWN)
     number = first.status.signal
-    words = last_words(first)
+    words = seen.last_words(first)
     signature = signal_name(number) if number else f"exit {first.status.code}"
     known = first.status.code != GENERAL_ERROR or number
-    itself = own_words(first, [beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
-    if not itself and all(hit.pattern.id in HEADERS for hit in symptoms):
-        itself = complaint_of(first)
+    itself = seen.own_words(first, [seen.beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
+    if not itself and all(hit.pattern.id in seen.HEADERS for hit in symptoms):
+        itself = seen.complaint_of(first)
     means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF, _ABORT_PASSED_ON)
     if itself and _gave_up(first.status) and not means:
-        return _by_last_words(first, same, everywhere, signature, itself, symptoms, spread_of(same, ends), book.kinds)
+        return _by_last_words(first, same, everywhere, signature, itself, symptoms, seen.spread_of(same, ends), book.kinds)
     what = f"rank {first.rank} on {first.node} {first.status}"
-    alone = signature in NODES_SETUP and one_node(same, ends)
+    alone = signature in NODES_SETUP and seen.one_node(same, ends)
     held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
     if first.status.code in _ANY_ERROR and any(piece.text.strip() for piece in first.output):
         held = False  # a launcher that fails says nothing on the program's behalf; a program that speaks has ended itself
     # What is wrong with one node's processor or installation, another node may not have.
-    others = held and m.retriable is Retriable.NO and bool(no_other_node(same, ends))
+    others = held and m.retriable is Retriable.NO and bool(seen.no_other_node(same, ends))
     evidence = [what + (f" ({m.meaning})" if known else ", and none of its output is known") + words]
-    evidence += [str(hit) for hit in one_a_rank(symptoms)]
+    evidence += [str(hit) for hit in seen.one_a_rank(symptoms)]
     crash = signature in ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1)
     error_class = m.error_class if known else ErrorClass.UNKNOWN
     retriable = Retriable.ONCE if others else m.retriable if known else Retriable.UNKNOWN
@@ -131,17 +103,17 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     if crash:
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
         rules.append("asked-for")
-    if (told := slurms_reason(first, number)) and (kind := book.kinds.of_words(told)):
+    if (told := seen.slurms_reason(first, number)) and (kind := book.kinds.of_words(told)):
         error_class, retriable = kind.error_class, kind.retriable
         rules.append("slurms-reason")
     return Verdict(
         error_class, retriable,
         Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
         (Suspect(first.node, first.rank, Blame.SUSPECT, what),) if held else (), tuple(evidence[:EVIDENCE_LINES]),
-        everywhere and bool(known), confirm=1 if crash else 0, shown=places_of(same),
+        everywhere and bool(known), confirm=1 if crash else 0, shown=seen.places_of(same),
         lead=Lead(
             first.rank, first.node, f"{signature}{words}", m.meaning if known else "" if words else "it printed nothing",
-            spread=spread_of(same, ends),
+            spread=seen.spread_of(same, ends),
         ),
         because=(signature, *rules),
     )  # fmt: skip
@@ -157,10 +129,10 @@ def _first_to_tell(silent: Sequence[RankEnd]) -> RankEnd:
     crashed = [end for end in in_time if end.status and end.status.signal]
     first = crashed[0] if crashed else in_time[0]
     if first.status and first.status.signal in _FROM_OUTSIDE:
-        own = (end for end in crashed if end.status and end.status.signal in OF_ITSELF)
-        first = next((end for end in own if end.at <= first.at + BURST_S), first)
-    before = [end for end in in_time if end.at < first.at - JITTER_S and not (end.status and end.status.signal)]
-    return next((end for end in before[:LISTENED_TO] if crashed and own_words(end, (), vaguely=False)), first)
+        own = (end for end in crashed if end.status and end.status.signal in seen.OF_ITSELF)
+        first = next((end for end in own if end.at <= first.at + seen.BURST_S), first)
+    before = [end for end in in_time if end.at < first.at - seen.JITTER_S and not (end.status and end.status.signal)]
+    return next((end for end in before[: seen.LISTENED_TO] if crashed and seen.own_words(end, (), vaguely=False)), first)
 
 
 def _by_last_words(
@@ -172,11 +144,11 @@ def _by_last_words(
     An exception are words about something that passes.
     """
     what = f"rank {first.rank} on {first.node} {first.status}; it printed: {words}"
-    evidence = [what, *(str(hit) for hit in one_a_rank(symptoms))]
+    evidence = [what, *(str(hit) for hit in seen.one_a_rank(symptoms))]
     kind = kinds.of_words(words) or Kind(ErrorClass.USER_CODE, Retriable.NO)
     return Verdict(
         kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
-        everywhere, confirm=1, shown=places_of(same), lead=Lead(first.rank, first.node, words, spread=spread),
+        everywhere, confirm=1, shown=seen.places_of(same), lead=Lead(first.rank, first.node, words, spread=spread),
         because=(signature, "last-words"),
     )  # fmt: skip
 
@@ -184,7 +156,7 @@ def _by_last_words(
 _LESS_MEMORY = "request more memory (--mem), or use less: fewer loader workers, smaller batches"
 
 
-def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
+def by_facts(hits: Sequence[Hit], facts: seen.Facts) -> Verdict | None:
     """The verdict from facts. hits: what the ranks printed; a root line on the same node makes a suspicion certain."""
     blamed = facts.bad_nodes
     acting = [f for f in facts.faults if f.fault_class in (FaultClass.SELF_HEALING, FaultClass.ISOLATE)]
@@ -198,7 +170,7 @@ def by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
         certain = fault.fault_class is FaultClass.ISOLATE or fault.node in convicted
         suspects.append(Suspect(fault.node, -1, Blame.YES if certain else Blame.SUSPECT, str(fault)))
     evidence = [f"{node}: {why}" for node, why in blamed.items()] + [str(fault) for fault in acting]
-    evidence += [str(hit) for hit in one_a_rank(roots)]
+    evidence += [str(hit) for hit in seen.one_a_rank(roots)]
     signature = acting[0].code if acting else "node"
     if blamed or hardware:
         error_class = ErrorClass.HARDWARE
@@ -235,7 +207,7 @@ def out_of_memory(killed: Sequence[RankEnd], hits: Sequence[Hit]) -> Verdict:
     hits: Slurm's own word on it, in whosever output it stands, is shown as well.
     """
     evidence = [f"rank {end.rank} on {end.node}: killed by the kernel: out of memory" for end in killed]
-    if said := next((hit.line for hit in hits if hit.pattern.id == SLURMS_WORD_ON_MEMORY), ""):
+    if said := next((hit.line for hit in hits if hit.pattern.id == seen.SLURMS_WORD_ON_MEMORY), ""):
         evidence[0] += f"; {said}"
     lead = Lead(
         killed[0].rank, killed[0].node, "killed by the kernel: out of memory",
@@ -251,7 +223,7 @@ def by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     """The verdict on lost ranks, which cannot print anything more."""
     nodes = {end.node: end for end in reversed(lost)}
     suspects = tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} was lost") for node, end in nodes.items())
-    evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in one_a_rank(symptoms)]
+    evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in seen.one_a_rank(symptoms)]
     return Verdict(
         ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
         suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
@@ -262,12 +234,12 @@ def by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
 # --- the order of reading
 
 
-def diagnose(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
+def diagnose(ends: Sequence[RankEnd], facts: seen.Facts, book: Book) -> Verdict:
     """The verdict on one attempt. ends: every rank of it."""
-    hits = [hit for end in ends for hit in hits_of(end, book)]
-    first = min((end.at for end in ends if failed(end)), default=float("inf"))
-    live = [hit for hit in hits if not hit.overcome and not after_the_fact(hit, first)]
-    live = list(without_warnings(live))
+    hits = [hit for end in ends for hit in seen.hits_of(end, book)]
+    first = min((end.at for end in ends if seen.failed(end)), default=float("inf"))
+    live = [hit for hit in hits if not hit.overcome and not seen.after_the_fact(hit, first)]
+    live = list(seen.without_warnings(live))
     return by_facts(live, facts) or _with_keywords(without_control(_by_words(ends, live, book), ends), live)
 
 
@@ -275,7 +247,7 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     if oom := [end for end in ends if end.oom]:
         return out_of_memory(oom, hits)
     said = [_not_for_memory(hit) for hit in hits if hit.pattern.role is Role.ROOT]
-    if roots := unless_told_before(but_reports(said, hits), hits, ends, book.kinds):
+    if roots := seen.unless_told_before(seen.but_reports(said, hits), hits, ends, book.kinds):
         return by_root(ends, roots, hits, book.kinds)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
@@ -295,21 +267,21 @@ def _not_for_memory(hit: Hit) -> Hit:
 
 def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) -> Sequence[RankEnd]:
     """The ranks that failed and of which no line is known, where their ends tell more than what bystanders say."""
-    spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in HEADERS}
+    spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in seen.HEADERS}
     headers: dict[int, set[str]] = defaultdict(set)
     for hit in symptoms:
-        headers[hit.end.rank].add(beginning(hit))
-    silent = [as_its_child(end) for end in ends if failed(end) and end.rank not in spoke]
+        headers[hit.end.rank].add(seen.beginning(hit))
+    silent = [as_its_child(end) for end in ends if seen.failed(end) and end.rank not in spoke]
     # What a rank said itself, before it passed on that another process failed, tells more, too.
     silent = [
         end for end in silent
-        if end.rank not in headers or status_tells(end) or own_words(end, headers[end.rank], vaguely=False)
+        if end.rank not in headers or status_tells(end) or seen.own_words(end, headers[end.rank], vaguely=False)
     ]  # fmt: skip
     if not symptoms or not ended_alike(silent, ends, spoke):
         return silent
     # What those who spoke ended with as well tells no more than their words: an abort by who saw the same. An exception is who
     # failed before them, and says of what.
-    return told_before(silent, symptoms, kinds)
+    return seen.told_before(silent, symptoms, kinds)
 
 
 def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:

@@ -18,21 +18,11 @@ from ftslurm.model.averages import median
 from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView, fold
 from ftslurm.model.events import QuietSeen, RankSilent, StallSeen, UseSampled
 from ftslurm.model.folds.history import History
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.features import HangSettings
 from ftslurm.model.values import dataclass
+from ftslurm.policies.hang import whohangs
 from ftslurm.policies.hang.process_activity import LEAST_PER_S
-from ftslurm.policies.hang.whohangs import (
-    BUSY_IO_BYTES_S,
-    HangLimits,
-    Held,
-    at_end,
-    hold,
-    idle_s,
-    is_busy,
-    judged,
-    only_polls,
-    who_hangs,
-)
+from ftslurm.policies.hang.whohangs import idle_s
 
 # --- Does the job hang? Joins what agents and shims tell of one attempt.
 #
@@ -265,7 +255,7 @@ def doubt(finding: Finding | None, views: Iterable[RankView]) -> str:
     if finding is None or finding.kind not in HUNG or not finding.ranks:
         return NOBODY
     there = list(views)
-    if finding.kind is Kind.COMM_HANG and any((view.io_bytes_s or 0.0) > BUSY_IO_BYTES_S for view in there):
+    if finding.kind is Kind.COMM_HANG and any((view.io_bytes_s or 0.0) > whohangs.BUSY_IO_BYTES_S for view in there):
         return "data still moves between the ranks"
     named = [view for view in there if view.rank in finding.ranks]
     if awake := [view.rank for view in named if wakes_up(view)]:
@@ -339,7 +329,7 @@ class Opinion:
 class StallWatch:
     """Times are monotonic seconds."""
 
-    c4d: HangLimits
+    c4d: whohangs.HangLimits
     limits: StallLimits
     attempt: int = 0
     left_alone: bool = False  # has this stall been reported as a hang that ftrun leaves alone?
@@ -347,7 +337,7 @@ class StallWatch:
     _probed: int = 0  # ranks with a probe, on all of these
     _meeting: int = 0  # of these nodes, those on which a rank waits for a group that is being made
     _views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
-    _held: Held | None = None
+    _held: whohangs.Held | None = None
     _sure_at: float | None = None  # since when no look has left a doubt
     _told: Finding | None = None
     _told_level: Level | None = None
@@ -420,14 +410,14 @@ class StallWatch:
         """What follows from the last look at all nodes. Each look is used once."""
         views = [view for views in self._views.values() for view in views]
         self._views.clear()
-        finding = who_hangs(views)
-        at_work, idle = is_busy(finding, views), idle_s(views, stalled_s)
+        finding = whohangs.who_hangs(views)
+        at_work, idle = whohangs.is_busy(finding, views), idle_s(views, stalled_s)
         unknown = finding is None or finding.kind is Kind.UNKNOWN
         busy = unknown or at_work
         # A pause is one of work if there was some in most of it.
         self._busy = busy or idle < stalled_s / 2
-        self._held = hold(self._held, finding, now)
-        graded = judged(self._held, now, stalled_s, self.c4d, self._repeated(history))
+        self._held = whohangs.hold(self._held, finding, now)
+        graded = whohangs.judged(self._held, now, stalled_s, self.c4d, self._repeated(history))
         verdict = self._verdict(history, stalled_s, busy, idle)
         confirmed = self._held is not None and now - self._held.since >= self.c4d.confirm_s
         # A hang outside of communication is an Error by its coming back alone, so the job's own limits hold as well.
@@ -437,7 +427,7 @@ class StallWatch:
         self._unsure = 0 if confirmed else self._unsure + 1
         if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, at an unknown place
             graded, finding = None, None
-        not_ours = judge_themselves or at_end(views) or (unknown and only_polls(views))
+        not_ours = judge_themselves or whohangs.at_end(views) or (unknown and whohangs.only_polls(views))
         doubts = doubt(finding, views) or (AT_WORK if busy else "")
         # One look without a doubt may fall into the moment in which a pause ends: seen on a busy machine.
         self._sure_at = None if doubts else now if self._sure_at is None else self._sure_at
@@ -502,12 +492,12 @@ class StallWatch:
         return PauseLimits(middle, history.hangs.quiet_pauses, history.hangs.busy_pauses, history.hangs.in_a_row)
 
 
-def stall_watch(settings: Settings, attempt: int = 0) -> StallWatch:
+def stall_watch(hang: HangSettings, attempt: int = 0) -> StallWatch:
     limits = StallLimits(
-        cap_s=settings.hang.stall_at_work_s, act_floor_s=settings.hang.stall_s, starting_s=settings.hang.start_s,
-        floor_s=min(StallLimits().floor_s, settings.hang.stall_s), warn_floor_s=settings.hang.c4d_timeout_s,
+        cap_s=hang.stall_at_work_s, act_floor_s=hang.stall_s, starting_s=hang.start_s,
+        floor_s=min(StallLimits().floor_s, hang.stall_s), warn_floor_s=hang.c4d_timeout_s,
     )  # fmt: skip
-    return StallWatch(HangLimits(settings.hang.c4d_timeout_s, settings.hang.c4d_times), limits, attempt)
+    return StallWatch(whohangs.HangLimits(hang.c4d_timeout_s, hang.c4d_times), limits, attempt)
 
 
 def as_seconds(word: str) -> float | None:

@@ -52,7 +52,7 @@ class Causes:
     def _ask_progress(self, now: Now) -> list[Decision]:
         """Ask how far the training has come, once an attempt, when the attempt has ended."""
         closing = self.run.attempt.closing
-        asked = [] if closing.progress_asked else read_at_end(self.run.settings, self.run.attempt.number)
+        asked = [] if closing.progress_asked else read_at_end(self.run.settings.progress, self.run.attempt.number)
         if asked:
             closing.progress_asked = True
             self.run.timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
@@ -63,7 +63,7 @@ class Causes:
 
     def on_iteration_read(self, event: ev.IterationRead, now: Now) -> Answer:
         waited = Timer.PROGRESS in self.run.timers and event.attempt == self.run.attempt.number
-        seen = iteration_seen(event, self.run.settings, self.run.history, now) if waited or not event.attempt else None
+        seen = iteration_seen(event, self.run.settings.progress, self.run.history, now) if waited or not event.attempt else None
         noted: list[Decision] = [] if seen is None else [self.run.note(seen)]
         if not (event.attempt and waited):
             return noted
@@ -178,7 +178,7 @@ class Causes:
         if begun is None or begun.node in self.run.step_nodes():
             return []
         st, history = self.run.settings, self.run.history
-        excluded = well and begun.times > 1 and bool(within_budget([begun.node], history, st))
+        excluded = well and begun.times > 1 and bool(within_budget([begun.node], history, st.blame))
         why = f"failed there {how_often(begun.times)} ({begun.signature}), {'ran elsewhere' if well else 'and elsewhere'}"
         ended = rec.ExperimentEnded(now.unix, self.run.attempt.number, begun.node, begun.signature, well, excluded, why)
         becomes = "is excluded from this job" if excluded else "may be used again"

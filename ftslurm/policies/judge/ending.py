@@ -7,22 +7,10 @@ from __future__ import annotations
 import math
 
 from ftslurm.errors import REQUEUED_STATUS
+from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import (
-    AbandonStep,
-    CleanUp,
-    Decision,
-    EndStep,
-    Finish,
-    KeepOutput,
-    KillStep,
-    Requeue,
-    Say,
-    ShowCard,
-    SignalRanks,
-    Start,
-)
+from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.folds.summary import AFTER_LIMIT
@@ -78,12 +66,12 @@ class SlurmAway:
             now.unix, self.run.attempt.number, f"slurmctld, {what}", until, "systemctl start slurmctld  (an administrator)"
         )
         noted = [] if quiet else [self.run.note(waits)]
-        return [*noted, Say(words, quiet)]
+        return [*noted, do.Say(words, quiet)]
 
     def note_return(self, now: Now) -> list[Decision]:
         """Call this when Slurm has answered."""
         since = self.run.slurm.back()
-        return [] if since is None else [Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
+        return [] if since is None else [do.Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
 
 
 def in_time(seconds: float) -> str:
@@ -124,7 +112,7 @@ class TimeLimit:
             self.run.timers.set(Timer.LIMIT, now.mono + left_s - TELL_S)
             return []
         says = self.run.told.tell("the time limit")
-        return [Say(f"the time limit ends the job in {in_time(left_s)}; {AFTER_LIMIT}")] if says else []
+        return [do.Say(f"the time limit ends the job in {in_time(left_s)}; {AFTER_LIMIT}")] if says else []
 
     def _lead_s(self) -> float:
         asked, seen = self.run.settings.time_limit.resume_s, self.run.attempt.program.saving_s
@@ -136,7 +124,7 @@ class TimeLimit:
         self.run.timers.set(Timer.WARNING, now.mono + time_to_save_s(left_s))
         said = f"the time limit ends the job in {in_time(left_s)}: the ranks get {signal_name(number)}, then the job is requeued"
         noted = self.run.note(rec.Signalled(now.unix, signal_name(number), Announced.LIMIT.value))
-        return [noted, Say(said), SignalRanks(number)]
+        return [noted, do.Say(said), do.SignalRanks(number)]
 
 
 def time_to_save_s(left_s: float) -> float:
@@ -193,7 +181,7 @@ class Ending:
         self.run.end.follow_with(after)
         self.run.fence.let_go_at = now.mono
         self.run.timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
-        return [EndStep(0 if self.run.attempt.closing.culprit else status, forget=after.unended is not None), *self._abandon()]
+        return [do.EndStep(0 if self.run.attempt.closing.culprit else status, forget=after.unended is not None), *self._abandon()]
 
     def _lost_to_dead_nodes(self) -> bool:
         """Does the launcher miss only ranks on nodes that cannot answer it either?"""
@@ -212,7 +200,7 @@ class Ending:
         if attempt.ranks - attempt.lost.keys() - attempt.shims.departed or not self._lost_to_dead_nodes():
             return []
         attempt.step_end.abandon()
-        return [AbandonStep()]
+        return [do.AbandonStep()]
 
     def on_shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
         self.run.attempt.shims.depart(event.rank)
@@ -224,9 +212,9 @@ class Ending:
         self.run.fence.let_go_at = now.mono if self.run.fence.let_go_at is None else self.run.fence.let_go_at
         self.run.timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
         if not self.run.slurm.runs_elsewhere:
-            return [KillStep()]
+            return [do.KillStep()]
         self.run.attempt.step_end.abandon()
-        return [AbandonStep(silently=True)]
+        return [do.AbandonStep(silently=True)]
 
     def go_on_when_fenced(self, now: Now, overdue: bool = False) -> Answer:
         """Begin what follows, once nothing of the old attempt can still run beside it."""
@@ -242,7 +230,7 @@ class Ending:
             # The launcher ended, but its shims live. They would renew leases as long as one process cannot be killed; ranks that
             # are still being stopped keep their grace.
             self.run.fence.let_go_at = now.mono
-            return [EndStep(0, forget=True), *self.go_on_when_fenced(now)]
+            return [do.EndStep(0, forget=True), *self.go_on_when_fenced(now)]
         first = Timer.LEASE not in self.run.timers
         self.run.timers.keep(Timer.TELL_LEASES)
         if first:
@@ -325,10 +313,10 @@ class Ending:
         self.run.timers.stop_all()
         finished = rec.Finished(now.unix, self.run.facts.run, status, what, self._unproven_nodes(now), outcome.value)
         # Our own requeue has kept it already.
-        kept = [KeepOutput()] if outcome.goes_on and outcome is not Outcome.REQUEUED else []
-        card = [ShowCard()] if outcome is Outcome.TIMEOUT else []
+        kept = [do.KeepOutput()] if outcome.goes_on and outcome is not Outcome.REQUEUED else []
+        card = [do.ShowCard()] if outcome is Outcome.TIMEOUT else []
         shown = [] if outcome.goes_on else self.run.told.show_nothing()
-        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, *shown, Finish(status)]
+        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, *shown, do.Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
         """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the
@@ -344,16 +332,16 @@ class Ending:
         self.run.timers.stop_all()
         st = self.run.settings
         slurm = self.run.slurm.answer
-        start = plan_start(st, slurm is not None and slurm.epilog, self.run.facts.clean_ups or self.run.history.clean_ups)
+        start = plan_start(st.requeue, slurm is not None and slurm.epilog, self.run.facts.clean_ups or self.run.history.clean_ups)
         clean_up = self._clean_up()
         self.run.end.clean_up()
         told: list[Decision] = []
         if clean_up is not None:
             told = self.run.wait_for(f"the job's own clean-up on {fold_nodes(clean_up.nodes)}", max(clean_up.wait_s, 0.0), now)
-        requeue = Requeue(self.run.decided.id, self.run.decided.exclude, start, st.requeue.even_if_no_requeue, clean_up)
+        requeue = do.Requeue(self.run.decided.id, self.run.decided.exclude, start, st.requeue.even_if_no_requeue, clean_up)
         return [*self.run.loans.end_all(), *told, *self._tell_requeue(start, now), requeue]
 
-    def _tell_requeue(self, start: Start, now: Now) -> list[Decision]:
+    def _tell_requeue(self, start: do.Start, now: Now) -> list[Decision]:
         """Tell people about the requeue now, because ftrun does not run while the job waits. Each message is printed once, even
         if slurmctld is away and is asked again.
         """
@@ -382,14 +370,14 @@ class Ending:
         number = self.run.attempt.number or self.run.history.attempts
         waits = self.run.note(rec.Waiting(now.unix, number, what, helps=helps))
         shown = self.run.told.show(number, f"waiting for {what}, requeued")
-        return [waits, Say(f"requeueing the job: it starts again {when}"), *shown]
+        return [waits, do.Say(f"requeueing the job: it starts again {when}"), *shown]
 
-    def _clean_up(self) -> CleanUp | None:
+    def _clean_up(self) -> do.CleanUp | None:
         """The clean-up that the job configured: once, on our nodes where ranks ran and a step can start."""
         away = {*self.run.attempt.nodes.gone, *self.run.fence.silent, *self.run.places.lent}
         nodes = tuple(node for node in self.run.step_nodes() if node not in away)
         wanted = self.run.settings.requeue.cleanup and nodes and not self.run.end.cleaned
-        return CleanUp(self.run.settings.requeue.cleanup, nodes, self.run.settings.requeue.cleanup_grace_s) if wanted else None
+        return do.CleanUp(self.run.settings.requeue.cleanup, nodes, self.run.settings.requeue.cleanup_grace_s) if wanted else None
 
     def on_requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
         assert self.run.decided is not None
@@ -402,7 +390,7 @@ class Ending:
         done = self.run.note(rec.CarriedOut(now.unix, self.run.decided.id, False, event.why))
         what = f"{self.run.decided.why}; the requeue failed: {event.why}"
         ends = self.finish(what, self.run.decided.status or 1, now, Outcome.ENDED)
-        return [done, Say(f"the requeue failed: {event.why}"), *ends]
+        return [done, do.Say(f"the requeue failed: {event.why}"), *ends]
 
     def _note_requeue(self, done: rec.CarriedOut, recorded: bool) -> list[Decision]:
         """recorded: the step that has requeued the job has written it down."""
@@ -417,5 +405,5 @@ class Ending:
         status = self.run.trouble.status if self.run.trouble else 1
         what = f"{self.run.trouble.what if self.run.trouble else 'cannot go on'}; ftrun takes no remedy: {event.why}"
         if self.run.phase is Phase.FINISHED:
-            return [Say(what), *self.run.loans.end_all(), Finish(self.run.end.status)]
-        return [Say(what), *self.end_step(status, Afterwards(ThenFinish(what, status)), now)]
+            return [do.Say(what), *self.run.loans.end_all(), do.Finish(self.run.end.status)]
+        return [do.Say(what), *self.end_step(status, Afterwards(ThenFinish(what, status)), now)]

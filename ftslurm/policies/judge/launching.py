@@ -151,7 +151,7 @@ class Launching:
             *output,
             *self.run.told.show_start(self.starting.next_number()),
             *warned,
-            *read_at_begin(self.run.settings, self.run.history, self.run.facts),
+            *read_at_begin(self.run.settings.progress, self.run.history, self.run.facts),
         ]
         return [
             *loans,

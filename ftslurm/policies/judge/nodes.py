@@ -150,7 +150,7 @@ class Nodes:
 
     def on_leases_over(self, now: Now) -> Answer:
         """The leases have run out: whatever happened there, ranks that were unreachable that long have ended by themselves."""
-        over = [node for node in self.run.silent_nodes() if self.run.fence.over_at(node, self.run.settings) <= now.mono]
+        over = [node for node in self.run.silent_nodes() if self.run.fence.over_at(node, self.run.settings.lease) <= now.mono]
         asked, over = self._stopped_with_the_job(over, now)
         if asked or not over:
             return asked

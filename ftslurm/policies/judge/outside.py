@@ -15,6 +15,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import IterationSeen
 from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.features import CheckpointSettings, ProgressSettings
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.phases import RunFacts
@@ -256,22 +257,22 @@ class SignalWatch:
 # --- How far the training has come, from the file that it writes (progress.file), and the checkpoints that requests wait for
 
 
-def read_at_begin(settings: Settings, history: History, facts: RunFacts) -> list[Decision]:
+def read_at_begin(progress: ProgressSettings, history: History, facts: RunFacts) -> list[Decision]:
     """Read the file before a start: a training that continues from a checkpoint is already this far. After a requeue the ledger
     knows it.
     """
     requeued = any(key == facts.step_key and schedule < facts.schedule for schedule, key in history.slots.starts)
-    wanted = settings.progress.file and settings.progress.attempts and not requeued
-    return [ReadIteration(0, settings.progress.file)] if wanted else []
+    wanted = progress.file and progress.attempts and not requeued
+    return [ReadIteration(0, progress.file)] if wanted else []
 
 
-def read_at_end(settings: Settings, attempt: int) -> list[Decision]:
+def read_at_end(progress: ProgressSettings, attempt: int) -> list[Decision]:
     """Read the file after an attempt: ranks may have written a checkpoint while they were stopped."""
-    wanted = settings.progress.file and settings.progress.attempts and attempt
-    return [ReadIteration(attempt, settings.progress.file)] if wanted else []
+    wanted = progress.file and progress.attempts and attempt
+    return [ReadIteration(attempt, progress.file)] if wanted else []
 
 
-def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, now: Now) -> IterationSeen | None:
+def iteration_seen(event: ev.IterationRead, progress: ProgressSettings, past: History, now: Now) -> IterationSeen | None:
     """The record of a new iteration, None if there is none. An unreadable file tells nothing,
     neither progress nor a lack of it.
     """
@@ -280,7 +281,7 @@ def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, n
         return None if known else IterationSeen(now.unix, 0, event.iteration or 0)
     if event.iteration is None or not (event.iteration or past.progress.iteration):
         return None
-    got_on = event.iteration - past.progress.iteration >= settings.progress.iterations
+    got_on = event.iteration - past.progress.iteration >= progress.iterations
     return IterationSeen(now.unix, event.attempt, event.iteration, 0 if got_on else past.progress.in_vain + 1)
 
 
@@ -290,9 +291,9 @@ def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, n
 class Checkpoints:
     """patterns: of files that are watched because checkpoints create or change them. Times are monotonic seconds."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CheckpointSettings) -> None:
         self.patterns: tuple[str, ...] = ()
-        self._files, self._settle_s = settings.checkpoint.files, settings.checkpoint.settle_s
+        self._files, self._settle_s = settings.files, settings.settle_s
         self._settles: float | None = None  # when a checkpoint that the program reported counts
         self._ranks: set[int] = set()  # the ranks that have reported it
 
@@ -355,7 +356,7 @@ class Checkpoints:
 class RequestBook:
     """to_consider: requests that wait for Slurm's answer. Times are monotonic seconds."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CheckpointSettings) -> None:
         self.checkpoints = Checkpoints(settings)
         self.to_consider: tuple[int, ...] = ()
         self._due: dict[int, float] = {}  # request -> its latest time

@@ -12,22 +12,13 @@ from ftslurm.model.folds.control import Request, State
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import SWAPS
 from ftslurm.model.timers import Timer
+from ftslurm.policies.judge import then
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import SIGTERM, Run, record_decision
-from ftslurm.policies.judge.then import (
-    Afterwards,
-    Answer,
-    Settled,
-    ThenDecide,
-    ThenEnd,
-    ThenFinish,
-    ThenLaunch,
-    ThenRestart,
-    ThenStepStays,
-)
+from ftslurm.policies.judge.then import Answer
 from ftslurm.policies.ladder import Cause, Choice, Situation
 from ftslurm.policies.situation import Trouble, bad_nodes
 
@@ -98,8 +89,8 @@ class Interrupting:
 
     def _stop_launch(self, what: str, now: Now) -> Answer:
         if self.run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no step runs
-            return [ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
-        return self.ending.kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)), now)
+            return [then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
+        return self.ending.kill_step(then.Afterwards(then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)), now)
 
     def _stop_running(self, what: str, now: Now) -> Answer:
         self.run.signal.means(Meaning.STOPPED)
@@ -109,22 +100,22 @@ class Interrupting:
         self.run.signal.means(Meaning.STOPPED)
         self.run.set_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED))
         self.run.timers.keep(Timer.STOP)  # other answers no longer matter
-        return [Settled()]
+        return [then.Settled()]
 
     def _stop_healing(self, what: str, now: Now) -> Answer:
-        return [ThenEnd(what, STOPPED_STATUS, Outcome.STOPPED)]
+        return [then.ThenEnd(what, STOPPED_STATUS, Outcome.STOPPED)]
 
     def _stop_replacing(self, what: str, now: Now) -> Answer:
-        return [*self._drop_search(what, now), ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
+        return [*self._drop_search(what, now), then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
 
     def _stop_ending(self, what: str, now: Now) -> Answer:
         """End while the step ends, without what was to follow: nobody must find that open in the ledger and finish it."""
         dropped = self._drop_search(what, now) or self._drop_decision(what, now)
-        self.run.end.follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)))
+        self.run.end.follow_with(then.Afterwards(then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)))
         return [*dropped, *(self.ending.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else [])]
 
     def _stop_requeueing(self, what: str, now: Now) -> Answer:
-        return [*self._drop_decision(what, now), ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
+        return [*self._drop_decision(what, now), then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
 
     def _drop_search(self, why: str, now: Now) -> list[Decision]:
         """Drop the search for other nodes; the decision that asked for it is cancelled."""
@@ -158,13 +149,13 @@ class Interrupting:
         if self.run.phase is Phase.ENDING:  # the step is ending: the request follows then
             dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
             self.run.set_trouble(trouble)
-            self.run.end.follow_with(Afterwards(ThenDecide()))
+            self.run.end.follow_with(then.Afterwards(then.ThenDecide()))
             return dropped
         self.run.set_trouble(trouble)
         self.run.timers.keep(*([Timer.STOP] if self.run.phase is Phase.SETTLING else []))
         self.run.attempt.devices.call_off()
         self.run.enter(Phase.SETTLING)
-        return [*dropped, Settled()]
+        return [*dropped, then.Settled()]
 
     def start_again(self, back: Choice, trouble: Trouble, s: Situation, now: Now) -> Answer:
         """Start the stopped ranks again where they were, unless something has happened there meanwhile."""
@@ -176,11 +167,11 @@ class Interrupting:
             self.run.set_trouble(
                 Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)
             )  # nothing may start beside that: the ladder is asked
-            return [ThenDecide()]
+            return [then.ThenDecide()]
         decided = record_decision(self.run, back, s, now)
         if self.run.attempt.step_end.gone or self.run.attempt.lost:
-            return [decided, *self.ending.end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
-        return [decided, ThenRestart()]
+            return [decided, *self.ending.end_step(0, then.Afterwards(then.ThenLaunch(), then.ThenStepStays()), now)]
+        return [decided, then.ThenRestart()]
 
 
 _STOP: Mapping[Phase, Callable[[Interrupting, str, Now], Answer]] = {

@@ -63,7 +63,7 @@ class Starting:
         told = self._to_be_told(now)
         self.run.slurm.forget()
         self.run.signal.begin_attempt()
-        self.run.hangs.begin_attempt(self.run.settings, number)
+        self.run.hangs.begin_attempt(self.run.settings.hang, number)
         self.run.alone.begin_attempt()
         all_here = self.run.agents.arrived >= set(self.run.step_nodes())
         self.run.timers.only({} if all_here else {Timer.WATCH: now.mono + self._watch_after_s()})

@@ -7,20 +7,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import (
-    AskSlurm,
-    Decision,
-    DismissAgents,
-    ProbeNodes,
-    Remember,
-    Say,
-    SetIntervals,
-    StopRanks,
-    WatchNodes,
-    WatchRanks,
-)
+from ftslurm.model.decisions import Decision, Remember
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.exits import of_step, signal_name
@@ -79,7 +69,7 @@ class Run:
         self.told = WaitTold(last is not None and (facts.schedule > last.schedule or bool(facts.earlier.cut_short)))
         self.signal = SignalWatch(settings, facts.can)
         self.alone = RanksAlone()
-        self.hangs = HangSigns(settings)
+        self.hangs = HangSigns(settings.hang)
         self.fence = Fence()
         self.launch = StepLaunch()
         self.places = Places()
@@ -87,7 +77,7 @@ class Run:
         self.free = Spares()
         self.decided: rec.Decided | None = None
         self.timers = Timers()  # running timers
-        self.requests = RequestBook(settings)
+        self.requests = RequestBook(settings.checkpoint)
         self.end = RunEnd()
 
     def may_enter(self, phases: frozenset[Phase] | None) -> None:
@@ -253,8 +243,8 @@ class Run:
         if (due := self.hangs.last_end_due) is not None:
             self.timers.set(Timer.EXIT, max(now.mono, due))
 
-    def intervals(self) -> SetIntervals:
-        return intervals(self.settings, self.attempt.program.stages.values())
+    def intervals(self) -> do.SetIntervals:
+        return intervals(self.settings.hang, self.attempt.program.stages.values())
 
     @property
     def last_remedy(self) -> tuple[str, str]:
@@ -278,13 +268,13 @@ class Run:
         number = self.attempt.number or self.history.attempts
         said = said or f"waiting for {what}{f', at most {for_s:.0f} s' if for_s else ''}"
         told = self.note(rec.Waiting(now.unix, number, what, until))
-        return [told, Say(said), *self.told.show(number, f"waiting for {what}", until)]
+        return [told, do.Say(said), *self.told.show(number, f"waiting for {what}", until)]
 
     # --- asking others
 
-    def ask_slurm(self, now: Now) -> AskSlurm:
+    def ask_slurm(self, now: Now) -> do.AskSlurm:
         self.timers.set(Timer.ASK, now.mono + self.settings.slurm.timeout_s + MARGIN_S)
-        return AskSlurm(tuple(sorted(self.situation(self.trouble, now).kept_out)) if self.trouble else ())
+        return do.AskSlurm(tuple(sorted(self.situation(self.trouble, now).kept_out)) if self.trouble else ())
 
     def take_answer(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self.timers.stop(Timer.ASK)
@@ -297,7 +287,7 @@ class Run:
         if not asked:
             return []
         self.timers.set(Timer.PROBE, now.mono + self.settings.nodes.probe_timeout_s + self.settings.slurm.timeout_s + MARGIN_S)
-        return [ProbeNodes(asked, self.settings.nodes.probe_timeout_s)]
+        return [do.ProbeNodes(asked, self.settings.nodes.probe_timeout_s)]
 
     def silent_nodes(self) -> list[str]:
         """Nodes of the step that may be dead; it is not known yet."""
@@ -306,7 +296,7 @@ class Run:
 
     def unproven(self, now: Now) -> dict[int, float]:
         """Ranks of the attempt that may still run -> monotonic seconds at which their leases are over."""
-        return self.fence.unproven(self.attempt, self.tasks, self.settings, now.mono)
+        return self.fence.unproven(self.attempt, self.tasks, self.settings.lease, now.mono)
 
     def watch_silence(self, now: Now) -> None:
         """A silent node that may live: probe it again, and wait for it at most until its leases run out."""
@@ -314,7 +304,7 @@ class Run:
         self.timers.stop(Timer.LEASES)
         if silent := self.silent_nodes():
             self.timers.set(Timer.SILENCE, now.mono + self.settings.nodes.silence_s)
-            self.timers.set(Timer.LEASES, min(self.fence.over_at(node, self.settings) for node in silent))
+            self.timers.set(Timer.LEASES, min(self.fence.over_at(node, self.settings.lease) for node in silent))
 
     def look_ahead(self, now: Now) -> list[Decision]:
         """Check a spare while a node is under suspicion, so that the result is there when the spare is needed."""
@@ -330,9 +320,9 @@ class Run:
         guards = self._more_guards(nodes, now)
         self.agents.expect(unwatched, guards, relieved, now.mono)
         lent = {node: job for node, job in self.places.lent.items() if node in unwatched}
-        asked: list[Decision] = [DismissAgents(relieved)] if relieved else []
+        asked: list[Decision] = [do.DismissAgents(relieved)] if relieved else []
         prepare_in_s = 0.0 if len(self.tasks) > 1 else ONE_OF_MANY_S
-        return [*asked, WatchNodes((*unwatched, *guards), lent, prepare_in_s)] if unwatched or guards else asked
+        return [*asked, do.WatchNodes((*unwatched, *guards), lent, prepare_in_s)] if unwatched or guards else asked
 
     def _more_guards(self, nodes: Collection[str], now: Now) -> tuple[str, ...]:
         """Spares that get an agent: if all ranks run on the batch node, no agent on another node of the job could take over."""
@@ -354,7 +344,7 @@ class Run:
         quiet_s = self.intervals().quiet_s
         stall_s = self.settings.hang.c4d_timeout_s if self.watches_stalls else 0.0
         steps = {node: self.launch.steps.get(node, self.launch.step) for node in there}
-        return [WatchRanks(there, quiet_s, steps, stall_s, self.hangs.calculated)] if there else []
+        return [do.WatchRanks(there, quiet_s, steps, stall_s, self.hangs.calculated)] if there else []
 
 
 def record_decision(
@@ -377,11 +367,11 @@ def record_decision(
     return run.note_decision(decided)
 
 
-def stop_ranks(run: Run, grace_s: float) -> StopRanks:
+def stop_ranks(run: Run, grace_s: float) -> do.StopRanks:
     """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end. Where others have failed a
     checkpoint may be written to its end; one that hangs never is, and what a person asks for is done at once."""
     cause = run.trouble.cause if run.trouble is not None else None
     asked = cause is Cause.WARNING and SIGTERM in run.signal.by_ranks
     saves = cause is not None and cause not in (Cause.HANG, *WILLED)
     grace_s = 0.0 if run.signal.out_of_patience else grace_s
-    return StopRanks(run.attempt.number, grace_s, run.settings.stop.kill_wait_s, asked, saves=saves)
+    return do.StopRanks(run.attempt.number, grace_s, run.settings.stop.kill_wait_s, asked, saves=saves)

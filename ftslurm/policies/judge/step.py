@@ -10,7 +10,7 @@ from ftslurm.model.decisions import DrillDevice, SetIntervals
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.job import Task
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.features import HangSettings
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.stall_watch import HangWatch, StallWatch, stall_watch
 from ftslurm.policies.situation import ACTS, Trouble
@@ -381,7 +381,7 @@ class RanksAlone:
 # --- What is known of hangs: signs outside the ranks, stalls, slow ranks, and exits that do not come
 
 
-def intervals(settings: Settings, stages: Collection[float]) -> SetIntervals:
+def intervals(hang: HangSettings, stages: Collection[float]) -> SetIntervals:
     """The limits for silence and for no I/O, as the programs have set them for their present work. stages: seconds, by rank that
     has set one; below 0: the program has switched detection off.
     """
@@ -390,29 +390,27 @@ def intervals(settings: Settings, stages: Collection[float]) -> SetIntervals:
         off = not wanted or any(stage < 0 for stage in stages)
         return 0.0 if off else max(stages, default=usual_s)
 
-    return SetIntervals(
-        limit(settings.hang.interval_s, settings.hang.log_silence), limit(settings.hang.detect_time_s, settings.hang.detection)
-    )
+    return SetIntervals(limit(hang.interval_s, hang.log_silence), limit(hang.detect_time_s, hang.detection))
 
 
 class HangSigns:
     """hung: a hang that waits for the evidence. calculated: keys of ft_launcher's configuration that the program calculated."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HangSettings) -> None:
         self.watch = HangWatch()
         self.still: StallWatch = stall_watch(settings)
         self.slow = SlowWatch()
         self.hung: Trouble | None = None
         self.calculated: dict[str, Any] = {}
         self.first_end: float | None = None  # monotonic seconds, when the first rank ended
-        self._exit_s: float | None = settings.hang.exit_interval_s  # from then to the end of the last rank; None: no limit
+        self._exit_s: float | None = settings.exit_interval_s  # from then to the end of the last rank; None: no limit
         self._heard: dict[tuple[int, int], int] = {}  # (rank, start) -> number of the last note of its program that was handled
 
-    def begin_attempt(self, settings: Settings, number: int) -> None:
+    def begin_attempt(self, settings: HangSettings, number: int) -> None:
         self.watch, self.hung = HangWatch(), None
         self.still = stall_watch(settings, number)
         self.slow = SlowWatch()
-        self._exit_s, self.first_end = settings.hang.exit_interval_s, None
+        self._exit_s, self.first_end = settings.exit_interval_s, None
 
     def watch_anew(self) -> HangWatch:
         """Start all watches anew. Gives what was seen."""

@@ -33,14 +33,10 @@ from ftslurm.model.text import visible
 from ftslurm.policies.ladder import choose
 from ftslurm.policies.start_time import plan_start
 from ftslurm.policies.take_over import (
-    FinishEnd,
-    FinishRequeue,
     JobNow,
     Known,
-    Leave,
     LedgerNow,
-    TakeOver,
-    Wait,
+    Turn,
     allowed,
     answers_to,
     before,
@@ -109,10 +105,10 @@ class StandbyController:
             return f"{self._plan.batch_node} lives: {words}"
         self._ledger()
         while True:
-            verdict = succeed(self._look(), self._plan.settings)
-            if isinstance(verdict, Leave):
-                return verdict.why
-            if not isinstance(verdict, Wait) and (done := self._act(verdict)):
+            turn, why = succeed(self._look(), self._plan.settings)
+            if turn is Turn.LEAVE:
+                return why
+            if turn is not Turn.WAIT and (done := self._act(turn)):
                 return done
             left_s = self._heard_at + due_s(self._place, self._plan.settings) - boot_s()
             self._woken.wait(min(left_s if left_s > 0 else ROUND_S, LONGEST_ROUND_S))
@@ -219,17 +215,13 @@ class StandbyController:
 
     # --- acting
 
-    def _act(self, verdict: TakeOver | FinishRequeue | FinishEnd) -> str:
-        """Carry out the verdict. Empty if nothing was done after all, and another round follows."""
+    def _act(self, turn: Turn) -> str:
+        """Empty if nothing was done after all, and another round follows."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # every scontrol inherits it: the requeue sends SIGTERM to us as well
         try:
-            match verdict:
-                case TakeOver():
-                    return self._take_over()
-                case FinishRequeue():
-                    return self._finish_requeue()
-                case FinishEnd():
-                    return self._finish_end()
+            if turn is Turn.TAKE_OVER:
+                return self._take_over()
+            return self._finish_requeue() if turn is Turn.FINISH_REQUEUE else self._finish_end()
         except FtslurmError as error:
             say(f"{self._node} cannot take over from {self._plan.batch_node}: {error}")
             return ""
@@ -278,7 +270,7 @@ class StandbyController:
         st = self._plan.settings
         records = self._journal.read().records
         history = fold(records)
-        start = plan_start(st, True, known_clean_ups(self._journal.path.parent.parent, self._plan.cluster, history))
+        start = plan_start(st.requeue, True, known_clean_ups(self._journal.path.parent.parent, self._plan.cluster, history))
         self._keep_output(records)
         what = finish_open_requeue(self._client, self._plan.number, self._journal, history, start, st.requeue.even_if_no_requeue)
         self._close(REQUEUED_STATUS, Outcome.REQUEUED.words, Outcome.REQUEUED)

@@ -84,8 +84,8 @@ def test_one_clean_up_counts_for_more_where_a_rough_one_agrees() -> None:
 
 def test_nothing_is_known_at_first() -> None:
     assert behind([]) == 0.0
-    assert plan_start(Settings(), False, ()).in_s == NO_EPILOG_S
-    assert plan_start(Settings(), True, ()).in_s == EPILOG_S
+    assert plan_start(Settings().requeue, False, ()).in_s == NO_EPILOG_S
+    assert plan_start(Settings().requeue, True, ()).in_s == EPILOG_S
 
 
 def test_what_is_left_is_guessed_from_what_was_watched() -> None:

@@ -19,14 +19,10 @@ from ftslurm.policies.take_over import (
     OVERTAKE_S,
     STANDBYS,
     TURN_S,
-    FinishEnd,
-    FinishRequeue,
     JobNow,
     Known,
-    Leave,
     LedgerNow,
-    TakeOver,
-    Wait,
+    Turn,
     allowed,
     before,
     cut_short,
@@ -70,42 +66,42 @@ def test_no_lease_can_last_when_the_first_acts() -> None:
 @pytest.mark.parametrize(
     ("known", "does", "why"),
     [
-        (DEAD, TakeOver, "nobody else"),
-        (replace(DEAD, silent_s=LONGEST_S - 1.0), Wait, "lease"),
-        (replace(DEAD, batch_node=True), Leave, "lives"),
-        (replace(DEAD, batch_node=True, silent_s=1.0), Leave, "lives"),
-        (replace(DEAD, batch_node=None), Wait, "second proof"),
-        (replace(DEAD, batch_node=None, silent_s=give_up_s(ST)), Leave, "too long"),
-        (replace(DEAD, batch_node=None, silent_s=ST.slurm.patience_s - 1.0), Wait, "second proof"),
-        (replace(DEAD, job=JobNow.UNKNOWN, silent_s=ST.slurm.patience_s - 1.0), Wait, "Slurm"),
-        (replace(DEAD, silent_s=10 * give_up_s(ST)), TakeOver, "nobody else"),  # slurmctld is back at last
-        (replace(DEAD, silent_s=10 * give_up_s(ST), ledger=LedgerNow.OPEN), FinishRequeue, "open"),
-        (replace(DEAD, job=JobNow.OVER), Leave, "anew"),
-        (replace(DEAD, job=JobNow.UNKNOWN), Wait, "Slurm"),
-        (replace(DEAD, ledger=LedgerNow.CLOSED), Leave, "ledger"),
-        (replace(DEAD, ledger=LedgerNow.ELSEWHERE), Leave, "without this node"),
-        (replace(DEAD, ledger=LedgerNow.UNKNOWN), Wait, "ledger"),
-        (replace(DEAD, ledger=LedgerNow.OPEN), FinishRequeue, "open"),
-        (replace(DEAD, ledger=LedgerNow.FAILED), FinishEnd, "end"),
+        (DEAD, Turn.TAKE_OVER, "nobody else"),
+        (replace(DEAD, silent_s=LONGEST_S - 1.0), Turn.WAIT, "lease"),
+        (replace(DEAD, batch_node=True), Turn.LEAVE, "lives"),
+        (replace(DEAD, batch_node=True, silent_s=1.0), Turn.LEAVE, "lives"),
+        (replace(DEAD, batch_node=None), Turn.WAIT, "second proof"),
+        (replace(DEAD, batch_node=None, silent_s=give_up_s(ST)), Turn.LEAVE, "too long"),
+        (replace(DEAD, batch_node=None, silent_s=ST.slurm.patience_s - 1.0), Turn.WAIT, "second proof"),
+        (replace(DEAD, job=JobNow.UNKNOWN, silent_s=ST.slurm.patience_s - 1.0), Turn.WAIT, "Slurm"),
+        (replace(DEAD, silent_s=10 * give_up_s(ST)), Turn.TAKE_OVER, "nobody else"),  # slurmctld is back at last
+        (replace(DEAD, silent_s=10 * give_up_s(ST), ledger=LedgerNow.OPEN), Turn.FINISH_REQUEUE, "open"),
+        (replace(DEAD, job=JobNow.OVER), Turn.LEAVE, "anew"),
+        (replace(DEAD, job=JobNow.UNKNOWN), Turn.WAIT, "Slurm"),
+        (replace(DEAD, ledger=LedgerNow.CLOSED), Turn.LEAVE, "ledger"),
+        (replace(DEAD, ledger=LedgerNow.ELSEWHERE), Turn.LEAVE, "without this node"),
+        (replace(DEAD, ledger=LedgerNow.UNKNOWN), Turn.WAIT, "ledger"),
+        (replace(DEAD, ledger=LedgerNow.OPEN), Turn.FINISH_REQUEUE, "open"),
+        (replace(DEAD, ledger=LedgerNow.FAILED), Turn.FINISH_END, "end"),
     ],
 )
-def test_the_first_of_the_others(known: Known, does: type, why: str) -> None:
-    answer = succeed(known, ST)
-    assert isinstance(answer, does) and why in answer.why
+def test_the_first_of_the_others(known: Known, does: Turn, why: str) -> None:
+    turn, reason = succeed(known, ST)
+    assert turn is does and why in reason
 
 
 def test_a_later_one_waits_for_its_turn_and_acts_only_if_all_before_it_are_dead() -> None:
     third = replace(DEAD, place=2, silent_s=due_s(2, ST) - 1.0)
-    assert isinstance(succeed(third, ST), Wait)
+    assert succeed(third, ST)[0] is Turn.WAIT
     third = replace(third, silent_s=due_s(2, ST) + 1.0)
-    assert isinstance(succeed(third, ST), TakeOver)
-    assert isinstance(succeed(replace(third, before=True), ST), Wait)
+    assert succeed(third, ST)[0] is Turn.TAKE_OVER
+    assert succeed(replace(third, before=True), ST)[0] is Turn.WAIT
 
 
 def test_a_node_that_lives_and_has_lost_its_agent_holds_the_others_up_but_not_for_ever() -> None:
     second = replace(DEAD, place=1, before=True, silent_s=due_s(1, ST) + OVERTAKE_S - 1.0)
-    assert isinstance(succeed(second, ST), Wait)
-    assert isinstance(succeed(replace(second, silent_s=due_s(1, ST) + OVERTAKE_S), ST), TakeOver)
+    assert succeed(second, ST)[0] is Turn.WAIT
+    assert succeed(replace(second, silent_s=due_s(1, ST) + OVERTAKE_S), ST)[0] is Turn.TAKE_OVER
 
 
 def test_no_two_turns_come_together_and_the_last_one_comes_in_time() -> None:
@@ -116,8 +112,8 @@ def test_no_two_turns_come_together_and_the_last_one_comes_in_time() -> None:
 
 def test_leases_of_any_length_leave_time_to_act() -> None:
     st = settings_with(ST, lease__time_s=7200.0)
-    assert isinstance(succeed(replace(DEAD, silent_s=longest_s(st)), st), TakeOver)
-    assert isinstance(succeed(replace(DEAD, silent_s=longest_s(st), batch_node=None), st), Wait)
+    assert succeed(replace(DEAD, silent_s=longest_s(st)), st)[0] is Turn.TAKE_OVER
+    assert succeed(replace(DEAD, silent_s=longest_s(st), batch_node=None), st)[0] is Turn.WAIT
 
 
 def test_the_places_follow_the_slots_and_only_some_stay() -> None:
