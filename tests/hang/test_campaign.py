@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", ["collectives", pytest.param("ddp", marks=pytest.mark.long)])
 def test_who_hangs(folder: Path, name: str) -> None:
     need_torch()
     for result in perform(PLANS[name], folder):

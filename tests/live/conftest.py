@@ -34,7 +34,7 @@ EX_UNAVAILABLE = 69  # slurm-cluster's word for "Slurm is not installed"
 
 COMMAND_TIMEOUT_S = 30.0
 TOOL_TIMEOUT_S = 90.0  # four times that is above the 180 s after which slurm-cluster gives up a boot
-POLL_S, LEISURE_S = 0.05, 0.5
+POLL_S, LEISURE_S = 0.05, 0.8
 
 # Modules whose tests boot a cluster each, so that they need not wait for each other (make test).
 APART = frozenset({
@@ -202,7 +202,7 @@ class Cluster:
             if (now := time.monotonic()) > began + PATIENCE * timeout_s:
                 last = self.last_answer[-1] if self.last_answer else "no command was run"
                 raise AssertionError(f"waited {PATIENCE * timeout_s:g} s for {what}; last seen: {seen!r}; last command: {last}")
-            # A question is mostly a process of Slurm's, and eight workers ask at a time: no more than a fifth of the time, and at
+            # A question is mostly a process of Slurm's, and a dozen workers ask at a time: no more than a fifth of the time, and at
             # leisure after a while.
             time.sleep(max(POLL_S, min(LEISURE_S, max(4 * (now - asked), 0.1 * (now - began)))))
             asked = time.monotonic()

@@ -340,11 +340,25 @@ ALONE = settings_with(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
-@given(policy=POLICIES | REPLACING, script=scripts(30))
+LEFT_ALONE = given(policy=POLICIES | REPLACING, script=scripts(30))
+
+
+@examples(50)
+@LEFT_ALONE
 @example(policy=ALONE, script=LATE_WORD)
 def test_left_alone_after_anything_a_job_comes_to_an_end(policy: Settings, script: list[int]) -> None:
     """Whatever has happened: once nobody answers any more and a day goes by, ftrun is done or its ranks still run."""
+    comes_to_an_end(policy, script)
+
+
+@pytest.mark.long
+@examples(300)
+@LEFT_ALONE
+def test_left_alone_after_anything_a_job_comes_to_an_end_at_length(policy: Settings, script: list[int]) -> None:
+    comes_to_an_end(policy, script)
+
+
+def comes_to_an_end(policy: Settings, script: list[int]) -> None:
     chaos = Chaos(
         policy,
         CAN_REPLACE
@@ -361,10 +375,24 @@ def test_left_alone_after_anything_a_job_comes_to_an_end(policy: Settings, scrip
         assert job.judge.phase in (Phase.LAUNCHING, Phase.RUNNING, Phase.REQUEUEING)
 
 
-@settings(max_examples=150, deadline=None)
-@given(policy=POLICIES, script=scripts(60))
+OVER_SCHEDULINGS = given(policy=POLICIES, script=scripts(60))
+
+
+@examples(50)
+@OVER_SCHEDULINGS
 def test_no_job_is_requeued_more_often_than_it_may(policy: Settings, script: list[int]) -> None:
     """Over all its schedulings: each starts from what the last one wrote."""
+    is_requeued_no_more_often(policy, script)
+
+
+@pytest.mark.long
+@examples(300)
+@OVER_SCHEDULINGS
+def test_no_job_is_requeued_more_often_than_it_may_at_length(policy: Settings, script: list[int]) -> None:
+    is_requeued_no_more_often(policy, script)
+
+
+def is_requeued_no_more_often(policy: Settings, script: list[int]) -> None:
     job, numbers = Job(policy, per_node=1), iter(script)
     job.begin()
     for number in numbers:
