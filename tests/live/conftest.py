@@ -40,12 +40,13 @@ POLL_S, LEISURE_S = 0.05, 0.8
 APART = frozenset({
     "test_batch_node", "test_chaos", "test_drill", "test_node_loss", "test_other_slurms", "test_sites", "test_slurm_away",
 })  # fmt: skip
-# Those that take longest begin first; the order of others matters little. What is APART fills gaps, so it comes behind.
+# Those that take longest begin first; those of less than half a minute come last. What is APART fills gaps, so it comes behind.
 FIRST = (
     "test_other_slurms", "test_hooks_live", "test_slurm_acts", "test_counted_live", "test_drop_in", "test_replacing_live",
     "test_cluster_tool", "test_drill", "test_outside", "test_replacing_twice_live", "test_slurm_clients_on_slurm",
     "test_accounting", "test_requeue_starts", "test_ladder", "test_stopping", "test_hang_live", "test_ledger_live", "test_requeue",
-    "test_standstill_live", "test_batch_node", "test_sites", "test_slurm_away", "test_node_loss", "test_chaos",
+    "test_standstill_live", "test_containers", "test_control_live", "test_scripts", "test_bad_input", "test_shapes", "test_fitting_live",
+    "test_in_place", "test_output_live", "test_batch_node", "test_sites", "test_node_loss", "test_slurm_away", "test_chaos",
 )  # fmt: skip
 
 REPO = Path(__file__).resolve().parents[2]

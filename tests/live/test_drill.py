@@ -211,12 +211,6 @@ def test_a_keyword_of_one_s_own_makes_an_error_worth_another_try(told: Story) ->
     assert told.ended("COMPLETED")["Restarts"] == "1"
 
 
-@story(rank=FLAKY, ft="--ft-set retry.policy=ExitCodeAndErrorMsg")
-def test_without_it_nothing_calls_the_error_retriable(told: Story) -> None:
-    told.ended("FAILED")
-    assert "retry.policy ExitCodeAndErrorMsg" in told.output() and len(told.attempts()) == 1
-
-
 @story(rank=FLAKY, ft='--ft-aimaster "--enable-job-restart=True --fault-tolerant-policy=OnFailure"', env=BY_DEFAULT)
 def test_aimaster_s_flags_restart_the_job_in_place(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"

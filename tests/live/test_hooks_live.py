@@ -356,16 +356,16 @@ srun sh -c '[ $SLURM_PROCID = 1 ] && echo srun $({PRINT}) >>"$STORY/counters"; :
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
-@pytest.mark.parametrize(
-    "trap",
-    ["mkfifo {ledger}", "mkdir {ledger}", "ln -s /dev/zero {ledger}", "echo {{ >{ledger}", "touch {ledger}; chmod 0 {ledger}"],
-)
-def test_a_strange_ledger_fails_no_task(hooked: Hooked, trap: str) -> None:
-    ledger = "$FTSLURM_STATE_DIR/jobs/cluster-local.$SLURM_JOB_ID.jsonl"
-    text = f"mkdir -p $FTSLURM_STATE_DIR/jobs; {trap.format(ledger=ledger)}; srun sh -c 'echo $MA_SCHEDULE_CNT'"
+STRANGE = ["mkfifo $ledger", "mkdir $ledger", "ln -s /dev/zero $ledger", "echo { >$ledger", "touch $ledger; chmod 0 $ledger"]
+
+
+def test_a_strange_ledger_fails_no_task(hooked: Hooked) -> None:
+    text = "ledger=$FTSLURM_STATE_DIR/jobs/cluster-local.$SLURM_JOB_ID.jsonl; mkdir -p $FTSLURM_STATE_DIR/jobs\n"
+    for number, trap in enumerate(STRANGE):
+        text += f"{trap}; srun sh -c 'echo {number} $MA_SCHEDULE_CNT' || exit 1; rm -rf $ledger\n"
     job = run(hooked, text, f"--export=ALL,FTSLURM_STATE_DIR={hooked.cluster.home}/strange")
     assert ended(hooked, job)["ExitCode"] == "0:0"
-    assert output(hooked, job) == "1\n"
+    assert output(hooked, job).splitlines() == [f"{number} 1" for number in range(len(STRANGE))]
 
 
 # ---- EpilogSlurmctld
@@ -542,21 +542,13 @@ def lay(path: Path, text: str) -> None:
     path.chmod(0o600)
 
 
+# A few of those that tests/ledger/test_untrusted.py lays for the function that reads them all.
 HOSTILE = {
     "a link": lambda path, text, victim: (lay(path.with_name("real"), text), path.symlink_to("real")),
-    "a hard link": lambda path, text, victim: (lay(path.with_name("real"), text), path.hardlink_to(path.with_name("real"))),
     "a FIFO": lambda path, text, victim: os.mkfifo(path, 0o600),
-    "a folder": lambda path, text, victim: path.mkdir(),
-    "a giant": lambda path, text, victim: (lay(path, text), os.truncate(path, 1 << 40)),
     "of another owner": lambda path, text, victim: lay(path, text),
     "of another job": lambda path, text, victim: lay(path, text),
-    "that others may write": lambda path, text, victim: (lay(path, text), path.chmod(0o666)),
     "without permission": lambda path, text, victim: (lay(path, text), path.chmod(0)),
-    "in a linked folder": lambda path, text, victim: (
-        lay(path, text),
-        path.parent.rename(f"{path.parent}-real"),
-        path.parent.symlink_to(f"{path.parent}-real"),
-    ),
     "of rubbish": lambda path, text, victim: path.write_bytes(os.urandom(100_000)),
 }
 
@@ -573,7 +565,7 @@ def test_a_hostile_ledger_changes_nothing(hooked: Hooked, trap: str) -> None:
     path = folder / f"cluster-local.{job}.jsonl"
     HOSTILE[trap](path, ledger_of(job, victim if trap == "of another job" else job), victim)
     if trap != "of another owner":
-        for place in [folder, *folder.iterdir()] if not folder.is_symlink() else [*folder.iterdir()]:
+        for place in (folder, *folder.iterdir()):
             os.chown(place, user, -1, follow_symlinks=False)
     before = {number: steady(hooked, number) for number in (victim, job)}
     done = hooked.hook(
@@ -585,11 +577,8 @@ def test_a_hostile_ledger_changes_nothing(hooked: Hooked, trap: str) -> None:
     assert {number: steady(hooked, number) for number in (victim, job)} == before
     for number in before:
         hooked.cluster.cancel(number)
-    if folder.is_symlink():
-        folder.unlink()
-        Path(f"{folder}-real").rename(folder)
     for one in folder.iterdir():
-        one.rmdir() if one.is_dir() and not one.is_symlink() else one.unlink()
+        one.unlink()
 
 
 def steady(hooked: Hooked, job: int) -> dict[str, str]:

@@ -100,13 +100,6 @@ def test_crashes_are_answered_in_place_where_the_policy_says_so(told: Story) -> 
     assert told.counters() == [(1, 1, 1), (1, 2, 2), (1, 3, 3)]
 
 
-@story(tasks=2, ft="--ft-profile ft-launcher --ft-set rungs.in-place-restart.crash_restarts=1", rank="together; exit 9")
-def test_crash_restarts_spent_end_the_job_where_no_requeue_is_wanted(told: Story) -> None:
-    job = told.ended("FAILED")
-    assert (job["Restarts"], job["ExitCode"]) == ("0", "9:0")
-    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
-
-
 @pytest.mark.slurms
 @story(
     nodes=2,
