@@ -20,9 +20,27 @@ def limits() -> Iterator[None]:
         yield
 
 
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count, deadline=None, suppress_health_check=list(HealthCheck)
+    )  # hold() has a deadline of its own
+
+
+OF_EACH = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+
+
 @pytest.mark.timeout(LIMIT_S - 10)
-@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))  # hold() has a deadline of its own
+@OF_EACH
+@examples(25)
 @given(data=st.data())
 def test_a_parser_takes_anything(parser: Parser, data: st.DataObject) -> None:
+    hold(parser, data.draw(parser.inputs, label="given"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT_S - 10)
+@OF_EACH
+@examples(100)
+@given(data=st.data())
+def test_a_parser_takes_anything_at_length(parser: Parser, data: st.DataObject) -> None:
     hold(parser, data.draw(parser.inputs, label="given"))
