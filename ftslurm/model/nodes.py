@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
+from itertools import chain, product, zip_longest
 
 from ftslurm.errors import UsageError
 from ftslurm.model.values import dataclass
@@ -68,7 +69,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def _expand(text: str) -> tuple[str, ...]:
-    from ClusterShell.NodeSet import NodeSet, NodeSetParseError
+    from ClusterShell.RangeSet import RangeSetException
 
     groups = _split_groups(text)
     try:
@@ -76,10 +77,22 @@ def _expand(text: str) -> tuple[str, ...]:
             raise ValueError("it has characters that no node name has")
         if sum(map(_count, groups)) > MOST_NODES:
             raise ValueError(f"it names more than {MOST_NODES} nodes")
-        # Slurm keeps the order of the comma separated groups; a NodeSet would sort them.
-        return tuple(node for group in groups for node in NodeSet(group))
-    except (NodeSetParseError, ValueError, TypeError, OverflowError, AssertionError) as error:  # not all of them its own
+        return tuple(node for group in groups for node in _names(group))
+    except (RangeSetException, ValueError, TypeError, OverflowError, AssertionError) as error:  # not all of them its own
         raise UsageError(f"`{text}` is not a node list: {error}", hint="write it as Slurm does: n[1-3,7]") from None
+
+
+def _names(group: str) -> Iterable[str]:
+    """In Slurm's order. Of brackets alone: digits beside them are no part of a range, as they are to a NodeSet, to which
+    `1[9-10]` is 19 to 110."""
+    from ClusterShell.RangeSet import RangeSet
+
+    pieces = _BRACKETS.split(group)
+    if any("[" in piece or "]" in piece for piece in pieces[::2]):
+        raise ValueError("its brackets hold no ranges")
+    ranges = [dict.fromkeys(number for part in inside.split(",") for number in RangeSet(part)) for inside in pieces[1::2]]
+    between = [[piece] for piece in pieces[::2]]
+    return map("".join, product(*chain.from_iterable(zip_longest(between, ranges, fillvalue=[""]))))
 
 
 def count(text: str) -> int:

@@ -32,7 +32,6 @@ RECORDED = Path(__file__).parents[1] / "recorded/slurm/24.11"
         "n[1-60000],m[1-60000]",
         "n[" + "9" * 5000 + "-1]",
         "n[1-" + "9" * 5000 + "]",
-        "n[1-9]9999999999",  # the digits count as part of the range
     ],
 )
 def test_a_short_list_of_very_many_nodes_is_refused_before_it_is_unfolded(text: str) -> None:
@@ -41,7 +40,22 @@ def test_a_short_list_of_very_many_nodes_is_refused_before_it_is_unfolded(text: 
             read(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1[9-10]", ("n19", "n110")),
+        ("n[1-2]99999999999", ("n199999999999", "n299999999999")),
+        ("n[1-2]0[09-10]", ("n1009", "n1010", "n2009", "n2010")),
+        ("n[3,1]", ("n3", "n1")),
+    ],
+)
+def test_names_are_those_of_scontrol_show_hostnames(text: str, names: tuple[str, ...]) -> None:
+    """`n11[1-65536]`, 65,536 names, became more than a million, and took seconds."""
+    assert expand(text) == names
+
+
 def test_a_list_of_as_many_nodes_as_slurm_allows_is_unfolded() -> None:
+    assert len(expand(f"n11[1-{MOST_NODES}]")) == MOST_NODES
     assert len(expand(f"r[1-256]c[1-{MOST_NODES // 256}]")) == MOST_NODES
 
 
