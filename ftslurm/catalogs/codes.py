@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 
 from ftslurm.model.devices import CLASS_OF, CodeMeaning, FaultClass, Remedy, Severity
 from ftslurm.model.exits import signal_name
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 
 # `XID 79`, `xid79`, `Xid: 79`; of NVLink 5 also `XID 145 RLW_REMAP 0x00000040`.
 _NUMBERED = re.compile(r"(XID|SXID|RECOVERY)[ :]*(\d{1,9})(?: +(\S+) +(0X[0-9A-F]{1,8}))?")

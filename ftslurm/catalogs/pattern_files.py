@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -19,6 +18,7 @@ from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import whole
+from ftslurm.model.values import fields
 from ftslurm.model.verdict import ErrorClass, Retriable
 
 # --- A site's or a plugin's own catalogue, laid over those that ship: codes graded, patterns and statuses added and replaced

@@ -6,7 +6,6 @@ Source: catalogs/log-patterns.yaml and exit-codes.yaml, which say where each ent
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted
 from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.exits import signal_name
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 
 # So many trials from the front of a text, and as many lines at its end (scanner.py): 1,000 tails of which every line matches take

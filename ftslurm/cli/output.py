@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ftslurm.errors import UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import VARIABLE, Store, at_path, is_path, state_folder
 from ftslurm.model.settings.hook_settings import HookSettings
+from ftslurm.model.values import fields, is_dataclass
 
 
 def store() -> Store:

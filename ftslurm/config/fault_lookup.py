@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftslurm.catalogs.codes import normalise
 from ftslurm.model.devices import CodeMeaning, Severity
+from ftslurm.model.values import replace
 
 if TYPE_CHECKING:
     from ftslurm.catalogs.codes import CodeBook

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, replace
 from enum import Enum
 
 from ftslurm.model.devices import NO_DEVICES, DeviceHealth, DeviceReport, Severity
 from ftslurm.model.text import whole
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 
 GPU_LOST = "GPU-LOST"
 ECC_UNCORRECTABLE = "ECC-UNCORRECTABLE"
@@ -113,7 +112,7 @@ def _names(word: str, look: GpuLook) -> bool:
 REMEMBER_EVENTS_S = 600.0
 
 
-@dataclass()
+@dataclass(slots=True)
 class _Gpu:
     """One GPU. uncorrectable: its count when first seen or last healed."""
 
@@ -122,7 +121,7 @@ class _Gpu:
     uncorrectable: int | None
 
 
-@dataclass()
+@dataclass(slots=True)
 class GpuMemory:
     """All GPUs of one kind that the job may use. visible: the value of the variable that picks them, None for all.
 

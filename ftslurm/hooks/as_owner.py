@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, UsageError
@@ -23,7 +22,7 @@ from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.policies.start_time import plan_finish
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ftslurm.hooks.hook_inputs import drain, node_name, run_hook, taken_back, undrain
 from ftslurm.hooks.node_look import look
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
+from ftslurm.model.values import replace
 from ftslurm.policies.node import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step
 from ftslurm.slurm.cli_client import SlurmAdmin, is_drained, is_to_reboot
 from ftslurm.slurm.client import NodeState, NodeView

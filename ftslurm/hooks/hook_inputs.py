@@ -8,7 +8,6 @@ import sys
 import syslog
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, PolicyError, UsageError
@@ -18,7 +17,7 @@ from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.policies.node import PREFIX, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
@@ -16,7 +15,7 @@ from ftslurm.hooks.state_file import Memory, Unfinished
 from ftslurm.model.exits import Process
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.policies import node as rules
 from ftslurm.policies.node import ROOT, Finding, NodeHealth, NodeJob, Whose, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.devices.probe import choose_probes
@@ -16,7 +15,7 @@ from ftslurm.errors import CommandMissing
 from ftslurm.hooks.state_file import Remembered
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.policies import node as rules
 from ftslurm.policies.node import Finding, NodeHealth
 from ftslurm.system.commands import run, run_group

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 
 from ftslurm.errors import CommandMissing, UsageError
 from ftslurm.launchers import placement
@@ -16,7 +15,7 @@ from ftslurm.model import events as ev
 from ftslurm.model.decisions import Start
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import Near
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.system.commands import run
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"

@@ -29,7 +29,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -40,7 +39,7 @@ from ftslurm.launchers.local_stdio import Stdio, pattern_values
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.exits import ExitStatus, from_returncode
 from ftslurm.model.text import expand_pattern, fold_numbers, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.srun_options import REPLACED, Component, by_cpu, has_flag, option_value, same_share, without
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import fold_numbers, whole
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 
 # --- srun --multi-prog: a file that says which rank runs what
 # Source: srun(1), MULTIPLE PROGRAM CONFIGURATION, and what multi_prog_get_argv in slurmstepd makes of it: the first line that

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftslurm.launchers import script_tree as sh
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.text import cut
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.system.processes import SHELLS
 
 if TYPE_CHECKING:

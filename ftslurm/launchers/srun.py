@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 
 from ftslurm.launchers import placement
 from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part
@@ -16,7 +15,7 @@ from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import unfold_numbers, whole
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.system.programs import MARK
 
 # --- `--bcast`: the user's program goes to the nodes by sbcast. srun would copy what it starts, our interpreter

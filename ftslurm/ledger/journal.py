@@ -7,14 +7,13 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 
 from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.record import KINDS, Record
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import MISSING, dataclass, fields
 from ftslurm.system.files import Locked, Spares, append, locked, open_plain, read_private
 
 VERSION = 1

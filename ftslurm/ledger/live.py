@@ -12,7 +12,6 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ftslurm.model.folds.history import History, fold
 from ftslurm.model.messages import BOUNDS, Live
 from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.model.record import RequestAnswered, Requested
+from ftslurm.model.values import replace
 from ftslurm.system.files import open_plain, read_private, replace_file
 
 # --- how a request of `ftslurm control` comes into the ledger, how the ftrun of the job notices it, and how the answer is

@@ -7,13 +7,13 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from ftslurm.errors import StateError, WireError
 from ftslurm.model.folds.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, CleanUpTook, History
 from ftslurm.model.folds.node_memory import NodeCleared, NodeFailed, NodeLeft, NodeReinstated, Told
 from ftslurm.model.plain import Bounds, from_plain
+from ftslurm.model.values import fields
 from ftslurm.system.files import Locked, append, locked, private_folder, read_private
 
 # --- reads a user's file safely for a reader with more rights than its owner: the file may be a trap
@@ -206,7 +206,8 @@ def _known(lines: Sequence[bytes]) -> tuple[Told, ...]:
 
 def _to_line(record: Told) -> bytes:
     kind = next(name for name, kind in _KINDS.items() if type(record) is kind)
-    return json.dumps({"v": VERSION, "kind": kind, **asdict(record)}, separators=(",", ":")).encode() + b"\n"
+    told = {field.name: getattr(record, field.name) for field in fields(record)}
+    return json.dumps({"v": VERSION, "kind": kind, **told}, separators=(",", ":")).encode() + b"\n"
 
 
 def _told_in(line: bytes) -> Told | None:

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
 from ftslurm.model.devices import Fault
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import Near
 from ftslurm.model.record import Record
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.model.verdict import RankEnd
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.collectives import EntryTimes, RankView, WaitTimes
@@ -12,7 +11,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import Topology
 from ftslurm.model.record import Requested
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.model.verdict import Piece, Verdict
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
 from enum import Enum
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def unfold_shares(cpus: str, gpus: str) -> tuple[Share, ...]:
     return tuple(Share(*each) for each in zip(c or (0,) * count, g or (0,) * count, strict=True))
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class JobId:
     """A Slurm job, or one task of a job array. `number` is what scontrol takes; locally it counts from 1."""
 

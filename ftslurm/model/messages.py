@@ -8,7 +8,6 @@ shim may be of another version, and a message that is nearly right is worse than
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
 
 from ftslurm.errors import WireError
@@ -21,7 +20,7 @@ from ftslurm.model.job import Share, Task
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.model.verdict import Piece
 
 # --- How a job's ranks and devices do at this moment: told by the agents, and shown to people, only while somebody watches. Pure.

@@ -7,14 +7,13 @@ field that is not there is at its default, and one that is not known is passed o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ftslurm.errors import WireError
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import MISSING, dataclass, fields, is_dataclass
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]

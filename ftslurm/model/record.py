@@ -6,9 +6,8 @@ A job's past is the fold of these (history.py); nothing else about it is stored 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

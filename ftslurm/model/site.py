@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.rungs import Rung
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 
 class Level(Enum):

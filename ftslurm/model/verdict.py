@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from enum import Enum
 from typing import Any
 
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 
 
 class ErrorClass(str, Enum):

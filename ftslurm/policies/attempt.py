@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault
@@ -12,7 +11,7 @@ from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartabl
 from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.job import Task
 from ftslurm.model.text import fold_numbers
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 
 

@@ -6,7 +6,6 @@ Source: ModelArts, fault recovery of training jobs (rungs, triggers, degradation
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from enum import Enum
 
 from ftslurm.model.devices import Fault, FaultClass
@@ -18,7 +17,7 @@ from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.settings.tree import Settings, most_crash_restarts, noting, read_of
 from ftslurm.model.text import counted, how_often
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.policies.node_charges import Series
 

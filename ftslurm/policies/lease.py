@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import field
 
 from ftslurm.model.events import AgentLost, Hangup, NodeHeard, NodeLate, NodeSilent, ShimLost
 from ftslurm.model.folds.summary import JobSummary
@@ -14,7 +13,7 @@ from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, Finished, No
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.settings.features import LeaseSettings
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.policies.attempt import Attempt
 
 # --- Who was heard of last, and when: what follows from silence and from connections that broke. Seconds are monotonic.

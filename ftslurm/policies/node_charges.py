@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
 
 from ftslurm.model.folds.history import HANG, History
 from ftslurm.model.folds.past import Crash, Crashes
@@ -12,7 +11,7 @@ from ftslurm.model.nodes import fold
 from ftslurm.model.settings.features import BlameSettings, InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.model.verdict import UNKNOWN, Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict
 
 # --- Is it the node or the program? A crash that no fact explains is compared with the same crash before.

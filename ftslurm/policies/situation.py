@@ -4,7 +4,6 @@ whether whoever called ftrun wants a remedy for a failed step, or its status."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
@@ -14,7 +13,7 @@ from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.ladder import Cause, OtherNodes, Situation, Wish, repeated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ftslurm.model.decisions import Diagnose
 from ftslurm.model.devices import Fault, FaultClass
@@ -11,7 +10,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.folds.past import Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.record import Diagnosed
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 
 # --- Corrects verdicts: device codes that are no hardware fault, words that the program calls retriable, and devices that

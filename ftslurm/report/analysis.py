@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from typing_extensions import TypedDict
 
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.report.card import Card, fault_of, meaning_of, more_of, what_of
 from ftslurm.report.words import KILLED_BY

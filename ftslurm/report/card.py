@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
@@ -17,7 +16,7 @@ from ftslurm.model.folds.summary import AFTER_LIMIT, Answer, AtLimit, Known, Lef
 from ftslurm.model.nodes import fold, mark_down
 from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, file_of_rank, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.model.verdict import Confidence, ErrorClass
 from ftslurm.report.words import FAULT, KILLED, KILLED_BY, experiment, saves, span
 

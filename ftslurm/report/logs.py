@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import expand
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 # As ftrun writes it to its stderr before an attempt (judge/starting.py); behind the rest of a line that was cut off, too. Earlier
 # releases wrote it into the files of the ranks as well.

@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
 from hashlib import blake2s
 from typing import Any, ClassVar, TypeVar
 
@@ -20,7 +19,7 @@ from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import cut, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.report.account.parts import LOST, Part, spent
 
 # --- a trace: the job itself, its attempts, and what was done between them, with what was seen as events. Ids follow from what

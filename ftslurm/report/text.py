@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from rich.console import Console
 from rich.padding import Padding
@@ -15,6 +14,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
+from ftslurm.model.values import replace
 from ftslurm.report.card import Card, lines
 from ftslurm.report.moments import Kind, exits, fault, moments
 from ftslurm.report.view import Again, AttemptView, RemedyView, Status, folded, in_a_line

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.control import Control, Request, State, in_words, utc
 from ftslurm.model.folds.history import counters, counters_of_attempt, fold
 from ftslurm.model.folds.summary import Answer, JobSummary, Story, Stuck, state_words, stuck, summarise
 from ftslurm.model.rungs import Rung
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.report.card import Card, card_of, numbered
 from ftslurm.report.moments import Kind, culprit, fault, moments
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ftslurm.catalogs.codes import CodeBook
@@ -14,7 +13,7 @@ from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.nodes import fold
 from ftslurm.model.settings.tree import Settings, told, with_values
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.simulation.measured import Outcome

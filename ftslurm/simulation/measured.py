@@ -6,7 +6,6 @@ What the ledger does not tell keeps the plan's default, and is named as an assum
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from statistics import median
 from typing import Any
 
@@ -14,7 +13,7 @@ from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import count, expand
 from ftslurm.model.rungs import REQUEUES, Rung
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.report.account.parts import Outage, Spent
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.trace import Fault, JobPlan
@@ -56,7 +55,7 @@ class Outcome:
     excluded: tuple[str, ...]
     node_s: float  # nodes held, times seconds
     plan_nodes: int
-    ledger: tuple[rec.Record, ...] = field(default=(), repr=False)
+    ledger: tuple[rec.Record, ...] = ()
 
     @property
     def over(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ftslurm.errors import UsageError
@@ -21,7 +20,7 @@ from ftslurm.model.folds.summary import summarise
 from ftslurm.model.rungs import REQUEUES, SWAPS, Budget, Rung
 from ftslurm.model.settings.tree import Settings, settings_told, with_values
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.situation import ACTS

@@ -7,7 +7,6 @@ know that it is simulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
@@ -20,6 +19,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.job import Layout, Task
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import replace
 from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict
 from ftslurm.policies.diagnose import Book, Facts, diagnose
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, field, fields, replace
 from enum import Enum
 from random import Random
 from typing import Any
@@ -17,7 +16,7 @@ from ftslurm.errors import PolicyError, UsageError
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.settings.kinds import choice, count, lasting, suggestion, switch, value_of
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import MISSING, dataclass, field, fields, replace
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 
 

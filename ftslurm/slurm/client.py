@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from enum import Enum
 from typing import Protocol
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 # Not a key of Slurm's: when slurmctld gave the answer, by its own clock, in Unix seconds.
 AS_OF = "AS_OF"

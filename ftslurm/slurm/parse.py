@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.events import Preempted
 from ftslurm.model.folds.summary import SlurmWord
 from ftslurm.model.nodes import Topology, expand
+from ftslurm.model.values import replace
 from ftslurm.slurm import states
 from ftslurm.slurm.client import AS_OF, JobState, JobView, Needs, NodeState, NodeView, PartitionView, Resources
 

@@ -26,7 +26,7 @@ class NoChangeNow(NoAnswer):
     """slurmctld answers, and takes no change of this job at present: its record in slurmdbd is being written."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Retries:
     """limit_s: for all tries of one request. clock: monotonic seconds; tests hand in their own, and `sleep`."""
 

@@ -11,7 +11,6 @@ import pwd
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import FtslurmError, NotTaken, RequestRefused, SlurmRefused, UnknownJob, UsageError
@@ -26,6 +25,7 @@ from ftslurm.model.folds.summary import JobSummary, state_words
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record, RequestAnswered, Requested, RunBegan
 from ftslurm.model.text import whole
+from ftslurm.model.values import replace
 from ftslurm.policies.start_time import plan_start
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.owner import PATH, owner_of, run_as

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ftslurm.catalogs.codes import Asked, CodeBook, asked, codes_in, normalise
 from ftslurm.catalogs.patterns import PatternBook
@@ -12,6 +11,7 @@ from ftslurm.errors import own_statuses
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose, explain
 from ftslurm.policies.diagnose.findings import Finding

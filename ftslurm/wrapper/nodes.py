@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError, UnknownJob, UsageError
@@ -13,7 +12,7 @@ from ftslurm.ledger.shared_file import NodeMemory, parse_memory
 from ftslurm.model.folds.node_memory import NodeCleared, Remembered, remembered
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.policies.node import PREFIX
 from ftslurm.policies.node_advice import advice, codes_of
 from ftslurm.report.site import LeftBy, NodeReport

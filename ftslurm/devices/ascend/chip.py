@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Severity
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 
 KIND = "ascend"
 

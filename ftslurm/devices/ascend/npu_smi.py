@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
 from enum import Enum
 
 from ftslurm.model.devices import DeviceHealth, Severity
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 
 # Nine digits hold every id and size the tool prints; longer runs of digits are noise, and int() refuses very long ones.
 _NUMBER = "[0-9]{1,9}"

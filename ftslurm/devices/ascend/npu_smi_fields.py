@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
 from enum import Enum
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 _INT = re.compile("[0-9]{1,9}")
 _CODE = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,10})")

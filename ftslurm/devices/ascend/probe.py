@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.devices.ascend.chip import KIND, Chip, Finding, by_number, unlisted
@@ -14,7 +13,7 @@ from ftslurm.devices.ascend.npu_smi_fields import ResetAnswer, ResetOutcome
 from ftslurm.devices.ascend.tool import TOOL, NpuSmi
 from ftslurm.devices.asking import NoAnswer, look_until
 from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer, Utilisation
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.system.commands import Runner
 
 # --- healing an Ascend chip: wait for its codes to go, reset it, and see that everything is back

@@ -8,13 +8,12 @@ requests were taken, less those that were undone; so it survives a requeue, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.nodes import fold
 from ftslurm.model.record import CheckpointSeen, RequestAnswered, RequestDone, Requested
 from ftslurm.model.rungs import RUNG_NAMES, Rung
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import dataclass, field, replace
 
 STOP, RESTART, REQUEUE, EXCLUDE, REINSTATE = "stop", "restart", "requeue", "exclude", "reinstate"
 HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO = "hold", "release", "no-restarts", "allow-restarts", "undo"

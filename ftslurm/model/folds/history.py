@@ -7,7 +7,6 @@ goes to which, and what two parts have in common.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from functools import reduce
 from typing import Any
 
@@ -31,7 +30,7 @@ from ftslurm.model.folds.past import (
 )
 from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import SWAPS, Rung
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import dataclass, field, replace
 
 # The cause of a requeue by Slurm that ftrun knew nothing of before.
 OUTSIDE = "outside"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 
 from ftslurm.model import record as rec
 from ftslurm.model.job import Share, unfold_shares
 from ftslurm.model.rungs import REQUEUES, RESTARTS, Budget, Rung
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import dataclass, field, replace
 
 # --- its slots: on which nodes they are, how often each was scheduled, and how often its command was started there
 

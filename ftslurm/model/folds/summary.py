@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import NamedTuple
 
 from ftslurm.errors import UsageError
@@ -13,7 +12,7 @@ from ftslurm.model.folds.history import History, schedule_count
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import dataclass, field, replace
 
 # --- a job in one line: what a list of all jobs shows of it, made of its ledger's records
 #

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.exits import signal_name
 from ftslurm.model.settings.kinds import choice, count, suggestion, switch, value_of
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 RANK_VARIABLE = "FTSLURM_FT_CONFIG"  # as JSON, for the client in the rank
 CONFIG_FLAGS = ("--ft-cfg-path", "--fault-tol-cfg-path")

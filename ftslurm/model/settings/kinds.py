@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, field, fields
 from operator import attrgetter
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import MISSING, dataclass, field, fields
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LARGE_FIRST = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))

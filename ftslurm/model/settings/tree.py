@@ -7,7 +7,6 @@ default, profile, site policy, job policy, annotations, environment, command lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
 from ftslurm.errors import PolicyError
@@ -31,7 +30,7 @@ from ftslurm.model.settings.kinds import (
     value_of,
     words_of,
 )
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, fields, is_dataclass, replace
 
 # The kernel's own kill comes one second after the end of a lease (GUARD_S in shim/lease.py).
 LEAST_MARGIN_S = 2.0

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
+from ftslurm.model.values import replace
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
 from ftslurm.policies.diagnose import hits as seen
 from ftslurm.policies.diagnose.by_lines import ASKED_FOR, NODES_SETUP, by_root, by_symptoms

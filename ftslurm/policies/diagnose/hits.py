@@ -6,7 +6,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 
@@ -14,7 +13,7 @@ from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error, unlabelled_line
 from ftslurm.policies.diagnose.findings import Book, Finding, ends_of_runs

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from datetime import datetime, timezone
 
 from ftslurm.catalogs.patterns import Found
 from ftslurm.model.exits import ExitStatus, from_shell
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.model.verdict import Piece, RankEnd
 from ftslurm.policies.diagnose.findings import Book
 

@@ -10,11 +10,10 @@ programs with names of their own, too; a change of the staged interval sets ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from ftslurm.model.settings.ft_config import BeatLimits
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 
 OFF = -1.0  # of a staged interval: nothing is a hang
 

@@ -6,11 +6,10 @@ Source: ModelArts, hang detection.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from itertools import pairwise
 
 from ftslurm.model.averages import median, pstdev
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 # A single background poller (a heartbeat monitor that asks a store once a second) does some 100 B/s for ever, and without a
 # floor would hide every hang; a training that lives does megabytes. Bytes a second, of one rank's processes.

@@ -11,13 +11,12 @@ Not seen: a link that is slow from the first step, and what is equally slow ever
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from itertools import pairwise
 
 from ftslurm.model.averages import fmean, median
 from ftslurm.model.collectives import EntryTimes, Finding, Kind, Level, WaitTimes, fold
 from ftslurm.model.events import RanksCompared
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)

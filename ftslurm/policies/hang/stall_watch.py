@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from enum import Enum
 from math import log
 
@@ -19,7 +18,7 @@ from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankVi
 from ftslurm.model.events import QuietSeen, RankSilent, StallSeen, UseSampled
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.features import HangSettings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.policies.hang import whohangs
 from ftslurm.policies.hang.process_activity import LEAST_PER_S
 from ftslurm.policies.hang.whohangs import idle_s

@@ -25,11 +25,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 
 from ftslurm.model.collectives import Finding, GroupView, Kind, Level, ProcessState, RankView, fold
 from ftslurm.model.record import TO_GO_ON
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.policies.hang.process_activity import IDLE_CPU_PERCENT
 
 # Of the whole process tree. A thread that checks the rendezvous store once a second makes 107 B/s for ever, and a rank

@@ -5,7 +5,6 @@ with all that the job has seen before; recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -14,6 +13,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.rungs import Capability
 from ftslurm.model.text import how_often
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import replace
 from ftslurm.model.verdict import Blame, RankEnd, Verdict, unknown
 from ftslurm.policies.judge.outside import iteration_seen, read_at_end
 from ftslurm.policies.judge.phases import Phase

@@ -4,8 +4,6 @@ The program may set each interval itself. Also: what follows from any hang.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
@@ -16,6 +14,7 @@ from ftslurm.model.folds.past import with_pause
 from ftslurm.model.folds.summary import stuck_words
 from ftslurm.model.rungs import LEAVES, Capability
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import replace
 from ftslurm.policies.hang.stall_watch import NOBODY, Opinion, as_seconds, levels_from
 from ftslurm.policies.hang.whohangs import who_hangs
 from ftslurm.policies.judge.causes import Causes

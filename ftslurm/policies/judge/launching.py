@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -15,6 +14,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.tree import Settings, most_crash_restarts, told
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import replace
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.outside import Meaning, read_at_begin
 from ftslurm.policies.judge.phases import Phase

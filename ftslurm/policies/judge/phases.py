@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.folds.history import CleanUpTook
 from ftslurm.model.job import Call
 from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.rungs import Capability
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 
 
 class Phase(Enum):

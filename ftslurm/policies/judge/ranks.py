@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say, ShowCard, SignalRanks, StopRanks
@@ -15,6 +13,7 @@ from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.text import counted, fold_numbers
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import replace
 from ftslurm.model.verdict import Verdict, unknown
 from ftslurm.policies.judge.causes import DIAGNOSIS_S, TOOK_TOO_LONG, Causes
 from ftslurm.policies.judge.devices import Devices

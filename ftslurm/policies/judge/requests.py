@@ -8,7 +8,6 @@ job shall leave a node. Such a request costs no budget and is no failure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from string import ascii_letters, digits
 
 from ftslurm.model import events as ev
@@ -21,6 +20,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import replace
 from ftslurm.policies.judge.outside import Meaning, reply_to
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.request_answers import STOPPED_STATUS, Answers, Interrupting, asked_by

@@ -5,7 +5,6 @@ trouble), a requeue, or the end. The decision is recorded before anything of it 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -17,6 +16,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import replace
 from ftslurm.policies.judge import then
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S, Ending
 from ftslurm.policies.judge.outside import Announced, Meaning

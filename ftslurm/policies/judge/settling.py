@@ -4,8 +4,6 @@ wait for. This group also handles other events that arrive meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LookAtDevices, Say
@@ -14,6 +12,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import replace
 from ftslurm.policies.judge.causes import TELL_S, Causes
 from ftslurm.policies.judge.ending import CANCELLED, GATHERS_S, SlurmAway, lose_step
 from ftslurm.policies.judge.outside import Meaning

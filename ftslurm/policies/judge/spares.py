@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -13,7 +12,7 @@ from ftslurm.model.job import Layout, Task
 from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.node import NodeHealth, short_of, wanted
 

@@ -5,7 +5,6 @@ and Slurm.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
@@ -19,6 +18,7 @@ from ftslurm.model.job import Share, Task
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.model.timers import Timer, Timers
+from ftslurm.model.values import replace
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.outside import Announced, Meaning, RequestBook, SignalWatch, SlurmContact, WaitTold
 from ftslurm.policies.judge.phases import Phase, RunFacts

@@ -5,14 +5,13 @@ judge.py carries them out. An answer is the decisions of a group; what stands am
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ftslurm.model.decisions import Decision
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Diagnosed, SignalSeen
 from ftslurm.model.folds.control import Request
 from ftslurm.model.outcome import Outcome
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.policies.ladder import Choice, Situation
 from ftslurm.policies.situation import Trouble
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from statistics import median
 
 from ftslurm.errors import UsageError
@@ -13,7 +12,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent
 from ftslurm.report.card import Card, by_decision
 from ftslurm.report.view import AttemptView, attempts

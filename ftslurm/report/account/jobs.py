@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from math import exp, lgamma, log
 from statistics import median
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.report.account.job import Failure, JobAccount, NodeEvent, Saved
 from ftslurm.report.account.parts import LOST, Part, Ratio, Stretch, ettr
 

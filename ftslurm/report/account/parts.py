@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 
 from ftslurm.model import record as rec
@@ -17,7 +16,7 @@ from ftslurm.model.job import unfold_counts
 from ftslurm.model.nodes import count
 from ftslurm.model.outcome import outcome_of
 from ftslurm.model.rungs import Rung
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 
 # An end that nobody lived to write down came at most so long before Slurm had requeued the job: twice SlurmdTimeout
 # (slurm.conf(5): 300 s unless the site changed it), within which slurmctld takes a dead node for down.

@@ -6,7 +6,6 @@ told as not recorded, and never worked out again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 
 from rich.console import Console
 from typing_extensions import NotRequired, TypedDict
@@ -16,7 +15,7 @@ from ftslurm.model.folds.summary import Answer, Story
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.report.moments import moments
 from ftslurm.report.text import print_facts, printable
 from ftslurm.report.view import Status

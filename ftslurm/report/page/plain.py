@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from typing_extensions import TypedDict
 
+from ftslurm.model.values import fields
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Ratio

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 from ftslurm.model.ports import Probe
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.policies.hang.process_activity import Quiet, Sample, cpu_unchanged, rates, use_unchanged
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.shim.processes import descendants

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftslurm.devices.probe import choose_probes
@@ -22,6 +21,7 @@ from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeA
 from ftslurm.model.messages import alive_message, devices_message, evidence_message, healed_message
 from ftslurm.model.ports import Probe
 from ftslurm.model.text import visible
+from ftslurm.model.values import replace
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.activity import ActivityWatch
 from ftslurm.wrapper.agent.pages import Folders, Pages, limits_of, sweep

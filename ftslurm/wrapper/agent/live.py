@@ -6,13 +6,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceReport, Utilisation
 from ftslurm.model.messages import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive, live_message
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.agent.activity import Below, below
 

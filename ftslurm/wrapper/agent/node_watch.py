@@ -12,11 +12,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import NamedTuple
 
 from ftslurm.model.collectives import EntryTimes, ProcessState, RankView, WaitTimes
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.sdk.page import PageState
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.agent import recorders as nccl_ras

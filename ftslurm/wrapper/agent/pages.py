@@ -6,12 +6,11 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ftslurm.model.settings.ft_config import BeatLimits
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.policies.hang.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, in_words, read_placed

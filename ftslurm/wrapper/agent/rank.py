@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ftslurm.model.collectives import (
@@ -17,6 +16,7 @@ from ftslurm.model.collectives import (
     RankView,
     WaitTimes,
 )
+from ftslurm.model.values import replace
 from ftslurm.policies.hang.slow import steady_means
 from ftslurm.policies.hang.whohangs import MEETINGS, works
 from ftslurm.sdk import probe as layout

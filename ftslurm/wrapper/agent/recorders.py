@@ -8,13 +8,12 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.system.sockets import kernel_address, plain_address
 
 # --- NCCL's own report on a stalled job: its RAS threads know which processes are silent and which ranks are behind.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf
 from threading import Lock
 from typing import Any
@@ -13,6 +12,7 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.events import StallSeen
 from ftslurm.model.folds.past import usual_interval_s
 from ftslurm.model.messages import compared_message, stall_message
+from ftslurm.model.values import replace
 from ftslurm.policies.hang.whohangs import MEETINGS
 from ftslurm.wrapper.agent.node_watch import NodeWatch
 from ftslurm.wrapper.agent.work import ReadUse

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ftslurm.errors import WireError
@@ -30,7 +29,7 @@ from ftslurm.model.events import (
 from ftslurm.model.exits import cancelled_steps
 from ftslurm.model.ports import StepHandle
 from ftslurm.model.settings.tree import BEATS
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.policies.lease import LeaseQuorum, NodeContact
 from ftslurm.policies.node import NodeClock
 from ftslurm.system.clock import Clock

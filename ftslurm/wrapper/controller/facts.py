@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Resolved, Settings, places_told
 from ftslurm.model.text import counted, fingerprint, whole
+from ftslurm.model.values import replace
 from ftslurm.policies.environment import hiding_variable, of_rendezvous, of_the_job
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, RunFacts, WhyNot
 from ftslurm.policies.lease import is_gone, predecessors

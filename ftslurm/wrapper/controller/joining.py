@@ -12,7 +12,6 @@ import errno
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from ipaddress import ip_address
 from itertools import chain
 from pathlib import Path
@@ -38,6 +37,7 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.kinds import port_range
 from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.model.text import counted, whole
+from ftslurm.model.values import replace
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import OutputPlace, RunFacts
 from ftslurm.policies.take_over import may_take_over

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 from ftslurm.model import decisions as do
 from ftslurm.model import messages as wire
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.wrapper.controller.callers import Callers
 from ftslurm.wrapper.controller.sources import Sources
 

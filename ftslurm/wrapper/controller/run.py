@@ -7,7 +7,6 @@ What only a run outside an allocation, or without Slurm, needs is loaded there: 
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from ftslurm.ledger.store import Store, state_folder
 from ftslurm.model.job import Layout
 from ftslurm.model.ports import Launcher
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import replace
 from ftslurm.system.bundle import Bundle
 from ftslurm.system.programs import become
 from ftslurm.wrapper.controller.facts import call_read

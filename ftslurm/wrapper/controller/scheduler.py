@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
@@ -26,7 +25,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.record import AttemptBegan
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field, replace
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm.cli_client import read_answer, slurmd_answers, slurmd_port
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,6 +39,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.messages import LiveReported, StacksReported
 from ftslurm.model.record import Requested
+from ftslurm.model.values import replace
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.callers import Caller, Callers, Limits
 from ftslurm.wrapper.controller.output_files import SrunWords

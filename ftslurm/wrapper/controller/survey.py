@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum
 
 from ftslurm.config.settings_files import Request, settings_in_force
@@ -19,7 +18,7 @@ from ftslurm.model.job import Allocation
 from ftslurm.model.settings.dialects import unread
 from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobView, SlurmClient
 from ftslurm.slurm.env import read_allocation

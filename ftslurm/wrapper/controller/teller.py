@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError
@@ -26,6 +25,7 @@ from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import cut
+from ftslurm.model.values import replace
 from ftslurm.notify.deliver import need_apprise, read_destinations, why_no_apprise
 from ftslurm.notify.outbox import KINDS, MAX_TITLES, Notice, Outbox, summary
 from ftslurm.report.card import Card, last_card, lines

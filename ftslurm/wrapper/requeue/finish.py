@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from ftslurm.model.nodes import expand, mark_down
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.model.text import visible
+from ftslurm.model.values import replace
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
 from ftslurm.slurm.parse import seconds

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from ftslurm.errors import FtslurmError
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.slurm import commands
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobView, NodeState, NodeView, SlurmClient

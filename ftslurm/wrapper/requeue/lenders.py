@@ -9,7 +9,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
 
 from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.launchers.python import Python
@@ -17,7 +16,7 @@ from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.nodes import ANYWHERE, Near, fold
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, field
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient

@@ -20,13 +20,12 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import SlurmRefused
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import dataclass, replace
 from ftslurm.policies.start_time import after_watch, for_slowness
 from ftslurm.slurm.client import AS_OF, JobState, JobView, SlurmClient
 from ftslurm.slurm.states import is_over
