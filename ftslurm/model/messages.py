@@ -118,6 +118,10 @@ class Live:
 # --- what a controller leaves to its agents, and what shims and agents say
 
 
+# So many agents stay; the nodes before one of them would all have to die as well before its turn comes.
+STANDBYS = 16
+
+
 @dataclass(frozen=True, slots=True)
 class HandoverPlan:
     """What a standby controller needs to know to take over from the ftrun of a dead batch node."""

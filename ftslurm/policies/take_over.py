@@ -16,7 +16,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.control import STANDS, State
 from ftslurm.model.folds.history import OUTSIDE, SLURM_S_CAUSES, History, fold
-from ftslurm.model.messages import HandoverPlan
+from ftslurm.model.messages import STANDBYS, HandoverPlan
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
 from ftslurm.model.rungs import REQUEUES, Capability, Rung
@@ -25,8 +25,6 @@ from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder import Cause, Choice, Situation
 from ftslurm.policies.lease import longest_s
 
-# So many agents stay; the nodes before one of them would all have to die as well before its turn comes.
-STANDBYS = 16
 # From one's turn to the next one's: it has looked around, asked Slurm and written down what it will do.
 TURN_S = 30.0
 # A node that lives and whose agent does not act has lost its agent.

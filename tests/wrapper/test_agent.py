@@ -242,3 +242,27 @@ def test_who_watches_is_told_while_a_device_is_healed(folder: Path) -> None:
     agent._told({"t": "heal", "devices": [["0", []]], "may_reset": False, "wait_s": 1.0, "reset_wait_s": 1.0})
     assert [message["t"] for message in line.said] == ["live", "healed"]
     assert [message["t"] for message in agent._waiting] == ["look", "bye"]
+
+
+# Prints what an agent has loaded, and what its modules import of ftslurm within a function that is not there yet.
+LATE_IMPORTS = """
+import ast, sys
+from ftslurm.wrapper.agent import agent
+agent.load_late({"nodes": ["n1", "n2", "n3"], "batch_node": "n1"}, sys.argv[1])
+loaded = {name for name in sys.modules if name.startswith("ftslurm.")}
+print("standby" if "ftslurm.wrapper.agent.standby" in loaded else "none", "psutil" in sys.modules)
+for name in sorted(loaded - {"ftslurm.sdk.probe"}):
+    for node in ast.walk(ast.parse(open(sys.modules[name].__file__).read())):
+        if isinstance(node, ast.ImportFrom) and node.col_offset and node.module.startswith("ftslurm") and node.module not in loaded:
+            print(name, node.module)
+"""
+
+
+def test_what_it_needs_late_is_loaded_ahead_and_a_take_over_only_where_it_may_have_to() -> None:
+    told = {}
+    for node in ("n1", "n2"):
+        argv = [sys.executable, "-c", LATE_IMPORTS, node]
+        told[node] = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert told["n1"][0] == "none True" and told["n2"][0] == "standby True"
+    rooms = ("ftslurm.wrapper.agent", "ftslurm.wrapper.requeue", "ftslurm.slurm", "ftslurm.ledger", "ftslurm.launchers")
+    assert [line for line in told["n2"][1:] if line.startswith(rooms)] == []
