@@ -87,7 +87,7 @@ def build_nvidia(data: object) -> Catalog:
     for code, entry in entries.items():
         if entry.grade and entry.grade not in file.buckets:
             raise wrong(NVIDIA, f"`{code}`:", f"the bucket `{entry.grade}` is not in the table `buckets`")
-    return Catalog("NVIDIA", entries, dict(file.sources))
+    return Catalog("NVIDIA", entries, dict(file.sources), number="XID")
 
 
 def _nvidia_entries(file: NvidiaFile) -> Iterable[tuple[str, Entry]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ftslurm.model.devices import CLASS_OF, CodeMeaning, FaultClass, Remedy, Severity
 from ftslurm.model.exits import signal_name
+from ftslurm.model.text import whole
 from ftslurm.model.values import dataclass, field, replace
 
 # `XID 79`, `xid79`, `Xid: 79`; of NVLink 5 also `XID 145 RLW_REMAP 0x00000040`.
@@ -63,7 +64,7 @@ class Catalog:
 
     entries: normalised code -> entry. sources: word -> what it is. unlisted: for people, of a code that is not listed. layout:
     where a code's bits tell what it means. by_severity: the remedy for codes without one. classes: the vendor's, of which a site
-    names one for a code; empty where it names a remedy.
+    names one for a code; empty where it names a remedy. number: the word before a number that stands alone, as `79` for `XID 79`.
     """
 
     vendor: str
@@ -74,9 +75,12 @@ class Catalog:
     by_severity: Mapping[Severity, Remedy] = field(default_factory=dict)
     classes: Mapping[str, Remedy] = field(default_factory=dict)
     frequencies: tuple[FrequencyRule, ...] = ()
+    number: str = ""
 
     def normalised(self, code: str) -> str:
-        return normalise_gpu(code) if self.layout is None else normalise(code)
+        if self.layout is not None:
+            return normalise(code)
+        return normalise_gpu(f"{self.number} {code}" if self.number and whole(code) is not None else code)
 
     def entry(self, code: str) -> Entry | None:
         return self.entries.get(self.normalised(code))

@@ -10,14 +10,13 @@ from pydantic import BeforeValidator, Field
 from ftslurm.catalogs import catalog_models as form
 from ftslurm.catalogs.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
 from ftslurm.catalogs.code_files import Code
-from ftslurm.catalogs.codes import Catalog, CodeBook, Entry, normalise_gpu
+from ftslurm.catalogs.codes import Catalog, CodeBook, Entry
 from ftslurm.catalogs.kinds import Kind, KindOfWords, Kinds
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
 from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.settings.kinds import suggestion
-from ftslurm.model.text import whole
 from ftslurm.model.values import fields
 from ftslurm.model.verdict import ErrorClass, Retriable
 
@@ -39,14 +38,22 @@ class XidChange(Strict):
     note: str = ""
 
 
+def _as_text(code: object) -> object:
+    """79, as YAML reads the number of an Xid, is a code too."""
+    return str(code) if type(code) is int else code
+
+
+DeviceCode = Annotated[Text, BeforeValidator(_as_text)]
+
+
 class SiteFile(Strict):
-    """One file of the setting `catalogs`. devices: kind -> codes, for the kinds of plugins."""
+    """One file of the setting `catalogs`. devices: kind of device -> codes."""
 
     schema_version: Version = 1
     ascend: Mapping[Code, AscendChange] = {}
-    nvidia: Mapping[int | str, XidChange] = {}
-    amd: Mapping[Text, XidChange] = {}
-    devices: Mapping[Text, Mapping[Text, XidChange]] = {}
+    nvidia: Mapping[DeviceCode, XidChange] = {}
+    amd: Mapping[DeviceCode, XidChange] = {}
+    devices: Mapping[Text, Mapping[DeviceCode, XidChange]] = {}
     patterns: tuple[PatternEntry, ...] = ()
     remove: tuple[Text, ...] = ()
     exit_codes: Mapping[Status, ExitEntry] = {}
@@ -64,8 +71,7 @@ def codes_laid_over(book: CodeBook, site: SiteFile, place: str) -> CodeBook:
     found = dict(book.catalogs)
     ascend = found["ascend"]
     found["ascend"] = ascend.with_entries({code: _ascend_entry(code, each, ascend, place) for code, each in site.ascend.items()})
-    numbered = {_xid(code, place): change for code, change in site.nvidia.items()}
-    for kind, changes in {**site.devices, "nvidia": numbered, "amd": site.amd}.items():
+    for kind, changes in (*site.devices.items(), ("nvidia", site.nvidia), ("amd", site.amd)):
         catalog = found.get(kind) or Catalog(kind, {})
         if catalog.classes:
             raise wrong(place, f"`devices`, `{kind}`:", "its codes have a table of their own, beside `devices`")
@@ -83,15 +89,6 @@ def _ascend_entry(code: str, change: AscendChange, catalog: Catalog, place: str)
 
 def _entry(change: XidChange) -> Entry:
     return Entry(change.name, change.remedy, program=change.program, note=change.note, sources=SITE)
-
-
-def _xid(code: int | str, place: str) -> str:
-    """`79` and `Xid 79` are the same; conditions have names."""
-    text = "" if isinstance(code, bool) else str(code)
-    name = normalise_gpu(f"XID {text}" if whole(text) is not None else text)
-    if not name:
-        raise wrong(place, "`nvidia`:", "an entry has no code")
-    return name
 
 
 def patterns_laid_over(book: PatternBook, site: SiteFile, place: str) -> PatternBook:

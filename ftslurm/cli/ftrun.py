@@ -13,7 +13,7 @@ import ftslurm
 from ftslurm.errors import CommandMissing, FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers.srun_options import TORCHRUN_OPTIONS, CommandLine, has_flag, join_components, split_command_line
 from ftslurm.model.text import visible
-from ftslurm.system.programs import become, mistaken_for
+from ftslurm.system.commands import become, mistaken_for
 
 # Which of our own options take no value, or one by `=` alone; ftrun_options.py has them all, and a test holds the two together.
 # Named here so that a command line without any of ours, the most frequent one, is read without loading click (25 ms).

@@ -18,11 +18,10 @@ from pathlib import Path
 from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.hook_inputs import JobFacts, cleanup_grace, job_facts, run_hook
+from ftslurm.hooks.hook_inputs import JobFacts, Memory, cleanup_grace, job_facts, run_hook
 from ftslurm.hooks.leftovers import clear_leftovers
 from ftslurm.hooks.node_look import tool_env
 from ftslurm.hooks.scripts import LIMITS_S
-from ftslurm.hooks.state_file import Memory
 from ftslurm.model.devices import DeviceHealth, DeviceReport, FaultClass
 from ftslurm.model.ports import Probe
 from ftslurm.model.settings.hook_settings import HookSettings

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ftslurm.hooks.hook_inputs import drain, node_name, run_hook, taken_back, undrain
+from ftslurm.hooks.hook_inputs import Memory, drain, node_name, run_hook, taken_back, undrain
 from ftslurm.hooks.node_look import look
-from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import replace
 from ftslurm.policies.node import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step

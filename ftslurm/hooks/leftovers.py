@@ -10,8 +10,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.hook_inputs import JobFacts, drain
-from ftslurm.hooks.state_file import Memory, Unfinished
+from ftslurm.hooks.hook_inputs import JobFacts, Memory, Unfinished, drain
 from ftslurm.model.exits import Process
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import counted

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
-from ftslurm.hooks.state_file import Remembered
+from ftslurm.hooks.hook_inputs import Remembered
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import dataclass, replace

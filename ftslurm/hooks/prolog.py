@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.hook_inputs import drain, job_facts, known_now, run_hook
+from ftslurm.hooks.hook_inputs import Memory, drain, job_facts, known_now, run_hook
 from ftslurm.hooks.leftovers import Tried, try_again
 from ftslurm.hooks.node_look import Looked, look
-from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import replace
 from ftslurm.policies.node import NodeHealth, drain_reason, judge

@@ -16,7 +16,7 @@ from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import unfold_numbers, whole
 from ftslurm.model.values import dataclass, field, replace
-from ftslurm.system.programs import MARK
+from ftslurm.system.commands import MARK
 
 # --- `--bcast`: the user's program goes to the nodes by sbcast. srun would copy what it starts, our interpreter
 
@@ -107,7 +107,7 @@ _SHAPES = (
 
 
 def own_step_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for an srun of ours inside the user's job. Without the mark of programs.py: an agent has it from ftrun, and
+    """The environment for an srun of ours inside the user's job. Without the mark of commands.py: an agent has it from ftrun, and
     would without the number of its step be taken for one that stands in for srun."""
     shapes = (*_SHAPES, *CONTAINER_VARIABLES)
     return {name: value for name, value in env.items() if not name.startswith(shapes) and name != MARK}

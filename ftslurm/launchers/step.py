@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from ftslurm.errors import CommandMissing
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
+from ftslurm.system.commands import real_program
 from ftslurm.system.files import restore_limit
-from ftslurm.system.programs import real_program
 
 # Two interrupts within a second end a step (srun(1)); nearer to each other the kernel would deliver one.
 _BETWEEN_INTERRUPTS_S = 0.05

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from ftslurm.errors import CommandMissing, UsageError
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.slurm.parse import node_names
-from ftslurm.system.commands import CommandResult, Runner
-from ftslurm.system.programs import find_program
+from ftslurm.system.commands import CommandResult, Runner, find_program
 
 # No DNS record and no file of the usual names; or one that is no configuration.
 _NONE = ("Could not establish a configuration source", "Unable to process configuration file")

@@ -28,8 +28,8 @@ from ftslurm.model.text import whole
 from ftslurm.model.values import replace
 from ftslurm.policies.start_time import plan_start
 from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.system.commands import with_folder
 from ftslurm.system.owner import PATH, owner_of, run_as
-from ftslurm.system.programs import with_folder
 from ftslurm.wrapper.jobs import job_now
 from ftslurm.wrapper.requeue.finish import finish_open_requeue, is_up_to_date
 

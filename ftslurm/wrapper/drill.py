@@ -24,7 +24,7 @@ from ftslurm.model.messages import drill_order, hello
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.system.programs import real_program
+from ftslurm.system.commands import real_program
 from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, connect
 from ftslurm.wrapper.shim.messages import LinkError
 

@@ -23,8 +23,7 @@ from ftslurm.slurm.client import SlurmClient
 from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
 from ftslurm.slurm.env import no_configuration
 from ftslurm.slurm.parse import parse_partitions
-from ftslurm.system.commands import Runner, run
-from ftslurm.system.programs import find_program, with_folder
+from ftslurm.system.commands import Runner, find_program, run, with_folder
 
 # A person waits for this.
 ASK_S = 10.0

@@ -87,6 +87,12 @@ def test_later_files_stand_on_earlier_ones(write: Write) -> None:
     assert load_pattern_book((first, second)).exit(3).meaning == "a"
 
 
+def test_codes_of_our_kinds_may_stand_below_devices_too(write: Write) -> None:
+    book = load_code_book((write("devices: {nvidia: {79: {remedy: log}}, amd: {THERMAL: {remedy: fail}}}"),))
+    assert book.meaning("nvidia", "Xid 79", Severity.UNKNOWN).fault_class is FaultClass.IGNORE
+    assert book.meaning("amd", "THERMAL", Severity.UNKNOWN).fault_class is FaultClass.ISOLATE
+
+
 def test_an_empty_file_changes_nothing(write: Write) -> None:
     assert load_pattern_book((write(""),)).patterns == load_pattern_book().patterns
     laid_over, shipped = load_code_book((write("# nothing yet\n"),)).catalogs, load_code_book().catalogs

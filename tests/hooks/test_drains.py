@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ftslurm.hooks.hook_inputs import known_now
-from ftslurm.hooks.state_file import Remembered
+from ftslurm.hooks.hook_inputs import Remembered, known_now
 from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ftslurm.hooks import health_check, prolog
+from ftslurm.hooks.hook_inputs import Memory, Remembered
 from ftslurm.hooks.node_look import Looked
-from ftslurm.hooks.state_file import Memory, Remembered
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node import Finding, NodeHealth
 from ftslurm.slurm.cli_client import SlurmAdmin

@@ -10,8 +10,8 @@ import pytest
 
 from ftslurm.errors import SlurmUnavailable
 from ftslurm.hooks import leftovers, prolog
+from ftslurm.hooks.hook_inputs import Memory, Remembered, Unfinished
 from ftslurm.hooks.node_look import Looked
-from ftslurm.hooks.state_file import Memory, Remembered, Unfinished
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node import Finding, NodeHealth
 from ftslurm.system.remains import File

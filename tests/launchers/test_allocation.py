@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.allocation import ALLOCATION_ONLY, INPUTS, STEP_ONLY, new_allocation
-from ftslurm.launchers.srun_options import SRUN_OPTIONS, Component
+from ftslurm.launchers.srun_options import ALLOCATION_ONLY, INPUTS, SRUN_OPTIONS, STEP_ONLY, Component, new_allocation
 from ftslurm.wrapper.controller.allocating import line_of_ours
 
 

@@ -348,7 +348,7 @@ def accepts(word):
 
 def test_an_agent_s_own_srun_is_not_taken_for_one_that_stands_in_for_srun() -> None:
     from ftslurm.launchers.srun import own_step_env
-    from ftslurm.system.programs import MARK, mistaken_for
+    from ftslurm.system.commands import MARK, mistaken_for
 
     agent = {MARK: "7. /usr/bin/srun", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
     assert mistaken_for(agent) == () == mistaken_for(own_step_env(agent))

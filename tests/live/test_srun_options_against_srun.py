@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.launchers.allocation import STEP_ONLY
-from ftslurm.launchers.srun_options import SHORT_OPTIONS, SRUN_OPTIONS, Takes, parse_options, split_command_line
+from ftslurm.launchers.srun_options import SHORT_OPTIONS, SRUN_OPTIONS, STEP_ONLY, Takes, parse_options, split_command_line
 
 pytestmark = pytest.mark.slurms
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import CalledItself, CommandMissing
-from ftslurm.system.programs import MARK, find_program, mistaken_for, real_program, with_folder
+from ftslurm.system.commands import MARK, find_program, mistaken_for, real_program, with_folder
 
 DOOR = "#!{python}\nimport sys\nsys.path.insert(0, {root!r})\nfrom ftslurm.cli.ftrun import main\nmain()\n"
 ROOT = Path(__file__).resolve().parents[2]

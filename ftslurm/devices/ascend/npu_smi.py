@@ -21,7 +21,6 @@ _FLOAT = re.compile(rf"{_NUMBER}(?:\.[0-9]{{1,9}})?")
 _PAIR = re.compile(rf"(?<![-0-9.])({_NUMBER})[ \t]*/[ \t]*({_NUMBER})(?![0-9])")
 _CARD_AND_NAME = re.compile(rf"({_NUMBER})\s+(\S.*)")
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}(?:\.[0-9A-Fa-f]+)?")
-_VERSION = re.compile(r"npu-smi[ \t]+[^ \t\n|]+[ \t]+Version:[ \t]*([^ \t\n|]+)")
 _IDLE_CARD = re.compile(rf"No running processes found in NPU\s+({_NUMBER})")
 
 _ALARMS = {"WARNING": Severity.MINOR, "ALARM": Severity.MAJOR, "CRITICAL": Severity.CRITICAL}
@@ -36,12 +35,9 @@ class ChipRow:
     name: str
     health: str  # the tool's word as printed. None: the tool printed NA, `-` or nothing.
     power_w: float | None = None
-    temperature_c: float | None = None
     aicore_percent: int | None = None  # on the 950 the use of the whole NPU. memory_…: where there is no HBM, as on the 310P.
     hbm_used_mb: int | None = None
     hbm_total_mb: int | None = None
-    phy_id: int | None = None  # the second id of the row, `Phy-ID` on the A3 and `Device` on the 310P; other layouts have none
-    bus_id: str = ""
     memory_used_mb: int | None = None
     memory_total_mb: int | None = None
 
@@ -60,7 +56,6 @@ class InfoTable:
     chips: tuple[ChipRow, ...] = ()
     unread: int = 0
     has_chips: bool = True
-    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,6 @@ class ProcessRow:
     chip: int
     pid: int
     name: str
-    memory_mb: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +114,7 @@ def parse_info(text: str) -> InfoTable:
     rows.close()
     # The process table tells of every card; one that it alone knows has lost its rows here.
     lost = parse_processes(text).cards - {card for card, _ in rows.chips}
-    version = _VERSION.search(text)
-    return InfoTable(tuple(rows.chips.values()), rows.unread + len(lost), has_chips, version[1] if version else "")
+    return InfoTable(tuple(rows.chips.values()), rows.unread + len(lost), has_chips)
 
 
 def parse_processes(text: str) -> ProcessTable:
@@ -221,10 +214,8 @@ class _Rows:
         if not named:
             self.unread += 1
             return
-        power, temperature = (*cells[2].split(), "", "")[:2]
-        self._first = ChipRow(
-            int(named[1]), 0, named[2].strip(), cells[1], power_w=_float(power), temperature_c=_float(temperature)
-        )
+        power = (*cells[2].split(), "")[0]
+        self._first = ChipRow(int(named[1]), 0, named[2].strip(), cells[1], _float(power))
 
     def _close_with(self, cells: list[str], card_only: bool) -> None:
         first, self._first = self._first, None
@@ -236,7 +227,7 @@ class _Rows:
 
 
 def _joined(first: ChipRow, chip: int, cells: list[str]) -> ChipRow:
-    ids, pairs = cells[0].split(), _PAIR.findall(cells[2])
+    pairs = _PAIR.findall(cells[2])
     # Two columns are memory and HBM; the 310P has memory only. One that holds NA is no pair.
     hbm = pairs[-1] if len(pairs) > 1 else ("", "")
     memory = pairs[0] if cells[2].count("/") == 1 and pairs else ("", "")
@@ -246,8 +237,6 @@ def _joined(first: ChipRow, chip: int, cells: list[str]) -> ChipRow:
         aicore_percent=_int((*cells[2].split(), "")[0]),
         hbm_used_mb=_int(hbm[0]),
         hbm_total_mb=_int(hbm[1]),
-        phy_id=_int(ids[1]) if len(ids) > 1 else None,
-        bus_id=cells[1],
         memory_used_mb=_int(memory[0]),
         memory_total_mb=_int(memory[1]),
     )
@@ -260,8 +249,7 @@ def _process_row(cells: list[str]) -> ProcessRow | None:
     card, chip, pid = ids[0], (ids[1] if len(ids) > 1 else 0), _int(cells[1])
     if card is None or chip is None or pid is None:
         return None
-    name, memory = (*cells[2:4], "", "")[:2]
-    return ProcessRow(card, chip, pid, name, _int(memory))
+    return ProcessRow(card, chip, pid, (*cells[2:3], "")[0])
 
 
 def _int(word: str) -> int | None:

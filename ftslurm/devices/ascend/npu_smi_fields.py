@@ -58,9 +58,7 @@ class MapRow:
 
     card: int
     chip: int
-    name: str
     logic_id: int | None = None
-    phy_id: int | None = None
 
 
 class ResetOutcome(Enum):
@@ -212,8 +210,7 @@ def _map_row(titles: list[str], words: list[str]) -> MapRow | None:
     card, chip = _int(told.get("NPU ID", "")), _int(told.get("Chip ID", ""))
     if card is None or chip is None:
         return None
-    name = " ".join(words[len(titles) - 1 :])
-    return MapRow(card, chip, name, _int(told.get("Chip Logic ID", "")), _int(told.get("Chip Phy-ID", "")))
+    return MapRow(card, chip, _int(told.get("Chip Logic ID", "")))
 
 
 # ---- npu-smi set -t reset

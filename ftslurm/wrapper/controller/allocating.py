@@ -14,12 +14,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from ftslurm.launchers.allocation import NewAllocation
 from ftslurm.launchers.python import Python
-from ftslurm.launchers.srun_options import Component, join_components
+from ftslurm.launchers.srun_options import Component, NewAllocation, join_components
 from ftslurm.model.exits import from_returncode
 from ftslurm.model.text import visible
-from ftslurm.system.programs import real_program
+from ftslurm.system.commands import real_program
 from ftslurm.wrapper.controller.sources import Signals
 
 # What salloc tells and srun does not. Source: both of 22.05 to 26.05.

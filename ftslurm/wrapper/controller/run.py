@@ -20,13 +20,13 @@ from ftslurm.model.ports import Launcher
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import replace
 from ftslurm.system.bundle import Bundle
-from ftslurm.system.programs import become
+from ftslurm.system.commands import become
 from ftslurm.wrapper.controller.facts import call_read
 from ftslurm.wrapper.controller.joining import run_on_slurm, srun_launcher
 from ftslurm.wrapper.controller.survey import Order, Place, attaches, say, survey
 
 if TYPE_CHECKING:
-    from ftslurm.launchers.allocation import NewAllocation
+    from ftslurm.launchers.srun_options import NewAllocation
 
 
 def dry_run(order: Order) -> str:
@@ -92,6 +92,6 @@ def request_for(order: Order, settings: Settings) -> NewAllocation:
             "ftrun cannot request an allocation for a heterogeneous step (`:`)",
             hint="run ftrun in a script for sbatch, or within salloc",
         )
-    from ftslurm.launchers.allocation import new_allocation
+    from ftslurm.launchers.srun_options import new_allocation
 
     return new_allocation(order.components[0], order.env, settings.nodes.spares)

@@ -25,8 +25,8 @@ from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.retries import Retries
 from ftslurm.system.bundle import bundle_in
 from ftslurm.system.commands import run as run_command
+from ftslurm.system.commands import with_folder
 from ftslurm.system.meanwhile import Meanwhile
-from ftslurm.system.programs import with_folder
 
 
 @dataclass(frozen=True, slots=True)

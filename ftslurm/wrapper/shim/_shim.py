@@ -2979,7 +2979,7 @@ class Shim:
 
 
 CONNECT_TIMEOUT_S = 30.0
-MARK = "FTSLURM_CALLED"  # see system/programs.py
+MARK = "FTSLURM_CALLED"  # see system/commands.py
 SET_ASIDE = ("FTSLURM_LD_PRELOAD", "FTSLURM_LD_AUDIT")  # see launchers/python.py
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import StateError
-from ftslurm.hooks import state_file
-from ftslurm.hooks.state_file import BOOT_ID, Memory, Remembered, Unfinished, merged
+from ftslurm.hooks import hook_inputs
+from ftslurm.hooks.hook_inputs import BOOT_ID, Memory, Remembered, Unfinished, merged
 from ftslurm.model.exits import Process
 
 BOOT = "b"
@@ -90,11 +90,11 @@ def test_one_that_was_written_before_there_was_as_much_to_remember_is_read(tmp_p
 def test_of_too_many_users_the_latest_are_remembered() -> None:
     many = tuple(Unfinished(1000 + number, "5") for number in range(50))
     kept = merged(Remembered(BOOT), Remembered(BOOT), Remembered(BOOT, unfinished=many)).unfinished
-    assert kept == many[-state_file.MAX_UNFINISHED :]
+    assert kept == many[-hook_inputs.MAX_UNFINISHED :]
 
 
 def test_a_lock_that_stays_is_waited_for_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_file, "LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(hook_inputs, "LOCK_WAIT_S", 0.1)
     kept = Memory(str(tmp_path), "n1")
     with (tmp_path / "node.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
