@@ -28,6 +28,7 @@ from measure import Series
 
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.folds.history import History
+from ftslurm.model.nodes import expand, fold
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Judge
@@ -39,7 +40,7 @@ from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.sources import Signals, Sources
-from ftslurm.wrapper.shim.connection import GREETING_S, SEND_TIMEOUT_S, Channel, connect, pause_s, spread_s
+from ftslurm.wrapper.shim.connection import GREETING_S, SEND_TIMEOUT_S, Channel, pause_s, spread_s
 from ftslurm.wrapper.shim.hello import hello
 from ftslurm.wrapper.shim.lease import boot_s
 from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
@@ -80,7 +81,8 @@ class Launcher:
         return Step()
 
     def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> Step:
-        self._tell("agents", channel)
+        for first in range(0, len(nodes), 256):
+            self._tell("agents", f"{channel} {fold(nodes[first : first + 256])}")  # a pipe takes 4 kB as one
         return Step()
 
     def step_argvs(self, layout: Any = None) -> tuple[tuple[str, ...], ...]:
@@ -147,6 +149,14 @@ class Line(Session):
     def __init__(self, poll: select.epoll, rank: int | None, *session: Any) -> None:
         self._gate, self.rank = Gate(poll, self), rank
         super().__init__(*session)
+
+    def _use(self, sock: Any, link: Any) -> None:
+        """Without a socket: it calls for the first time."""
+        if sock is None:
+            self._sock, self._link, self._welcome = None, link, False
+            Dial(self, boot_s())
+        else:
+            super()._use(sock, link)
 
     def _dial(self) -> None:
         """As a session does, but not in a thread: thousands of threads on a few cores would measure themselves."""
@@ -229,7 +239,8 @@ class Worker:
         self._attempt = 0
         self._most = words  # of its last words that a rank is asked to keep
         self._beats: dict[Line, int] = {}  # how many each sends, the next as soon as one is answered
-        self._cut: set[Line] = set()
+        self._awaited: dict[Line, str] = {}  # what is marked when it is welcome
+        self._lost: set[Line] = set()  # ranks whose lease has run out
 
     def run(self) -> None:
         turned = 0.0
@@ -247,6 +258,9 @@ class Worker:
                 turned = now
                 for line in self._lines:
                     line.turn(now)
+                    if line.rank is not None and line.lease.over(now) and line not in self._lost:
+                        self._lost.add(line)
+                        self.mark("lost")
 
     def _listen(self, line: Line) -> None:
         for message in line.listen():
@@ -257,9 +271,8 @@ class Worker:
                 self.mark("beaten")
             else:
                 line._beat(boot_s())
-        if line in self._cut and line._welcome:
-            self._cut.discard(line)
-            self.mark("back")
+        if line._welcome and line in self._awaited:
+            self.mark(self._awaited.pop(line))
 
     def mark(self, what: str) -> None:
         os.write(self._marks, f"{what} {time.monotonic()}\n".encode())
@@ -273,7 +286,8 @@ class Worker:
             if what == "shims":
                 self._call(Channel(rest), range(self._number, self._ranks, WORKERS))
             elif what == "agents":
-                self._agents(Channel(rest))
+                channel, _, nodes = rest.partition(" ")
+                self._agents(Channel(channel), frozenset(expand(nodes)))
             elif what == "crash":
                 self._crash()
             elif what == "beats":
@@ -282,7 +296,7 @@ class Worker:
                     line._beat(boot_s())
             elif what == "cut":
                 for line in self._lines:
-                    self._cut.add(line)
+                    self._awaited[line] = "back"
                     line._welcome = False
                     if line._sock is not None:
                         line._sock.shutdown(socket.SHUT_RDWR)
@@ -293,14 +307,20 @@ class Worker:
                    "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}  # fmt: skip
             self._add(channel, hello(env, rank, self._ranks, channel.launch, "127.0.0.1", 0), rank)
 
-    def _agents(self, channel: Channel) -> None:
+    def _agents(self, channel: Channel, nodes: frozenset[str]) -> None:
+        """Begun, or begun again: the one before has ended."""
         for first in range(0, self._ranks, PER_NODE):
-            if first // PER_NODE % WORKERS == self._number:
-                self._add(channel, {"t": "agent", "node": node_of(first), "kinds": []}, None)
-                self.mark("agent")
+            if first // PER_NODE % WORKERS == self._number and (node := node_of(first)) in nodes:
+                for line in [line for line in self._lines if line.rank is None and line._hello["node"] == node]:
+                    line.hang_up()
+                    self._lines.remove(line)
+                    self._awaited.pop(line, None)
+                self._awaited[self._add(channel, {"t": "agent", "node": node, "kinds": []}, None)] = "agent"
 
-    def _add(self, channel: Channel, greeting: dict[str, Any], rank: int | None) -> None:
-        self._lines.append(Line(self._poll, rank, channel, {}, *connect(channel, {}, 60.0), greeting))
+    def _add(self, channel: Channel, greeting: dict[str, Any], rank: int | None) -> Line:
+        link = SignedConnection(channel.secret, server=False)
+        self._lines.append(Line(self._poll, rank, channel, {}, None, link, greeting))
+        return self._lines[-1]
 
     def _told(self, line: Line, message: Mapping[str, Any]) -> None:
         if line.rank is None:
@@ -395,6 +415,10 @@ class Stage:
                 self._marks[kind].append(float(at))
         return max(self._marks.pop(what))
 
+    def count(self, what: str) -> int:
+        """How many there are so far."""
+        return len(self._marks[what])
+
     def cpu_s(self) -> float:
         words = Path(f"/proc/{self.controller}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / TICKS
@@ -428,7 +452,7 @@ def played(ranks: int, words: int) -> dict[str, float]:
             return {
                 "ranks": ranks, "words_kb": words >> 10, "joined_s": joined_s, "idle_percent_of_a_core": 100 * idle,
                 "crash_to_last_stop_s": stopped - crashed, "last_stop_to_last_start_s": again - stopped,
-                "cut_to_all_back_s": back - cut, "peak_mb": stage.peak_mb(),
+                "cut_to_all_back_s": back - cut, "peak_mb": stage.peak_mb(), "leases_lost": stage.count("lost"),
             }  # fmt: skip
         finally:
             stage.end()

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,10 @@ MAX_STRANGERS = 4096
 STRANGER_S = 10.0
 # Between one look at those who talk and the next: with one each, thousands that call while thousands talk overrun the backlog.
 ACCEPTED_AT_ONCE = 64
+# Callers that the kernel holds until they are accepted. For one socket it holds net.core.somaxconn at most, 128 before Linux 5.4
+# (listen(2)), and drops others without a word: they wait for a greeting in vain. So there may be several sockets of one port.
+WAITING, SOCKETS_MAX = 4096, 32
+SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
 # Descriptors reserved for everything else: the ledger, a launcher, Slurm's commands. Peers are counted, because the kernel always
 # gives the lowest free descriptor number.
 DESCRIPTORS_KEPT = 128
@@ -243,14 +248,16 @@ class Server:
         self._on_lost = on_lost
         self._peers: set[Peer] = set()
         self._strangers: dict[Peer, None] = {}  # in the order of arrival
+        self.secret = os.urandom(32)
+        first = _listen(address, ports)
+        self.port: int = first.getsockname()[1]
+        self._listeners = [first, *_listen_beside(first)]
+        for listener in self._listeners:
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
         free = room()
         self.most = max(free - DESCRIPTORS_KEPT, free // 2)
         self._spares = Spares(1)
-        self.secret = os.urandom(32)
-        self._listener = _listen(address, ports)
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def channel_text(self, addresses: list[str], only: bool = False, word: str = "") -> str:
         """The text for the environment of shims and agents. Format: Channel in shim/connection.py. only: no other address works.
@@ -258,13 +265,13 @@ class Server:
         """
         return f"1:{self.port}:{word or self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
 
-    def _accept(self, _: int) -> None:
+    def _accept(self, listener: socket.socket, _: int) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                sock, _address = self._listener.accept()
+                sock, _address = listener.accept()
             except OSError as error:
                 if error.errno in OUT_OF_DESCRIPTORS and not self._drop_oldest_stranger():
-                    self._turn_away()
+                    self._turn_away(listener)
                 return  # nobody else waits, or it has ended
             self._greet(sock)
 
@@ -288,10 +295,10 @@ class Server:
         self.drop(next(iter(self._strangers)), "too many others call")
         return True
 
-    def _turn_away(self) -> None:
+    def _turn_away(self, listener: socket.socket) -> None:
         """Refuse a waiting connection when no descriptor is left: it would keep the loop awake forever."""
         with self._spares.lent(), suppress(OSError):
-            self._listener.accept()[0].close()
+            listener.accept()[0].close()
 
     def _ready(self, peer: Peer, events: int) -> None:
         if events & selectors.EVENT_WRITE and peer in self._peers:
@@ -335,10 +342,10 @@ class Server:
         for peer in list(self._peers):
             peer.belong_to(None)
             self.drop(peer, "the controller ends")
-        if self._listener.fileno() >= 0:
-            self._selector.unregister(self._listener)
-            self._listener.close()
-            self._spares.close()
+        while self._listeners:
+            self._selector.unregister(self._listeners[-1])
+            self._listeners.pop().close()
+        self._spares.close()
 
 
 def for_launch(channel: str, number: int) -> str:
@@ -370,6 +377,29 @@ def _listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
     ) from taken
 
 
+def _listen_beside(first: socket.socket) -> list[socket.socket]:
+    """As many more sockets of its port as hold WAITING callers together; fewer where that cannot be. No other ftrun can share the
+    port: its own first socket would have to be one that shares.
+    """
+    found: list[socket.socket] = []
+    with suppress(OSError, ValueError):
+        held = max(1, int(SOMAXCONN.read_text()))
+        while len(found) + 1 < min(SOCKETS_MAX, WAITING / held):
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock = socket.socket(first.family)
+            found.append(sock)
+            for level, name in _SHARED if first.family == socket.AF_INET6 else _SHARED[:2]:
+                sock.setsockopt(level, name, first.getsockopt(level, name))
+            sock.bind(first.getsockname())
+            sock.listen(WAITING)
+    return found
+
+
+_SHARED = (
+    (socket.SOL_SOCKET, socket.SO_REUSEADDR), (socket.SOL_SOCKET, socket.SO_REUSEPORT), (socket.IPPROTO_IPV6, socket.IPV6_V6ONLY),
+)  # fmt: skip
+
+
 def _in_any_order(ports: tuple[int, int] | None) -> Sequence[int]:
     """The ports in random order: several programs, srun among them, search the same range. 0: the kernel chooses."""
     if ports is None:
@@ -380,15 +410,15 @@ def _in_any_order(ports: tuple[int, int] | None) -> Sequence[int]:
 
 def _listen_on(address: str, port: int) -> socket.socket:
     if address:
-        return socket.create_server((address, port), family=_family(address), backlog=4096)
+        return socket.create_server((address, port), family=_family(address), backlog=WAITING)
     if socket.has_dualstack_ipv6():
         try:
-            return socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=WAITING, dualstack_ipv6=True)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise
             # IPv6 is compiled in but off
-    return socket.create_server(("", port), backlog=4096)
+    return socket.create_server(("", port), backlog=WAITING)
 
 
 def _family(address: str) -> socket.AddressFamily:

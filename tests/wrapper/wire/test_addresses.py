@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import selectors
 import socket
+from pathlib import Path
 
 import pytest
 
 from ftslurm.errors import LaunchFailed, PolicyError
 from ftslurm.model.settings.kinds import Layer
 from ftslurm.model.settings.tree import resolve
+from ftslurm.wrapper import wire
 from ftslurm.wrapper.controller.joining import srun_ports
 from ftslurm.wrapper.shim.connection import Channel
 from ftslurm.wrapper.wire import Server, chosen, of_this_node
@@ -82,3 +84,32 @@ def test_what_is_no_range_is_refused(raw: str) -> None:
 
 def test_a_range_is_read() -> None:
     assert resolve([Layer({"nodes.ports": "60000-60100"}, {"nodes.ports": "here"})]).settings.nodes.ports == (60000, 60100)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ""])
+def test_as_many_callers_may_wait_where_the_kernel_holds_few_for_a_socket(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Callers that it drops would wait for a greeting in vain."""
+    somaxconn = tmp_path / "somaxconn"
+    somaxconn.write_text("128\n")
+    monkeypatch.setattr(wire, "SOMAXCONN", somaxconn)
+    selector = selectors.DefaultSelector()
+    found = Server(selector, lambda *_: None, lambda *_: None, address)
+    assert len(found._listeners) == 32
+    calls = [socket.create_connection(("127.0.0.1", found.port), 5.0) for _ in range(64)]
+    for _ in range(100):
+        for key, events in selector.select(0.0):
+            key.data(events)
+        if len(found._peers) == len(calls):
+            break
+    assert all(call.recv(1) for call in calls)
+    with pytest.raises(LaunchFailed, match="is taken"):  # nobody else's, though its sockets share it
+        server((found.port, found.port))
+    for call in calls:
+        call.close()
+    found.close()
+    somaxconn.write_text("4096\n")
+    usual = server(None)
+    assert len(usual._listeners) == 1
+    usual.close()
