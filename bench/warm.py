@@ -1,7 +1,7 @@
 """From a rank's crash to the first all_reduce of all ranks again: torch with gloo, cold and warm (--ft-warm), beside torchrun.
 
 bench/warm.py [ROUNDS [RANKS ...]]     the three after each other in each round
-bench/warm.py slow                     cold and warm, where each file that is imported takes 20 ms
+bench/warm.py slow [ROUNDS]            cold and warm, where each file that is imported takes 20 ms
 """
 
 from __future__ import annotations
@@ -13,13 +13,25 @@ from pathlib import Path
 from measure import Series, run, shared_folder
 
 FTRUN = f"{Path(sys.executable).parent}/ftrun"
-CRASH_AFTER_S = {"cold": 3, "warm": 30, "torchrun": 3}  # of training; spares import meanwhile
+TRAIN_S = 3  # until the crash, and until all spares wait, if there are any
 PROGRAM = """
-import os, sys, time
+import glob, os, sys, time
 import torch
 import torch.distributed as dist
 
-folder, train_s = sys.argv[1], float(sys.argv[2])
+folder, spares, train_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+
+
+def waits(process):
+    try:
+        with open(f"{process}/oom_score_adj") as score, open(f"{process}/cmdline") as words, open(f"{process}/syscall") as call:
+            number, fd, *_ = call.read().split()
+            ours = score.read() == "1000\\n" and folder in words.read()
+            return ours and number in ("0", "63") and os.readlink(f"{process}/fd/{int(fd, 16)}").startswith("socket:")
+    except (OSError, ValueError):
+        return False
+
+
 first = not os.path.exists(f"{folder}/crash")
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
@@ -28,6 +40,8 @@ if not first:
         file.write(repr(time.time()))
 else:
     time.sleep(train_s if dist.get_rank() == 0 else 600)
+    while sum(map(waits, glob.glob("/proc/[0-9]*"))) < spares:
+        time.sleep(1)
     if dist.get_rank() == 0:
         with open(f"{folder}/crash", "w") as file:
             file.write(repr(time.time()))
@@ -54,17 +68,17 @@ def seconds(how: str, ranks: int, slow: bool = False) -> float:
         (folder / "train.py").write_text(PROGRAM)
         if slow:
             (folder / "sitecustomize.py").write_text(SLOW)
-        program = [str(folder / "train.py"), temporary, str(CRASH_AFTER_S[how])]
+        program = [str(folder / "train.py"), temporary, str(ranks if how == "warm" else 0), str(TRAIN_S)]
         if how == "torchrun":
             torchrun = shutil.which("torchrun", path=str(Path(sys.executable).parent))
             assert torchrun, "pip install torch"
             argv = [torchrun, "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=3", *program]
         else:
-            warm = ["--ft-warm", "--ft-set", "warm.after=3s"] if how == "warm" else []
+            warm = ["--ft-warm", "--ft-set", "warm.after=1s"] if how == "warm" else []
             argv = [FTRUN, "--ft-launcher", "local", "--ft-rendezvous", "torch", *warm, f"-n{ranks}", sys.executable, *program]
         env = {"FTSLURM_STATE_DIR": f"{temporary}/state", "OMP_NUM_THREADS": "1", "PYTHONPATH": temporary if slow else ""}
         # torchrun's own store keeps gloo's addresses of the attempt before (2.13), and no restart succeeds.
-        run(argv, env | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, timeout_s=200)
+        run(argv, env | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, timeout_s=400)
         return max(float(file.read_text()) for file in folder.glob("up.*")) - float((folder / "crash").read_text())
 
 
@@ -78,8 +92,8 @@ def measure(rounds: int, ranks: int, kinds: tuple[str, ...], slow: bool = False)
 
 
 def main(arguments: list[str]) -> None:
-    if arguments == ["slow"]:
-        found = measure(1, 4, ("cold", "warm"), slow=True)
+    if arguments[:1] == ["slow"]:
+        found = measure(int(arguments[1]) if arguments[1:] else 1, 4, ("cold", "warm"), slow=True)
     else:
         rounds, *sizes = map(int, arguments or ["3", "4", "8"])
         found = [one for ranks in sizes or [4, 8] for one in measure(rounds, ranks, ("cold", "warm", "torchrun"))]
