@@ -309,7 +309,9 @@ def test_a_file_system_that_hangs_holds_up_no_key(store: Store, monkeypatch: pyt
     monkeypatch.setattr(reader.JobWatch, "look", lambda self: answered.wait(2 * LIMIT_S))
 
     async def story(pilot: Pilot[None]) -> None:
-        await pilot.press("n", "q")
+        await pilot.press("n")
+        assert text_of(pilot, "#head") == "job 7: ftrun and Slurm are asked"
+        await pilot.press("q")
         assert not pilot.app.is_running
 
     try:

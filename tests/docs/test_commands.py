@@ -35,7 +35,7 @@ LANGUAGES = frozenset({"sh", "bash", "python", "yaml", "ini", "json", "text", "{
 NAMED = ("bash", "python", "yaml", "ini")
 # Of the machine; what they do is theirs. Slurm's own are run by the live test, or stand in a script that sbatch looks at there.
 OTHERS = frozenset({
-    "[", "break", "cat", "clush", "conda", "do", "environment", "module", "sed", "python", "ray", "sleep", "source", "until", "while", "chmod", "cp", "done", "echo", "else", "eval", "exit", "export", "fi", "for", "head", "ln", "mkdir", "mv",
+    "[", "break", "cat", "clush", "conda", "dask", "do", "kill", "snakemake", "environment", "module", "sed", "python", "ray", "sleep", "source", "until", "while", "chmod", "cp", "done", "echo", "else", "eval", "exit", "export", "fi", "for", "head", "ln", "mkdir", "mv",
     "train.sh", "true",
 })  # fmt: skip
 SLURMS = frozenset({"sbatch", "scontrol", "sinfo", "squeue"})

@@ -220,7 +220,7 @@ class JobPage(LookingPage, AskingPage):
         self._looker = Looker(self, watch.look, LOOK_S, FIRST_LOOKS)
 
     def compose(self) -> ComposeResult:
-        yield Static(f"job {visible(self._watch.job)}", id="head", markup=False)
+        yield Static(f"job {visible(self._watch.job)}: ftrun and Slurm are asked", id="head", markup=False)
         table: DataTable[Text] = DataTable(id="table", cursor_type="row", cell_padding=1)
         yield table
         yield Static(id="happened", markup=False)
@@ -379,7 +379,7 @@ class JobsPage(LookingPage, AskingPage):
         self._looker = Looker(self, self._jobs.look, JOBS_LOOK_S)  # which asks Slurm, so never sooner
 
     def compose(self) -> ComposeResult:
-        yield Static("your jobs under ftrun", id="title", markup=False)
+        yield Static("your jobs under ftrun: Slurm is asked", id="title", markup=False)
         table: DataTable[Text] = DataTable(id="jobs", cursor_type="row", cell_padding=1)
         yield table
         yield Input(id="filter", placeholder="words that a line has", compact=True)
