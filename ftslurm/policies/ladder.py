@@ -211,14 +211,6 @@ class Row:
     budget: Budget | None = None
     pays: Callable[[Situation], bool] = lambda _: False  # is `budget` charged for it?
 
-    @property
-    def remedy(self) -> Remedy:
-        return self.rung.remedy
-
-    @property
-    def is_requeue(self) -> bool:
-        return self.rung.is_requeue
-
     def cost(self, s: Situation) -> str:
         """The budget it is taken from, or empty."""
         return self.budget.value if self.budget is not None and self.pays(s) else ""

@@ -1,6 +1,7 @@
-"""Is this node fit for a job? What was found in, a verdict with its reason out; and what the health check does about it.
+"""One node: is it fit for a job, what has its kernel said, what was left there, what does its clock show?
 
-No proof, no drain: only a finding that is BAD speaks against the node, UNKNOWN speaks for nothing.
+What was found goes in, a verdict with its reason comes out; and what the health check does about it. No proof, no drain: only a
+finding that is BAD speaks against the node, UNKNOWN speaks for nothing.
 """
 
 from __future__ import annotations

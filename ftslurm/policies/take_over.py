@@ -4,7 +4,7 @@ With `--no-kill` Slurm leaves such a job running without a script until its time
 stay when the controller falls silent, each with its place in the order of the slots. Silence is no proof: a controller
 that stands still or is out of reach is not dead, nor is a script whose ftrun was killed. So while the slurmd of its node
 answers that node is looked at; one that is back without its script is as good as dead. And nobody acts before the last lease
-that the controller may have renewed has run out everywhere (quorum.py).
+that the controller may have renewed has run out everywhere (lease.py).
 """
 
 from __future__ import annotations

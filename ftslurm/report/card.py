@@ -408,7 +408,7 @@ _PLAIN = frozenset({
 })  # fmt: skip
 # Causes of the ladder that a device's code is behind.
 _DEVICE = frozenset({"device", "user-induced"})
-# How contrast.py begins its sentence.
+# How weigh.py begins its sentence.
 _SAME = "the same error ("
 
 

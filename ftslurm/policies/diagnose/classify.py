@@ -1,14 +1,14 @@
 """Why did an attempt fail? Facts first, then what the ranks printed, then how they ended.
 
 The reading order (the rules that make one verdict of many findings):
- 1. facts beat text: a device's own code, Slurm's word on a node, the kernel's out-of-memory kill (by_status.py);
- 2. a root line beats a symptom, the earliest beats the later ones, over all ranks (by_root.py); an error that no pattern knows
-    is a root, what is quoted, guessed or only a warning is none (text/findings.py), and a header defers to what names the thing;
+ 1. facts beat text: a device's own code, Slurm's word on a node, the kernel's out-of-memory kill;
+ 2. a root line beats a symptom, the earliest beats the later ones, over all ranks (by_lines.py); an error that no pattern knows
+    is a root, what is quoted, guessed or only a warning is none (findings.py), and a header defers to what names the thing;
     a line after which its rank went on well, or printed only after the ranks were told to stop, counts for nothing
-    (which_count.py);
- 3. the same root on (nearly) every rank is the program or its data, not a node (by_root.py);
- 4. where only bystanders speak, the rank that says nothing, or is furthest behind, is the suspect (by_symptoms.py);
- 5. then the exit statuses, a signal before a number (by_status.py); and if nothing of this tells, the verdict is UNKNOWN.
+    (hits.py);
+ 3. the same root on (nearly) every rank is the program or its data, not a node (by_lines.py);
+ 4. where only bystanders speak, the rank that says nothing, or is furthest behind, is the suspect (by_lines.py);
+ 5. then the exit statuses, a signal before a number; and if nothing of this tells, the verdict is UNKNOWN.
 Source: the fault diagnosis of MindCluster, NVRx's attribution and AIMaster agree on these (cascades dominate the logs of
 a failed collective).
 """

@@ -1,4 +1,4 @@
-"""Is the job stalled, and what follows? Joins what the agents report of their nodes' collectives in one attempt.
+"""Does the job hang? By no IO, no use and no output; by collectives that stand still for longer than its own pauses last.
 
 A stall is examined when it is as long as C4D's timeout. It is reported when the limits learned from the job's own pauses call
 for a word, and acted on when they, or C4D's count of identical verdicts, call it a hang.

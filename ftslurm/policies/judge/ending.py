@@ -31,7 +31,7 @@ from ftslurm.policies.start_time import plan_start
 # `slurm.patience` is spent. A restart in place asks nothing of Slurm and does not use this.
 #
 # Then the end that the job's time limit brings. Where the job asked to go on after it (`time_limit.resume`), ftrun asks Slurm
-# when it is, warns the ranks in time, and requeues the job as after a warning of Slurm's (signals.py). An operator may move
+# when it is, warns the ranks in time, and requeues the job as after a warning of Slurm's (ranks.py). An operator may move
 # the end at any time: Slurm is asked again, seldom, and before the warning
 
 # Seconds from a failed request to the next one. Each request is itself repeated for `slurm.timeout`.

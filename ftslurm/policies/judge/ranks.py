@@ -262,8 +262,7 @@ class Ranks:
         left = sorted(self.run.attempt.ranks - self.run.attempt.exits.keys() - self.run.alone.given_up.keys())
         status = of_step([*self.run.attempt.exits.values(), *(ExitStatus(0, SIGKILL) for _ in left)]).shell
         what = f"ranks {fold_numbers(left)} still ran {self.run.facts.process.wait_s:g} s after the first had ended (--wait)"
-        ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
-        return [ended, Say(what), ThenEnd(what, status)]
+        return [self._note_end(now), Say(what), ThenEnd(what, status)]
 
     def _end_of_all(self, now: Now) -> Answer:
         """Every rank has ended by itself. Where a device or node is behind the end of one, the ladder is asked now; else the
@@ -274,20 +273,19 @@ class Ranks:
             if self.run.situation(trouble, now).cause not in _OF_THE_RANK:
                 return [trouble]
         status = of_step(self.run.attempt.exits.values()).shell
-        ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
         self.run.attempt.closing.culprit = True  # its own shim ends with that status, the others with 0
         ranks = counted(len(self.run.alone.given_up), "rank")
         what = f"{ranks} failed, and every other ended with status 0"
-        return [ended, ThenEnd(what, status)]
+        return [self._note_end(now), ThenEnd(what, status)]
 
     def _end_well(self, now: Now) -> Answer:
-        ended = self.run.note(rec.AttemptEnded(now.unix, self.run.attempt.number, self.run.attempt.summary(), stopped=now.unix))
         but = f", except on {fold_nodes(self.run.alone.failed_nodes)}" if self.run.alone.failed_nodes else ""
-        return [
-            ended,
-            *self.causes.weigh_experiment(True, now),
-            ThenEnd(f"every rank ended with status 0{but}", 0),
-        ]
+        end = ThenEnd(f"every rank ended with status 0{but}", 0)
+        return [self._note_end(now), *self.causes.weigh_experiment(True, now), end]
+
+    def _note_end(self, now: Now) -> Decision:
+        attempt = self.run.attempt
+        return self.run.note(rec.AttemptEnded(now.unix, attempt.number, attempt.summary(), stopped=now.unix))
 
     def on_rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> Answer:
         if not self.run.attempt.could_not_start(event):
