@@ -20,10 +20,16 @@ SOURCE = Path(__file__).resolve().parent
 ROOT = SOURCE.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+import click  # noqa: E402
 import manual_pages  # noqa: E402
 import reference  # noqa: E402
 
 import ftslurm  # noqa: E402
+from ftslurm.cli.ftslurm import VERBS, group  # noqa: E402
+
+# sphinx_click takes those commands that click has; ours are there once they were asked for.
+for verb in VERBS:
+    group.get_command(click.Context(group), verb)
 
 project = "ftslurm"
 author = "The ftslurm developers"

@@ -6,7 +6,8 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
@@ -15,16 +16,8 @@ from click.shell_completion import get_completion_class
 import ftslurm
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.ftrun_options import options
-from ftslurm.cli.jobs.control import control, drill
-from ftslurm.cli.jobs.explain import analyze, explain
-from ftslurm.cli.jobs.logs import logs
-from ftslurm.cli.jobs.report import report
-from ftslurm.cli.jobs.status import history, status
-from ftslurm.cli.jobs.watch import watch
 from ftslurm.cli.others import WORDS
 from ftslurm.cli.output import store
-from ftslurm.cli.simulate import simulate
-from ftslurm.cli.site import doctor, install_hooks, metrics, nodes, notify, plugins
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.model.text import visible
 
@@ -32,8 +25,23 @@ from ftslurm.model.text import visible
 COLLECTED = 100_000, 50, 1000
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
+# Which module has them, loaded when one is asked for: `status` would load the words of all others.
+VERBS: Mapping[str, str] = {
+    **dict.fromkeys(("analyze", "explain"), "jobs.explain"), **dict.fromkeys(("control", "drill"), "jobs.control"),
+    **dict.fromkeys(("history", "status"), "jobs.status"), "logs": "jobs.logs", "report": "jobs.report", "watch": "jobs.watch",
+    "simulate": "simulate", **dict.fromkeys(("doctor", "install-hooks", "metrics", "nodes", "notify", "plugins"), "site"),
+}  # fmt: skip
+
 
 class Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*VERBS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in VERBS and cmd_name not in self.commands:
+            self.add_command(getattr(import_module(f"ftslurm.cli.{VERBS[cmd_name]}"), cmd_name.replace("-", "_")))
+        return super().get_command(ctx, cmd_name)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         ctx.meta[WORDS] = list(args)
         return super().resolve_command(ctx, args)
@@ -64,6 +72,8 @@ def group(context: click.Context) -> None:
     Without COMMAND: list the jobs, as `ftslurm status`.
     """
     if context.invoked_subcommand is None:
+        status = group.get_command(context, "status")
+        assert status is not None
         context.invoke(status)
         click.echo("`ftslurm status JOB` shows one job, `ftslurm --help` lists the commands", err=True)
 
@@ -136,13 +146,6 @@ def completion(shell: str) -> None:
     assert made is not None, "click knows all of SHELLS"
     for command, name in ((group, "ftslurm"), (options, "ftrun")):
         click.echo(made(command, {}, name, f"_{name.upper()}_COMPLETE").source())
-
-
-for verb in (
-    analyze, control, doctor, drill, explain, history, install_hooks, logs, metrics, nodes, notify, plugins, report,
-    simulate, status, watch,
-):  # fmt: skip
-    group.add_command(verb)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,10 @@ def test_each_command_that_takes_a_job_completes_it(home: Path, monkeypatch: pyt
     monkeypatch.setenv("FTSLURM_STATE_DIR", str(home / ".ftslurm"))
     ask = BashComplete(group, {}, "ftslurm", "_FTSLURM_COMPLETE").get_completions
     found = {}
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         commands = {name: command} | (command.commands if name == "drill" else {})  # type: ignore[attr-defined]
         for inner, one in commands.items():
             if any(param.name == "job" and isinstance(param, click.Argument) for param in one.params):

@@ -44,6 +44,14 @@ def test_packages_of_another_python_are_not_taken_for_ours(tmp_path: Path, door:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_command_loads_no_other(tmp_path: Path) -> None:
+    ask = "import atexit, sys; from ftslurm.cli.doors import ftslurm; atexit.register(lambda: print(*sys.modules)); ftslurm()"
+    env = os.environ | {"FTSLURM_STATE_DIR": str(tmp_path / "none")}
+    done = subprocess.run([sys.executable, "-c", ask, "status"], env=env, capture_output=True, text=True, timeout=120, check=True)
+    assert {name for name in done.stdout.split() if name.startswith("ftslurm.cli.jobs.")} == {"ftslurm.cli.jobs.status"}
+    assert not {"ftslurm.cli.simulate", "ftslurm.cli.site"} & {*done.stdout.split()}
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
