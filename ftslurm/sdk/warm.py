@@ -106,9 +106,11 @@ class _Notes:
             spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         finally:
             self._asks = False
-        loader: Any = spec and spec.loader
-        if not hasattr(loader, "exec_module"):
-            return spec
+        if spec is not None:
+            self._safely(self._hook, spec.loader, name, top)
+        return spec
+
+    def _hook(self, loader: Any, name: str, top: str) -> None:
         own, usual = "exec_module" in vars(loader), loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -116,41 +118,50 @@ class _Notes:
                 loader.exec_module = usual
             else:
                 del loader.exec_module
-            if top in NEVER:
-                self._end(f"!the program imports {top}")
-            if top in NEVER or not self._may_note(top):
+            before = _tops()
+            noted = self._safely(self._begins, top)
+            try:
                 usual(module)
-            else:
-                self._import(usual, module, name)
+            finally:
+                if noted:
+                    self._safely(self._ends, name, before)
 
         loader.exec_module = exec_module
-        return spec
 
-    def _may_note(self, top: str) -> bool:
+    def _begins(self, top: str) -> bool:
         """Does the program itself import a module here that a spare may import?"""
-        if not _imported_by_program(self._packages | self._beside) or self not in sys.meta_path:
+        if top in NEVER:
+            self._end(f"!the program imports {top}")
+        if top in NEVER or self not in sys.meta_path or not _imported_by_program(self._packages | self._beside):
             return False
         now = _state()
         if self._loaded and (other := next((each for each in _tops() if each not in self._loaded | {top}), "")):
             self._end(f".{other} is imported before {top}")  # it may change what is loaded, and so what later modules find
-        elif changed := sorted(what for what in self._state.keys() | now.keys() if self._state.get(what) != now.get(what)):
+            return False
+        if changed := sorted(what for what in self._state.keys() | now.keys() if self._state.get(what) != now.get(what)):
             self._end(f".before it imports {top} the program changes {changed[0]}")
-        return self in sys.meta_path
-
-    def _import(self, load: Callable[[ModuleType], None], module: ModuleType, name: str) -> None:
-        """Meanwhile, it and what it imports may change what they like: so they do in a spare."""
-        before = _tops()
+            return False
         if sys.path != self._sys_path:
             self._sys_path = list(sys.path)
             self._write(f"={joined(self._sys_path)}")
         self._write(">")
         self._inside = _thread.get_ident()
+        return True
+
+    def _ends(self, name: str, before: dict[str, None]) -> None:
+        """Meanwhile, it and what it imported may have changed what they like: so they do in a spare."""
+        self._inside, self._state, self._loaded = 0, _state(), _tops().keys() | {name.partition(".")[0]}
+        self._beside |= self._loaded - before.keys()
+        self._write(name)
+
+    def _safely(self, do: Callable[..., object], *given: object) -> object:
+        """What goes wrong here is not the program's: it ends the notes."""
         try:
-            load(module)
-        finally:
-            self._inside, self._state, self._loaded = 0, _state(), _tops().keys() | {name.partition(".")[0]}
-            self._beside |= self._loaded - before.keys()
-            self._write(name)
+            return do(*given)
+        except Exception as error:
+            self._inside = 0
+            self._end(f".{type(error).__name__}")
+            return None
 
     def _write(self, line: str, begins: int = os.O_APPEND) -> None:
         file = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | begins, 0o600)

@@ -344,6 +344,7 @@ def test_what_is_imported_early_in_part_is_told(ranks: Callable[..., Rank], tmp_
     ("import sys; sys.settrace(lambda *_: None); import torch", [CHANGED + "how it is traced"]),
     ("import multiprocessing as m; m.set_start_method('spawn'); import torch", [CHANGED + "how processes are started"]),
     ("import numpy, mpi4py", ["numpy", "!the program imports mpi4py"]),
+    ("import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); import numpy", [".FileNotFoundError"]),
     ("import os; os.system(f'{__import__(\"sys\").executable} -c \"import numpy\"')", []),  # another process
 ])  # fmt: skip
 def test_only_what_nothing_before_could_change_is_noted(tmp_path: Path, program: str, noted: list[str]) -> None:
@@ -356,7 +357,7 @@ def test_only_what_nothing_before_could_change_is_noted(tmp_path: Path, program:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
     env = {"PYTHONPATH": f"{INJECT}:{tmp_path}", "FTSLURM_WARM": f"{os.getpid()}:numpy,torch", "FTSLURM_PAGE": f"{tmp_path}/0.1"}
-    subprocess.run([sys.executable, "-c", program], env=env, check=True)
+    subprocess.run([sys.executable, "-c", program], env=env, cwd=tmp_path, check=True)
     _, *lines = (tmp_path / "0.warm").read_text().splitlines()
     assert [line for line in lines if line[0] not in "=>"] == noted
 
