@@ -227,7 +227,8 @@ def _taken(words: Sequence[str], names: Callable[[str], Sequence[Asked]]) -> tup
 
 def _code(text: str, names: Callable[[str], Sequence[Asked]]) -> Sequence[Asked]:
     word = " ".join(text.upper().split())
-    if found := names(text.strip()):
+    bare = word.isascii() and word.isdigit() and len(word) <= 3
+    if not bare and (found := names(text.strip())):
         return found
     if _XID.fullmatch(word) or _SUB_CODE.fullmatch(word):
         return [Asked("nvidia", word)]
@@ -237,7 +238,7 @@ def _code(text: str, names: Callable[[str], Sequence[Asked]]) -> Sequence[Asked]
         return [Asked("exit", str(128 + int(number.group(1))))]
     if word in _SIGNALS or f"SIG{word}" in _SIGNALS:
         return [Asked("exit", str(128 + _SIGNALS.get(word, _SIGNALS.get(f"SIG{word}", 0))))]
-    if word.isascii() and word.isdigit() and len(word) <= 3:
+    if bare:
         return [Asked("exit", word), Asked("nvidia", f"XID {word}")]
     if _ACL.fullmatch(word):
         return [Asked("line", f"error code is {word}")]
