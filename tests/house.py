@@ -34,12 +34,13 @@ def survey(source: Path = SOURCE) -> House:
         house.folders[_place(path.parent)] = house.folders.get(_place(path.parent), 0) + (path.name != "__init__.py")
     found = {(path, node.name): node for path, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     families = _families(found)
+    values = _values(found)
     house.attributes = defaultdict(set)
     writers: dict[tuple[str, str], set[str]] = defaultdict(set)
     for (path, name), node in found.items():
         house.classes[f"{_place(path)}:{name}"] = (node.end_lineno or 0) - node.lineno + 1
         family = families[path, name]
-        house.attributes[family] |= _own(node)
+        house.attributes[family] |= _own(node, name in values)
         for attribute in _written(node, of_self=True):
             house.attributes[family].add(attribute)
             writers[family, attribute].add(_place(path))
@@ -74,7 +75,7 @@ def _families(found: dict[tuple[Path, str], ast.ClassDef]) -> dict[tuple[Path, s
     def lowest(key: tuple[Path, str]) -> tuple[Path, str]:
         for base in found[key].bases:
             known = by_name.get(ast.unparse(base).split("[")[0].split(".")[-1], [])
-            near = [other for other in known if other[0].parent == key[0].parent and other != key]
+            near = [other for other in known if other[1] != "Value" and other[0].parent == key[0].parent and other != key]
             if near:
                 return lowest(near[0])
         return key
@@ -82,9 +83,17 @@ def _families(found: dict[tuple[Path, str], ast.ClassDef]) -> dict[tuple[Path, s
     return {key: f"{_place(lowest(key)[0])}:{lowest(key)[1]}" for key in found}
 
 
-def _own(node: ast.ClassDef) -> set[str]:
+def _values(found: dict[tuple[Path, str], ast.ClassDef]) -> set[str]:
+    """Names of the classes that stand on `Value`."""
+    names = {"Value"}
+    while more := {node.name for node in found.values() if names & set(map(ast.unparse, node.bases))} - names:
+        names |= more
+    return names
+
+
+def _own(node: ast.ClassDef, value: bool) -> set[str]:
     """Fields of a data class; not those of an enum, nor constants."""
-    dataclasses = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+    dataclasses = value or any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
     fields = (line.target for line in node.body if isinstance(line, ast.AnnAssign)) if dataclasses else ()
     return {target.id for target in fields if isinstance(target, ast.Name)}
 

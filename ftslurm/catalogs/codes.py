@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ftslurm.model.devices import CLASS_OF, CodeMeaning, FaultClass, Remedy, Severity
 from ftslurm.model.exits import signal_name
 from ftslurm.model.text import whole
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 # `XID 79`, `xid79`, `Xid: 79`; of NVLink 5 also `XID 145 RLW_REMAP 0x00000040`.
 _NUMBERED = re.compile(r"(XID|SXID|RECOVERY)[ :]*(\d{1,9})(?: +(\S+) +(0X[0-9A-F]{1,8}))?")
@@ -21,8 +21,7 @@ _CODE = re.compile(r"[0-9A-F]{4,10}")
 _EVENT_DIGITS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value):
     """One code. remedy: unknown where it is left to the severity. part: gpu, memory, link, ... grade: the vendor's own word for
     what to do (MindCluster's class, NVIDIA's bucket), empty where it has none. program: mostly the program's doing. note: for
     people. sources: words that the catalogue's table of sources explains. severity: the worst the driver of any generation
@@ -38,8 +37,7 @@ class Entry:
     severity: Severity = Severity.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class CodeLayout:
+class CodeLayout(Value):
     """Names for the bits of an event code. events: sensor type -> event state -> words."""
 
     sides: Mapping[int, str] = field(default_factory=dict)
@@ -49,8 +47,7 @@ class CodeLayout:
     events: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class FrequencyRule:
+class FrequencyRule(Value):
     """`times` within `window_s` on one chip is too often, by the vendor's own rule."""
 
     times: int
@@ -58,8 +55,7 @@ class FrequencyRule:
     codes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(Value):
     """All that is known of one vendor's codes; made by `code_files`.
 
     entries: normalised code -> entry. sources: word -> what it is. unlisted: for people, of a code that is not listed. layout:
@@ -188,8 +184,7 @@ _IN_LINE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Value):
     """kind: ascend, nvidia, amd, exit, pattern or line. words: the code, status, id or line to look up."""
 
     kind: str
@@ -263,8 +258,7 @@ def codes_in(line: str) -> list[Asked]:
 # --- all device catalogues as one
 
 
-@dataclass(frozen=True, slots=True)
-class CodeBook:
+class CodeBook(Value):
     """kind of device -> its catalogue. Made by `catalog_files.load_code_book`."""
 
     catalogs: Mapping[str, Catalog]

@@ -17,7 +17,7 @@ from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted
 from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.exits import signal_name
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 
 # So many trials from the front of a text, and as many lines at its end (scanner.py): 1,000 tails of which every line matches take
@@ -28,8 +28,7 @@ KEYWORD = "keyword:"
 OWN = frozenset({"job", "site"})
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Value):
     """One kind of line."""
 
     id: str
@@ -72,8 +71,7 @@ class Found(NamedTuple):
     word: Word | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExitMeaning:
+class ExitMeaning(Value):
     """What an exit status says."""
 
     status: int  # as a shell gives it, 128+n for signal n
@@ -88,8 +86,7 @@ class ExitMeaning:
     tools: tuple[str, ...] = ()  # the output of the tool whose own status it is holds one of these words; empty: any program's
 
 
-@dataclass(frozen=True, slots=True)
-class ExitRule:
+class ExitRule(Value):
     """For the statuses from `low` to `high` that are not listed; its meaning may hold `{signal}`."""
 
     low: int

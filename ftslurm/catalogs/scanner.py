@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import re2
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 # A longer line is looked at in pieces around what was found in it. What tells of failures is shorter; tensors printed on one line
 # are not, and a program that prints no newline at all is no reason to spend more.
@@ -49,8 +49,7 @@ _UNREAD = re.compile(r"\(\?[^:]|\\Q|\[\[:")
 _LITERAL = re.compile(r"[^\\.^$|?*+(){}\[\]]|\\[^A-Za-z0-9]", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Value):
     """An expression to look for, in RE2 syntax. needs: plain words that every line it matches holds; empty: it is plain.
 
     reads: asked about a line that the expression matches: does it say what is wanted? None: yes.

@@ -20,7 +20,7 @@ from ftslurm.model.settings.tree import (
     parse_leaf,
     resolve,
 )
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 # --- files that a user or a site names: read whole, and never more of them than such a file can hold
 
@@ -135,8 +135,7 @@ def _too_much(at: Any, place: str, what: str) -> PolicyError:
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value):
     """What the command line asked for, besides the environment. values: leaf -> (raw value, option as given).
 
     aimaster: AIMaster's own flags in one text.

@@ -7,14 +7,13 @@ from enum import Enum
 
 from ftslurm.model.devices import NO_DEVICES, DeviceHealth, DeviceReport, Severity
 from ftslurm.model.text import whole
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 GPU_LOST = "GPU-LOST"
 ECC_UNCORRECTABLE = "ECC-UNCORRECTABLE"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLook:
+class GpuLook(Value):
     """One GPU at one look. None: the library does not tell, which is no fault."""
 
     index: int  # the library's number, which shifts when a GPU is missing
@@ -29,8 +28,7 @@ class GpuLook:
     processes: tuple[int, ...] | None = None  # pids, None also if not asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Value):
     """An event that the library told about one GPU. code: empty where it is worth a word and no more."""
 
     identity: str
@@ -47,8 +45,7 @@ class Need(Enum):
     REPLACEMENT = "replacement"  # nothing that a job can do on this node helps
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """One judgement of a GPU. busy: who is still on it, else empty. sure: False where the library did not tell enough.
 
     may_pass: worth waiting for before the remedy is used.
@@ -61,8 +58,7 @@ class Finding:
     may_pass: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResetAnswer:
+class ResetAnswer(Value):
     """How an order to reset ended. done None: it did not answer in time. words: why not, in the tool's own words."""
 
     done: bool | None
@@ -112,8 +108,7 @@ def _names(word: str, look: GpuLook) -> bool:
 REMEMBER_EVENTS_S = 600.0
 
 
-@dataclass(slots=True)
-class _Gpu:
+class _Gpu(Value, frozen=False):
     """One GPU. uncorrectable: its count when first seen or last healed."""
 
     device: str
@@ -121,8 +116,7 @@ class _Gpu:
     uncorrectable: int | None
 
 
-@dataclass(slots=True)
-class GpuMemory:
+class GpuMemory(Value, frozen=False):
     """All GPUs of one kind that the job may use. visible: the value of the variable that picks them, None for all.
 
     A GPU keeps the name it had when first seen, its number then, whatever happens to the others; a GPU that is no

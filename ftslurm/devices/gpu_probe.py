@@ -13,7 +13,7 @@ from typing import Any
 from ftslurm.devices.asking import Json, LibraryChild, NoAnswer, look_until
 from ftslurm.devices.gpu_looks import Finding, GpuLook, GpuMemory, Heard, Need, ResetAnswer
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.commands import Runner
 
 # One look while healing; without a persistence daemon each one that follows a reset sets the GPUs up anew, seconds each.
@@ -24,8 +24,7 @@ LEAST_LOOK_S = 5.0
 PIDS_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Value):
     """What the vendor's library tells, read: pure functions."""
 
     heard: Callable[[Json], Heard]  # of an event as the child tells it

@@ -22,7 +22,7 @@ from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.policies.start_time import plan_finish
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
@@ -33,8 +33,7 @@ from ftslurm.wrapper.requeue.requeue import slurms_clock, start_when_clean
 POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Value):
     path: Path
     history: History
 

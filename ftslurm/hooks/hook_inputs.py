@@ -21,7 +21,7 @@ from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.policies.node import PREFIX, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView
@@ -39,16 +39,14 @@ T = TypeVar("T")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
+class Unfinished(Value):
     """The Epilog of this job found something left by the user, and has not come to know that it is gone."""
 
     user_id: int
     job: str
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Value):
     """boot: of the kernel whose log was read up to line `read_to`. proof: what it said against the node.
 
     drained: by us, or nobody remembers: Slurm is asked then. stuck: processes that outlived SIGKILL. unfinished: the last
@@ -165,8 +163,7 @@ def cleanup_grace(settings: HookSettings, facts: JobFacts) -> float:
     return grace_s if math.isfinite(grace_s) and grace_s >= 0 else -1.0
 
 
-@dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobFacts(Value):
     """Of the job that a script runs for. node: empty in EpilogSlurmctld. nodes: of the job, as Slurm writes them.
 
     restarts: requeues so far; one that is under way already counts where it was asked for by somebody.

@@ -19,7 +19,7 @@ from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.hooks.scripts import KEYS, LIMITS_S, SETTINGS, Script, scripts
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import cut
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.commands import run
 from ftslurm.system.files import check_only_roots, check_tree, make_folder, replace_file
@@ -36,16 +36,14 @@ NONE = "-"
 MOST_WORDS = 72
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
+class Hooks(Value):
     """Of one machine. version: of the ftslurm that its hooks start. sums: file -> sha256."""
 
     version: str
     sums: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value):
     """What a table says of one node, and of all that are like it."""
 
     hooks: str

@@ -14,7 +14,7 @@ from ftslurm.hooks.hook_inputs import JobFacts, Memory, Unfinished, drain
 from ftslurm.model.exits import Process
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.policies import node as rules
 from ftslurm.policies.node import ROOT, Finding, NodeHealth, NodeJob, Whose, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin
@@ -34,8 +34,7 @@ MAX_GROUPS = 40
 REAPED_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Value):
     """By the job's user on this node, when the job had ended."""
 
     processes: tuple[Process, ...]
@@ -53,8 +52,7 @@ class Left:
         return f"{counted(len(self.processes), 'process', 'processes')}, {files} and {of_memory}"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Value):
     """Whose leftovers, and of which job. untouchable: why nothing of the user may be touched now; empty if it may."""
 
     job: str
@@ -291,8 +289,7 @@ def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: tuple[Pr
 REQUEST_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
+class Tried(Value):
     """findings: what stays. stuck: processes that outlived SIGKILL."""
 
     findings: tuple[Finding, ...] = ()

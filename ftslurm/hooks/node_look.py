@@ -15,7 +15,7 @@ from ftslurm.errors import CommandMissing
 from ftslurm.hooks.hook_inputs import Remembered
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.policies import node as rules
 from ftslurm.policies.node import Finding, NodeHealth
 from ftslurm.system.commands import run, run_group
@@ -27,8 +27,7 @@ MAX_LOG_BYTES = 8 << 20
 MAX_RECORD_BYTES = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Value):
     """remembered: what there is to remember now."""
 
     findings: tuple[Finding, ...]

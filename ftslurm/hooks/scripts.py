@@ -11,7 +11,7 @@ from binascii import crc32
 from collections.abc import Mapping
 
 from ftslurm.model.folds.history import History, counters_of_node
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.policies.environment import counters_env, restart_env
 
 BAD_NODE_STATUS = 10  # of a module, see hooks/hook_inputs.py
@@ -132,8 +132,7 @@ exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LA
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Value):
     """key: of slurm.conf, empty for a helper."""
 
     name: str

@@ -15,7 +15,7 @@ from ftslurm.model import events as ev
 from ftslurm.model.decisions import Start
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import Near
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.system.commands import run
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
@@ -26,8 +26,7 @@ def nodes_wanted(options: Sequence[str]) -> int:
     return nodes_asked(options) or 1
 
 
-@dataclass(frozen=True, slots=True)
-class LocalPool:
+class LocalPool(Value):
     """The simulated cluster: `size` nodes named local1, local2, ..."""
 
     size: int
@@ -47,8 +46,7 @@ class LocalPool:
         return tuple(left[:count])
 
 
-@dataclass(frozen=True, slots=True)
-class LocalScheduler:
+class LocalScheduler(Value):
     """Answers as Slurm would for a batch job on the pool; a requeue lets the same ftrun go on with other nodes."""
 
     pool: LocalPool
@@ -103,8 +101,7 @@ class LocalScheduler:
         return ev.RequeueEnded(True, "continued in the same ftrun")
 
 
-@dataclass(frozen=True, slots=True)
-class LocalLauncher:
+class LocalLauncher(Value):
     """job: number of the simulated job. nodes: its allocation. width: nodes of the step."""
 
     components: tuple[Component, ...]

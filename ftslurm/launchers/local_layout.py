@@ -16,11 +16,10 @@ from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.job import fold_counts
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.text import whole
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Value):
     """One task: its rank, its node and the slot of that, and its number there."""
 
     rank: int
@@ -29,8 +28,7 @@ class Place:
     local_rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Value):
     """nodes: of the step, one a slot. ranks: of each. per_node: --ntasks-per-node, if it holds. notes: what was corrected."""
 
     nodes: tuple[str, ...]
@@ -159,8 +157,7 @@ FROM_ENVIRONMENT: Mapping[str, str] = {
 FLAGS = frozenset({"label", "unbuffered"})
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(Value):
     """The allocation and the step that are played, as the caller says. nodes: of the job, in slot order."""
 
     nodes: tuple[str, ...]

@@ -12,7 +12,7 @@ from ftslurm.errors import LaunchFailed, UsageError
 from ftslurm.launchers.local_layout import Layout, Place, Simulated
 from ftslurm.launchers.rank_logs import Kind, Target, read_target
 from ftslurm.launchers.srun_options import has_flag, option_value
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 MAX_LINE_BYTES = 1 << 16  # of a line that does not end, more is not kept
 MAX_BUFFERED_BYTES = 1 << 20  # of one stream
@@ -88,8 +88,7 @@ class Sink:
             self.pending.clear()
 
 
-@dataclass(slots=True)
-class Feed:
+class Feed(Value, frozen=False):
     """A task's stdout or stderr on its way to a sink."""
 
     fd: int

@@ -39,11 +39,10 @@ from ftslurm.launchers.local_stdio import Stdio, pattern_values
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.exits import ExitStatus, from_returncode
 from ftslurm.model.text import expand_pattern, fold_numbers, visible
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Value):
     place: shape.Place
     status: ExitStatus
     core: bool = False
@@ -83,8 +82,7 @@ LEFTOVERS_S = 30.0  # then whatever SIGKILL did not end stays behind; Slurm's Ki
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Value):
     """What is started for each task."""
 
     argv: tuple[str, ...]

@@ -14,7 +14,7 @@ from ftslurm.launchers.srun_options import REPLACED, Component, by_cpu, has_flag
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import fold_numbers, whole
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 
 # --- srun --multi-prog: a file that says which rank runs what
 # Source: srun(1), MULTIPLE PROGRAM CONFIGURATION, and what multi_prog_get_argv in slurmstepd makes of it: the first line that
@@ -110,8 +110,7 @@ _PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
 NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", *REPLACED)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Value):
     """One srun of a step. job: whose node it runs on, 0 for our own. place: `8/0-3,6`, see Channel in shim/connection.py."""
 
     job: int

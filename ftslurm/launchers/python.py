@@ -16,7 +16,7 @@ from pathlib import Path
 import ftslurm
 from ftslurm.errors import UsageError
 from ftslurm.launchers.srun_options import Component, option_value, without
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.bundle import INTERPRETER, LIBRARIES, LOADER, PACKAGES, bundle_of
 
 _PYXIS, _OCI = ("container-image", "container-name"), "container"
@@ -89,8 +89,7 @@ STARTER = "; ".join((
 ))  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(Value):
     """interpreter: the words that start it, a path that is the same on every node. root: the folder that holds the package
     `ftslurm`."""
 

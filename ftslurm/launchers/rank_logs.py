@@ -12,7 +12,7 @@ from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.settings.features import STDERR, STDOUT, streams, streams_of
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import FILE_FIELD, expand_pattern, whole
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
 class Kind(Enum):
@@ -25,8 +25,7 @@ class Kind(Enum):
     EACH = "a file by task or node"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Value):
     kind: Kind
     task: int = 0
     pattern: str = ""
@@ -57,8 +56,7 @@ _FILES = {STDOUT: "stdout.log", STDERR: "stderr.log"}
 NOWHERE = "/dev/null"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTo:
+class StreamTo(Value):
     """Where one stream goes. path: of a file, empty for none. label, shown_label: before each line there, and on the console.
     console: where the shim's own stream goes, too."""
 
@@ -68,8 +66,7 @@ class StreamTo:
     shown_label: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankLogs:
+class RankLogs(Value):
     """folder: empty for none; `%n` in it is the slot of the node, `%%` a percent sign. redirects, tee: model/settings/streams.py.
     console_ranks: local ranks that are shown there; empty: all. cycle_files: path, empty for none. line_prefix: before lines
     that `tee` shows, with ${role_name}, ${rank} and ${local_rank}."""
@@ -124,7 +121,7 @@ class RankLogs:
 
     def as_text(self) -> str:
         """The text for the ledger; empty if there are no such files."""
-        return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")) if self else ""
+        return json.dumps({name: getattr(self, name) for name in self.__match_args__}, separators=(",", ":")) if self else ""
 
 
 def rank_logs(settings: Settings) -> RankLogs:
@@ -165,8 +162,7 @@ def told(found: Mapping[int, StreamTo]) -> dict[str, list[object]]:
 TASK, NODE, ONE = "task", "node", "one"
 
 
-@dataclass(frozen=True, slots=True)
-class RankFiles:
+class RankFiles(Value):
     """files: (how they are shared, pattern of an absolute path in which step, task and node are still open). label: lines begin
     with the rank. errors: the pattern of stream 2's file, None where that is our own stream, empty where it is no file, or
     nobody knows.

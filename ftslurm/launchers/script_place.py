@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ftslurm.launchers import script_tree as sh
 from ftslurm.model.job import Call, Reading
 from ftslurm.model.text import cut
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.system.processes import SHELLS
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ MAX_BYTES = 1_000_000  # of a script; a longer one was made by a program
 _SHOWN = 60  # characters of the call, for people
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Value):
     """What called ftrun, or called what did. text: of a script; None for another program. offset: directly behind the top-level
     command that its shell runs; None if the shell does not tell. name: for people."""
 
@@ -85,8 +84,7 @@ def _where(node: Node, place: Place) -> str:
     return f"{place.name}, {line}" if place.name else line
 
 
-@dataclass(frozen=True, slots=True)
-class _Fate:
+class _Fate(Value):
     """What becomes of a status. ends: the script ends with it."""
 
     reading: Reading
@@ -94,8 +92,7 @@ class _Fate:
     ends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _At:
+class _At(Value):
     """Whose status it is by now, and whether the shell has negated it."""
 
     node: Node

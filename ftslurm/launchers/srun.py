@@ -15,7 +15,7 @@ from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import unfold_numbers, whole
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.system.commands import MARK
 
 # --- `--bcast`: the user's program goes to the nodes by sbcast. srun would copy what it starts, our interpreter
@@ -26,8 +26,7 @@ BCAST_VARIABLES = ("SLURM_BCAST", "SLURM_BCAST_EXCLUDE", "SLURM_COMPRESS", "SLUR
 _NO = ("no", "false", "0")
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Value):
     """component: as its step runs it. argv: of the sbcast before it, empty where nothing is copied."""
 
     component: Component
@@ -159,8 +158,7 @@ def beside_env(env: Mapping[str, str], job: int) -> dict[str, str]:
     return own_step_env(abroad_env(env) if job else env)
 
 
-@dataclass(frozen=True, slots=True)
-class SrunLauncher:
+class SrunLauncher(Value):
     """components: the user's srun options and command, one or several (heterogeneous step). granted: nodes of the allocation.
     width: of the step, 0 where that is srun's to say. again: the command ran in an earlier scheduling of the job. bundle: the
     interpreter that containers get mounted, empty where they have one.

@@ -20,7 +20,7 @@ from enum import Enum
 from ftslurm.errors import UsageError
 from ftslurm.model.job import Share
 from ftslurm.model.text import whole
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 # --- what srun would ask slurmctld for outside an allocation, as the command line of a salloc
 # srun gives one command line to two requests, for an allocation and for a step in it. Here it is divided: most options shape
@@ -63,8 +63,7 @@ INPUTS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class NewAllocation:
+class NewAllocation(Value):
     """salloc: its options. env: for it and all that runs in the allocation. component: what the step then is."""
 
     salloc: tuple[str, ...]
@@ -206,8 +205,7 @@ SYNONYMS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Component:
+class Component(Value):
     """One component of a step; most steps have one.
 
     options: srun's, word for word as given, less the `--` that may end them.
@@ -218,8 +216,7 @@ class Component:
     command: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
+class CommandLine(Value):
     """What ftrun was told, taken apart.
 
     ft: ftrun's own options in order, each `--ft-name=value` or `--ft-name`.
@@ -233,8 +230,7 @@ class CommandLine:
     unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(Value):
     """One option as given. name: long and canonical; words: what says it, and it alone, in the spelling given."""
 
     name: str

@@ -13,7 +13,7 @@ from pathlib import Path
 from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.record import KINDS, Record
-from ftslurm.model.values import MISSING, dataclass, fields
+from ftslurm.model.values import MISSING, Value, fields
 from ftslurm.system.files import Locked, Spares, append, locked, open_plain, read_private
 
 VERSION = 1
@@ -24,7 +24,7 @@ _BOUNDS = Bounds(1 << 26, whole=1 << 256, real=1e15 + 1, signed=True)
 def to_line(record: Record) -> bytes:
     """One line, newline included. A field at its default is left out, so a default never changes: older ledgers rely on it."""
     # Not dataclasses.asdict: that copies deeply, and a ledger line is written on the way to a restart.
-    defaults = _defaults(type(record))  # type: ignore[arg-type]  # types are hashable
+    defaults = _defaults(type(record))
     given = {name: value for name, default in defaults if (value := getattr(record, name)) != default}
     body = {"v": VERSION, "kind": type(record).__name__, **given}
     return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
@@ -62,8 +62,7 @@ DESCRIPTORS_KEPT = 3
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Value):
     """records: in the order written. damaged: lines that could not be read (torn, or of a later version)."""
 
     records: tuple[Record, ...]

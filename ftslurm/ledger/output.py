@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from ftslurm.errors import StateError
 from ftslurm.model.text import fingerprint, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system import files
 from ftslurm.system.files import private_folder, read_private
 
@@ -65,8 +65,7 @@ HEAD_SHARE = 1 / 8
 _LOOK_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Value):
     """schedule: requeues before. source: the file as it was called. copy: of it, `size` bytes then; left_out: of them are not in
     the copy, behind its first `head`."""
 

@@ -14,12 +14,11 @@ from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import REQUEUES
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.files import check_room, private_folder
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Value):
     """A job's ledger. lasts: will the next scheduling of the job find it, on whichever node?"""
 
     store: Store
@@ -59,8 +58,7 @@ _ARRAY = re.compile(r"(\d+)(?:_\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)(?:%\d+)?\])?")
 LOCAL_CLUSTER = "local"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Value):
     """Distinguishes a requeued job from another job that got the same number. Unix seconds.
 
     start_time: of this scheduling. submit_time: when the job got its number, or was requeued; 0 if not known.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ftslurm.errors import WireError
 from ftslurm.model.plain import text
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 RANKS_MAX = 1 << 20
 FOLDED_MAX = 1 << 16  # characters
@@ -85,8 +85,7 @@ def unfold(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupView(Value):
     """A process group as one member sees it.
 
     key: the same on all members. members: global ranks, empty if not known. entered: collectives begun, from the first on.
@@ -111,8 +110,7 @@ class GroupView:
         return self.recent[-1 - back] if 0 <= back < len(self.recent) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentCall:
+class CurrentCall(Value):
     """The main thread is inside communication, by its own words. number: of the collective in its group, from 1.
 
     peer: global rank at the other end of a point-to-point operation, None for a collective or any sender.
@@ -126,8 +124,7 @@ class CurrentCall:
     point_to_point: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Socket:
+class Socket(Value):
     """A TCP connection that is stuck. local, remote: `address:port`. trouble: retransmit, zero-window or unread."""
 
     local: str
@@ -137,8 +134,7 @@ class Socket:
     retries: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RankView:
+class RankView(Value):
     """What is known of one rank at one moment. None: not known."""
 
     rank: int
@@ -170,8 +166,7 @@ class RankView:
     pid: int = 0  # of its process, as its node has it; 0: not known
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """Who hangs or is slow. nodes: of `ranks`. blamed: of these, what speaks against the machine and not the program.
 
     cause: in words. evidence: what it was read from, the first decides. of_program: it is the program's doing, wherever.
@@ -196,8 +191,7 @@ class Finding:
         return f"{self.kind.value}: {who}{f' in {self.operation}' if self.operation else ''}: {self.cause}"
 
 
-@dataclass(frozen=True, slots=True)
-class CallDurations:
+class CallDurations(Value):
     """How long one rank stayed in consecutive collectives of a group, in microseconds. first: number of the first."""
 
     key: str
@@ -205,8 +199,7 @@ class CallDurations:
     stays_us: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WaitTimes:
+class WaitTimes(Value):
     """One rank's waits of a window. outside_s, inside_s: mean time before a wait, and in it, without rare pauses.
 
     count: how many waits.
@@ -224,8 +217,7 @@ class WaitTimes:
     busy_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EntryTimes:
+class EntryTimes(Value):
     """When one rank entered consecutive collectives of a group. times_ns: wall clock of its node."""
 
     rank: int

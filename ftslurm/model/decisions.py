@@ -12,16 +12,14 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import Near
 from ftslurm.model.record import Record
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.model.verdict import RankEnd
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Value):
     """What the judge wants done."""
 
 
-@dataclass(frozen=True, slots=True)
 class Remember(Decision):
     """Write `record` down. vital: what follows may not be done if it cannot be written."""
 
@@ -29,7 +27,6 @@ class Remember(Decision):
     vital: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class LaunchStep(Decision):
     """Bring up one shim a task with the user's srun options. layout: where each runs, None as srun places them.
 
@@ -42,7 +39,6 @@ class LaunchStep(Decision):
     shares: tuple[Share, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class WatchNodes(Decision):
     """Bring up one agent on each of `nodes` that has none. lent: node -> the donor job that it belongs to. prepare_in_s: when to
     load what a failure will need, in the time that there is while the ranks run."""
@@ -52,7 +48,6 @@ class WatchNodes(Decision):
     prepare_in_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class StartRanks(Decision):
     """Run the command in the shims of the ranks in env. env: rank -> variables to set on top of the task's own. cycle: starts of
     the command before this one, which files of ranks have in their names."""
@@ -62,7 +57,6 @@ class StartRanks(Decision):
     cycle: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class StopRanks(Decision):
     """End every process of the attempt: SIGTERM, after `grace_s` SIGKILL, and proof that none is left.
 
@@ -78,7 +72,6 @@ class StopRanks(Decision):
     saves: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class SignalRanks(Decision):
     """Pass a signal on to every rank, or to `ranks`. group: also to the processes of its process group, as torchrun does."""
 
@@ -87,24 +80,20 @@ class SignalRanks(Decision):
     group: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class LookAtDevices(Decision):
     """Ask every agent for a fresh look."""
 
 
-@dataclass(frozen=True, slots=True)
 class AskSlurm(Decision):
     """Ask Slurm for the state of the job and of its nodes; and whether it could ever start again `without` these nodes."""
 
     without: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ListSteps(Decision):
     """Ask Slurm which steps of the job hold its nodes."""
 
 
-@dataclass(frozen=True, slots=True)
 class ProbeNodes(Decision):
     """Find out by another way than our own connections whether these nodes can still run anything."""
 
@@ -112,7 +101,6 @@ class ProbeNodes(Decision):
     limit_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class HealDevices(Decision):
     """Let the devices heal. devices: node -> (device, codes); only when no process of the job is left there."""
 
@@ -122,7 +110,6 @@ class HealDevices(Decision):
     reset_wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class EndStep(Decision):
     """Let the shims go. Those whose command failed by itself end as it did, the others with `status`.
 
@@ -134,12 +121,10 @@ class EndStep(Decision):
     forget: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class KillStep(Decision):
     """End the step through the launcher: some shims cannot be reached."""
 
 
-@dataclass(frozen=True, slots=True)
 class AbandonStep(Decision):
     """End the launcher's own process: every shim that could be told to go has gone, and it would wait for a dead node.
 
@@ -149,7 +134,6 @@ class AbandonStep(Decision):
     silently: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class CheckNode(Decision):
     """Look at a node before ranks go there: its devices and the health command. lender: the donor job, 0 for our own."""
 
@@ -158,7 +142,6 @@ class CheckNode(Decision):
     limit_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class BorrowNode(Decision):
     """Submit a donor job for one more node, none of `exclude`, and wait for it up to `wait_s`. slot: for which."""
 
@@ -168,29 +151,25 @@ class BorrowNode(Decision):
     near: Near = Near()
 
 
-@dataclass(frozen=True, slots=True)
 class EndLoans(Decision):
     """These donor jobs have done their work."""
 
     jobs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class DismissAgents(Decision):
     """The agents of these nodes have nothing to tell any more."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class ReleaseNodes(Decision):
     """Give nodes of the allocation back to Slurm."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Value):
     """When the job may start again, in seconds from the requeue. watch_s: 0, or for how long the other nodes may be watched
     first, since nothing is known of their clean-up. epilog: does a program clean up on each node?
     """
@@ -200,7 +179,6 @@ class Start:
     epilog: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Requeue(Decision):
     """Give the job back to Slurm, kept off `exclude`. decision: id of the record it carries out. clean_up: before that."""
 
@@ -211,8 +189,7 @@ class Requeue(Decision):
     clean_up: CleanUp | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CleanUp:
+class CleanUp(Value):
     """The job's own clean-up, on each of `nodes`. wait_s: for it to end, -1: as long as it may take at all."""
 
     argv: tuple[str, ...]
@@ -220,7 +197,6 @@ class CleanUp:
     wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class WatchRanks(Decision):
     """Let agents watch for life below their shims, and read their ranks' pages.
 
@@ -236,31 +212,26 @@ class WatchRanks(Decision):
     limits: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class SampleUse(Decision):
     """Let every agent sample the use of devices, or of CPUs where there are none, for `window_s`."""
 
     window_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class TakeEvidence(Decision):
     """Let every agent find out what its ranks are doing; `limit_s` is all the time there is."""
 
     limit_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class AskWords(Decision):
     """Let every shim tell what its rank has printed last; the rank runs on."""
 
 
-@dataclass(frozen=True, slots=True)
 class CompareRanks(Decision):
     """Let every agent tell how long its ranks waited for each other lately."""
 
 
-@dataclass(frozen=True, slots=True)
 class SetIntervals(Decision):
     """From now on shims tell of silence, and agents of no IO, after as many seconds; 0: not at all."""
 
@@ -268,7 +239,6 @@ class SetIntervals(Decision):
     quiet_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class KeepEvidence(Decision):
     """Keep what an agent found with the ledger."""
 
@@ -277,7 +247,6 @@ class KeepEvidence(Decision):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class TellOthers(Decision):
     """Let later jobs of this user know that the job leaves these nodes for a fault. nodes: node -> why. reinstated: nodes that
     it uses again, so that what it has said of them counts no more. failed: node -> why, where it only failed,
@@ -289,7 +258,6 @@ class TellOthers(Decision):
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class DrillRanks(Decision):
     """Inject a fault on purpose. what: `crash` (with status or signal), `hang`, `slow` (with share), `lost`, `end`."""
 
@@ -300,7 +268,6 @@ class DrillRanks(Decision):
     share: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class DrillDevice(Decision):
     """Let the agent of `node` report `code` on `device` on purpose. heals: it is gone once the devices are healed."""
 
@@ -312,7 +279,6 @@ class DrillDevice(Decision):
     heals: bool = True
 
 
-@dataclass(frozen=True, slots=True)
 class AnswerDrill(Decision):
     """Tell the one who asked for a drill what became of it."""
 
@@ -321,7 +287,6 @@ class AnswerDrill(Decision):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class ReadIteration(Decision):
     """Read progress.file; the answer is IterationRead. attempt: that has just ended, 0: none has begun."""
 
@@ -329,7 +294,6 @@ class ReadIteration(Decision):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
 class WatchCheckpoints(Decision):
     """Look for files that match these patterns and are new or changed from now on, and tell of each once it has been the same for
     `settle_s`. patterns: none to look no more."""
@@ -338,7 +302,6 @@ class WatchCheckpoints(Decision):
     settle_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class Say(Decision):
     """One line for the user, on stderr. quiet: only with --ft-verbose."""
 
@@ -346,19 +309,16 @@ class Say(Decision):
     quiet: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class ShowCard(Decision):
     """What has just been written down of a failure and its answer, for the user, as a card. quiet: as in Say."""
 
     quiet: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class KeepOutput(Decision):
     """Keep the output of this scheduling: Slurm may begin the script's file anew in the next one."""
 
 
-@dataclass(frozen=True, slots=True)
 class ShowPhase(Decision):
     """Set the job's comment in Slurm to the phase of the job. what: `waiting for ...`; empty: the attempt runs. attempt: 0: the
     job has ended, empty the comment. until: Unix seconds, at the latest; 0: unknown.
@@ -369,7 +329,6 @@ class ShowPhase(Decision):
     until: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class Diagnose(Decision):
     """Find out what is behind the end of the attempt; the answer is Diagnosed. It takes a second or more where ranks print much.
 
@@ -386,7 +345,6 @@ class Diagnose(Decision):
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Advise(Decision):
     """Find common reasons for a hang; the answer is Advised. evidence: node -> what was found there while the ranks hung."""
 
@@ -395,7 +353,6 @@ class Advise(Decision):
     evidence: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class Finish(Decision):
     """ftrun ends with `status`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 # Values of CUDA_VISIBLE_DEVICES and its like that show a program none. Source: CUDA C++ Programming Guide, "CUDA Environment
 # Variables"; `none`, `void` of NVIDIA's container runtime; `NoDevFiles` of Slurm's gres/gpu.
@@ -78,8 +78,7 @@ ORDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceReport:
+class DeviceReport(Value):
     """One chip at one look. device: `card.chip` as the tool numbers them, e.g. `0.0`. codes: upper case, no 0x.
 
     severity: the worst the tool shows for the chip. detail: the tool's own words, for people.
@@ -93,16 +92,14 @@ class DeviceReport:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeAnswer:
+class ProbeAnswer(Value):
     """All chips of one node at one look. error: why there is no answer (then reports is empty), else empty."""
 
     reports: tuple[DeviceReport, ...] = ()
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Utilisation:
+class Utilisation(Value):
     """How busy one device was in the sampling period of its tool (a fraction of a second, up to a few). None: not told.
 
     percent: of the period in which the device computed, 0 to 100. A hung collective also reads 100, with little power.
@@ -117,8 +114,7 @@ class Utilisation:
     power_w: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class HealResult:
+class HealResult(Value):
     """What became of an attempt to heal. healed None: not known (the tool gave no answer)."""
 
     device: str
@@ -126,8 +122,7 @@ class HealResult:
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class CodeMeaning:
+class CodeMeaning(Value):
     """A fault code looked up. user_induced: the program or its data caused it, the node is not to blame.
 
     source: where the grade comes from, for people. remedy: the catalogue's word, from which the class follows.
@@ -141,8 +136,7 @@ class CodeMeaning:
     remedy: Remedy = Remedy.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Value):
     """A device fault of the job, graded. shared: several chips raised the code at one moment, so it accuses none of them."""
 
     node: str

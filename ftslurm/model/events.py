@@ -11,29 +11,25 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import Topology
 from ftslurm.model.record import Requested
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.model.verdict import Piece, Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Value):
     """What the judge is told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(Value):
     """The two clocks at one moment. mono: seconds, for durations on this node; unix: Unix seconds, for the record."""
 
     mono: float
     unix: float
 
 
-@dataclass(frozen=True, slots=True)
 class Begun(Event):
     """ftrun is up and has read the ledger."""
 
 
-@dataclass(frozen=True, slots=True)
 class TaskArrived(Event):
     """The shim of one task has introduced itself. expected: how many tasks the step has."""
 
@@ -42,14 +38,12 @@ class TaskArrived(Event):
     step: str
 
 
-@dataclass(frozen=True, slots=True)
 class RankClaimedTwice(Event):
     """The shims of two tasks of one step say that they are `rank`."""
 
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
 class RankStarted(Event):
     """The user command runs as `rank`. attempt: which start this belongs to."""
 
@@ -58,7 +52,6 @@ class RankStarted(Event):
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
 class RankExited(Event):
     """The user command of one rank has ended, seen by its parent. at: Unix seconds on its node.
 
@@ -84,7 +77,6 @@ class Save(Enum):
     CUT = "cut"
 
 
-@dataclass(frozen=True, slots=True)
 class RankStopped(Event):
     """No process of this rank's attempt is left, or `left` (pids) could not be ended even by SIGKILL.
 
@@ -98,7 +90,6 @@ class RankStopped(Event):
     save: Save = Save.NONE
 
 
-@dataclass(frozen=True, slots=True)
 class RankUnstartable(Event):
     """The command of `rank` could not be executed at all. status: the errno, 2 for not found, 13 for not permitted."""
 
@@ -116,7 +107,6 @@ class Hangup(Enum):
     CLOSED = "closed"  # its process has ended: while it lives it closes none without another
 
 
-@dataclass(frozen=True, slots=True)
 class ShimLost(Event):
     """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it."""
 
@@ -125,14 +115,12 @@ class ShimLost(Event):
     hangup: Hangup = Hangup.CLOSED
 
 
-@dataclass(frozen=True, slots=True)
 class ShimLeft(Event):
     """A shim that was let go has closed its connection."""
 
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
 class RankPaused(Event):
     """Slurm is about to stop the rank with its shim, as it does with all of a suspended job. The shim was promised that its
     lease does not run out before it is heard of again (`paused` false)."""
@@ -141,7 +129,6 @@ class RankPaused(Event):
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
 class NodeSilent(Event):
     """No shim and no agent of `node` has been heard of for `silent_s`. No proof of anything: it may be cut off."""
 
@@ -149,21 +136,18 @@ class NodeSilent(Event):
     silent_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class NodeLate(Event):
     """Nothing was heard of a node for so long that it should have been. It says nothing yet."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
 class NodeHeard(Event):
     """A node that was silent is heard of again."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
 class NodeProbed(Event):
     """What another way to the node has shown. alive None: nothing; False: it cannot run anything. what: the evidence."""
 
@@ -172,7 +156,6 @@ class NodeProbed(Event):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
 class NodeChecked(Event):
     """What a look at a node has shown that ranks are to go to. good None: nothing can be said of it. there: kind -> how many
     devices, None where nobody has counted them."""
@@ -183,7 +166,6 @@ class NodeChecked(Event):
     there: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class NodeBorrowed(Event):
     """A donor job runs on `node`; none was to be had if that is empty. slot: as it was asked for. job: without a node, one that
     could not be ended. away: of a reason that the return of slurmctld may mend."""
@@ -195,7 +177,6 @@ class NodeBorrowed(Event):
     away: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class DonorSubmitted(Event):
     """A donor job waits in the queue for the node that `slot` shall get; or it has it, and the node boots (told once more)."""
 
@@ -204,14 +185,12 @@ class DonorSubmitted(Event):
     boots: str = ""  # the node
 
 
-@dataclass(frozen=True, slots=True)
 class LoansEnded(Event):
     """Donor jobs were told to end. left: those that Slurm has not taken that for; they hold their nodes still."""
 
     left: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class NodesReleased(Event):
     """Whether Slurm took nodes of the allocation back."""
 
@@ -220,14 +199,12 @@ class NodesReleased(Event):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class StepsListed(Event):
     """Steps of the job that hold nodes, as Slurm says; None where it does not answer."""
 
     steps: frozenset[str] | None
 
 
-@dataclass(frozen=True, slots=True)
 class StepEnded(Event):
     """The launcher's own process (srun) has ended; `status` is no evidence for any rank. cancelled: the steps that a person has
     cancelled, by srun's words, as far as we can read them."""
@@ -236,14 +213,12 @@ class StepEnded(Event):
     cancelled: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
 class PartEnded(Event):
     """Of a step with a launcher's process for each of several jobs, one has ended, and these ranks of it are not here."""
 
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class TasksEnded(Event):
     """srun says of tasks on these nodes that they have ended. why: what it or pyxis said before, empty if nothing."""
 
@@ -251,7 +226,6 @@ class TasksEnded(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class AgentArrived(Event):
     """The agent of a node is up. kinds: the device kinds it can read, empty for none."""
 
@@ -259,13 +233,11 @@ class AgentArrived(Event):
     kinds: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class AgentLost(Event):
     node: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class DevicesSeen(Event):
     """One look at the devices of a node. asked: answers a question of ours. error: why there is no answer. there: kind -> how
     many it has, as far as is known."""
@@ -277,7 +249,6 @@ class DevicesSeen(Event):
     there: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class HealingDone(Event):
     """The agent of `node` has tried to heal; one result a device."""
 
@@ -285,7 +256,6 @@ class HealingDone(Event):
     results: tuple[HealResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class SignalSeen(Event):
     """A signal that we did not send. rank: the task whose shim saw it, None when ftrun itself got it. again: the ranks that heard
     it as a warning have ended, and the next ones are to hear it."""
@@ -303,7 +273,6 @@ class Preempted(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
 class SlurmAnswered(Event):
     """What Slurm said of our job and its nodes. preempted: None where no preemption is announced; then end_time is the end of its
     grace.
@@ -333,7 +302,6 @@ class SlurmAnswered(Event):
     topology: Topology = Topology()
 
 
-@dataclass(frozen=True, slots=True)
 class RequeueEnded(Event):
     """What became of a requeue. why: if it is not ok, the reason. away: which the return of slurmctld may mend. recorded: who
     has requeued the job has written that into the ledger.
@@ -345,24 +313,20 @@ class RequeueEnded(Event):
     recorded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class CutOff(Event):
     """ftrun is in touch neither with most nodes nor with slurmctld: it may be the one who is cut off, and renews no lease."""
 
 
-@dataclass(frozen=True, slots=True)
 class InTouch(Event):
     """It is again."""
 
 
-@dataclass(frozen=True, slots=True)
 class LedgerFailed(Event):
     """A record could not be written. why: sentence for people."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class DrillAsked(Event):
     """The user wants a fault injected on purpose."""
 
@@ -380,14 +344,12 @@ class DrillAsked(Event):
     share: float = 0.0  # of the time that a slow rank still gets
 
 
-@dataclass(frozen=True, slots=True)
 class ControlAsked(Event):
     """The owner of the job has written a request into the ledger (`ftslurm control`), and this ftrun has not seen it yet."""
 
     request: Requested
 
 
-@dataclass(frozen=True, slots=True)
 class IterationRead(Event):
     """What progress.file holds; None: it is not there, or holds no number. attempt: after which that was asked, 0: before all."""
 
@@ -395,7 +357,6 @@ class IterationRead(Event):
     iteration: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class CheckpointMade(Event):
     """A file that a checkpoint makes or changes is there, and is written no more. pattern: that it was looked for by."""
 
@@ -403,7 +364,6 @@ class CheckpointMade(Event):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
 class QuietSeen(Event):
     """No process of the job on `node` has done IO for `quiet_s` seconds; 0: one has again. what: the evidence, in words.
 
@@ -416,7 +376,6 @@ class QuietSeen(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class UseSampled(Event):
     """Has the use of the node's devices (or CPUs) changed in the sampled time? unchanged None: it could not be told."""
 
@@ -426,7 +385,6 @@ class UseSampled(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class RankSilent(Event):
     """The rank has printed nothing for `silent_s` seconds; 0: it has again."""
 
@@ -434,7 +392,6 @@ class RankSilent(Event):
     silent_s: float
 
 
-@dataclass(frozen=True, slots=True)
 class RankWords(Event):
     """What a rank that runs has printed last, as it was asked for."""
 
@@ -443,7 +400,6 @@ class RankWords(Event):
     output: tuple[Piece, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class BeatOverdue(Event):
     """A rank that reports its life has not done so in time. why: one sentence; empty: it does again."""
 
@@ -452,7 +408,6 @@ class BeatOverdue(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class ProgramSaid(Event):
     """The program of a rank wants something: `message` for people, `retriable` words, `shutdown`, `exclude`; a `setting` of
     AIMaster's; `limits`: the timeouts that it has calculated hold from now on; `checkpoint`: one is complete. `probe`: why
@@ -467,7 +422,6 @@ class ProgramSaid(Event):
     place: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class StallSeen(Event):
     """How the ranks of `node` get on with their collectives, as their probes tell; said again when it changes."""
 
@@ -486,7 +440,6 @@ class StallSeen(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class RanksCompared(Event):
     """How long the ranks of `node` waited for each other lately, or when they entered their collectives."""
 
@@ -496,7 +449,6 @@ class RanksCompared(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class StageSet(Event):
     """The program of a rank has set the hang interval for where it is now: seconds, -1: off, None: none any more."""
 
@@ -505,7 +457,6 @@ class StageSet(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Progressed(Event):
     """The programs on `node` have come to this training step; 0: they tell none. beats: of the rank that has beaten most. saved:
     how often it has ended a section in which it saves; saving_s: the longest of those, seconds."""
@@ -518,7 +469,6 @@ class Progressed(Event):
     saving_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class RanksAlive(Event):
     """signs: rank of `node` -> seconds since its last sign of life but output, and what that was."""
 
@@ -527,7 +477,6 @@ class RanksAlive(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class EvidenceTaken(Event):
     """What the agent of `node` has found out about its ranks before they are stopped. text: for people; views: each rank."""
 
@@ -537,7 +486,6 @@ class EvidenceTaken(Event):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Diagnosed(Event):
     """What is behind the end of the attempt; rank: of that one alone. What follows from it goes into the ledger."""
 
@@ -546,7 +494,6 @@ class Diagnosed(Event):
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Advised(Event):
     """Common reasons for the hang of the attempt, each by name: what it is, what to do, what speaks for it."""
 
@@ -554,14 +501,12 @@ class Advised(Event):
     hints: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class StoodStill(Event):
     """ftrun itself was stopped, or without CPU, for about so long: nobody was late in that time."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class TimePassed(Event):
     """The time the judge asked to be woken at has come."""
 

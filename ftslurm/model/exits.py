@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class ExitStatus:
+class ExitStatus(Value):
     """The end of one process: an exit code 0..255, or the signal that killed it (then `code` is 0)."""
 
     code: int
@@ -112,8 +111,7 @@ def signal_number(name: str) -> int:
 # --- a process, as much of it as tells whose it is
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Value):
     """A process, as /proc tells of it."""
 
     pid: int

@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Value):
     """nodes: one a slot, in the order of the slots. slots: of each rank, by rank; empty as long as srun has not said it.
 
     lent: node -> the donor job that it belongs to; all others are of the job's own allocation. chosen: the nodes may stand in
@@ -52,8 +51,7 @@ class Layout:
 # --- what a step has of its nodes, as its own tasks are told and as the ledger keeps it
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Value):
     """Of one node: CPUs (SLURM_CPUS_ON_NODE) and GPUs (SLURM_GPUS_ON_NODE); 0 where nobody has said it."""
 
     cpus: int = 0
@@ -100,8 +98,7 @@ def unfold_shares(cpus: str, gpus: str) -> tuple[Share, ...]:
     return tuple(Share(*each) for each in zip(c or (0,) * count, g or (0,) * count, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class JobId:
+class JobId(Value):
     """A Slurm job, or one task of a job array. `number` is what scontrol takes; locally it counts from 1."""
 
     number: int
@@ -114,8 +111,7 @@ class JobId:
         return f"{self.array_job}_{self.array_task}"
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Value):
     """The nodes granted, as the environment of the batch script tells."""
 
     job: JobId
@@ -136,8 +132,7 @@ class Allocation:
         return len({*self.granted, *self.nodes})
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Value):
     """One task of the step, as its shim introduced it.
 
     slot: index of its node in the step. address: how other nodes reach its node. pid: of the shim.
@@ -172,8 +167,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Value):
     """How the call of ftrun was read. why: the place and the reason, for people. last: nothing follows it in its
     script. ends: the script ends with its status."""
 

@@ -20,7 +20,7 @@ from ftslurm.model.job import Share, Task
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import Piece
 
 # --- How a job's ranks and devices do at this moment: told by the agents, and shown to people, only while somebody watches. Pure.
@@ -32,8 +32,7 @@ TEXT_MAX, NAMES_MAX = 256, 8  # of what a program calls something
 BOUNDS = Bounds(1 << 18, 1 << 64, 1e18)  # stacks are long
 
 
-@dataclass(frozen=True, slots=True)
-class RankLive:
+class RankLive(Value):
     """One rank. None: not known, or the program does not tell it."""
 
     rank: int  # as the program calls it
@@ -51,8 +50,7 @@ class RankLive:
     inside_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLive:
+class DeviceLive(Value):
     """health: as DeviceHealth. percent, memory_percent, power_w: as in Utilisation."""
 
     device: str
@@ -64,24 +62,21 @@ class DeviceLive:
     power_w: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LiveReported:
+class LiveReported(Value):
     """What the agent of a node tells."""
 
     ranks: tuple[RankLive, ...]
     devices: tuple[DeviceLive, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StacksReported:
+class StacksReported(Value):
     """What the ranks of a node are doing, for people. asked: names the request."""
 
     asked: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLive:
+class TaskLive(Value):
     """As ftrun knows it. state: starting, running, stopped, `exited with status 1`, ...; connected: its shim is."""
 
     rank: int
@@ -90,8 +85,7 @@ class TaskLive:
     connected: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLive:
+class NodeLive(Value):
     """heard_s: seconds since anything of the node was heard. told_s: since its agent told of ranks and devices; None: not yet."""
 
     node: str
@@ -101,8 +95,7 @@ class NodeLive:
     devices: tuple[DeviceLive, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(Value):
     """The job as an ftrun has it. run: that ftrun (RunBegan). number: goes up with each time it is told. every_s: seconds between
     two of them. at: Unix seconds, by that node's clock. stacks: the last that were asked for, as (asked, node, text)."""
 
@@ -122,8 +115,7 @@ class Live:
 STANDBYS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class HandoverPlan:
+class HandoverPlan(Value):
     """What a standby controller needs to know to take over from the ftrun of a dead batch node."""
 
     ledger: str  # its file, on the shared file system
@@ -163,8 +155,7 @@ _PIECE_MAX = 1 << 20
 EVIDENCE_MAX = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class ShimHello:
+class ShimHello(Value):
     """talk: names the conversation, which goes on over connections; has: the last message that arrived over there. launch: of
     ftrun's launches of a step the one that brought it, counted from 1. clock: what the sender's showed, Unix seconds."""
 
@@ -177,8 +168,7 @@ class ShimHello:
     clock: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AgentHello:
+class AgentHello(Value):
     """See ShimHello."""
 
     node: str
@@ -188,8 +178,7 @@ class AgentHello:
     clock: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DevicesReported:
+class DevicesReported(Value):
     """What a node's probes said, not graded yet. asked: in answer to a `look`. there: kind -> how many devices it has."""
 
     answer: ProbeAnswer
@@ -197,13 +186,11 @@ class DevicesReported:
     there: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class HealingReported:
+class HealingReported(Value):
     results: tuple[HealResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QuietReported:
+class QuietReported(Value):
     """No IO below the node's shims for `quiet_s` seconds; 0: there is again."""
 
     quiet_s: float
@@ -211,8 +198,7 @@ class QuietReported:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class UseReported:
+class UseReported(Value):
     """Has the use of devices or CPUs not changed? None: not known."""
 
     unchanged: bool | None
@@ -220,8 +206,7 @@ class UseReported:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceReported:
+class EvidenceReported(Value):
     text: str
     views: tuple[RankView, ...]
     attempt: int

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import chain, product, zip_longest
 
 from ftslurm.errors import UsageError
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 # A range of more is an error to Slurm as well: MAX_RANGE in its src/common/hostlist.c.
 MOST_NODES = 64 * 1024
@@ -125,8 +125,7 @@ def _split_groups(text: str) -> list[str]:
     return [group for group in [*groups, text[start:]] if group]
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Value):
     """Which nodes are near each other. groups: the nodes below each switch, or in each block. strict: these are blocks, and Slurm
     keeps a job, or each segment of one, within as few as can be.
     """
@@ -150,8 +149,7 @@ class Topology:
         return tuple(sorted(nodes, key=apart)) if self.groups else tuple(nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class Near:
+class Near(Value):
     """Where a node is best borrowed. groups: see Topology.around; beside: the nodes with which Slurm must be able to place it,
     none if it may be anywhere.
     """

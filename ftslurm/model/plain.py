@@ -13,14 +13,13 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ftslurm.errors import WireError
-from ftslurm.model.values import MISSING, dataclass, fields, is_dataclass
+from ftslurm.model.values import MISSING, Value, fields, is_dataclass
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Value):
     """text: characters. whole, real: numbers are below; signed: may they be negative?"""
 
     text: int

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Value):
     """What they have in common."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
 class RunBegan(Record):
     """An ftrun process came up."""
 
@@ -49,7 +47,6 @@ class RunBegan(Record):
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class SettingsFrom(Record):
     """Where the settings of ftrun `run` were set that RunBegan tells. places: name -> `policy.yaml, line 4`, `--ft-mode`."""
 
@@ -57,7 +54,6 @@ class SettingsFrom(Record):
     places: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class CallRead(Record):
     """How the call of ftrun `run` in its script was read. reading: of model/job.py. words: the same for people."""
 
@@ -66,7 +62,6 @@ class CallRead(Record):
     words: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class AttemptBegan(Record):
     """The command is about to run on every slot."""
 
@@ -85,7 +80,6 @@ class AttemptBegan(Record):
     launched: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class SlotsChanged(Record):
     """Who fills the slots from the next attempt on."""
 
@@ -99,7 +93,6 @@ class SlotsChanged(Record):
     moved: tuple[int, ...] = ()  # of each rank, which one it was before; empty if all stay
 
 
-@dataclass(frozen=True, slots=True)
 class NodeLent(Record):
     """A donor job runs, and its node is ours. It is the job's to end."""
 
@@ -108,7 +101,6 @@ class NodeLent(Record):
     job: int
 
 
-@dataclass(frozen=True, slots=True)
 class NodeRefused(Record):
     """A node that was to fill a slot and is not fit for it."""
 
@@ -116,7 +108,6 @@ class NodeRefused(Record):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class FaultSeen(Record):
     """A device fault on a node of the job, graded."""
 
@@ -128,7 +119,6 @@ class FaultSeen(Record):
     user_induced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class TroubleSeen(Record):
     """The first sign that the attempt cannot go on; what follows is decided when all is known.
 
@@ -142,7 +132,6 @@ class TroubleSeen(Record):
     since: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class StepReached(Record):
     """A training step that the program has told, twice an attempt at the most: the first one, and the first that is further than
     any attempt before has come. further: is it?
@@ -153,7 +142,6 @@ class StepReached(Record):
     further: bool
 
 
-@dataclass(frozen=True, slots=True)
 class RankBegan(Record):
     """The command is about to run again as one rank, while the others go on. attempt, starts: as in AttemptBegan."""
 
@@ -165,7 +153,6 @@ class RankBegan(Record):
     starts: int
 
 
-@dataclass(frozen=True, slots=True)
 class Diagnosed(Record):
     """What is behind the end of the attempt (verdict.Verdict says what the words mean)."""
 
@@ -195,7 +182,6 @@ class Diagnosed(Record):
     because: tuple[str, ...] = ()  # ids of the pattern and of the rules that made it (Verdict.because)
 
 
-@dataclass(frozen=True, slots=True)
 class Reinstated(Record):
     """Nodes that words spoke against, and that are not to blame after all. signature: of the words. nodes: node -> why; those
     that the job has left for them it may use again.
@@ -206,7 +192,6 @@ class Reinstated(Record):
     nodes: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
 class ExperimentEnded(Record):
     """What came of running without `node` (Decided.without). well: it ran well elsewhere, else it failed there as well, and the
     node is not to blame. excluded: the job uses the node no more. signature: of the failure.
@@ -220,7 +205,6 @@ class ExperimentEnded(Record):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class HangSeen(Record):
     """The attempt stands still."""
 
@@ -240,7 +224,6 @@ class HangSeen(Record):
     left: str = ""  # why ftrun leaves it alone; empty if it answers it
 
 
-@dataclass(frozen=True, slots=True)
 class HangEnded(Record):
     """What was called a hang, and left alone, was none or is over. sign: as in HangSeen. what: by what that is seen."""
 
@@ -249,7 +232,6 @@ class HangEnded(Record):
     what: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Paused(Record):
     """The job stood still for a while and went on by itself. busy: ranks that the others waited for did work."""
 
@@ -258,7 +240,6 @@ class Paused(Record):
     busy: bool
 
 
-@dataclass(frozen=True, slots=True)
 class Advised(Record):
     """A common reason for what was seen, recognised by its evidence. name: fixed. advice: what a person can do."""
 
@@ -273,7 +254,6 @@ class Advised(Record):
 TO_GO_ON = "; to let it go on: "
 
 
-@dataclass(frozen=True, slots=True)
 class CulpritSeen(Record):
     """Who hangs, in C4D's words: RankCommHang, RankNonCommHang, ..."""
 
@@ -290,7 +270,6 @@ class CulpritSeen(Record):
     limit_s: float = 0.0  # from then until it counts as a hang; 0: the ranks work, or nobody hangs
 
 
-@dataclass(frozen=True, slots=True)
 class ProgramSaid(Record):
     """By the program interface. what: as in events.ProgramSaid, and `interval`: a staged one was set for the first time."""
 
@@ -300,7 +279,6 @@ class ProgramSaid(Record):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
 class Drilled(Record):
     """A fault injected on purpose, by the user's order (`ftslurm drill`). target: `rank 3`, `node n2`."""
 
@@ -310,7 +288,6 @@ class Drilled(Record):
     how: str
 
 
-@dataclass(frozen=True, slots=True)
 class OutputTo(Record):
     """Where the output of this ftrun goes. files: those that it and the batch script print into. ranks: (how shared, pattern)
     of those that srun makes (launchers/rank_logs.py). label: lines begin with the rank. logs: files that the ranks
@@ -324,7 +301,6 @@ class OutputTo(Record):
     logs: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Waiting(Record):
     """Nothing goes on before this has come or its time is up. what: in words; empty: it is waited for no more, and the ranks
     run on. until: Unix seconds, at the latest; 0: nobody knows. helps: what a person can type to end the wait.
@@ -336,7 +312,6 @@ class Waiting(Record):
     helps: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Signalled(Record):
     """A signal that was not ours. by: what it turned out to be (warning, cancelled, ...)."""
 
@@ -344,7 +319,6 @@ class Signalled(Record):
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
 class Decided(Record):
     """A remedy, before it is carried out."""
 
@@ -367,7 +341,6 @@ class Decided(Record):
     limit: str = ""  # where the job fails at a limit that people may raise: the setting that is it
 
 
-@dataclass(frozen=True, slots=True)
 class CleanUpBegan(Record):
     """The job was requeued by decision `id`, and its nodes clean up. since: Unix seconds by slurmctld's clock.
 
@@ -382,7 +355,6 @@ class CleanUpBegan(Record):
     others_clean: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class CarriedOut(Record):
     """What became of decision `id`. ok None: begun, end unknown. let_in: nodes that a requeue was to exclude, and without which
     Slurm could never start the job."""
@@ -393,7 +365,6 @@ class CarriedOut(Record):
     let_in: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class AttemptEnded(Record):
     """exits: how many ranks ended how, e.g. {"exited with status 0": 7}. step: the training step that its program said it
     had come to; 0: it told none. beats: how often it said that it lives. saved: how often it ended a section in which it saves.
@@ -410,7 +381,6 @@ class AttemptEnded(Record):
     saves: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class Finished(Record):
     """ftrun is done. status: its exit status. what: one sentence, the last word on the job or this scheduling.
 
@@ -424,7 +394,6 @@ class Finished(Record):
     outcome: str = ""  # outcome.Outcome; empty in ledgers of before
 
 
-@dataclass(frozen=True, slots=True)
 class JobEnded(Record):
     """How Slurm says that the job ended, where no ftrun lived to record it: kept by whoever asked before Slurm forgot. at: of
     the record before it. state, what: as in JobSummary.
@@ -434,7 +403,6 @@ class JobEnded(Record):
     what: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Requested(Record):
     """The owner of the job has asked for something (`ftslurm control`)."""
 
@@ -453,7 +421,6 @@ class Requested(Record):
     schedule: int = 0  # requeues of the job before
 
 
-@dataclass(frozen=True, slots=True)
 class RequestAnswered(Record):
     """ftrun `run` takes request `number`, or refuses it. text: what follows, or why not. attempt, node: of that ftrun."""
 
@@ -465,7 +432,6 @@ class RequestAnswered(Record):
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class RequestDone(Record):
     """What was asked for is carried out (the decision that follows says how), or cannot be after all (ok false)."""
 
@@ -476,7 +442,6 @@ class RequestDone(Record):
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class CheckpointSeen(Record):
     """The program has written a checkpoint that request `request` waits for. sign: `program` says so, or a `file` shows it.
 
@@ -490,7 +455,6 @@ class CheckpointSeen(Record):
     left: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class IterationSeen(Record):
     """What progress.file held after the attempt (0: before the first of this command), and how many attempts in a row by then had
     failed without the progress that is wanted."""

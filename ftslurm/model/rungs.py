@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
 class Word(str, Enum):
@@ -78,8 +78,7 @@ class Capability(Word):
     ADVISE = "advise"  # give hints on a hang
 
 
-@dataclass(frozen=True, slots=True)
-class RungWords:
+class RungWords(Value):
     """A rung in words, for people: what it answers, what it costs, and when the next one is asked."""
 
     trigger: str

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from ftslurm.model.rungs import Rung
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 
 class Level(Enum):
@@ -25,8 +25,7 @@ class Whose(Enum):
     USER = "user"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Value):
     """line: as it has to stand in `file`, or in the shell."""
 
     whose: Whose
@@ -34,8 +33,7 @@ class Change:
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Value):
     """What a rule says. reason: one sentence. lost: what that costs, with the measured figure where there is one. rungs: those
     that cannot be used."""
 
@@ -46,8 +44,7 @@ class Said:
     changes: tuple[Change, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """One check. source: where the reason is documented."""
 
     check: str
@@ -55,8 +52,7 @@ class Finding:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Value):
     """One look at a partition. exclusive: OverSubscribe=EXCLUSIVE. nodes: how many."""
 
     name: str
@@ -64,8 +60,7 @@ class Partition:
     nodes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OwnJob:
+class OwnJob(Value):
     """The job that the question was asked in. batch: has a script, so that Slurm can requeue it. requeue: it may be."""
 
     number: int
@@ -73,16 +68,14 @@ class OwnJob:
     requeue: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Value):
     """A command that was looked for. path: empty where there is none; why: then, in words."""
 
     path: str = ""
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Value):
     """Where something lies. kind: of its file system, as /proc/self/mountinfo has it, empty if that does not say. options: of
     the mount."""
 
@@ -91,8 +84,7 @@ class Folder:
     options: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Ledgers:
+class Ledgers(Value):
     """The state folder, or the nearest folder above it that is there. trouble: why a file cannot be made there, empty if it can.
     no_lock: why one cannot be locked. sync_s: how long one write with fsync took, seconds; None if it was not tried."""
 
@@ -102,8 +94,7 @@ class Ledgers:
     sync_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Value):
     """The machine that the question was asked on."""
 
     python: str = ""
@@ -122,8 +113,7 @@ class Machine:
     on_node: bool = False  # inside an allocation
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Value):
     """config: of `scontrol show config`, empty where Slurm does not answer; `silent` is why. partitions, nodes: None if not told.
     nodes: how many the asker may see. admin: the asker is root or SlurmUser."""
 

@@ -1,28 +1,33 @@
-"""`dataclass`, `field`, `fields`, `is_dataclass` and `replace` as the standard library has them, in a fraction of their time.
+"""`Value`, the base of values, and `field`, `fields`, `is_dataclass`, `replace` as the standard library's data classes have them.
 
-The standard one writes the source of six methods for each class and compiles it: 0.5 to 0.8 ms a class. ftrun makes four
-hundred classes before it can start a step, and that was half of what it cost more than srun. Here the methods are written
-once, and look the fields up. The standard module, which loads `inspect` and so 6 ms, is loaded when somebody asks it for
-something (`asdict`, its own `fields`), and makes its list of the fields then. Type checkers are told that all is the standard
-one. To make an object takes up to 1 us longer; to read a ledger is eight times `replace` a record.
+    class Beat(Value):
+        rank: int
+        at: float = 0.0
+
+A subclass of `Value` is a data class with slots, frozen unless it says `frozen=False`, and made in a fraction of the standard
+one's time. That writes the source of six methods for each class and compiles it: 0.5 to 0.8 ms a class. ftrun makes four hundred
+classes before it can start a step, and that was half of what it cost more than srun. Here the methods are written once, and
+look the fields up. The standard module, which loads `inspect` and so 6 ms, is loaded when somebody asks it for something
+(`asdict`, its own `fields`), and makes its list of the fields then. Type checkers are told that all is the standard one. To make
+an object takes up to 1 us longer; to read a ledger is eight times `replace` a record.
 """
 
 from __future__ import annotations
 
 from _thread import RLock
 from collections.abc import Callable, Mapping
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import MISSING as MISSING
     from dataclasses import Field as Field
-    from dataclasses import dataclass as dataclass
     from dataclasses import field as field
     from dataclasses import fields as fields
     from dataclasses import is_dataclass as is_dataclass
     from dataclasses import replace as replace
+
+    from typing_extensions import dataclass_transform
 else:
     MISSING = object()
 
@@ -63,36 +68,37 @@ else:
 
         return dataclasses.replace(value, **changes)
 
-    def dataclass(*, frozen=False, slots=False):
-        """For those with slots; for another kind, import the standard one."""
-        assert slots
-        return partial(_with_slots, _OF_FROZEN if frozen else _OF_ALL)
+    def dataclass_transform(**_):
+        return lambda cls: cls
 
 
-def _with_slots(methods: Mapping[str, Callable[..., Any] | None], cls: type) -> type:
-    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard one would write the signature there, which is slow
-    body = {name: item for name, item in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-    own = [name for name, hint in cls.__annotations__.items() if not str(hint).startswith("ClassVar")]
-    inherited: Mapping[str, Any] = getattr(cls, "_given_", {})
-    given = {**inherited, **{name: body.pop(name, MISSING) for name in own}}
-    assert not any(type(item).__module__ == "dataclasses" for item in given.values()), "`field` is to be that of this module"
-    named = {name: item for name, item in given.items() if isinstance(item, Field)}
-    compared = [name for name in given if name not in named or named[name].compare]
-    defaults = given | {name: item.default for name, item in named.items()}
-    factories = {name: item.default_factory for name, item in named.items()}
-    made: Any = type(cls)(cls.__name__, cls.__bases__, {
-        **methods, **body, "__slots__": [name for name in own if name not in inherited], "__match_args__": tuple(given),
-        "__dataclass_fields__": _Fields(cls), "_given_": given,
-        "_defaults_": {name: item for name, item in defaults.items() if item is not MISSING},
-        "_factories_": {name: make for name, make in factories.items() if make is not MISSING}, "_listed_": _Listed(),
-        "_compared_": staticmethod(attrgetter(*compared) if compared else _nothing),
-        "_values_": staticmethod(attrgetter(*given, "__class__", "__class__")),  # a tuple, however few
-    })  # fmt: skip
-    made.__qualname__ = cls.__qualname__
-    made._slots_ = tuple((name, getattr(made, name).__set__) for name in given)
-    made._puts_ = tuple(put for _, put in made._slots_)
-    result: type = made
-    return result
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class _Values(type):
+    """The class of such classes."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], *, frozen: bool = True) -> _Values:
+        own = {each: hint for each, hint in body.get("__annotations__", {}).items() if not str(hint).startswith("ClassVar")}
+        above: Any = bases[0] if bases else None
+        inherited: Mapping[str, Any] = getattr(above, "_given_", {})
+        given = {**inherited, **{each: body.pop(each, MISSING) for each in own}}
+        assert not any(type(item).__module__ == "dataclasses" for item in given.values()), "`field` is to be that of this module"
+        named = {each: item for each, item in given.items() if isinstance(item, Field)}
+        compared = [each for each in given if each not in named or named[each].compare]
+        defaults = given | {each: item.default for each, item in named.items()}
+        factories = {each: item.default_factory for each, item in named.items()}
+        made: Any = super().__new__(cls, name, bases, {
+            **(_OF_FROZEN if frozen else _OF_ALL), **body, "__slots__": [each for each in own if each not in inherited],
+            "__match_args__": tuple(given), "__dataclass_fields__": _Fields(), "_listed_": _Listed(), "_given_": given,
+            "_hints_": {**getattr(above, "_hints_", {}), **own},
+            "_defaults_": {each: item for each, item in defaults.items() if item is not MISSING},
+            "_factories_": {each: make for each, make in factories.items() if make is not MISSING},
+            "_compared_": staticmethod(attrgetter(*compared) if compared else _nothing),
+            "_values_": staticmethod(attrgetter(*given, "__class__", "__class__")),  # a tuple, however few
+        })  # fmt: skip
+        made._slots_ = tuple((each, getattr(made, each).__set__) for each in given)
+        made._puts_ = tuple(put for _, put in made._slots_)
+        result: _Values = made
+        return result
 
 
 _MAKING = RLock()
@@ -108,28 +114,20 @@ class _Listed:
 
 
 class _Fields:
-    """The standard list of the fields, until it is asked for. plain: the class as it was written, without slots."""
-
-    def __init__(self, plain: type) -> None:
-        self._plain = plain
-        self._known: object = None
+    """The standard list of the fields, until it is asked for: the standard library makes it of a class that has them too."""
 
     def __get__(self, _: object, owner: Any) -> object:
         import dataclasses
 
         with _MAKING:  # the standard one changes the class that it is given: no two threads at once
-            if self._known is None:
-                for name, item in [*vars(self._plain).items()]:
-                    if isinstance(item, Field):
-                        setattr(self._plain, name, item.standard())  # type: ignore[attr-defined]
-                for name, item in [*vars(self._plain).items()]:
-                    if isinstance(item, Field):
-                        setattr(self._plain, name, item.standard())  # type: ignore[attr-defined]
-                known: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(self._plain)
-                made = next(each for each in owner.__mro__ if vars(each).get("__dataclass_fields__") is self)
-                made.__dataclass_params__ = known.__dataclass_params__
-                self._known = made.__dataclass_fields__ = known.__dataclass_fields__
-            return self._known
+            if vars(owner)["__dataclass_fields__"] is self:
+                kind: Any = Field
+                given = {name: item.standard() if isinstance(item, kind) else item for name, item in owner._given_.items()}
+                body = {name: item for name, item in given.items() if item is not MISSING}
+                about = {"__module__": owner.__module__, "__annotations__": owner._hints_, "__doc__": ""}
+                known: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(type(owner.__name__, (), body | about))
+                owner.__dataclass_params__, owner.__dataclass_fields__ = known.__dataclass_params__, known.__dataclass_fields__
+            return owner.__dataclass_fields__
 
 
 def _nothing(self: Any) -> tuple[()]:
@@ -196,5 +194,10 @@ def _reduce(self: Any) -> tuple[type, tuple[Any, ...]]:
 
 _OF_ALL: Mapping[str, Callable[..., Any] | None] = {
     "__init__": _init, "__repr__": _repr, "__eq__": _eq, "__hash__": None, "__reduce__": _reduce,
+    "__setattr__": object.__setattr__, "__delattr__": object.__delattr__,
 }  # fmt: skip
 _OF_FROZEN = {**_OF_ALL, "__hash__": _hash, "__setattr__": _setattr, "__delattr__": _delattr}
+
+
+class Value(metaclass=_Values):
+    """What is known, decided or has happened: equal where its fields are."""

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 
 class ErrorClass(str, Enum):
@@ -56,8 +56,7 @@ class Confidence(str, Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Value):
     """Some output of a rank in one piece. at: Unix seconds when it came out, on the rank's node. stream: `out` or `err`."""
 
     at: float
@@ -65,8 +64,7 @@ class Piece:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankEnd:
+class RankEnd(Value):
     """How one rank of a failed attempt ended, and its last words."""
 
     rank: int
@@ -81,8 +79,7 @@ class RankEnd:
     alive_by: str = ""  # which of them
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(Value):
     """A node that something speaks against. rank: -1 where it is not one rank. blame: never NO."""
 
     node: str
@@ -91,8 +88,7 @@ class Suspect:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Value):
     """What a verdict goes by, taken apart for people. rank: -1 where it is the word of a device, a node or Slurm.
 
     said: the line, code or status itself. meaning: what the catalogues say of it, empty where no pattern knows it.
@@ -115,8 +111,7 @@ AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 UNKNOWN = "unknown"  # the signature of a failure that nobody could look into
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Value):
     """What is behind a failure."""
 
     error_class: ErrorClass

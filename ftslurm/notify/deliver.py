@@ -16,7 +16,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, 
 
 from ftslurm.errors import FtslurmError, PolicyError
 from ftslurm.model.text import cut, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.notify.outbox import Notice, shown
 from ftslurm.system.commands import run_group
 from ftslurm.system.files import open_plain
@@ -29,8 +29,7 @@ RESERVED = frozenset({"all", "none"})
 _OPEN_TO_OTHERS = 0o077
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Value):
     """url: `acme://...`, of the plugin acme, else of apprise's; without one argv: a program."""
 
     name: str

@@ -18,7 +18,7 @@ from pathlib import Path
 from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.text import counted, cut, fingerprint, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.files import private_folder, read_private, replace_file
 
 # Kind of event -> what it stands for. The settings notify.KIND name where each goes.
@@ -38,8 +38,7 @@ MAX_TITLE, MAX_TEXT = 200, 8000
 MAX_TITLES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Value):
     """at: Unix seconds. id: the same notice has the same one, whoever makes it anew. title: one line; text: more, with lines."""
 
     id: str
@@ -97,8 +96,7 @@ TAKEN_S = 600.0
 _NEW, _TAKEN = ".notice", ".taken"
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Value):
     """One notice for one destination. path: as it is called now."""
 
     path: Path
@@ -235,16 +233,14 @@ def _digest(text: str) -> str:
 AT_THE_END = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Value):
     """burst: messages to one place within window_s."""
 
     burst: int
     window_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Value):
     """each: of those that wait, so many may go by themselves; rest: the others go now, too, as one summary. until: Unix seconds
     at which to ask again, 0: not before something comes."""
 

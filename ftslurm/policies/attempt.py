@@ -11,12 +11,11 @@ from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartabl
 from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.job import Task
 from ftslurm.model.text import fold_numbers
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 
 
-@dataclass(slots=True)
-class StepEnd:
+class StepEnd(Value, frozen=False):
     """How far the step of the attempt has come to its end."""
 
     gone: bool = False  # the launcher's process has ended, or we have given it up
@@ -46,8 +45,7 @@ class StepEnd:
         self.gone = self.ended = none
 
 
-@dataclass(slots=True)
-class ShimEnds:
+class ShimEnds(Value, frozen=False):
     """Ranks whose shim has hung up."""
 
     closed: set[int] = field(default_factory=set)
@@ -58,8 +56,7 @@ class ShimEnds:
         self.departed.add(rank)
 
 
-@dataclass(slots=True)
-class NodeProofs:
+class NodeProofs(Value, frozen=False):
     """What is known against nodes of the attempt; each: node -> why."""
 
     gone: dict[str, str] = field(default_factory=dict)  # lost, with a second proof
@@ -98,8 +95,7 @@ class NodeProofs:
         self.asked_out = dict(nodes)
 
 
-@dataclass(slots=True)
-class DeviceTrouble:
+class DeviceTrouble(Value, frozen=False):
     """What the devices showed, and what became of healing them."""
 
     faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)  # when the trouble began
@@ -131,8 +127,7 @@ class DeviceTrouble:
         self.faults = {key: fault for key, fault in self.faults.items() if key[0] != node}
 
 
-@dataclass(slots=True)
-class HangEvidence:
+class HangEvidence(Value, frozen=False):
     """What is known of a hang of the attempt."""
 
     at: float = 0.0  # Unix seconds, 0: it never hung; what was printed later may be of our own doing
@@ -151,8 +146,7 @@ class HangEvidence:
         self.evidence[node], self.views[node] = text, views
 
 
-@dataclass(slots=True)
-class ProgramWords:
+class ProgramWords(Value, frozen=False):
     """What the program has said, by the program interface."""
 
     step: int = 0  # of the training, as far as it tells
@@ -167,8 +161,7 @@ class ProgramWords:
         self.saving_s = max(self.saving_s, saving_s)
 
 
-@dataclass(slots=True)
-class SearchEnd:
+class SearchEnd(Value, frozen=False):
     """How the search for another node has ended."""
 
     unreplaced: str = ""  # why no other node is to be had for a bad one
@@ -187,8 +180,7 @@ class SearchEnd:
         self.unfilled = ""
 
 
-@dataclass(slots=True)
-class Closing:
+class Closing(Value, frozen=False):
     """The end of the attempt."""
 
     culprit: bool = False  # a rank had failed before the others were stopped
@@ -204,8 +196,7 @@ class Closing:
         return {word: fold_numbers(rank for rank, save in self.saves.items() if save.value == word) for word in told}
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(Value, frozen=False):
     """Reports of another attempt are refused: the methods answer False."""
 
     number: int = 0  # over the life of the job

@@ -17,7 +17,7 @@ from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.settings.tree import Settings, most_crash_restarts, noting, read_of
 from ftslurm.model.text import counted, how_often
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.policies.node_charges import Series
 
@@ -49,8 +49,7 @@ WILLED = frozenset({Cause.WARNING, Cause.REQUEST})
 SLURM_KNOWS_S = 1800.0
 
 
-@dataclass(frozen=True, slots=True)
-class OtherNodes:
+class OtherNodes(Value):
     """What there is in the place of bad nodes, and where there is nothing, why."""
 
     spares: int = 0  # nodes held back that nothing speaks against
@@ -61,24 +60,21 @@ class OtherNodes:
     no_requeue: str = ""  # why the launcher is not able to requeue the job
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
+class Alone(Value):
     """in_a_row: how often `rank` was started again alone, each time soon after the time before."""
 
     rank: int
     in_a_row: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Value):
     """What caller and program make of a failure."""
 
     call: Call = Call()
     shut_down: str = ""  # why the program itself wants the job ended
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Value):
     """All that the ladder may look at."""
 
     cause: Cause
@@ -190,8 +186,7 @@ class Situation:
         return {node: self.history.exclusions.isolated[node][1] for node in before} | dict.fromkeys(self.bad, self.now)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """A rung's answer: `yes` or not, and why. fits: is it meant for such a trouble at all? limit: the setting by which people may
     raise the limit that `why` names."""
 
@@ -201,8 +196,7 @@ class Answer:
     limit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value):
     """One line of the table."""
 
     rung: Rung
@@ -216,8 +210,7 @@ class Row:
         return self.budget.value if self.budget is not None and self.pays(s) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Value):
     """The rung that answers. passed: each rung asked before it and why it was not taken. Where nothing answers, `why` is the
     reason of the last rung that is meant for such a trouble and switched on; the first, if all of them are off.
 

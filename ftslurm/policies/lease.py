@@ -13,7 +13,7 @@ from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, Finished, No
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.settings.features import LeaseSettings
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.policies.attempt import Attempt
 
 # --- Who was heard of last, and when: what follows from silence and from connections that broke. Seconds are monotonic.
@@ -31,8 +31,7 @@ LATE = 0.6
 News = ShimLost | AgentLost | NodeLate | NodeSilent | NodeHeard
 
 
-@dataclass(slots=True)
-class _Party:
+class _Party(Value, frozen=False):
     """owner: rank or node name. broke_at: of its connection, None while there is one. brief: it does not come back."""
 
     owner: int | str
@@ -147,8 +146,7 @@ class NodeContact:
 # proven ends at the latest when its lease does, which was last renewed when its node was last heard
 
 
-@dataclass(slots=True)
-class Fence:
+class Fence(Value, frozen=False):
     """silent: node -> monotonic seconds when it was last heard. let_go_at: since when no lease has been renewed, None while
     they are. paused: ranks that were stopped with the whole job, and whose leases do not run out before they are heard of
     again: their end is proven by their step alone. asked: nodes that are being looked at by another way."""
@@ -223,8 +221,7 @@ def longest_s(settings: Settings) -> float:
     return settings.lease.time_s + 2 * settings.nodes.silence_s + settings.lease.margin_s
 
 
-@dataclass(slots=True)
-class LeaseQuorum:
+class LeaseQuorum(Value, frozen=False):
     """limit_s: out of touch for longer, and the controller is cut off."""
 
     limit_s: float
@@ -302,8 +299,7 @@ class LeaseQuorum:
 # The ledger is folded once. Whatever no record and no fact proves to have ended may still run, until its lease ends
 
 
-@dataclass(slots=True)
-class Predecessor:
+class Predecessor(Value, frozen=False):
     """One ftrun of the job."""
 
     began: RunBegan | None = None
@@ -326,8 +322,7 @@ class Predecessor:
         return frozenset(expand(self.attempts[-1].nodes)) if self.attempts else frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Predecessors:
+class Predecessors(Value):
     """As ftrun finds them when it begins in scheduling `schedule` of the job, which began at `start_time` (Unix seconds; 0: not
     known). runs: run -> that ftrun, the earliest first. attempts: of all of them, in the order of the ledger.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ftslurm.model.devices import CodeMeaning, DeviceHealth, FaultClass, ProbeAnswer, Severity
 from ftslurm.model.exits import Process
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.model.verdict import Blame
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class NodeHealth(Enum):
     UNKNOWN = "unknown"  # no answer, or a word that we do not know
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """One thing that was looked at. source: device, command, kernel log, leftover. stays: only a reboot takes it back."""
 
     source: str
@@ -44,24 +43,20 @@ class Finding:
     stays: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeVerdict:
+class NodeVerdict(Value):
     health: NodeHealth
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Value):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Undrain:
+class Undrain(Value):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Value):
     why: str
 
 
@@ -224,8 +219,7 @@ _DRIVERS = tuple(re.compile(line) for line in (
 MAX_FINDINGS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLine:
+class KernelLine(Value):
     """sequence: counts all lines since the boot."""
 
     sequence: int
@@ -282,8 +276,7 @@ ROOT = frozenset({0})
 ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 
 
-@dataclass(frozen=True, slots=True)
-class NodeJob:
+class NodeJob(Value):
     """A job that Slurm has on the node. state: Slurm's word (RUNNING, COMPLETING, ...)."""
 
     number: int
@@ -305,8 +298,7 @@ def _is_ending(job: NodeJob, number: int) -> bool:
     return job.number == number and job.state in ENDING
 
 
-@dataclass(frozen=True, slots=True)
-class Whose:
+class Whose(Value):
     """Whose leftovers are looked for. keepers: users whose processes look after those that they start: root, and SlurmUser once
     it is known."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ftslurm.catalogs.codes import Asked, codes_in
 from ftslurm.model.devices import ORDER, Remedy
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 _OF: Mapping[Remedy, str] = {
     Remedy.LOG: "nothing to do: it is only worth knowing",
@@ -36,8 +36,7 @@ _WITHOUT = (
 _CODE = re.compile(r"(?i:\bS?Xid[ :=]*\d{1,9}\b)|\b[A-Za-z0-9_]{4,64}\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Value):
     """A code that is in the catalogues. note: what they say besides, for people."""
 
     code: str

@@ -11,7 +11,7 @@ from ftslurm.model.nodes import fold
 from ftslurm.model.settings.features import BlameSettings, InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.model.verdict import UNKNOWN, Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict
 
 # --- Is it the node or the program? A crash that no fact explains is compared with the same crash before.
@@ -21,8 +21,7 @@ from ftslurm.model.verdict import UNKNOWN, Blame, Confidence, ErrorClass, Retria
 # and what runs well elsewhere excludes the node
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Value):
     """The same crash, the present one included. suspect: the node that may explain it, and that no experiment has left; times:
     how often the job failed there. elsewhere: why no node explains it, empty if one may.
     """
@@ -78,8 +77,7 @@ _NODES_OWN = frozenset({ErrorClass.HARDWARE, ErrorClass.NETWORK})
 _PROGRAMS_OWN = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM})
 
 
-@dataclass(frozen=True, slots=True)
-class Charges:
+class Charges(Value):
     """node -> why. facts: proven. orders: what the program itself wants left. named: by words, and by what earlier jobs left
     the node for. words: by words alone. spared: accused by words, and not left for them; why not.
 

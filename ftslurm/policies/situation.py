@@ -13,7 +13,7 @@ from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.ladder import Cause, OtherNodes, Situation, Wish, repeated
@@ -40,8 +40,7 @@ ADDRESS_IN_USE = "address-in-use"  # of the catalog of log patterns
 ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Value):
     """Why the attempt cannot go on. status, outcome: what ftrun ends with if nothing helps. since: when it began, Unix seconds;
     0: nobody knows.
     """

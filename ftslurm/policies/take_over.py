@@ -21,7 +21,7 @@ from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
 from ftslurm.model.rungs import REQUEUES, Capability, Rung
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.policies.ladder import Cause, Choice, Situation
 from ftslurm.policies.lease import longest_s
 
@@ -50,8 +50,7 @@ class LedgerNow(Enum):
     UNKNOWN = "it cannot be read"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Value):
     """What an agent knows. silent_s: since the controller was last heard, or seen to write.
 
     batch_node: does it live, and ftrun or its script on it? None: cannot be told. before: does a node live whose turn comes

@@ -10,7 +10,7 @@ from ftslurm.model.folds.history import History
 from ftslurm.model.folds.past import Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.record import Diagnosed
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 
 # --- Corrects verdicts: device codes that are no hardware fault, words that the program calls retriable, and devices that
@@ -186,8 +186,7 @@ _INSTEAD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Contrast:
+class Contrast(Value):
     """follows: what the error follows from node to node. why: one sentence. cleared: nodes that were blamed wrongly."""
 
     follows: str

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.report.card import Card, fault_of, meaning_of, more_of, what_of
 from ftslurm.report.words import KILLED_BY
@@ -36,8 +36,7 @@ ENDED: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(Value):
     """What is known of a job by its log alone."""
 
     name: str  # of the log, for people

@@ -16,7 +16,7 @@ from ftslurm.model.folds.summary import AFTER_LIMIT, Answer, AtLimit, Known, Lef
 from ftslurm.model.nodes import fold, mark_down
 from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, file_of_rank, visible
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import Confidence, ErrorClass
 from ftslurm.report.words import FAULT, KILLED, KILLED_BY, experiment, saves, span
 
@@ -34,8 +34,7 @@ _PATHS = frozenset({"where", "log"})
 _INDENT, _LABEL = 2, 5
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Value):
     """One failure and what was done about it."""
 
     at: float  # Unix seconds
@@ -198,8 +197,7 @@ def _became(answer: Answer) -> Iterator[str]:
         yield f"back after {span(max(0.0, answer.again.at - (known.trouble or decided).at))}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
+class _Writer(Value):
     """Words a card. past: all that was known of the job. over: the job went on since then."""
 
     known: Known

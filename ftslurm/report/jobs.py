@@ -14,7 +14,7 @@ from ftslurm.model.folds.summary import OVER, JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.kinds import duration
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.report.words import age, clock
 
 STATES = (
@@ -43,8 +43,7 @@ SORTS: Mapping[str, Callable[[JobSummary], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Value):
     """states: only these, empty for all. since: jobs that are over have ended after this, Unix seconds; 0: all. until: jobs have
     begun before this; 0: all. names: patterns as a shell has them, one of which fits the job's name; empty for all. nodes: the
     job ran on one of them; empty for all. backwards: the last first. jobs: only these numbers; empty for all.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import expand
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 # As ftrun writes it to its stderr before an attempt (judge/starting.py); behind the rest of a line that was cut off, too. Earlier
 # releases wrote it into the files of the ranks as well.
@@ -17,8 +17,7 @@ BANNER = re.compile(rb"ftrun: attempt (\d{1,9}) on ")
 _LABEL = re.compile(rb" *(\d{1,9}): ")
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
+class Outputs(Value):
     """What a ledger knows of the job's output."""
 
     files: tuple[str, ...]  # printed into by ftrun and script, of all schedulings

@@ -19,7 +19,7 @@ from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import cut, visible
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import LOST, Part, spent
 
 # --- a trace: the job itself, its attempts, and what was done between them, with what was seen as events. Ids follow from what
@@ -33,8 +33,7 @@ MAX_EVENTS = 100
 Attributes = Mapping[str, str | int | float | bool]
 
 
-@dataclass(frozen=True, slots=True)
-class SpanEvent:
+class SpanEvent(Value):
     """at: Unix seconds."""
 
     at: float
@@ -42,8 +41,7 @@ class SpanEvent:
     about: Attributes = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Value):
     """began, ended: Unix seconds. failed: why, empty if it did not. parent: 0 for the job itself."""
 
     trace: int
@@ -195,8 +193,7 @@ def _restarts_read(plain: Any) -> Mapping[tuple[str, str], int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
+class Measures(Value):
     """Of one job."""
 
     job: str
@@ -219,8 +216,7 @@ class Measures:
     plain_forms: ClassVar[Any] = {"restarts": (_restarts_told, _restarts_read)}
 
 
-@dataclass(frozen=True, slots=True)
-class Pulse:
+class Pulse(Value):
     """What only the ftrun of a job knows while it runs. beats: signs of life of shims and agents so far; beat_at: of the last
     one, Unix seconds, 0: none yet. ranks: that are in touch. step: of the training, 0: not told.
     """
@@ -231,8 +227,7 @@ class Pulse:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobOf:
+class JobOf(Value):
     """pulse: None for a job whose ftrun is not us."""
 
     user: str

@@ -11,7 +11,7 @@ from ftslurm.model.folds.control import in_words
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.report.words import clock, experiment, saves
 
 
@@ -31,8 +31,7 @@ class Kind(Enum):
     ENDED = "ended"  # ftrun
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Value):
     """source: who told it, where a decision may go by it. head: what stands before it on a timeline. weight: `bad` (something
     failed), `done` (a decision, and what became of it), empty for all else.
     """

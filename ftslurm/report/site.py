@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from ftslurm.model.rungs import Rung
 from ftslurm.model.site import Change, Finding, Level, Whose
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.report.text import print_facts, printable
 from ftslurm.report.words import moment
 
@@ -82,8 +82,7 @@ def as_json(findings: Sequence[Finding]) -> FindingsTold:
 # --- nodes that jobs left for a fault, or that ftslurm has drained, for people
 
 
-@dataclass(frozen=True, slots=True)
-class LeftBy:
+class LeftBy(Value):
     """By jobs of `user`, the latest last. at, expires: Unix seconds, of the latest; why: its fact."""
 
     user: str
@@ -94,8 +93,7 @@ class LeftBy:
     suspect: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(Value):
     """state: Slurm's own words, empty if not told. reason, reason_by, reason_at (Unix seconds): of one that Slurm gives no jobs.
     comes_back: when it gets jobs again, of such a one. advice: what a person can do.
     """

@@ -10,15 +10,14 @@ from ftslurm.model.folds.control import Control, Request, State, in_words, utc
 from ftslurm.model.folds.history import counters, counters_of_attempt, fold
 from ftslurm.model.folds.summary import Answer, JobSummary, Story, Stuck, state_words, stuck, summarise
 from ftslurm.model.rungs import Rung
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.report.card import Card, card_of, numbered
 from ftslurm.report.moments import Kind, culprit, fault, moments
 
 # --- what the owner of a job has asked for (`ftslurm control`)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(Value):
     """A request of the owner of the job, for people; fields without a comment as in record.Requested. Times in Unix seconds, 0:
     not, or not yet."""
 
@@ -44,8 +43,7 @@ class RequestView:
     target: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
+class InForce(Value):
     """What requests hold now. held: rung -> since when (Unix seconds) and by whom. no_restarts: likewise, None if allowed."""
 
     held: dict[str, tuple[float, str]]
@@ -111,8 +109,7 @@ def table(views: Sequence[RequestView], moment: Callable[[float], str]) -> list[
 # --- where a job stands, and its attempts
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Value):
     """Where a job stands."""
 
     job: str
@@ -147,24 +144,21 @@ class Status:
         return state_words(self.state, self.what)
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Value):
     """until: at the latest, Unix seconds; 0: nobody knows. helps: what a person can type to end it."""
 
     until: float
     helps: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Value):
     """What is seen of ranks and devices that run. blind: why nobody can see which rank hangs. faults: that devices have shown."""
 
     blind: str
     faults: tuple[rec.FaultSeen, ...]
 
 
-@dataclass(slots=True)
-class AttemptView:
+class AttemptView(Value, frozen=False):
     """One attempt. ended 0: not yet, or nobody lived to write it. Times in Unix seconds."""
 
     number: int
@@ -187,8 +181,7 @@ class AttemptView:
     cards: list[Card] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class HangView:
+class HangView(Value):
     """The attempt stood still."""
 
     sign: str  # by what it was noticed, or for who was found the class
@@ -204,8 +197,7 @@ class HangView:
     blamed: tuple[str, ...] = ()  # of the nodes, those that something speaks against
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryTold:
+class HistoryTold(Value):
     """For programs. evidence: files with what hung ranks were doing."""
 
     job: Status
@@ -213,8 +205,7 @@ class HistoryTold:
     evidence: Sequence[str]
 
 
-@dataclass(slots=True)
-class RemedyView:
+class RemedyView(Value, frozen=False):
     """One decision of the ladder."""
 
     at: float
@@ -379,8 +370,7 @@ FOLD_FROM = 2
 _DIGITS = re.compile(r"\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(Value):
     """Attempts that went as the one before them. shortest_s, longest_s: of their lives, 0 where no end was recorded."""
 
     first: int

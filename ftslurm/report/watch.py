@@ -14,7 +14,7 @@ from ftslurm.model.folds.summary import JobSummary, state_words
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.text import counted, cut, fold_numbers, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.report.moments import happened
 from ftslurm.report.view import Status
 from ftslurm.report.words import clock, span
@@ -28,8 +28,7 @@ FIRST_S = 8.0
 UNKNOWN = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Value):
     """now: Unix seconds. summary: with Slurm's word; silent: why that could not be had. live: what ftrun told last, None if it
     told nothing; told_s: seconds since that was seen to be new. watched_s: for how long we watch. told_to: could we ask for it?
     """
@@ -60,16 +59,14 @@ class Seen:
         return live is not None and live.number > 3 and all(node.told_s is not None for node in live.nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Value):
     """weight: `title`, `bad`, `done`, `dim` or ``."""
 
     text: str
     weight: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value):
     """key: what a table goes on pointing at when it is shown anew. node, rank: that a key of the keyboard then means."""
 
     key: str
@@ -79,8 +76,7 @@ class Row:
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
+class Sheet(Value):
     """A table. heading: names of the columns. right: those set flush right."""
 
     heading: tuple[str, ...]
@@ -455,8 +451,7 @@ def timed(at: float, what: str, width: int = 0) -> str:
 PROGRESS_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(Value):
     """What was told of a job so far. records: how many. progress_at: when that was told, Unix seconds."""
 
     records: int = 0

@@ -13,7 +13,7 @@ from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.nodes import fold
 from ftslurm.model.settings.tree import Settings, told, with_values
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.simulation.measured import Outcome
@@ -79,8 +79,7 @@ USUAL_DAYS = 30.0
 ITS = "its policy"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Value):
     """trace: a file, empty for none. rates, job: as given, `NAME=VALUE`. others, files: of further policies."""
 
     trace: str = ""
@@ -103,8 +102,7 @@ def simulate(asked: Asked, env: Mapping[str, str]) -> tuple[Trace, list[Outcome]
     return trace, [_played(trace, settings, name, books) for name, settings in compared.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Value):
     """A real job, and what each policy would have made of it. notes: what of it is not known, or taken for something."""
 
     past: Past

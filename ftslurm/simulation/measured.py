@@ -13,7 +13,7 @@ from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import count, expand
 from ftslurm.model.rungs import REQUEUES, Rung
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import Outage, Spent
 from ftslurm.simulation.clockwork import Part
 from ftslurm.simulation.trace import Fault, JobPlan
@@ -21,8 +21,7 @@ from ftslurm.simulation.trace import Fault, JobPlan
 # --- what became of a trace under one policy, and of each of its faults
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Value):
     """What became of one fault. answers: the rungs, in order, each with its reason. hit: did it meet the job at all? lost_s: time
     that was not useful until the job trained again, without work done anew. passed: rung -> why it was not the one. left: nodes
     that were excluded."""
@@ -36,8 +35,7 @@ class Answered:
     left: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Value):
     """One policy on one trace."""
 
     name: str
@@ -91,8 +89,7 @@ MOST_PER_NODE = 64
 MOST_NODES = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Value):
     """plan: of the job. names: of its nodes, the batch node first. known: names of the plan's fields that the ledger told, each
     with how many times it was measured; the others are defaults. ftrun_apart: as in
     Trace."""

@@ -20,7 +20,7 @@ from ftslurm.model.folds.summary import summarise
 from ftslurm.model.rungs import REQUEUES, SWAPS, Budget, Rung
 from ftslurm.model.settings.tree import Settings, settings_told, with_values
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.situation import ACTS
@@ -37,8 +37,7 @@ LONGER, LONGER_S = 4.0, 7 * 86400.0
 BEYOND_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Value):
     """A job that was."""
 
     job: str

@@ -16,7 +16,7 @@ from ftslurm.errors import PolicyError, UsageError
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.settings.kinds import choice, count, lasting, suggestion, switch, value_of
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import MISSING, dataclass, field, fields, replace
+from ftslurm.model.values import MISSING, Value, field, fields, replace
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 
 
@@ -36,8 +36,7 @@ def setting(default: Any, what: str, source: str = "") -> Any:
     return field(default=default, metadata={"what": what, "source": source})
 
 
-@dataclass(frozen=True, slots=True)
-class JobPlan:
+class JobPlan(Value):
     """The job, its cluster and how long things take there."""
 
     nodes: int = setting(1, "nodes that ranks run on; nodes.spares of a policy come on top")
@@ -71,8 +70,7 @@ class JobPlan:
         return self.nodes + self.other_nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Real:
+class Real(Value):
     """What the ledger of a real job tells of a fault besides.
 
     after_s: the ranks had run for so long when it came; where they do not run at its time, it comes so long after their next
@@ -88,8 +86,7 @@ class Real:
     suspect: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Value):
     """One thing that goes wrong."""
 
     at: float
@@ -121,8 +118,7 @@ class Fault:
     named: str = ""  # its node, where `node` stands for one that is not played
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Value):
     """faults: in the order of time. place: its name, for people. names: of the nodes, where they have some; the others are
     numbered. counts_end: is the time after a failure lost, until the end of the trace? requeue_seen: was `requeue_s` measured,
     with all that a start of this job had to wait for? ftrun_apart: does ftrun run on none of the nodes, as with the local

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Protocol
 
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 # Not a key of Slurm's: when slurmctld gave the answer, by its own clock, in Unix seconds.
 AS_OF = "AS_OF"
@@ -36,8 +36,7 @@ class NodeState(Enum):
     UNKNOWN = "unknown"  # also powered down to save power: Slurm wakes it when it grants it
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Value):
     """What a job asks for on each node. Empty and 0: nothing, or not told."""
 
     features: str = ""  # its --constraint
@@ -47,8 +46,7 @@ class Needs:
     reservation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Value):
     """What a node has. None and 0: not told."""
 
     features: frozenset[str] | None = None
@@ -57,8 +55,7 @@ class Resources:
     gres: Mapping[str, int] | None = None  # name, and name and type joined by `:` -> number
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
+class JobView(Value):
     """One look at a job. Times in Unix seconds, 0 where Slurm says Unknown."""
 
     number: int
@@ -93,8 +90,7 @@ class JobView:
     preempt_time: int = 0  # since when it is being preempted, 0: it is not
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Value):
     """One look at a node."""
 
     name: str
@@ -109,8 +105,7 @@ class NodeView:
     has: Resources = field(default_factory=Resources)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionView(Value):
     """One look at a partition. exclusive: each job there has its nodes for itself (OverSubscribe). nodes: how many."""
 
     name: str

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ftslurm.model.nodes import fold
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
 from ftslurm.slurm.parse import gres_counts
 
@@ -116,8 +116,7 @@ def satisfies(constraint: str, features: frozenset[str]) -> bool:
     return names <= features if "&" in constraint else not names or bool(names & features)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Value):
     """What Slurm shows of a waiting job alone: partitions, comma-separated, and the fewest nodes with which it starts. segment:
     its --segment, which only 26.05 shows."""
 

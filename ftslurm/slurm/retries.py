@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 T = TypeVar("T")
 
@@ -26,8 +26,7 @@ class NoChangeNow(NoAnswer):
     """slurmctld answers, and takes no change of this job at present: its record in slurmdbd is being written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
+class Retries(Value):
     """limit_s: for all tries of one request. clock: monotonic seconds; tests hand in their own, and `sleep`."""
 
     limit_s: float = 60.0
@@ -92,8 +91,7 @@ _EXPEDITING_HINT = "Slurm itself is about to start this expedited job again; it 
 _REQUEUE_HINT = "submit with `sbatch --requeue`, or ask for JobRequeue=1 in slurm.conf"
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
+class Complaint(Value):
     """error: the class to raise."""
 
     words: str

@@ -20,7 +20,7 @@ from pathlib import Path
 import ftslurm
 from ftslurm.errors import StateError
 from ftslurm.model.text import fingerprint
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.files import private_folder
 from ftslurm.system.plugins import DEVICES, OURS, find
 
@@ -41,8 +41,7 @@ _FOR_PEOPLE = frozenset({"rich"})
 _NAME_SERVICES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(Value):
     """path: where it is, or will be once it is made."""
 
     path: Path

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 
 from ftslurm.model.events import Now
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Value):
     """Reads both clocks at once; tests pass their own object with the same two methods."""
 
     def now(self) -> Now:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ftslurm.errors import CalledItself, CommandMissing
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 # --- where Slurm's commands are: in the folder that `slurm.bin` names, else on PATH, and never ftrun itself
 # ftrun may be linked, copied or wrapped under the name `srun`, first on PATH, so that a launcher without support for it
@@ -121,8 +121,7 @@ MAX_OUTPUT_BYTES = 1 << 16
 KILL_WAIT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
+class CommandResult(Value):
     """status: as Popen.returncode (-n for signal n), None if the time limit ended the command. stdout, stderr: text. raw: stdout
     as bytes, if kept.
     """

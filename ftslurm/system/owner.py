@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.errors import StateError, UnknownJob
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.commands import CommandResult, Group, run_group
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -29,8 +29,7 @@ LIMITS = ((resource.RLIMIT_CPU, 30), (resource.RLIMIT_FSIZE, 16 << 20), (resourc
 NICE = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Value):
     user_id: int
     group_id: int
     name: str

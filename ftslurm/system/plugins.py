@@ -16,7 +16,7 @@ from typing import Any
 import ftslurm
 from ftslurm.errors import StateError
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.files import check_only_roots, check_tree
 
 DEVICES, NOTIFIERS, CATALOGS = "ftslurm.devices", "ftslurm.notifiers", "ftslurm.catalogs"
@@ -32,8 +32,7 @@ OURS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(Value):
     """group, name, value: of its entry point. package: distribution and version. folder: where that is, empty for ours."""
 
     group: str

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ftslurm.errors import CommandMissing
 from ftslurm.model.exits import Process
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.commands import run_group
 from ftslurm.system.owner import PATH
 
@@ -32,8 +32,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 _DEPTH = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Value):
     """text: of the script; None for a program that is no shell, or a shell whose script cannot be read. offset: see above,
     None if not known. name: of the script or program."""
 

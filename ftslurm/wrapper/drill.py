@@ -23,7 +23,7 @@ from ftslurm.model.events import DrillAsked
 from ftslurm.model.messages import drill_order, hello
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.system.commands import real_program
 from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, connect
 from ftslurm.wrapper.shim.messages import LinkError
@@ -33,8 +33,7 @@ ANSWER_TIMEOUT_S = 20.0
 STEP_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Value):
     """The running step, as the ledger names it. step: `123.0`."""
 
     local: bool

@@ -20,7 +20,7 @@ from ftslurm.launchers.rank_logs import TASK, cycle_file, from_text
 from ftslurm.ledger.output import Kept, kept_copies, open_plain, still_there
 from ftslurm.model.folds.history import schedule_count
 from ftslurm.model.text import expand_pattern
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.policies.diagnose.joblog import NO_RANK, Part
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
 
@@ -47,8 +47,7 @@ class LogUnreadable(UnknownJob):
     """A log that does not exist, is not a plain file, or that we may not read: status 66."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
+class LogFile(Value):
     """path: as given. rank: NO_RANK if it is the whole job's. size: bytes; skipped: those of them between head and tail that were
     not read.
 
@@ -273,8 +272,7 @@ LOOK_S, ASK_S = 0.2, 2.0
 _CHUNK = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Value):
     """One file to read. title: for people. schedule: the scheduling that it belongs to, None: any. gap: (position, bytes left out
     there), if it is a shortened copy.
     """

@@ -15,15 +15,14 @@ from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.policies.node import Finding, Meaning, NodeHealth, command_finding, device_findings, judge
 from ftslurm.system.commands import run, run_group
 
 _WORD = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Value):
     """limit_s: for the whole check. command: from the job's settings. catalogs: the site's own."""
 
     limit_s: float

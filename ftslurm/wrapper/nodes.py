@@ -12,7 +12,7 @@ from ftslurm.ledger.shared_file import NodeMemory, parse_memory
 from ftslurm.model.folds.node_memory import NodeCleared, Remembered, remembered
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.policies.node import PREFIX
 from ftslurm.policies.node_advice import advice, codes_of
 from ftslurm.report.site import LeftBy, NodeReport
@@ -73,8 +73,7 @@ def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: 
 # --- Slurm's word
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmSays:
+class SlurmSays(Value):
     """config: as SlurmClient.config. silent: why Slurm does not answer, empty if it does."""
 
     cluster: str = ""

@@ -16,7 +16,7 @@ from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.model.messages import Live
 from ftslurm.model.record import Record
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.report import view
 from ftslurm.report.jobs import SORTS
 from ftslurm.report.logs import outputs_of
@@ -150,8 +150,7 @@ def name_of(job: JobSummary) -> str:
     return f"{LOCAL_CLUSTER}.{job.job}" if job.local else name
 
 
-@dataclass(frozen=True, slots=True)
-class JobsSeen:
+class JobsSeen(Value):
     """now: Unix seconds. silent: why Slurm could not be asked, empty if it could."""
 
     now: float

@@ -13,21 +13,19 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
 from ftslurm.model.plain import Bounds, from_plain, to_plain
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
 class Colour(Enum):
     RED = "red"
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
+class Inner(Value):
     name: str
     share: float = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Outer:
+class Outer(Value):
     number: int
     colour: Colour = Colour.RED
     sure: bool | None = None

@@ -22,8 +22,7 @@ from ftslurm.model import values
 PATHS = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-@values.dataclass(frozen=True, slots=True)
-class Ours:
+class Ours(values.Value):
     """A value."""
 
     a: int
@@ -50,8 +49,7 @@ class Theirs:
         return 2 * self.a
 
 
-@values.dataclass(frozen=True, slots=True)
-class Bare: ...
+class Bare(values.Value): ...
 
 
 def matched(it: Any) -> object:
@@ -104,8 +102,7 @@ def test_without_fields_all_are_equal() -> None:
 
 
 def test_one_that_is_not_frozen_changes() -> None:
-    @values.dataclass(slots=True)
-    class Changing:
+    class Changing(values.Value, frozen=False):
         a: int
 
     changing = Changing(1)
@@ -124,8 +121,7 @@ def test_tells_its_fields_without_the_standard_library() -> None:
 def test_the_standard_field_is_refused_where_it_would_be_a_value() -> None:
     with pytest.raises(AssertionError, match="of this module"):
 
-        @values.dataclass(frozen=True, slots=True)
-        class Mixed:
+        class Mixed(values.Value):
             a: list[int] = dataclasses.field(default_factory=list)
 
 
@@ -137,12 +133,10 @@ def test_a_start_of_ftrun_does_not_load_the_standard_one() -> None:
 
 
 def test_threads_that_ask_for_the_fields_at_once_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    @values.dataclass(frozen=True, slots=True)
-    class Base:
+    class Base(values.Value):
         one: int
         many: dict[str, int] = values.field(default_factory=dict)
 
-    @values.dataclass(frozen=True, slots=True)
     class Below(Base):
         two: int = 2
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from ftslurm.errors import UsageError
 from ftslurm.model.settings.features import local_ranks, streams
 from ftslurm.model.settings.ft_config import FLAG_NAMES, KEYS, WITHOUT_EFFECT
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 _MEETING = "the ranks meet by MASTER_ADDR and MASTER_PORT, which are chosen at each start"
 # Options of torchrun's that ask for what is otherwise done here, and why.
@@ -41,8 +41,7 @@ _CHOICES = {"start-method": ("spawn", "fork", "forkserver")}
 _OURS = ("set", "policy", "state-dir")
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Value):
     """What was asked for; fields without a comment as the options of that name."""
 
     command: tuple[str, ...]

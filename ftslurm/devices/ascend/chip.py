@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Severity
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 KIND = "ascend"
 
@@ -15,16 +15,14 @@ _ORDER = {
 _BY_NUMBER = {0: Severity.HINT, 1: Severity.MINOR, 2: Severity.MAJOR, 3: Severity.CRITICAL}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """One check of a condition. holds None: there was no answer. why: what stands in the way."""
 
     holds: bool | None
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
+class Chip(Value):
     """device: `card.chip`. severity: the worst on the chip. codes: each with its own severity, UNKNOWN if not told.
 
     A chip can be well and have codes: those of hints. blind: why its codes are not known, if they were asked for.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ftslurm.devices.asking import Json, LibraryError, Tell, serve
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 # Return codes. Source: "Return Codes" in the DCMI API references (2026). npu-smi passes them on in its texts (`ret is -8020`).
 NOT_READY = -8012
@@ -91,8 +91,7 @@ class DcmiError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class FaultEvent:
+class FaultEvent(Value):
     """severity: 0 hint to 3 critical. assertion: 0 the fault has gone, 1 it has come, 2 it happened and is over."""
 
     logic_id: int

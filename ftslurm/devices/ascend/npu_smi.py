@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from ftslurm.model.devices import DeviceHealth, Severity
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 # Nine digits hold every id and size the tool prints; longer runs of digits are noise, and int() refuses very long ones.
 _NUMBER = "[0-9]{1,9}"
@@ -26,8 +26,7 @@ _IDLE_CARD = re.compile(rf"No running processes found in NPU\s+({_NUMBER})")
 _ALARMS = {"WARNING": Severity.MINOR, "ALARM": Severity.MAJOR, "CRITICAL": Severity.CRITICAL}
 
 
-@dataclass(frozen=True, slots=True)
-class ChipRow:
+class ChipRow(Value):
     """One chip in the main table."""
 
     card: int
@@ -46,8 +45,7 @@ class ChipRow:
         return f"{self.card}.{self.chip}"
 
 
-@dataclass(frozen=True, slots=True)
-class InfoTable:
+class InfoTable(Value):
     """The main table. unread: rows of it that could not be read, so a chip may be missing.
 
     has_chips: False on the 950 generation, which knows cards only; their one chip is called 0 here.
@@ -58,16 +56,14 @@ class InfoTable:
     has_chips: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
+class ProcessRow(Value):
     card: int
     chip: int
     pid: int
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessTable:
+class ProcessTable(Value):
     """Who uses the chips. found: the table was there at all. idle_cards: the tool says so of them in words."""
 
     found: bool = False
@@ -178,8 +174,7 @@ def _is_second_heading(cells: list[str]) -> bool:
     return "Bus-Id" in cells[1:3]
 
 
-@dataclass(slots=True)
-class _Rows:
+class _Rows(Value, frozen=False):
     """Pairs the two rows of each chip. A row without its partner is counted as unread: it does not name its chip."""
 
     chips: dict[tuple[int, int], ChipRow] = field(default_factory=dict)

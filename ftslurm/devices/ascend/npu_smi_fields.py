@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 _INT = re.compile("[0-9]{1,9}")
 _CODE = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,10})")
@@ -21,8 +21,7 @@ _CODE_DIGITS = 8
 _MOST_CODES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class HealthBlock:
+class HealthBlock(Value):
     """One chip as `info -t health` tells. card, chip: None where the block does not say. part: `MCU` for the board's.
 
     word: empty if none was printed. codes: upper case, no 0x, 8 digits or more.
@@ -36,24 +35,21 @@ class HealthBlock:
     information: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LiveEvent:
+class LiveEvent(Value):
     """One fault as `info -t current-fault-event` tells. severity: the driver's 0 to 3, None if it is not one of these."""
 
     code: str
     severity: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EventList:
+class EventList(Value):
     """count: how many there are, None if the tool did not say (then it does not know this query, or failed)."""
 
     count: int | None = None
     events: tuple[LiveEvent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MapRow:
+class MapRow(Value):
     """One line of `info -m`. logic_id: what the run time calls the device, None for the board's MCU and on the 950."""
 
     card: int
@@ -71,8 +67,7 @@ class ResetOutcome(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class ResetAnswer:
+class ResetAnswer(Value):
     """message: the tool's words on the outcome, without its questions and progress notes."""
 
     outcome: ResetOutcome
@@ -106,8 +101,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
             yield key, value.strip()
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(Value, frozen=False):
     word: str
     card: int | None
     chip: int | None
@@ -119,8 +113,7 @@ class _Block:
         return HealthBlock(self.word, self.card, self.chip, self.part, tuple(self.codes), tuple(self.information))
 
 
-@dataclass(slots=True)
-class _Blocks:
+class _Blocks(Value, frozen=False):
     """Builds blocks from fields; the last one is where fields go to. _card, _chip: told before it began."""
 
     all: list[_Block] = field(default_factory=list)

@@ -13,7 +13,7 @@ from ftslurm.devices.ascend.npu_smi_fields import ResetAnswer, ResetOutcome
 from ftslurm.devices.ascend.tool import TOOL, NpuSmi
 from ftslurm.devices.asking import NoAnswer, look_until
 from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer, Utilisation
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.system.commands import Runner
 
 # --- healing an Ascend chip: wait for its codes to go, reset it, and see that everything is back
@@ -35,8 +35,7 @@ _BOOTED = 16
 _USABLE = (0, 6)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reset:
+class _Reset(Value):
     """One chip's. group: what the reset takes with it. boot, ports: whose boot status and network health is to be right
     afterwards; those of nobody if they could not be asked before."""
 

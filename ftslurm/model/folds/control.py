@@ -13,7 +13,7 @@ from enum import Enum
 from ftslurm.model.nodes import fold
 from ftslurm.model.record import CheckpointSeen, RequestAnswered, RequestDone, Requested
 from ftslurm.model.rungs import RUNG_NAMES, Rung
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 STOP, RESTART, REQUEUE, EXCLUDE, REINSTATE = "stop", "restart", "requeue", "exclude", "reinstate"
 HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO = "hold", "release", "no-restarts", "allow-restarts", "undo"
@@ -38,8 +38,7 @@ class State(str, Enum):
     UNDONE = "undone"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value):
     """A request of the owner of the job, and what came of it."""
 
     asked: Requested
@@ -74,8 +73,7 @@ class Request:
         return ROOT if self.asked.by == ROOT else "you"
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(Value):
     """requests: number -> request, in the order they were asked."""
 
     requests: Mapping[int, Request] = field(default_factory=dict)

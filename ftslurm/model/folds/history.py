@@ -30,7 +30,7 @@ from ftslurm.model.folds.past import (
 )
 from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import SWAPS, Rung
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 # The cause of a requeue by Slurm that ftrun knew nothing of before.
 OUTSIDE = "outside"
@@ -45,16 +45,14 @@ CLEAN_UP_MAX_S = 900.0
 HANG = "hang"
 
 
-@dataclass(frozen=True, slots=True)
-class CleanUpTook:
+class CleanUpTook(Value):
     """How long the nodes of a job took to clean up. rough: it may have been some seconds less, had nobody watched."""
 
     seconds: float
     rough: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Value):
     attempts: int = 0
     last_run: rec.RunBegan | None = None
     beside: Mapping[str, rec.RunBegan] = field(default_factory=dict)  # run -> of those of this scheduling that have not ended
@@ -349,8 +347,7 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
 # Source: ModelArts, fault recovery of training jobs.
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Value):
     """schedule: MA_SCHEDULE_CNT; starts: MA_PROC_START_CNT; attempt: over the whole life of the job. All from 1."""
 
     schedule: int = 1

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLeft:
+class NodeLeft(Value):
     """A job left a node for a fact. at: Unix seconds. why: one sentence."""
 
     at: float
@@ -23,13 +22,11 @@ class NodeLeft:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class NodeFailed(NodeLeft):
     """A job failed there again and again, and ran well elsewhere. People are told; later jobs go by facts alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCleared:
+class NodeCleared(Value):
     """By hand: what was remembered of the node before counts no more."""
 
     at: float
@@ -37,8 +34,7 @@ class NodeCleared:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReinstated:
+class NodeReinstated(Value):
     """What that job has told of the node counts no more: it uses it again. why: one sentence."""
 
     at: float
@@ -51,8 +47,7 @@ class NodeReinstated:
 Told = NodeLeft | NodeReinstated | NodeCleared
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Value):
     """One node. jobs: that left it, the latest last; for_facts: for facts. why, expires (Unix seconds): of the latest."""
 
     cluster: str

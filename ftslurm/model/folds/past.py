@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ftslurm.model import record as rec
 from ftslurm.model.job import Share, unfold_shares
 from ftslurm.model.rungs import REQUEUES, RESTARTS, Budget, Rung
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 # --- its slots: on which nodes they are, how often each was scheduled, and how often its command was started there
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(Value):
     size: int = 0  # nodes of the job as it was scheduled, 0 if nobody wrote it; some may have been lost or given back since
     nodes: tuple[str, ...] = ()  # by slot, once they were changed in this scheduling
     lent: Mapping[str, int] = field(default_factory=dict)  # node -> donor job, of those nobody has ended for sure
@@ -66,8 +65,7 @@ class Slots:
 # --- the nodes that a job keeps off, why, and which of them it may use again
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusions:
+class Exclusions(Value):
     isolated: Mapping[str, tuple[str, float]] = field(default_factory=dict)  # node -> (reason, when)
     dead: frozenset[str] = frozenset()  # known dead when they were isolated, and no rank has run there since
     let_in: frozenset[str] = frozenset()  # that the last requeue did not keep out: the job could not have started without them
@@ -150,8 +148,7 @@ SIGHTINGS_MAX = 1024
 _VARIES = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(Value):
     """A rank on a node printed words that make its node a suspect. step: to which the training had come; 0: not told."""
 
     at: float
@@ -161,8 +158,7 @@ class Sighting:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(Value):
     last: rec.Diagnosed | None = None
     same_in_a_row: int = 0  # verdicts with the signature of the last one, without progress between
     same_words: int = 0  # of these, the last one included, those that also said the same, numbers aside
@@ -233,8 +229,7 @@ def is_explicit(fault: rec.FaultSeen) -> bool:
 # requeues for the whole job.
 
 
-@dataclass(frozen=True, slots=True)
-class Budgets:
+class Budgets(Value):
     spent: Mapping[str, int] = field(default_factory=dict)  # budget name -> how much
     job_restarts: int = 0  # of all ranks, whatever the cause, but for those that cured our own choice of a port
     other_commands: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # step key -> restarts and crash restarts
@@ -276,8 +271,7 @@ def _restarts_job(decided: rec.Decided) -> bool:
 AT_LIMIT = "time_limit.resume"
 
 
-@dataclass(frozen=True, slots=True)
-class Requeues:
+class Requeues(Value):
     open: rec.Decided | None = None  # decided, and nobody wrote that it was done
     left: bool = False  # the ftrun that decided the open one has ended since
     last: rec.Decided | None = None  # decided in this scheduling, unless it failed
@@ -331,8 +325,7 @@ def run_of(decided: rec.Decided) -> str:
 # --- a job's crashes that no fact explains, since it last made progress: where they failed, and what experiments have left
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(Value):
     """command: its step key. node: of the rank that the verdict goes by. nodes: all those of the attempt."""
 
     command: str
@@ -341,8 +334,7 @@ class Crash:
     nodes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(Value):
     """The attempts from `at` on (Unix seconds) run without `node`, to see whether they fail there as well. times: how often the
     job had failed on it."""
 
@@ -352,8 +344,7 @@ class Experiment:
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class Crashes:
+class Crashes(Value):
     nodes: frozenset[str] = frozenset()  # of the last attempt
     seen: tuple[Crash, ...] = ()  # since progress was last made, or a fact came between
     in_place: Mapping[str, int] = field(default_factory=dict)  # step key -> crashes answered in place since then
@@ -419,8 +410,7 @@ def with_pause(longest: tuple[float, ...], seconds: float) -> tuple[float, ...]:
 HANGS = frozenset({"RankCommHang", "RankNonCommHang"})
 
 
-@dataclass(frozen=True, slots=True)
-class Hangs:
+class Hangs(Value):
     in_a_row: int = 0  # decisions on hangs without an explicit fault or progress between
     last: tuple[int, frozenset[str]] = (0, frozenset())  # attempt and nodes of the last one seen, whatever came of it
     culprits: Mapping[int, frozenset[str]] = field(default_factory=dict)  # attempt -> nodes of the hang that ended it
@@ -459,8 +449,7 @@ LIVED_FACTOR, LIVED_LEAST_S = 2.0, 30.0
 LOST_STEPS, LOST_S = 10, 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Value):
     furthest: int = 0  # the training step that any attempt has come to
     made_at: float = 0.0  # when progress was last made, or an attempt lived so much longer; Unix seconds
     began_at: float = 0.0  # of the attempt; 0 once its trouble has begun

@@ -12,7 +12,7 @@ from ftslurm.model.folds.history import History, schedule_count
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 # --- a job in one line: what a list of all jobs shows of it, made of its ledger's records
 #
@@ -60,8 +60,7 @@ class JobSummary(NamedTuple):
     since: float = 0.0  # of a standstill that is a hang by `until`, Unix seconds; 0: there is none
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Value):
     """A standstill that is no hang yet. what: for people. since: when work ended, Unix seconds. limit_s: from then until it is
     one. evidence: what the named ranks do.
     """
@@ -82,8 +81,7 @@ def stuck_words(ranks: Sequence[int], nodes: Sequence[str], cause: str) -> str:
     return f"stuck? rank {', '.join(map(str, ranks))} on {','.join(nodes)} ({cause})"
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmWord:
+class SlurmWord(Value):
     """What Slurm says of a job now. state: JobState's word. start_time: of one that waits, Unix seconds; 0: unknown."""
 
     state: str
@@ -272,8 +270,7 @@ def _waiting(job: JobSummary, word: SlurmWord) -> JobSummary:
 # Cards and explanations render it.
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Value):
     """What is known of the present failure."""
 
     run: rec.RunBegan | None = None
@@ -289,8 +286,7 @@ class Known:
     experiment: rec.ExperimentEnded | None = None
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(Value, frozen=False):
     """A decision. before, past: the history without and with it. since: the records from the answer before on, or from the
     attempt that followed that one.
     """
@@ -304,8 +300,7 @@ class Answer:
     again: rec.AttemptBegan | rec.RankBegan | None = None  # the ranks, or the one rank, that ran then
 
 
-@dataclass(slots=True)
-class LeftAlone:
+class LeftAlone(Value, frozen=False):
     """A hang that nothing was done about. after_s: it went on by itself after so long; None: it has not."""
 
     seen: rec.HangSeen
@@ -313,8 +308,7 @@ class LeftAlone:
     after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AtLimit:
+class AtLimit(Value):
     """The time limit ended the job."""
 
     finished: rec.Finished

@@ -13,7 +13,7 @@ from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings.kinds import Layer, choice, count, lead, share, suggestion, switch, value_of
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 # --- the four fault-tolerance annotations of ModelArts, as they stand in a job's JSON, and one of ours
 
@@ -142,8 +142,7 @@ def from_others(env: Mapping[str, str], place: str = "environment", prefix: str 
 HINT = "AIMaster's flags are written --name=value"
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Value):
     """kind: text in, value out, ValueError otherwise. default: AIMaster's own. leaf: what it sets; empty: see `_joined`."""
 
     kind: Callable[[Any], Any]

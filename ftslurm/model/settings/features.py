@@ -23,11 +23,10 @@ from ftslurm.model.settings.kinds import (
     top_packages,
     words_of,
 )
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class NotifySettings:
+class NotifySettings(Value):
     """Who is notified of what."""
 
     file: str = leaf(
@@ -53,8 +52,7 @@ class NotifySettings:
     end_wait_s: float = leaf(lasting, 10.0, "how long the end of the job may be delayed to send the last notices")
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSettings:
+class MetricsSettings(Value):
     """Where metrics and traces go."""
 
     dir: str = leaf(
@@ -72,8 +70,7 @@ class MetricsSettings:
 _SIGNALS = ("TERM", "USR1", "USR2", "HUP", "INT", "QUIT", "CONT", "URG", "XCPU")
 
 
-@dataclass(frozen=True, slots=True)
-class StopSettings:
+class StopSettings(Value):
     """How ranks are stopped."""
 
     # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
@@ -90,8 +87,7 @@ class StopSettings:
     kill_wait_s: float = leaf(lasting, 30.0, "time from SIGKILL until a process counts as unkillable")
 
 
-@dataclass(frozen=True, slots=True)
-class RequeueSettings:
+class RequeueSettings(Value):
     """What happens between a requeue and the next start of the job."""
 
     # Slurm adds 121 s if the start time has passed before the clean-up ends.
@@ -111,8 +107,7 @@ class RequeueSettings:
     even_if_no_requeue: bool = leaf(switch, False, "requeue a job even if it was submitted with --no-requeue")
 
 
-@dataclass(frozen=True, slots=True)
-class WarningSettings:
+class WarningSettings(Value):
     """What Slurm's warning of a time limit or a preemption leads to."""
 
     signals: tuple[str, ...] = leaf(
@@ -122,8 +117,7 @@ class WarningSettings:
     grace_s: float = leaf(lasting, 60.0, "time that the ranks have after the warning to write a checkpoint and exit")
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimitSettings:
+class TimeLimitSettings(Value):
     """The requeue before the time limit ends the job."""
 
     resume_s: float = leaf(
@@ -134,8 +128,7 @@ class TimeLimitSettings:
     resumes: int = leaf(count(1, 100_000), 100, "requeues of one job by time_limit.resume, after which its limit ends it")
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionSettings:
+class PreemptionSettings(Value):
     """What a preemption leads to."""
 
     requeue: bool = leaf(
@@ -144,8 +137,7 @@ class PreemptionSettings:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointSettings:
+class CheckpointSettings(Value):
     """How a complete checkpoint is recognised."""
 
     files: str = leaf(
@@ -154,8 +146,7 @@ class CheckpointSettings:
     settle_s: float = leaf(lasting, 5.0, "a checkpoint counts as complete when its files have not changed for this time")
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseSettings:
+class LeaseSettings(Value):
     """How long a node that is cut off may run its ranks."""
 
     time_s: float = leaf(
@@ -165,8 +156,7 @@ class LeaseSettings:
     margin_s: float = leaf(lasting, 5.0, "time from the end of a lease until its ranks may start elsewhere")
 
 
-@dataclass(frozen=True, slots=True)
-class NodesSettings:
+class NodesSettings(Value):
     """The nodes of the step: how they are reached and checked, and what replaces them."""
 
     silence_s: float = leaf(
@@ -206,8 +196,7 @@ class NodesSettings:
     min: int = leaf(count(0, 65536), 0, "smallest number of nodes that the job can run on (for shrink; 0 = all nodes)")
 
 
-@dataclass(frozen=True, slots=True)
-class DevicesSettings:
+class DevicesSettings(Value):
     """The devices of the nodes."""
 
     poll_s: float = leaf(lasting, 10.0, "interval between two checks of a node's devices")
@@ -217,8 +206,7 @@ class DevicesSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmSettings:
+class SlurmSettings(Value):
     """How Slurm is asked."""
 
     bin: str = leaf(text, "", "folder of Slurm's commands (srun, scontrol, ...). Empty: searched on PATH")
@@ -262,8 +250,7 @@ def local_ranks(value: Any) -> tuple[int, ...]:
 TAKES |= {streams: "0 to 3, or by local rank, such as 0:3,1:2", local_ranks: "numbers of local ranks with commas"}
 
 
-@dataclass(frozen=True, slots=True)
-class LogsSettings:
+class LogsSettings(Value):
     """What is kept of the outputs, and where the ranks' own files go, in torchrun's words."""
 
     keep_bytes: int = leaf(
@@ -292,8 +279,7 @@ class LogsSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RankRestartSettings:
+class RankRestartSettings(Value):
     """A single rank starts again (mode async and independent)."""
 
     in_a_row: int = leaf(
@@ -302,8 +288,7 @@ class RankRestartSettings:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class InPlaceRestartSettings:
+class InPlaceRestartSettings(Value):
     """All ranks start again on the same nodes."""
 
     enabled: bool = leaf(switch, True, "restart the ranks on the same nodes after a device fault that can heal")
@@ -330,8 +315,7 @@ class InPlaceRestartSettings:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class HangRestartSettings:
+class HangRestartSettings(Value):
     """All ranks start again on the same nodes, after a hang."""
 
     enabled: bool | None = leaf(
@@ -343,8 +327,7 @@ class HangRestartSettings:
     in_a_row: int = leaf(count(1, 128), 3, "consecutive hang restarts allowed before a hang fails the job")
 
 
-@dataclass(frozen=True, slots=True)
-class WarmSettings:
+class WarmSettings(Value):
     """Spare processes beside the ranks, for a restart in place without imports."""
 
     restart: bool = leaf(
@@ -365,16 +348,14 @@ class WarmSettings:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReplacementSettings:
+class NodeReplacementSettings(Value):
     """Bad nodes are replaced, and the allocation is kept."""
 
     enabled: bool = leaf(switch, False, "replace a bad node by a spare or a borrowed node and keep the allocation")
     budget: int = leaf(count(0, 128), 0, "nodes that one job may replace or, for shrink, lose")
 
 
-@dataclass(frozen=True, slots=True)
-class ShrinkSettings:
+class ShrinkSettings(Value):
     """The job continues with fewer nodes."""
 
     enabled: bool = leaf(
@@ -382,15 +363,13 @@ class ShrinkSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class IsolatedRequeueSettings:
+class IsolatedRequeueSettings(Value):
     """The job is requeued without the bad nodes."""
 
     enabled: bool = leaf(switch, True, "requeue the job with the bad nodes excluded")
 
 
-@dataclass(frozen=True, slots=True)
-class UnconditionalRequeueSettings:
+class UnconditionalRequeueSettings(Value):
     """The job is requeued, and no node is excluded."""
 
     enabled: bool = leaf(switch, True, "requeue the job when the program failed and no device or node explains the failure")
@@ -401,8 +380,7 @@ class UnconditionalRequeueSettings:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RetrySettings:
+class RetrySettings(Value):
     """Which failures are retried. The words are AIMaster's, but for `Evidence`."""
 
     policy: str = leaf(
@@ -417,8 +395,7 @@ class RetrySettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class IsolationSettings:
+class IsolationSettings(Value):
     """How long nodes stay excluded, and what later jobs remember of them."""
 
     expires_s: float = leaf(duration, 0.0, "how long a node stays excluded from the job (0s = for the job's whole life)")
@@ -430,8 +407,7 @@ class IsolationSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BlameSettings:
+class BlameSettings(Value):
     """What may exclude a node."""
 
     on_words: int = leaf(
@@ -441,8 +417,7 @@ class BlameSettings:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressSettings:
+class ProgressSettings(Value):
     """How the progress of restarts is read."""
 
     file: str = leaf(
@@ -454,8 +429,7 @@ class ProgressSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HangSettings:
+class HangSettings(Value):
     """What counts as a hang, and what is watched to find one."""
 
     detection: bool = leaf(
@@ -510,8 +484,7 @@ class HangSettings:
     compare_s: float = leaf(lasting, 60.0, "interval between two searches for ranks that are slower than the others (0s = never)")
 
 
-@dataclass(frozen=True, slots=True)
-class SdkSettings:
+class SdkSettings(Value):
     """The program interface, as the ranks find it."""
 
     provide: tuple[str, ...] = leaf(

@@ -15,7 +15,7 @@ from typing import Any
 from ftslurm.errors import PolicyError
 from ftslurm.model.exits import signal_name
 from ftslurm.model.settings.kinds import choice, count, suggestion, switch, value_of
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 RANK_VARIABLE = "FTSLURM_FT_CONFIG"  # as JSON, for the client in the rank
 CONFIG_FLAGS = ("--ft-cfg-path", "--fault-tol-cfg-path")
@@ -24,8 +24,7 @@ SECTIONS_MAX, NAME_BYTES = 48, 255  # what a rank's page can tell
 HINT = "see ft_launcher's documentation of the key"
 
 
-@dataclass(frozen=True, slots=True)
-class BeatLimits:
+class BeatLimits(Value):
     """Seconds after which a rank that reports is overdue; None: not checked.
 
     initial_s: from the program's init to its first heartbeat. beat_s: between two. out_of_section_s: while no section is
@@ -40,8 +39,7 @@ class BeatLimits:
     warmup_steps: int = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Value):
     """kind: raw value in, value out, ValueError otherwise. used: by ftrun or by the client in the rank."""
 
     kind: Callable[[Any], Any]

@@ -19,7 +19,7 @@ from ftslurm.model.settings.kinds import (
     value_of,
     words_of,
 )
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
 def argv(value: Any) -> tuple[str, ...]:
@@ -58,8 +58,7 @@ def variables(value: Any) -> dict[str, str]:
     return {str(name): str(one) for name, one in value.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class HookSettings:
+class HookSettings(Value):
     """Durations in seconds; 0 for `never`."""
 
     health_command: tuple[str, ...] = leaf(

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.values import MISSING, dataclass, field, fields
+from ftslurm.model.values import MISSING, Value, field, fields
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LARGE_FIRST = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
@@ -250,8 +250,7 @@ def leaf(kind: Callable[[Any], Any], default: Any, what: str) -> Any:
     return field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Value):
     """One setting. name: as people write it. path: of its field, from the whole table. what: the help."""
 
     name: str
@@ -296,8 +295,7 @@ def in_words(leaf: Leaf, value: Any) -> str:
     return str(value) if value != "" else "(empty)"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Value):
     """Some values and where they stand. values: leaf name -> raw value; places: leaf name -> `policy.yaml, line 4`."""
 
     values: Mapping[str, Any]

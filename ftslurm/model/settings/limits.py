@@ -10,14 +10,13 @@ from typing import Any
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings.kinds import Layer, duration, in_words, lead, suggestion
 from ftslurm.model.settings.tree import LEAVES, Resolved, check_name, from_tree, parse_leaf
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 AT_MOST, NEVER, ALWAYS = "at_most", "never", "always"
 WORDS = (AT_MOST, NEVER, ALWAYS)
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Value):
     """word: of WORDS. name: of the setting. raw: as it stands there. values: parsed, several for `never`. place: file, line."""
 
     word: str

@@ -30,7 +30,7 @@ from ftslurm.model.settings.kinds import (
     value_of,
     words_of,
 )
-from ftslurm.model.values import dataclass, fields, is_dataclass, replace
+from ftslurm.model.values import Value, fields, is_dataclass, replace
 
 # The kernel's own kill comes one second after the end of a lease (GUARD_S in shim/lease.py).
 LEAST_MARGIN_S = 2.0
@@ -38,8 +38,7 @@ LEAST_MARGIN_S = 2.0
 BEATS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Value):
     """Every value in force, one value a feature. Durations in seconds; 0 for `never` where a duration may be that.
 
     A setting has the name of its field, without the unit: `hang.stall` is `settings.hang.stall_s`. That of a rung has `rungs.`
@@ -185,8 +184,7 @@ def most_crash_restarts(settings: Settings) -> int:
     return most if settings.max_job_restarts < 0 else min(most, settings.max_job_restarts)
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Value):
     """Settings in force, and for each leaf the place its value came from."""
 
     settings: Settings

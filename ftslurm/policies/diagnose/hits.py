@@ -13,7 +13,7 @@ from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error, unlabelled_line
 from ftslurm.policies.diagnose.findings import Book, Finding, ends_of_runs
@@ -53,16 +53,14 @@ SLURMS_WORD_ON_MEMORY = "slurm-oom"
 HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Value):
     """What is known besides the ranks' ends. faults: of devices, graded. bad_nodes: node -> why it counts as broken."""
 
     faults: tuple[Fault, ...] = ()
     bad_nodes: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Value):
     """A line of a rank's output that reports a failure. own: its rank failed by itself."""
 
     end: RankEnd

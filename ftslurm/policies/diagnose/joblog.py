@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 from ftslurm.catalogs.patterns import Found
 from ftslurm.model.exits import ExitStatus, from_shell
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import Piece, RankEnd
 from ftslurm.policies.diagnose.findings import Book
 
@@ -71,8 +71,7 @@ class JobLogBook:
         return self._book.scan(text, counts=said)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Value):
     """Some output. rank: of the file's name, NO_RANK where it is the whole job's. stream: `out` or `err`."""
 
     rank: int
@@ -80,8 +79,7 @@ class Part:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobLog:
+class JobLog(Value):
     """What is known of a job by its log. assumed: nobody says how it ended. told: rank -> node, by srun. lasted_s: by the stamps.
 
     first: the rank that failed first, by srun; NO_RANK where it does not say. labelled: do lines say their rank?
@@ -97,8 +95,7 @@ class JobLog:
     labelled: bool = False
 
 
-@dataclass(slots=True)
-class _Slurm:
+class _Slurm(Value, frozen=False):
     """What Slurm says of the job. exits: rank -> (status, when, ended by srun). order: those that failed, the first first."""
 
     exits: dict[int, tuple[ExitStatus, float, bool]] = field(default_factory=dict)
@@ -108,8 +105,7 @@ class _Slurm:
     first: int = NO_RANK
 
 
-@dataclass(slots=True)
-class _Said:
+class _Said(Value, frozen=False):
     """One rank's output while it is collected. number: of its lines so far; at: of the last one."""
 
     pieces: list[Piece] = field(default_factory=list)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ftslurm.model.settings.ft_config import BeatLimits
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 
 OFF = -1.0  # of a staged interval: nothing is a hang
 
@@ -69,16 +69,14 @@ class Calculated(Protocol):
     def sections(self) -> Sequence[tuple[str, float]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Since:
+class Since(Value):
     """A value in the page, and when the reader first saw this value (seconds of the reader's clock)."""
 
     word: float
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Value):
     """One page over time."""
 
     writer: tuple[int, int, int]  # process and init; another one is another program
@@ -93,8 +91,7 @@ class Watch:
     warmup: int | None  # steps that the program called slow
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
+class Overdue(Value):
     """What did not come in time. what: first beat, beat, section, or out of section; section: its name, else empty."""
 
     what: str
@@ -104,8 +101,7 @@ class Overdue:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(Value):
     """A clock that runs against a limit. since: seconds of the reader's clock."""
 
     what: str

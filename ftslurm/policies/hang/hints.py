@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 import re2
 
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.model.verdict import RankEnd
 from ftslurm.policies.diagnose.joblog import NO_NODE
 from ftslurm.policies.diagnose.traces import outline, plain
@@ -20,8 +20,7 @@ from ftslurm.policies.diagnose.traces import outline, plain
 LINE_CHARS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(Value):
     """name: fixed, for programs. what: the observation. advice: what the user can do. evidence: the lines that support it."""
 
     name: str

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from ftslurm.model.averages import median, pstdev
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 # A single background poller (a heartbeat monitor that asks a store once a second) does some 100 B/s for ever, and without a
 # floor would hide every hang; a training that lives does megabytes. Bytes a second, of one rank's processes.
@@ -24,8 +24,7 @@ IDLE_CPU_PERCENT = 2.0
 LEAST_SAMPLES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Value):
     """The processes of one rank at one moment. io: (pid, start time) -> bytes read and written so far, by any way."""
 
     io: Mapping[tuple[int, float], int]
@@ -57,8 +56,7 @@ def received(before: tuple[int, int], now: tuple[int, int], passed_s: float) -> 
     return into if into > ONE_WAY * out or (into > MANY_BYTES_S * passed_s and into > out) else 0
 
 
-@dataclass(slots=True)
-class Quiet:
+class Quiet(Value, frozen=False):
     """How long the ranks of a node have done no IO above the floor. Times in monotonic seconds.
 
     did: rank -> when it was last seen to do some.
@@ -149,8 +147,7 @@ LEAST_LOOKS, LEAST_S = 3, 1.5
 UNEVEN_SHARE, UNEVEN_WAKES = 0.35, 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Value):
     """The main thread of a rank at one moment of a standstill. at: monotonic seconds.
 
     wakes, cpu_s, io: how often it has woken up so far, its CPU seconds, its bytes of IO. place: the timed wait it sleeps in,
@@ -166,8 +163,7 @@ class Look:
     asked: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Polling:
+class Polling(Value):
     """per_s: polls a second. cpu_percent, io_bytes_s: the most that polling takes. asks: the rank polls a torch store."""
 
     per_s: float

@@ -16,11 +16,10 @@ from itertools import pairwise
 from ftslurm.model.averages import fmean, median
 from ftslurm.model.collectives import EntryTimes, Finding, Kind, Level, WaitTimes, fold
 from ftslurm.model.events import RanksCompared
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 
 
-@dataclass(frozen=True, slots=True)
-class SlowLimits:
+class SlowLimits(Value):
     """The numbers of the rules; measured on jobs of 2 to 4 ranks over TCP."""
 
     waits: int = 60  # in a window, of each rank
@@ -40,8 +39,7 @@ LIMITS = SlowLimits()
 PAUSE_RATIO = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Value):
     """Some steps of a job. outside_s, inside_s: rank -> mean seconds before and in a wait. transfer_s: mean shortest stay.
 
     sent_mb, busy_ms: rank -> MB that its sockets have sent so far, and for how long they were busy.
@@ -59,16 +57,14 @@ class Window:
         return median(self.outside_s[rank] + self.inside_s[rank] for rank in self.outside_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Value):
     transfer_s: float
     spread_s: float
     sent_mb: Mapping[int, float]
     busy_ms: Mapping[int, float]
 
 
-@dataclass(frozen=True, slots=True)
-class SlowMemory:
+class SlowMemory(Value):
     """What the last windows showed."""
 
     seen: int = 0
@@ -261,8 +257,7 @@ def steady_means(spans: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return (fmean(outside for outside, _ in spans), fmean(inside for _, inside in spans)) if spans else (0.0, 0.0)
 
 
-@dataclass(slots=True)
-class SlowWatch:
+class SlowWatch(Value, frozen=False):
     """Joins what the agents tell when they are asked; a round is judged when all of them have answered."""
 
     memory: SlowMemory = field(default_factory=SlowMemory)

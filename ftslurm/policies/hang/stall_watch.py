@@ -18,7 +18,7 @@ from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankVi
 from ftslurm.model.events import QuietSeen, RankSilent, StallSeen, UseSampled
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.features import HangSettings
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.policies.hang import whohangs
 from ftslurm.policies.hang.process_activity import LEAST_PER_S
 from ftslurm.policies.hang.whohangs import idle_s
@@ -28,8 +28,7 @@ from ftslurm.policies.hang.whohangs import idle_s
 # Source: ModelArts, hang detection (IO first, then use), AIMaster, fault tolerance monitoring (silence, ranks that do not end)
 
 
-@dataclass(frozen=True, slots=True)
-class Hang:
+class Hang(Value):
     """still_s: seconds without activity."""
 
     what: str
@@ -37,8 +36,7 @@ class Hang:
     still_s: float = 0.0
 
 
-@dataclass(slots=True)
-class HangWatch:
+class HangWatch(Value, frozen=False):
     """Activity in one attempt, as far as known. IO on any node is activity; a node that reports nothing proves no activity."""
 
     _quiet: dict[str, QuietSeen] = field(default_factory=dict)
@@ -128,8 +126,7 @@ class Stall(str, Enum):
     ACT = "act"
 
 
-@dataclass(frozen=True, slots=True)
-class StallLimits:
+class StallLimits(Value):
     """In seconds. floor_s, cap_s: what is learned stays between. act_floor_s: nothing is done before.
 
     An operator who wants hangs ended faster lowers act_floor_s to 30 or 60.
@@ -143,8 +140,7 @@ class StallLimits:
     ending_s: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class PauseLimits:
+class PauseLimits(Value):
     """What was learned of a job's pauses.
 
     usual_s: the usual interval between two signs of progress (`usual_interval_s`), None until it is known. quiet, busy: the
@@ -173,8 +169,7 @@ class PauseLimits:
         return float(1 << min(self.false_alarms, DOUBLED_MAX))
 
 
-@dataclass(frozen=True, slots=True)
-class StallVerdict:
+class StallVerdict(Value):
     """What a stall of this length is, the limits that were applied, and the reason in words."""
 
     stall: Stall
@@ -298,8 +293,7 @@ CONFIRM_MARGIN = 1.2
 AT_WORK = "ranks that the others wait for still do work"
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Value):
     """A stall that ended by itself. told: people had heard of it."""
 
     seconds: float
@@ -307,8 +301,7 @@ class Pause:
     told: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Opinion:
+class Opinion(Value):
     """What follows from a look at a stalled job. act: it is a hang. doubt: why that is no proof; empty: it is. tell: report it.
     idle_s: for how long no rank has worked that others may wait for. limit_s: from when on that is a hang; 0: one works, or
     nobody is named. again_s: seconds until the next look.
@@ -324,8 +317,7 @@ class Opinion:
     again_s: float
 
 
-@dataclass(slots=True)
-class StallWatch:
+class StallWatch(Value, frozen=False):
     """Times are monotonic seconds."""
 
     c4d: whohangs.HangLimits

@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ftslurm.model.collectives import Finding, GroupView, Kind, Level, ProcessState, RankView, fold
 from ftslurm.model.record import TO_GO_ON
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.policies.hang.process_activity import IDLE_CPU_PERCENT
 
 # Of the whole process tree. A thread that checks the rendezvous store once a second makes 107 B/s for ever, and a rank
@@ -48,8 +48,7 @@ CONFIRM_S = 1.0
 EVIDENCE_MAX = 12
 
 
-@dataclass(frozen=True, slots=True)
-class HangLimits:
+class HangLimits(Value):
     """C4D's. timeout_s: a hang as long is told (C4D_HANG_TIMEOUT); times: after as many of them it is an error (C4D_HANG_TIMES).
 
     confirm_s: as long must a verdict hold before it counts at all.
@@ -60,8 +59,7 @@ class HangLimits:
     confirm_s: float = CONFIRM_S
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Value):
     """A verdict, and since when it has been the same (seconds of the caller's clock)."""
 
     finding: Finding
@@ -153,8 +151,7 @@ def who_hangs(views: Iterable[RankView]) -> Finding | None:
 # --- who waits for whom
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Value):
     """A collective that ranks wait in: number `number` of the group `key`. missing: members that have not entered it.
 
     number: 0 for what is not counted; operation: its name then.
@@ -167,8 +164,7 @@ class Gate:
     operation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
+class JobState(Value):
     """The ranks, their groups side by side, and what they wait in."""
 
     views: Mapping[int, RankView]
@@ -624,8 +620,7 @@ def _nobody_waits(state: JobState) -> Finding | None:
 # --- connections
 
 
-@dataclass(frozen=True, slots=True)
-class StuckConnection:
+class StuckConnection(Value):
     """A connection that does not deliver from one rank to another. None: that end belongs to no known rank."""
 
     sender: int | None

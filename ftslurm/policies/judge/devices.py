@@ -15,7 +15,7 @@ from ftslurm.model.exits import signal_name
 from ftslurm.model.job import Task
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Settled
@@ -28,8 +28,7 @@ from ftslurm.policies.situation import Trouble
 _TO_SHIMS = {"rank-crash": "crash", "hang": "hang", "slow-rank": "slow", "lost-node": "lost", "end": "end"}
 
 
-@dataclass(frozen=True, slots=True)
-class Drill:
+class Drill(Value):
     """target, how: for people. injects: False for the end of a drill."""
 
     target: str

@@ -17,7 +17,7 @@ from ftslurm.model.record import IterationSeen
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.features import CheckpointSettings, ProgressSettings
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.ladder import LADDER
 
@@ -398,8 +398,7 @@ class RequestBook:
 # --- requests that change nothing that runs: they take effect when accepted, so they are answered at once
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value):
     ok: bool  # accepted or refused
     text: str
 

@@ -9,7 +9,7 @@ from ftslurm.model.folds.history import CleanUpTook
 from ftslurm.model.job import Call
 from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.rungs import Capability
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 
 
 class Phase(Enum):
@@ -24,8 +24,7 @@ class Phase(Enum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnProcess:
+class OwnProcess(Value):
     """This ftrun, as its ledger names it, and how it was called."""
 
     version: str = ""
@@ -37,8 +36,7 @@ class OwnProcess:
     wait_s: float = 0.0  # from the end of the first rank until the others are ended (srun --wait), 0: never
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierRuns:
+class EarlierRuns(Value):
     """What earlier ftruns of this job have left."""
 
     unproven: Mapping[str, str] = field(default_factory=dict)  # node -> why ranks of one may still run there
@@ -53,8 +51,7 @@ class EarlierRuns:
     beside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WhyNot:
+class WhyNot(Value):
     """Why the launcher lacks an ability; each is empty if it has it."""
 
     donor: str = ""  # why no node can be borrowed
@@ -63,8 +60,7 @@ class WhyNot:
     split: str = ""  # why nodes with different numbers of CPUs cannot have an srun each, where memory per CPU requires that
 
 
-@dataclass(frozen=True, slots=True)
-class Environments:
+class Environments(Value):
     slurm: Mapping[str, str] = field(default_factory=dict)  # the batch script's variables about the job (SLURM_*)
     user: frozenset[str] = frozenset()  # names of the variables that the user has set
     sdk: Mapping[str, str] = field(default_factory=dict)  # what the program interface in the ranks needs
@@ -72,15 +68,13 @@ class Environments:
     hidden: str = ""  # ftrun's variable that hides devices from programs, where Slurm assigns none either
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPlace:
+class OutputPlace(Value):
     files: OutputTo | None = None  # where the output goes, None if unknown
     log: str = ""  # where the ranks' errors go, as in RunBegan
     labels: bool = False  # are its lines labelled by rank?
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunFacts(Value):
     """The facts that do not change during one ftrun."""
 
     run: str

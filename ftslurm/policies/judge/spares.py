@@ -12,7 +12,7 @@ from ftslurm.model.job import Layout, Task
 from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.node import NodeHealth, short_of, wanted
 
@@ -109,8 +109,7 @@ class Loans:
 # --- the search
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(Value):
     """What a search needs to know about the rest of the job at one moment."""
 
     now: Now
@@ -346,8 +345,7 @@ def _as_placed(tasks: Mapping[int, Task]) -> Layout:
     return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(tasks[rank].slot for rank in sorted(tasks)))
 
 
-@dataclass(frozen=True, slots=True)
-class FirstPlaces:
+class FirstPlaces(Value):
     """The nodes of the first step of an ftrun."""
 
     layout: Layout | None
@@ -357,8 +355,7 @@ class FirstPlaces:
     too_few: bool = False  # the job has lost nodes, and the remaining ones are not enough
 
 
-@dataclass(frozen=True, slots=True)
-class FirstChoice:
+class FirstChoice(Value):
     """Chooses the nodes of the first step: srun places it on all; with spares, or if nodes were excluded, on the healthy ones."""
 
     facts: RunFacts

@@ -11,51 +11,44 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.events import Diagnosed, SignalSeen
 from ftslurm.model.folds.control import Request
 from ftslurm.model.outcome import Outcome
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.policies.ladder import Choice, Situation
 from ftslurm.policies.situation import Trouble
 
 
-@dataclass(frozen=True, slots=True)
-class ThenLaunch:
+class ThenLaunch(Value):
     """Launch the next step."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThenHeal:
+class ThenHeal(Value):
     """Let the devices heal, and start the command again in place."""
 
     faults: tuple[Fault, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ThenReplace:
+class ThenReplace(Value):
     """Complete the search for other nodes, which has begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThenShrink:
+class ThenShrink(Value):
     """Continue the job without these nodes."""
 
     nodes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ThenRequeue:
+class ThenRequeue(Value):
     """Requeue the job. decision: its id in the ledger."""
 
     decision: str
 
 
-@dataclass(frozen=True, slots=True)
-class ThenAfterWarning:
+class ThenAfterWarning(Value):
     """After a warning of Slurm: requeue if the job asked for that, otherwise end."""
 
     trouble: Trouble
 
 
-@dataclass(frozen=True, slots=True)
-class ThenFinish:
+class ThenFinish(Value):
     """End ftrun."""
 
     what: str
@@ -63,18 +56,15 @@ class ThenFinish:
     outcome: Outcome = Outcome.ENDED
 
 
-@dataclass(frozen=True, slots=True)
-class ThenDecide:
+class ThenDecide(Value):
     """Decide on the trouble again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThenStepStays:
+class ThenStepStays(Value):
     """The step could not be ended, so nothing may start beside it: ask the ladder again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThenLauncherStays:
+class ThenLauncherStays(Value):
     """The launcher waits for nodes and could not be ended: ask the ladder again."""
 
 
@@ -92,8 +82,7 @@ Then = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ThenEnd:
+class ThenEnd(Value):
     """End the step, and then ftrun, because the work is done or a person or Slurm wants it: no rung is asked."""
 
     what: str
@@ -101,51 +90,44 @@ class ThenEnd:
     outcome: Outcome = Outcome.ENDED
 
 
-@dataclass(frozen=True, slots=True)
-class ThenFulfil:
+class ThenFulfil(Value):
     """Carry out what the owner of the job asked for; the ranks have been stopped for it."""
 
     trouble: Trouble
 
 
-@dataclass(frozen=True, slots=True)
-class ThenAct:
+class ThenAct(Value):
     """Carry out this request, or stop the ranks for it."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class ThenRemedy:
+class ThenRemedy(Value):
     """Carry out what the ladder has chosen."""
 
     choice: Choice
     situation: Situation
 
 
-@dataclass(frozen=True, slots=True)
-class ThenRestart:
+class ThenRestart(Value):
     """Start the ranks again where they were."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThenFail:
+class ThenFail(Value):
     """Stop what this rank has left running, and start it again alone where the job allows that; otherwise its trouble begins."""
 
     rank: int
     trouble: Trouble
 
 
-@dataclass(frozen=True, slots=True)
-class ThenSignal:
+class ThenSignal(Value):
     """Handle a signal that came while no ranks ran. since: when it came, monotonic seconds."""
 
     event: SignalSeen
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Value):
     """Something that was waited for has come, or will not: decide, or end the healing, if nothing is left to wait for."""
 
 
@@ -156,8 +138,7 @@ Next = (
 Answer = Sequence[Decision | Next]
 
 
-@dataclass(frozen=True, slots=True)
-class Afterwards:
+class Afterwards(Value):
     """then: what follows when the step has ended, and nothing of it can still run. unended: what follows if it cannot be ended;
     None: the same.
     """

@@ -7,15 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 
 from ftslurm.model.site import Change, Said, Site, Whose
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 
 
 class NotSaid(Exception):
     """A rule lacks a value: Slurm does not show it, or it cannot be read. The text says which, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Value):
     """keys: of `scontrol show config`; if one is not shown, the finding is unknown. judge: raises NotSaid; gives None if the
     check does not apply to this site."""
 

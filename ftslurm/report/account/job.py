@@ -12,7 +12,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent
 from ftslurm.report.card import Card, by_decision
 from ftslurm.report.view import AttemptView, attempts
@@ -27,8 +27,7 @@ ASSUMPTION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Value):
     """By `outages` remedies after which ranks ran again. seconds: may be below 0. gpu_s: of those whose GPUs are known."""
 
     outages: int = 0
@@ -73,8 +72,7 @@ def saved(spent: Spent, usual_start_s: float) -> Saved:
 FAILURES_SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Value):
     """One outage and what it cost. number: from 1. name: what failed, in one word where there is one. cost: seconds by part.
     node: to blame, empty if none is. card: of the last decision.
     """
@@ -101,8 +99,7 @@ class Failure:
         return sum(self.cost.get(part, 0.0) for part in UNSURE)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvent:
+class NodeEvent(Value):
     """what: fault, excluded, reinstated, refused, lent."""
 
     at: float
@@ -111,8 +108,7 @@ class NodeEvent:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobAccount:
+class JobAccount(Value):
     """One job."""
 
     job: str

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, lgamma, log
 from statistics import median
 
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.report.account.job import Failure, JobAccount, NodeEvent, Saved
 from ftslurm.report.account.parts import LOST, Part, Ratio, Stretch, ettr
 
@@ -20,8 +20,7 @@ METHOD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Mtbf:
+class Mtbf(Value):
     """count: failures in `exposure_s`. mean_s: 0 failures give none. low_s, high_s: of the interval; None: no end."""
 
     count: int
@@ -67,8 +66,7 @@ _RAN = frozenset({Part.TRAINING, Part.REDONE, Part.NEW_OR_REDONE})
 _OF_NODES = frozenset({"device", "node"})
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Value):
     """Failures of one name."""
 
     name: str
@@ -83,8 +81,7 @@ class Kind:
     last_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLine:
+class NodeLine(Value):
     """failures: that the node was to blame for. faults: of its devices. excluded, reinstated: how often. why: the last word."""
 
     node: str
@@ -97,8 +94,7 @@ class NodeLine:
     last_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class RungLine:
+class RungLine(Value):
     """A rung: how often it was taken, how often ranks ran again after it, and the median of the time until then."""
 
     rung: str
@@ -107,8 +103,7 @@ class RungLine:
     median_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
+class Bin(Value):
     """From at on (Unix seconds). parts: seconds, each weighted as in JobsAccount.parts."""
 
     at: float
@@ -117,8 +112,7 @@ class Bin:
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobsAccount:
+class JobsAccount(Value):
     """What all jobs of a time have used and lost."""
 
     began: float  # began, ended: of the period, Unix seconds

@@ -16,7 +16,7 @@ from ftslurm.model.job import unfold_counts
 from ftslurm.model.nodes import count
 from ftslurm.model.outcome import outcome_of
 from ftslurm.model.rungs import Rung
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 
 # An end that nobody lived to write down came at most so long before Slurm had requeued the job: twice SlurmdTimeout
 # (slurm.conf(5): 300 s unless the site changed it), within which slurmctld takes a dead node for down.
@@ -41,8 +41,7 @@ UNSURE = (Part.NEW_OR_REDONE, Part.UNKNOWN)
 _RAN = frozenset({Part.TRAINING, Part.REDONE, Part.NEW_OR_REDONE})
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Value):
     """One part, from begin to end (Unix seconds). attempt: 0 before the first. outage: place of the one that it is owed to, in
     Spent.outages; -1: none. gpus: of the attempt, -1: not known.
     """
@@ -60,8 +59,7 @@ class Stretch:
         return self.end - self.begin
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
+class Outage(Value):
     """Why the ranks did not go on."""
 
     at: float  # when ftrun knew
@@ -89,16 +87,14 @@ class Outage:
         return self.decided[-1].rung if self.decided else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(Value):
     """A share of time that is known within bounds only; they are equal where all is known."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Value):
     """stretches: without gaps, in order. began, ended: of the first and the last. misfits: records whose times fit no order.
 
     tells_steps: has the program ever said how far it is? rank_restarts: of single ranks, while the others went on.

@@ -15,7 +15,7 @@ from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.kinds import ALONE, in_words
 from ftslurm.model.settings.tree import LEAVES, Settings, is_on
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.text import print_facts, printable
 from ftslurm.report.words import FAULT, KILLED, KILLED_BY
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ftslurm.catalogs.patterns import ExitMeaning, Pattern
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Value):
     """What ftrun would do. rung: of the ladder; empty where none acts."""
 
     rung: str
@@ -35,8 +34,7 @@ class Step:
 Steps = tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(Value):
     """One thing that was asked for."""
 
     asked: str  # the words or the line
@@ -52,8 +50,7 @@ class Explained:
     note: str = ""  # what a person can do
 
 
-@dataclass(frozen=True, slots=True)
-class Background:
+class Background(Value):
     """What a catalogue knows of a device code besides its meaning. limit: (times, seconds) of the vendor's own rule."""
 
     kind: str

@@ -15,7 +15,7 @@ from ftslurm.model.folds.summary import Answer, Story
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.report.moments import moments
 from ftslurm.report.text import print_facts, printable
 from ftslurm.report.view import Status
@@ -24,8 +24,7 @@ from ftslurm.report.words import clock, moment, span
 DEFAULT = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Value):
     """One thing that was known. at: Unix seconds. source: who told it."""
 
     at: float
@@ -33,8 +32,7 @@ class Evidence:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class SettingRead:
+class SettingRead(Value):
     """A setting that `rung` looked at. place: where it was set, or `default`."""
 
     rung: str
@@ -43,8 +41,7 @@ class SettingRead:
     place: str
 
 
-@dataclass(slots=True)
-class Explanation:
+class Explanation(Value, frozen=False):
     """One decision."""
 
     number: int  # from 1
@@ -80,8 +77,7 @@ class Explanation:
         return next((rung for rung, why in reversed(self.passed or ()) if self.why in (why, f"{rung} is switched off")), "")
 
 
-@dataclass(slots=True)
-class Explanations:
+class Explanations(Value, frozen=False):
     """since: what has become known since the last decision."""
 
     decisions: list[Explanation] = field(default_factory=list)

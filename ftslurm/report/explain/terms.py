@@ -15,7 +15,7 @@ from ftslurm.model.rungs import Rung, RungWords
 from ftslurm.model.settings import variables
 from ftslurm.model.settings.kinds import in_words, takes
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on, settings_told
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.report.text import print_facts, printable
 from ftslurm.report.view import InForce
 from ftslurm.report.words import moment
@@ -67,8 +67,7 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Value):
     """facts: further names and values, in the order to show them."""
 
     name: str

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ftslurm.model.text import cut, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.report.account.parts import Ratio
 
 CELL_MOST = 240
@@ -14,8 +14,7 @@ ROWS_MOST = 200
 TEXT_MOST = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Value):
     """The number that matters, in large. note: what it means or where it ends."""
 
     label: str
@@ -23,13 +22,11 @@ class Figures:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Value):
     rows: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Value):
     """numbers: columns that are set to the right. more: rows that are left out. empty: in place of a table without rows."""
 
     head: tuple[str, ...]
@@ -40,21 +37,18 @@ class Table:
     caption: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Value):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Value):
     """A picture that only HTML has. name: which; caption: what it shows."""
 
     name: str
     caption: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Value):
     """A failure card. anchor: for links. details: (summary, text), folded away at first."""
 
     anchor: str
@@ -63,8 +57,7 @@ class Leaf:
     details: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Cards:
+class Cards(Value):
     cards: tuple[Leaf, ...]
     more: int = 0
 
@@ -72,15 +65,13 @@ class Cards:
 Block = Facts | Table | Text | Plot | Cards
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Value):
     anchor: str
     title: str
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Value):
     title: str
     subtitle: str
     figures: tuple[Figures, ...]

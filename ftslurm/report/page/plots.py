@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import cut, visible
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.report.account.job import JobAccount, nodes_of
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
@@ -130,8 +130,7 @@ _RC: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Value):
     broad: Markup
     narrow: Markup
 

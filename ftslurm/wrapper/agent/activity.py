@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftslurm.model.ports import Probe
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.policies.hang.process_activity import Quiet, Sample, cpu_unchanged, rates, use_unchanged
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.shim.processes import descendants
@@ -24,8 +24,7 @@ Below = Callable[[int], tuple[dict[tuple[int, float], int], float]]
 Message = dict[str, Any]
 
 
-@dataclass(slots=True)
-class _Use:
+class _Use(Value, frozen=False):
     """A measurement under way. every_s: between two samples; until: monotonic."""
 
     until: float

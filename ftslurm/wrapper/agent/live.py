@@ -11,7 +11,7 @@ from typing import Any
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceReport, Utilisation
 from ftslurm.model.messages import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive, live_message
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.agent.activity import Below, below
 
@@ -23,8 +23,7 @@ USE_S, USE_SHARE = 4.0, 10.0
 Message = dict[str, Any]
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Value, frozen=False):
     """What was seen of one rank. changed: name -> (value, when it changed, monotonic). steps: (count, when by the program's
     clock, ns).
     """

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ftslurm.model.collectives import EntryTimes, ProcessState, RankView, WaitTimes
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.sdk.page import PageState
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.agent import recorders as nccl_ras
@@ -59,8 +59,7 @@ class _Task(NamedTuple):
     shim: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
+class Examined(Value):
     """views: of every rank of the node. text: evidence for people. enters: for the rule on slow ranks."""
 
     views: tuple[RankView, ...]

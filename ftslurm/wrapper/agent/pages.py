@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.model.settings.ft_config import BeatLimits
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.policies.hang.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, in_words, read_placed
@@ -70,8 +70,7 @@ NEWS_S = 10.0
 Message = dict[str, Any]
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Value, frozen=False):
     """A rank whose page the agent reads."""
 
     attempt: int  # the rank's start

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ftslurm.errors import WireError
 from ftslurm.model.collectives import unfold
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import PageState, page_paths, parse_page, pid_namespace
 from ftslurm.wrapper.agent.processes import read_bytes, read_text
@@ -137,8 +137,7 @@ def _ring(words: Mapping[int, int]) -> Iterator[Wait]:
         yield Wait(place, whose, word >> 48 & layout.NUMBERS - 1, outside // 1000, stay // 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupName:
+class GroupName(Value):
     """A group as `<page>.groups` describes it. id: torch's, in this process."""
 
     id: int

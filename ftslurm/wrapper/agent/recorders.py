@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.system.sockets import kernel_address, plain_address
 
 # --- NCCL's own report on a stalled job: its RAS threads know which processes are silent and which ranks are behind.
@@ -106,8 +106,7 @@ DUMP_BYTES = 16 << 20  # 2,000 entries of the recorder are 1 MB
 RECENT = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Value):
     """What the recorder knows about one group.
 
     entered, completed: numbers of collectives. operation: the earliest in flight. recent: the last ones entered, if any is in

@@ -29,7 +29,7 @@ from ftslurm.model.events import (
 from ftslurm.model.exits import cancelled_steps
 from ftslurm.model.ports import StepHandle
 from ftslurm.model.settings.tree import BEATS
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.policies.lease import LeaseQuorum, NodeContact
 from ftslurm.policies.node import NodeClock
 from ftslurm.system.clock import Clock
@@ -131,8 +131,7 @@ class Caller:
             raise WireError(f"{self.owner}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value):
     """See the settings; seconds."""
 
     lease_s: float = 60.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from ftslurm.model import decisions as do
 from ftslurm.model import messages as wire
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.wrapper.controller.callers import Callers
 from ftslurm.wrapper.controller.sources import Sources
 
@@ -16,8 +16,7 @@ from ftslurm.wrapper.controller.sources import Sources
 TAILS_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RankSetup:
+class RankSetup(Value):
     """What a rank is started with, beside its environment; the same for the whole run."""
 
     programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {}  # tasks of the step -> rank -> its own argv

@@ -25,7 +25,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.record import AttemptBegan
-from ftslurm.model.values import dataclass, field, replace
+from ftslurm.model.values import Value, field, replace
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm.cli_client import read_answer, slurmd_answers, slurmd_port
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
@@ -60,8 +60,7 @@ KEEPERS_MOST = STEPS_MOST
 ASK_OTHERS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmScheduler:
+class SlurmScheduler(Value):
     """See effects.Scheduler."""
 
     client: SlurmClient

@@ -18,7 +18,7 @@ from ftslurm.model.job import Allocation
 from ftslurm.model.settings.dialects import unread
 from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobView, SlurmClient
 from ftslurm.slurm.env import read_allocation
@@ -29,8 +29,7 @@ from ftslurm.system.commands import with_folder
 from ftslurm.system.meanwhile import Meanwhile
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Value):
     """What ftrun was asked to do: the user's components, the settings request, and the world it runs in."""
 
     components: tuple[Component, ...]
@@ -53,8 +52,7 @@ class Place(Enum):
     LOCAL = "where tasks are processes of this machine"
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Value):
     """Where the job runs. env: for all that is started there. allocation, client, view, config: in an allocation, else None.
     no_slurm: why the local launcher serves though nobody has asked for it. bundle: the path of the interpreter that comes along,
     empty where the nodes' own serves."""

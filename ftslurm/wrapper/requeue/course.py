@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from ftslurm.model.nodes import fold
-from ftslurm.model.values import dataclass
+from ftslurm.model.values import Value
 from ftslurm.slurm.client import JobState, JobView
 
 # With a slurmdbd, 22.05 accepts changes some 5 s after a node was given back, and each refusal takes 5 s itself. Without one it
@@ -26,8 +26,7 @@ NO_CHANGES = "it has lost nodes, and Slurm accepts no change to it"
 NO_CHANGES_AFTER = "it has given nodes back, and since then Slurm accepts no change to it"
 
 
-@dataclass(frozen=True, slots=True)
-class Parted:
+class Parted(Value):
     """The attempt to give dead nodes back. done: the job has left them. what: that, or why not, in words; empty if there was
     nothing to do.
     """
@@ -36,8 +35,7 @@ class Parted:
     what: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Value):
     """What is known about the job."""
 
     job: JobView  # its state
@@ -51,29 +49,25 @@ class Known:
     parted: Parted | None = None  # None: not tried
 
 
-@dataclass(frozen=True, slots=True)
-class AskForChanges:
+class AskForChanges(Value):
     """Ask Slurm whether it accepts changes of the job; repeat for this many seconds if Slurm says that it soon will."""
 
     within_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class PartFirst:
+class PartFirst(Value):
     """The job gives these nodes back first, if Slurm itself sees that they do not respond."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Value):
     """Requeue the job without any change: if it were held, nobody could release it."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Value):
     """Follow the recipe. said: what became of dead nodes, in words; empty: nothing to report."""
 
     said: str = ""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 
 from ftslurm.errors import FtslurmError
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.slurm import commands
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobView, NodeState, NodeView, SlurmClient
@@ -22,8 +22,7 @@ SCRIPT = "#!/bin/sh\n"
 _AS_OURS = {"account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS", "reservation": "SLURM_JOB_RESERVATION"}
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Value):
     """usable, idle: nodes that fit, and those outside of the job that run nothing; usable is None where Slurm hides its nodes.
     least: of nodes that it needs. fits: could it start without those nodes? None: not known.
     """
@@ -34,8 +33,7 @@ class Fit:
     fits: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FitQuestions:
+class FitQuestions(Value):
     """env: ftrun's, or of a step of the job. timeout_s: for each command."""
 
     run: Runner

@@ -16,7 +16,7 @@ from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.nodes import ANYWHERE, Near, fold
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import dataclass, field
+from ftslurm.model.values import Value, field
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
@@ -51,8 +51,7 @@ _OWN_LIMIT = re.compile(r"(QOS|Assoc|Association)Max\w*Limit")
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
-@dataclass(frozen=True, slots=True)
-class Lenders:
+class Lenders(Value):
     """Checks, borrows and returns nodes."""
 
     client: SlurmClient

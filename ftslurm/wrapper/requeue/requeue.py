@@ -25,7 +25,7 @@ from pathlib import Path
 from ftslurm.errors import SlurmRefused
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History
-from ftslurm.model.values import dataclass, replace
+from ftslurm.model.values import Value, replace
 from ftslurm.policies.start_time import after_watch, for_slowness
 from ftslurm.slurm.client import AS_OF, JobState, JobView, SlurmClient
 from ftslurm.slurm.states import is_over
@@ -54,8 +54,7 @@ LOOK_AGAIN_STEPS_S = 0.5
 _STEPD = re.compile(rb"slurmstepd: \[(\d+)\.(\d+)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class StepsHere:
+class StepsHere(Value):
     """Numbered steps of the job, `7.0`, whose slurmstepd is on this node; those hidden from us are not found."""
 
     ended: frozenset[str]
@@ -145,8 +144,7 @@ def _tell_nobody(since: float, watched_s: float, others_clean: bool) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value):
     """exclude: nodes to exclude. ours: nodes that an earlier requeue of ours excluded, which may be used again.
 
     schedule: the scheduling in which the requeue was decided (RunBegan), None if unknown. here: the node of the job on which the
@@ -164,8 +162,7 @@ class Plan:
     in_step: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GivenBack:
+class GivenBack(Value):
     """what: was done, in words. let_in: nodes to exclude without which the job could never start, so that it keeps them."""
 
     what: str
