@@ -47,7 +47,7 @@ class JobWatch:
         self._slurm_at = self._ask_at = 0.0
         # A file that exists already may be of a killed ftrun: only new content counts.
         self._live: Live | None = None
-        self._number = _number(files.read_live(self.journal.path))
+        self._written = files.live_changed(self.journal.path)
         self._told_at = self._began = time.monotonic()
         self._told_to = False
         self._request: dict[str, object] = {}
@@ -67,9 +67,10 @@ class JobWatch:
         if self._status is None or self._known is None:
             return None
         self._ask(now)
-        live = files.read_live(self.journal.path)
-        if live is not None and _number(live) != self._number:
-            self._live, self._number, self._told_at = live, _number(live), now
+        if (written := files.live_changed(self.journal.path)) != self._written:
+            self._written, live = written, files.read_live(self.journal.path)
+            if live is not None:
+                self._live, self._told_at = live, now
         seen = Seen(
             time.time(), self._known, self._status, self._contents.records, self._live, now - self._told_at, now - self._began,
             self._told_to,
@@ -138,10 +139,6 @@ class JobWatch:
             (job,), silent = with_slurms_word([known], self.store.root.stat().st_uid, self._env)
             self._said, self._slurm_at = (job, silent), time.monotonic() + SLURM_S
         return self._said
-
-
-def _number(live: Live | None) -> tuple[str, int]:
-    return (live.run, live.number) if live is not None else ("", 0)
 
 
 def name_of(job: JobSummary) -> str:
