@@ -45,7 +45,7 @@ def named(text: str) -> tuple[str, dict[str, str]]:
 
 
 def policies(base: Request, others: Sequence[str], files: Sequence[str], env: Mapping[str, str]) -> dict[str, Settings]:
-    """By name, the one in force first. Raises: PolicyError, UsageError."""
+    """By name, the one in force first. Raises: PolicyError, UsageError, also for one that cannot be simulated."""
     found = {IN_FORCE: settings_in_force(base, env).settings}
     for text in others:
         name, values = named(text)
@@ -54,6 +54,9 @@ def policies(base: Request, others: Sequence[str], files: Sequence[str], env: Ma
     for path in files:
         name = path.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
         _add(found, name, settings_in_force(replace(base, policy=path), env).settings)
+    for name, settings in found.items():
+        if reason := why_not(name, settings):
+            raise UsageError(reason, hint="leave `mode` out")
     return found
 
 
@@ -95,9 +98,6 @@ def simulate(asked: Asked, env: Mapping[str, str]) -> tuple[Trace, list[Outcome]
     """Raises: UsageError, PolicyError."""
     trace = _trace(asked)
     compared = policies(asked.base, asked.others, asked.files, env)
-    for name, settings in compared.items():
-        if reason := why_not(name, settings):
-            raise UsageError(reason, hint="leave `mode` out")
     books = _Books()
     return trace, [_played(trace, settings, name, books) for name, settings in compared.items()]
 
@@ -116,9 +116,6 @@ def replay(asked: Asked, pasts: Sequence[Past], env: Mapping[str, str]) -> list[
     if asked.trace or asked.rates:
         raise UsageError("--from-job goes without TRACE and --random", hint="name either jobs or a trace")
     compared = policies(asked.base, asked.others, asked.files, env)
-    for name, settings in compared.items():
-        if reason := why_not(name, settings):
-            raise UsageError(reason, hint="leave `mode` out")
     books, changed = _Books(), dict(_pair(text) for text in asked.job)
     own = [past.settings is not None and not why_not("", past.settings) for past in pasts]
     same = all(past.settings is not None and _deciding(past.settings) == _deciding(compared[IN_FORCE]) for past in pasts)

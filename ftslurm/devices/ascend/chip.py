@@ -15,7 +15,7 @@ _ORDER = {
 _BY_NUMBER = {0: Severity.HINT, 1: Severity.MINOR, 2: Severity.MAJOR, 3: Severity.CRITICAL}
 
 
-class Finding(Value):
+class Checked(Value):
     """One check of a condition. holds None: there was no answer. why: what stands in the way."""
 
     holds: bool | None

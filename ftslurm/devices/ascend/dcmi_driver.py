@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from ftslurm.devices.ascend.chip import KIND, Chip, Finding, severity_by_number
+from ftslurm.devices.ascend.chip import KIND, Checked, Chip, severity_by_number
 from ftslurm.devices.ascend.dcmi import find_library
 from ftslurm.devices.asking import Json, LibraryChild, NoAnswer
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
@@ -94,14 +94,14 @@ class Driver:
         answer = self._ask("group", until, place=_place(device))
         return self._read(lambda: tuple(_device({"place": place}) for place in answer["places"]))
 
-    def idle(self, devices: tuple[str, ...], until: float) -> Finding:
+    def idle(self, devices: tuple[str, ...], until: float) -> Checked:
         """Is there no process on any of `devices`?"""
         answer = self._ask("processes", until, places=[_place(device) for device in devices])
         used = self._read(lambda: [(device, pids) for device, pids in zip(devices, answer["pids"], strict=True) if pids])
         if not used:
-            return Finding(True)
+            return Checked(True)
         (device, pids), others = used[0], sum(len(pids) for _, pids in used) - 1
-        return Finding(False, f"process {pids[0]} is still on {device}" + (f" and {others} more" if others else ""))
+        return Checked(False, f"process {pids[0]} is still on {device}" + (f" and {others} more" if others else ""))
 
     def boot_status(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
         return self._status("boot", devices, until)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from ftslurm.devices.ascend.chip import KIND, Chip, Finding, by_number, unlisted
+from ftslurm.devices.ascend.chip import KIND, Checked, Chip, by_number, unlisted
 from ftslurm.devices.ascend.dcmi import VARIABLE
 from ftslurm.devices.ascend.dcmi_driver import NAME, CameAndWent, Driver
 from ftslurm.devices.ascend.npu_smi_fields import ResetAnswer, ResetOutcome
@@ -67,7 +67,7 @@ class Healer:
         self._sleep = sleep
         self._clock = clock
 
-    def wait(self, device: str, codes: tuple[str, ...], wait_s: float) -> Finding:
+    def wait(self, device: str, codes: tuple[str, ...], wait_s: float) -> Checked:
         """Until `codes` are gone from `device`, `wait_s` at the most."""
         return self._poll(lambda until: self._codes_gone(device, codes, until), wait_s)
 
@@ -97,15 +97,15 @@ class Healer:
 
     # ---- conditions
 
-    def _codes_gone(self, device: str, codes: tuple[str, ...], until: float) -> Finding:
+    def _codes_gone(self, device: str, codes: tuple[str, ...], until: float) -> Checked:
         """Are `codes` gone (all of the chip if none is named)? Others may stay, they are not what is to be healed."""
         chip = next((one for one in self._look(until, device) if one.device == device), unlisted(device))
         if chip.blind:
-            return Finding(None, f"{device}: {chip.blind}")
+            return Checked(None, f"{device}: {chip.blind}")
         left = set(chip.codes).intersection(codes or chip.codes)
         # A faulty chip that names no other code may still have ours.
         explained = chip.health is DeviceHealth.GOOD or bool(chip.codes)
-        return Finding(chip.health is not DeviceHealth.UNKNOWN and explained and not left, str(chip))
+        return Checked(chip.health is not DeviceHealth.UNKNOWN and explained and not left, str(chip))
 
     def _group(self, device: str, known: Collection[str], until: float) -> tuple[str, ...]:
         """The chips that are reset with `device`; all of the node where nobody tells."""
@@ -121,32 +121,32 @@ class Healer:
         usable = tuple(port for port, health in ports.items() if health in _USABLE)
         return _Reset(device, codes, group, group if told else (), usable)
 
-    def _idle(self, group: tuple[str, ...], until: float) -> Finding:
+    def _idle(self, group: tuple[str, ...], until: float) -> Checked:
         try:
             return self._driver.idle(group, until)
         except NoAnswer:
             return self._tool.idle(until)
 
-    def _all_back(self, reset: _Reset, until: float) -> Finding:
+    def _all_back(self, reset: _Reset, until: float) -> Checked:
         """Does every chip of the node answer again, is ours well and rid of its codes, is the group in service, are its
         network ports what they were?"""
         chips = {chip.device: chip for chip in self._look(until, reset.device)}
         ours = chips.get(reset.device, unlisted(reset.device))
         for chip in (ours, *chips.values()):
             if chip.health is DeviceHealth.UNKNOWN:
-                return Finding(False, str(chip))
+                return Checked(False, str(chip))
         if ours.blind:
-            return Finding(None, f"{ours.device}: {ours.blind}")
+            return Checked(None, f"{ours.device}: {ours.blind}")
         if ours.health is not DeviceHealth.GOOD or set(ours.codes).intersection(reset.codes or ours.codes):
-            return Finding(False, str(ours))
+            return Checked(False, str(ours))
         for what, status, right, devices in (
             ("boot status", self._boot_status, (_BOOTED,), reset.boot),
             ("network health", self._network, _USABLE, reset.ports),
         ):
             told = status(devices, until) if devices else {}
             if late := [device for device in devices if told.get(device) not in right]:
-                return Finding(False, f"{what} of {late[0]} is {told.get(late[0], 'not told')}")
-        return Finding(True)
+                return Checked(False, f"{what} of {late[0]} is {told.get(late[0], 'not told')}")
+        return Checked(True)
 
     def _boot_status(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
         """Empty if nobody tells: npu-smi has no query for it."""
@@ -199,16 +199,16 @@ class Healer:
                 answer, way = self._order(reset.device, until)
         return answer, way
 
-    def _poll(self, check: Callable[[float], Finding], limit_s: float) -> Finding:
+    def _poll(self, check: Callable[[float], Checked], limit_s: float) -> Checked:
         """`check` each second until it holds or `limit_s` is over; at least once. The last finding counts."""
         until = self._clock() + limit_s
         return look_until(lambda: self._checked(check, until), lambda finding: finding.holds, until, self._clock, self._sleep)
 
-    def _checked(self, check: Callable[[float], Finding], until: float) -> Finding:
+    def _checked(self, check: Callable[[float], Checked], until: float) -> Checked:
         try:
             return check(max(until, self._clock() + LEAST_LOOK_S))
         except NoAnswer as silence:
-            return Finding(None, str(silence))
+            return Checked(None, str(silence))
 
 
 def _reset_failed(device: str, answer: ResetAnswer) -> HealResult:

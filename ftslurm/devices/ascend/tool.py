@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 
 from ftslurm.devices.ascend import npu_smi_fields as fields
-from ftslurm.devices.ascend.chip import KIND, Chip, Finding, severity_by_number
+from ftslurm.devices.ascend.chip import KIND, Checked, Chip, severity_by_number
 from ftslurm.devices.ascend.dcmi import explained
 from ftslurm.devices.ascend.npu_smi import ChipRow, InfoTable, ProcessTable, health_of, parse_info, parse_processes, severity_of
 from ftslurm.devices.asking import NoAnswer
@@ -52,15 +52,15 @@ class NpuSmi:
             Utilisation(row.device, KIND, _percent(row.aicore_percent), _memory_percent(row), row.power_w) for row in table.chips
         )
 
-    def idle(self, until: float) -> Finding:
+    def idle(self, until: float) -> Checked:
         """Is there no process on any chip of the node?"""
         text = self._ask(("info",), until).stdout
         cards, processes = {row.card for row in parse_info(text).chips}, parse_processes(text)
         if processes.rows:
-            return Finding(False, _in_use(processes))
+            return Checked(False, _in_use(processes))
         if not cards or not processes.covers(cards):
-            return Finding(False, f"{TOOL} does not tell which processes use the chips")
-        return Finding(True)
+            return Checked(False, f"{TOOL} does not tell which processes use the chips")
+        return Checked(True)
 
     def order_reset(self, device: str, in_band: bool, until: float) -> fields.ResetAnswer:
         if self._has_chips is None:
