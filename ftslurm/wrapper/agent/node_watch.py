@@ -18,16 +18,8 @@ from ftslurm.model.collectives import EntryTimes, ProcessState, RankView, WaitTi
 from ftslurm.model.values import Value, replace
 from ftslurm.sdk.page import PageState
 from ftslurm.system.commands import Runner, run
+from ftslurm.wrapper.agent import processes
 from ftslurm.wrapper.agent import recorders as nccl_ras
-from ftslurm.wrapper.agent.processes import (
-    Stacks,
-    bytes_sent_by,
-    in_other_call,
-    process_line,
-    sleep_beside,
-    stack_inside,
-    tcp_sockets,
-)
 from ftslurm.wrapper.agent.programs import ProbeState, pages_of, why_no_probe, without_launchers
 from ftslurm.wrapper.agent.rank import (
     MAIN_FRESH_S,
@@ -79,7 +71,7 @@ class NodeWatch:
         self._run = runner
         self._tasks: dict[str, _Task] = {}  # by FTSLURM_PAGE
         self._ranks: dict[tuple[str, int], WatchedRank] = {}
-        self._stacks = Stacks(runner)
+        self._stacks = processes.Stacks(runner)
         self._device_use = DeviceUse(use)
         self._connections = NodeConnections()
         self.progress_at = clock()  # when any rank of the node last made progress with its collectives
@@ -173,7 +165,7 @@ class NodeWatch:
             return ()
         found = []
         for each in ranks:
-            sent_mb, busy_ms = bytes_sent_by(each.pid, self._run) if with_links and each.pid else (None, None)
+            sent_mb, busy_ms = processes.bytes_sent_by(each.pid, self._run) if with_links and each.pid else (None, None)
             found.append(replace(wait_times(each, self._node), sent_mb=sent_mb, busy_ms=busy_ms))
         return tuple(found)
 
@@ -218,19 +210,19 @@ class NodeWatch:
         if not each.pid or view.process is ProcessState.EXITED:
             return view, as_text(view, "")
         pid = each.pid
-        view = replace(view, sockets=tcp_sockets(pid), beside=sleep_beside(pid, each.trainer_beside_main()))
+        view = replace(view, sockets=processes.tcp_sockets(pid), beside=processes.sleep_beside(pid, each.trainer_beside_main()))
         stack = self._stacks.of(pid, until - self._clock())
         if each.may_be_in_mpi and each.age("main", self._clock()) > MAIN_FRESH_S and view.process is ProcessState.RUNNING:
             call, native = each.call_of_mpi(lambda: self._stacks.of(pid, until - self._clock(), native=True))
             stack = native or stack
             view = in_mpi(view, each, call, self._clock())
         trainer = each.trainer_beside_main()
-        inside = stack_inside(stack, trainer)
-        if inside is None and in_other_call(pid, trainer):
+        inside = processes.stack_inside(stack, trainer)
+        if inside is None and processes.in_other_call(pid, trainer):
             inside = False
         if not stack and view.gil_held is False:  # nobody can look from outside
             stack = each.traceback(until - self._clock())
-        return replace(view, stack_inside=inside), as_text(view, f"{process_line(pid)}\n{stack}")
+        return replace(view, stack_inside=inside), as_text(view, f"{processes.process_line(pid)}\n{stack}")
 
 
 def _cut(text: str, size: int) -> str:

@@ -30,24 +30,9 @@ from ftslurm.model.messages import HandoverPlan
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible
+from ftslurm.policies import take_over
 from ftslurm.policies.ladder import choose
 from ftslurm.policies.start_time import plan_start
-from ftslurm.policies.take_over import (
-    JobNow,
-    Known,
-    LedgerNow,
-    Turn,
-    allowed,
-    answers_to,
-    before,
-    by_ftrun,
-    decided_end,
-    due_s,
-    ledger_now,
-    records_of,
-    situation,
-    succeed,
-)
 from ftslurm.slurm.cli_client import CliSlurmClient, slurmd_answers, slurmd_port
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.system.commands import Runner, run
@@ -87,7 +72,7 @@ class StandbyController:
         self._nodes: dict[str, NodeView] = {}
         self._batch_words = ""
         self._batch_is_back = False  # the node without its script
-        self._last = LedgerNow.UNKNOWN  # at the last look into the ledger
+        self._last = take_over.LedgerNow.UNKNOWN  # at the last look into the ledger
         self._written = 0  # records of the dead ftrun then
         self._woken = threading.Event()
         if ending:
@@ -105,64 +90,64 @@ class StandbyController:
             return f"{self._plan.batch_node} lives: {words}"
         self._ledger()
         while True:
-            turn, why = succeed(self._look(), self._plan.settings)
-            if turn is Turn.LEAVE:
+            turn, why = take_over.succeed(self._look(), self._plan.settings)
+            if turn is take_over.Turn.LEAVE:
                 return why
-            if turn is not Turn.WAIT and (done := self._act(turn)):
+            if turn is not take_over.Turn.WAIT and (done := self._act(turn)):
                 return done
-            left_s = self._heard_at + due_s(self._place, self._plan.settings) - boot_s()
+            left_s = self._heard_at + take_over.due_s(self._place, self._plan.settings) - boot_s()
             self._woken.wait(min(left_s if left_s > 0 else ROUND_S, LONGEST_ROUND_S))
             self._woken.clear()
 
     # --- observing
 
-    def _look(self) -> Known:
+    def _look(self) -> take_over.Known:
         ledger, job = self._ledger(), self._ask()
         silent_s = boot_s() - self._heard_at
-        ended = job is JobNow.OVER or ledger in (LedgerNow.CLOSED, LedgerNow.ELSEWHERE)
-        if ended or silent_s < due_s(self._place, self._plan.settings):
-            return Known(silent_s, self._place, None, False, job, ledger)
+        ended = job is take_over.JobNow.OVER or ledger in (take_over.LedgerNow.CLOSED, take_over.LedgerNow.ELSEWHERE)
+        if ended or silent_s < take_over.due_s(self._place, self._plan.settings):
+            return take_over.Known(silent_s, self._place, None, False, job, ledger)
         batch, self._batch_words = self._batch_lives()
         if self._batch_is_back:
             job = self._ask()  # a script that has just ended is missing as well, and its job is over
         others = any(self._answers(node)[0] for node in self._before) if batch is False else False
-        return Known(silent_s, self._place, batch, others, job, ledger, self._noticed)
+        return take_over.Known(silent_s, self._place, batch, others, job, ledger, self._noticed)
 
     @property
     def _place(self) -> int:
         return len(self._before)
 
-    def _ledger(self) -> LedgerNow:
+    def _ledger(self) -> take_over.LedgerNow:
         """The state of the ledger. Whoever writes there lives: the silence begins again."""
         if not self._journal.grown():
             return self._last
         try:
             known, records = self._journal.known, self._journal.read().records
-            self._last = ledger_now(records, self._plan, self._node)
-            self._before = before(records, self._plan, self._node)
+            self._last = take_over.ledger_now(records, self._plan, self._node)
+            self._before = take_over.before(records, self._plan, self._node)
         except StateError:
-            return LedgerNow.UNKNOWN
-        written, self._written = self._written, by_ftrun(records)
+            return take_over.LedgerNow.UNKNOWN
+        written, self._written = self._written, take_over.by_ftrun(records)
         if known and self._written != written:
             self._heard_at = boot_s()
         return self._last
 
-    def _ask(self) -> JobNow:
+    def _ask(self) -> take_over.JobNow:
         self._job = None
         try:
             job = self._client.job(self._plan.number)
             self._nodes = {view.name: view for view in self._client.nodes()}
         except FtslurmError:
-            return JobNow.UNKNOWN
+            return take_over.JobNow.UNKNOWN
         self._job = job
         if job.state is JobState.SUSPENDED:  # leases of suspended processes last longer: they begin again
             self._heard_at = boot_s()
-            return JobNow.UNKNOWN
+            return take_over.JobNow.UNKNOWN
         if not job.batch:  # whoever holds an allocation (salloc) ends it themselves
-            return JobNow.OVER
+            return take_over.JobNow.OVER
         if job.state is JobState.RUNNING and job.restarts == self._plan.schedule:
-            return JobNow.OURS
-        return JobNow.UNKNOWN if job.state is JobState.UNKNOWN and not job.completing else JobNow.OVER
+            return take_over.JobNow.OURS
+        return take_over.JobNow.UNKNOWN if job.state is JobState.UNKNOWN and not job.completing else take_over.JobNow.OVER
 
     def _batch_lives(self) -> tuple[bool | None, str]:
         """Do the node, and ftrun or its script on it, live?"""
@@ -215,13 +200,13 @@ class StandbyController:
 
     # --- acting
 
-    def _act(self, turn: Turn) -> str:
+    def _act(self, turn: take_over.Turn) -> str:
         """Empty if nothing was done after all, and another round follows."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # every scontrol inherits it: the requeue sends SIGTERM to us as well
         try:
-            if turn is Turn.TAKE_OVER:
+            if turn is take_over.Turn.TAKE_OVER:
                 return self._take_over()
-            return self._finish_requeue() if turn is Turn.FINISH_REQUEUE else self._finish_end()
+            return self._finish_requeue() if turn is take_over.Turn.FINISH_REQUEUE else self._finish_end()
         except FtslurmError as error:
             say(f"{self._node} cannot take over from {self._plan.batch_node}: {error}")
             return ""
@@ -231,15 +216,15 @@ class StandbyController:
     def _take_over(self) -> str:
         assert self._job is not None
         records = self._journal.read().records
-        if ledger_now(records, self._plan, self._node) is not LedgerNow.OURS:
+        if take_over.ledger_now(records, self._plan, self._node) is not take_over.LedgerNow.OURS:
             return ""
         slurm = self._slurm_says(self._job, records)
-        answers = answers_to(records, self._plan, self._node, time.time())
-        s = situation(self._plan, self._batch_words, fold([*records, *answers]), slurm, time.time())
+        answers = take_over.answers_to(records, self._plan, self._node, time.time())
+        s = take_over.situation(self._plan, self._batch_words, fold([*records, *answers]), slurm, time.time())
         choice = choose(s)
-        if allowed(choice, self._noticed):
+        if take_over.allowed(choice, self._noticed):
             return ""
-        found, decided = records_of(self._plan, self._node, s, choice, records, boot_s() - self._heard_at)
+        found, decided = take_over.records_of(self._plan, self._node, s, choice, records, boot_s() - self._heard_at)
         if not self._journal.append_next([*answers, *found]):
             return ""  # another process has written; the next round will see what
         notices = self._tell_people(decided, (*records, *found))
@@ -285,7 +270,7 @@ class StandbyController:
             say(str(error))
 
     def _finish_end(self) -> str:
-        decided = decided_end(self._journal.read().records, self._plan)
+        decided = take_over.decided_end(self._journal.read().records, self._plan)
         return self._end(decided) if decided is not None else ""
 
     def _end(self, decided: rec.Decided) -> str:

@@ -9,23 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ftslurm.errors import WireError
+from ftslurm.model import events as ev
 from ftslurm.model import messages as wire
-from ftslurm.model.events import (
-    AgentArrived,
-    AgentLost,
-    CutOff,
-    DrillAsked,
-    Event,
-    Hangup,
-    InTouch,
-    PartEnded,
-    RankClaimedTwice,
-    RankPaused,
-    ShimLeft,
-    ShimLost,
-    StepEnded,
-    TaskArrived,
-)
 from ftslurm.model.exits import cancelled_steps
 from ftslurm.model.ports import StepHandle
 from ftslurm.model.settings.tree import BEATS
@@ -222,7 +207,7 @@ class Callers:
             if all(shim.node != caller.node for shim in self.shims.values()):
                 self._quorum.forget(caller.node)
 
-    def child_ended(self) -> list[Event]:
+    def child_ended(self) -> list[ev.Event]:
         """A launcher, perhaps: of the step, of a part of it, or of agents."""
         found = self._never_came()
         now = self._clock.mono()
@@ -230,27 +215,27 @@ class Callers:
             cancelled = cancelled_steps(self._step.words())
             self._step = None
             self.contact.no_return({*self.shims, *self._leaving}, now)
-            return [*found, StepEnded(status, cancelled)]
+            return [*found, ev.StepEnded(status, cancelled)]
         if self._step is not None and (ranks := self._step.ranks_ended()):
             self.contact.no_return(set(ranks), now)
             if absent := ranks - self.shims.keys() - self._leaving.keys():
-                return [*found, PartEnded(tuple(sorted(absent)))]
+                return [*found, ev.PartEnded(tuple(sorted(absent)))]
         return found
 
-    def _never_came(self) -> list[Event]:
+    def _never_came(self) -> list[ev.Event]:
         """Agents whose launcher has ended before they called: slurmctld was away, say."""
         ends = {node: status for node, step in self._coming.items() if (status := step.ended()) is not None}
         for node in ends:
             del self._coming[node]
-        return [AgentLost(node, f"its launcher {status}") for node, status in ends.items()]
+        return [ev.AgentLost(node, f"its launcher {status}") for node, status in ends.items()]
 
     # --- who calls, and who is lost
 
-    def introduce(self, peer: Peer, message: Message) -> Sequence[Event]:
+    def introduce(self, peer: Peer, message: Message) -> Sequence[ev.Event]:
         """The first message over a connection. Raises: WireError."""
         return (*self._touched(self._clock.mono()), *self._introduced(peer, wire.hello(message)))
 
-    def hear(self, caller: Caller, message: Message) -> tuple[bool, Sequence[Event]]:
+    def hear(self, caller: Caller, message: Message) -> tuple[bool, Sequence[ev.Event]]:
         """Is it a report that was not heard yet? And what follows from its coming, whatever it says. Raises: WireError."""
         heard = self.contact.record_message(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
         if message.get("t") == "beat":
@@ -266,27 +251,27 @@ class Callers:
         self.contact.no_return({caller.owner}, now)
         caller.let_go = True
 
-    def disconnected(self, peer: Peer, why: str, hangup: Hangup) -> Sequence[Event]:
+    def disconnected(self, peer: Peer, why: str, hangup: ev.Hangup) -> Sequence[ev.Event]:
         """A connection broke. Who does not call again is lost; NodeContact says when."""
         caller = peer.owner
         if not (isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller)):
             return ()
         self.contact.record_loss(caller.owner, why, self._clock.mono(), hangup)
-        left = hangup is not Hangup.NONE and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller
-        return (ShimLeft(caller.owner),) if left and isinstance(caller.owner, int) else ()
+        left = hangup is not ev.Hangup.NONE and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller
+        return (ev.ShimLeft(caller.owner),) if left and isinstance(caller.owner, int) else ()
 
-    def overdue(self, now: float) -> Sequence[Event]:
+    def overdue(self, now: float) -> Sequence[ev.Event]:
         """Who has been silent for too long; those that are lost are callers no more."""
         news = self.contact.due(now)
         for event in news:
-            if isinstance(event, ShimLost):
+            if isinstance(event, ev.ShimLost):
                 (self._leaving if event.rank in self._leaving else self.shims).pop(event.rank, None)
-            elif isinstance(event, AgentLost):
+            elif isinstance(event, ev.AgentLost):
                 self.agents.pop(event.node, None)
         return news
 
-    def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:
-        if isinstance(hello, DrillAsked):
+    def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | ev.DrillAsked) -> Sequence[ev.Event]:
+        if isinstance(hello, ev.DrillAsked):
             number = id(peer)
             peer.belong_to(_Asker())
             self.askers[number] = peer
@@ -297,7 +282,7 @@ class Callers:
             if plan is not None:
                 self.agents[hello.node].send(plan)
             self._coming.pop(hello.node, None)
-            return (*news, AgentArrived(hello.node, hello.kinds)) if new else news
+            return (*news, ev.AgentArrived(hello.node, hello.kinds)) if new else news
         rank = hello.task.rank
         leaving = self._leaving.get(rank)
         if leaving is not None and leaving.is_called(hello.talk):
@@ -307,17 +292,17 @@ class Callers:
         if self._size not in (0, hello.expected):
             raise WireError(f"rank {rank} says that the step has {hello.expected} tasks, and the others say {self._size}")
         if rank in self.shims and not self.shims[rank].is_called(hello.talk) and self.awaits_tasks:
-            return (RankClaimedTwice(rank),)
+            return (ev.RankClaimedTwice(rank),)
         before = rank in self.shims and self.shims[rank].paused
         new, news = self._connected(self.shims, rank, hello.task.node, peer, hello)
         self._leaving.pop(rank, None)
         self._size, self.shims[rank].place = hello.expected, (hello.task.slot, hello.task.local_rank)
         came = (*news, *self._paused(self.shims[rank], before))
-        return (*came, TaskArrived(hello.task, hello.expected, hello.step)) if new else came
+        return (*came, ev.TaskArrived(hello.task, hello.expected, hello.step)) if new else came
 
     def _connected(
         self, callers: dict[Any, Caller], owner: Any, node: str, peer: Peer, hello: wire.ShimHello | wire.AgentHello
-    ) -> tuple[bool, Sequence[Event]]:
+    ) -> tuple[bool, Sequence[ev.Event]]:
         """Is it somebody new, and not one we know over another connection? And what follows from its being there.
 
         Raises: WireError.
@@ -351,7 +336,7 @@ class Callers:
         owner: Any = caller.owner
         return caller in (self.shims.get(owner), self._leaving.get(owner), self.agents.get(owner))
 
-    def _beat(self, caller: Caller, message: Message) -> Sequence[Event]:
+    def _beat(self, caller: Caller, message: Message) -> Sequence[ev.Event]:
         """It is about to be answered: are we the ones who are cut off, and may renew no lease?"""
         now = self._clock.mono()
         self._beats, self._beat_at = self._beats + 1, self._clock.now().unix
@@ -364,21 +349,21 @@ class Callers:
             threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()
         return self._touched(now)
 
-    def _touched(self, now: float) -> Sequence[Event]:
+    def _touched(self, now: float) -> Sequence[ev.Event]:
         """Looked at before each answer: of what was found for the nodes of one step, nothing holds for those of the next."""
         self._cut_off = self._quorum.cut_off(now)
         alone = self._cut_off and (self._alone or self._quorum.slurm_is_silent(now))
         if alone == self._alone:
             return ()
         self._alone = alone
-        return (CutOff(),) if alone else (InTouch(),)
+        return (ev.CutOff(),) if alone else (ev.InTouch(),)
 
     def _ask_whether_it_runs(self) -> None:
         if self.runs():
             self._quorum.slurm(self._clock.mono())
 
-    def _paused(self, caller: Caller, before: bool) -> Sequence[Event]:
+    def _paused(self, caller: Caller, before: bool) -> Sequence[ev.Event]:
         """Promised, or over. An agent has nothing that needs it."""
         if caller.paused == before or not isinstance(caller.owner, int):
             return ()
-        return (RankPaused(caller.owner, caller.paused),)
+        return (ev.RankPaused(caller.owner, caller.paused),)

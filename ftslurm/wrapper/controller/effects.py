@@ -9,12 +9,7 @@ from typing import Any
 
 from ftslurm.errors import StateError
 from ftslurm.model import decisions as do
-from ftslurm.model.events import (
-    DonorSubmitted,
-    IterationRead,
-    NodesReleased,
-    RequeueEnded,
-)
+from ftslurm.model import events as ev
 from ftslurm.model.ports import Launcher, Scheduler, StepHandle
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
@@ -95,7 +90,7 @@ class Effects:
     def _read_iteration(self, d: do.ReadIteration) -> None:
         from ftslurm.wrapper.controller.checkpoints import iteration_in  # rarely asked for
 
-        self._sources.background(lambda: IterationRead(d.attempt, iteration_in(d.path)))
+        self._sources.background(lambda: ev.IterationRead(d.attempt, iteration_in(d.path)))
 
     # --- nodes and devices
 
@@ -124,7 +119,7 @@ class Effects:
 
     def _borrow(self, d: do.BorrowNode) -> None:
         def submitted(job: int, boots: str) -> None:
-            self._sources.put(DonorSubmitted(d.slot, job, boots))
+            self._sources.put(ev.DonorSubmitted(d.slot, job, boots))
 
         self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted, d.near))
 
@@ -139,7 +134,7 @@ class Effects:
     def _release(self, d: do.ReleaseNodes) -> None:
         """After it a Slurm 22.05 without slurmdbd takes no change of the job, nor of its comment."""
 
-        def release() -> NodesReleased:
+        def release() -> ev.NodesReleased:
             self._display.settle(SHOW_WAIT_S)
             return self._scheduler.release(d.nodes)
 
@@ -152,7 +147,7 @@ class Effects:
         self._scheduler.call_off()
         self._sources.background(partial(self._give_back, decision))
 
-    def _give_back(self, d: do.Requeue) -> RequeueEnded:
+    def _give_back(self, d: do.Requeue) -> ev.RequeueEnded:
         self._display.settle(SHOW_WAIT_S)  # the requeue's SIGTERM would end it
         self._save_output()
         if d.clean_up is not None and (said := self._clean_up(d.clean_up)):

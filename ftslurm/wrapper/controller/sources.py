@@ -13,30 +13,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from ftslurm.errors import WireError
+from ftslurm.model import events as ev
 from ftslurm.model import messages as wire
 from ftslurm.model.devices import CodeMeaning, DeviceHealth, Fault, ProbeAnswer, Severity
-from ftslurm.model.events import (
-    BeatOverdue,
-    ControlAsked,
-    DevicesSeen,
-    Event,
-    EvidenceTaken,
-    Hangup,
-    HealingDone,
-    ProgramSaid,
-    Progressed,
-    QuietSeen,
-    RankExited,
-    RanksAlive,
-    RanksCompared,
-    RankWords,
-    SignalSeen,
-    StageSet,
-    StallSeen,
-    StoodStill,
-    TimePassed,
-    UseSampled,
-)
 from ftslurm.model.messages import LiveReported, StacksReported
 from ftslurm.model.record import Requested
 from ftslurm.model.values import replace
@@ -73,18 +52,18 @@ class Reports:
         self.training_step = 0
         self._meaning = meaning
 
-    def of(self, owner: int | str, message: Message, behind_s: float = 0.0) -> Sequence[Event]:
+    def of(self, owner: int | str, message: Message, behind_s: float = 0.0) -> Sequence[ev.Event]:
         """owner: a rank or a node. behind_s: its clock, against ours. Raises: WireError."""
         return self.of_rank(owner, message, behind_s) if isinstance(owner, int) else self.of_node(owner, message)
 
-    def of_rank(self, rank: int, message: Message, behind_s: float = 0.0) -> Sequence[Event]:
+    def of_rank(self, rank: int, message: Message, behind_s: float = 0.0) -> Sequence[ev.Event]:
         """By its shim. Raises: WireError."""
         said = _by_our_clock(wire.shim_report(rank, message), behind_s)
         if self.observer is not None:
             self.observer.rank_said(rank, said)
         return (*_last_notes(rank, message), said)
 
-    def of_node(self, node: str, message: Message) -> Sequence[Event]:
+    def of_node(self, node: str, message: Message) -> Sequence[ev.Event]:
         """By its agent. Raises: WireError."""
         report = wire.agent_report(message)
         if isinstance(report, (LiveReported, StacksReported)):
@@ -92,20 +71,20 @@ class Reports:
                 self.observer.node_said(node, report)
             return ()
         if isinstance(report, wire.HealingReported):
-            return (HealingDone(node, report.results),)
-        if isinstance(report, (BeatOverdue, ProgramSaid, StageSet)):
+            return (ev.HealingDone(node, report.results),)
+        if isinstance(report, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)):
             return (report,)
         if isinstance(report, wire.QuietReported):
-            return (QuietSeen(node, report.quiet_s, report.what, report.attempt),)
+            return (ev.QuietSeen(node, report.quiet_s, report.what, report.attempt),)
         if isinstance(report, wire.UseReported):
-            return (UseSampled(node, report.unchanged, report.what, report.attempt),)
+            return (ev.UseSampled(node, report.unchanged, report.what, report.attempt),)
         if isinstance(report, wire.EvidenceReported):
-            return (EvidenceTaken(node, report.text, report.views, report.attempt),)
-        if isinstance(report, Progressed):
+            return (ev.EvidenceTaken(node, report.text, report.views, report.attempt),)
+        if isinstance(report, ev.Progressed):
             self.training_step = max(self.training_step, report.step)
-        if isinstance(report, (StallSeen, RanksCompared, Progressed, RanksAlive)):
+        if isinstance(report, (ev.StallSeen, ev.RanksCompared, ev.Progressed, ev.RanksAlive)):
             return (replace(report, node=node),)
-        return (DevicesSeen(node, self._graded(node, report.answer), report.asked, report.answer.error, there=report.there),)
+        return (ev.DevicesSeen(node, self._graded(node, report.answer), report.asked, report.answer.error, there=report.there),)
 
     def new_step(self) -> None:
         if self.observer is not None:
@@ -124,13 +103,13 @@ class Reports:
 
 def _by_our_clock(said: wire.ShimReport, behind_s: float) -> wire.ShimReport:
     """The report with its times as our clock would have them: whose failure came first is judged by them."""
-    if not behind_s or not isinstance(said, (RankExited, RankWords)):
+    if not behind_s or not isinstance(said, (ev.RankExited, ev.RankWords)):
         return said
     said = replace(said, output=tuple(replace(piece, at=piece.at + behind_s) for piece in said.output))
-    return replace(said, at=said.at + behind_s) if isinstance(said, RankExited) else said
+    return replace(said, at=said.at + behind_s) if isinstance(said, ev.RankExited) else said
 
 
-def _last_notes(rank: int, message: Message) -> tuple[ProgramSaid, ...]:
+def _last_notes(rank: int, message: Message) -> tuple[ev.ProgramSaid, ...]:
     """What the program has said shortly before its end, of which its agent may know nothing yet, or never. Raises: WireError."""
     place, data = wire.shim_notes(message)
     if not data:
@@ -140,7 +119,7 @@ def _last_notes(rank: int, message: Message) -> tuple[ProgramSaid, ...]:
     told = [(end, in_words(note)) for end, note in placed_notes(data, place)]
     number = message.get("attempt")
     attempt = number if type(number) is int else 0
-    return tuple(ProgramSaid(rank, words[0], words[1], attempt, end) for end, words in told if words is not None)
+    return tuple(ev.ProgramSaid(rank, words[0], words[1], attempt, end) for end, words in told if words is not None)
 
 
 SIGCHLD, SIGSTOP, SIGTSTP = int(signal.SIGCHLD), int(signal.SIGSTOP), int(signal.SIGTSTP)
@@ -216,7 +195,7 @@ class Sources:
         self._words = SrunWords(stderr)
         self._clock = clock
         self._selector = selectors.DefaultSelector()
-        self._queue: deque[Event] = deque()
+        self._queue: deque[ev.Event] = deque()
         self._signals = signals
         self._selector.register(signals.fd, selectors.EVENT_READ, self._signalled)
         self._wake_read, self._wake_write = waking()
@@ -236,7 +215,7 @@ class Sources:
         and the training step (0: not told)."""
         return *self.callers.beats, len(self.callers.shims), self.reports.training_step
 
-    def next(self, until: float | None) -> Event:
+    def next(self, until: float | None) -> ev.Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
         while not self._queue:
             moments = [at for at in (until, self.callers.contact.wakes_at, self.server.wakes_at, self._stop_at) if at is not None]
@@ -250,7 +229,7 @@ class Sources:
             worked_s = self._worked_s()
             if moments and now - min(moments) - worked_s > AWAY_S:
                 self.callers.contact.excuse(now)
-                self._queue.appendleft(StoodStill(now - min(moments)))
+                self._queue.appendleft(ev.StoodStill(now - min(moments)))
             if self._stop_at is not None and now >= self._stop_at:
                 self._stop_at = None
                 os.kill(os.getpid(), SIGSTOP)
@@ -261,7 +240,7 @@ class Sources:
             if not ready or (wakes_at is not None and now - wakes_at >= BUSY_S):
                 self._queue.extend(self.callers.overdue(now))
             if not self._queue and until is not None and now >= until:
-                return TimePassed()
+                return ev.TimePassed()
         return self._queue.popleft()
 
     def _worked_s(self) -> float:
@@ -269,7 +248,7 @@ class Sources:
         before, self._worked_until = self._worked_until, time.thread_time()
         return self._worked_until - before
 
-    def put(self, event: Event) -> None:
+    def put(self, event: ev.Event) -> None:
         """From any thread."""
         self._queue.append(event)
         self._wake()
@@ -286,11 +265,11 @@ class Sources:
         except OSError:
             pass  # the pipe is full of wake-ups already, or the loop has ended
 
-    def background(self, work: Callable[[], Event]) -> None:
+    def background(self, work: Callable[[], ev.Event]) -> None:
         """Do `work`, which may take long, beside the loop; its answer becomes an event. It must not raise."""
         threading.Thread(target=lambda: self.put(work()), daemon=True).start()
 
-    def background_to_the_end(self, work: Callable[[], Event]) -> None:
+    def background_to_the_end(self, work: Callable[[], ev.Event]) -> None:
         """Likewise, and ftrun does not end before it has: for what may not be cut off."""
         threading.Thread(target=lambda: self.put(work())).start()
 
@@ -302,7 +281,7 @@ class Sources:
                 try:
                     for request in look():
                         if not self._over.is_set():
-                            self.put(ControlAsked(request))
+                            self.put(ev.ControlAsked(request))
                 except OSError:
                     pass  # of a ledger that is not there yet, or that nobody can read now, ftrun itself complains when it writes
                 self._over.wait(every_s)
@@ -355,7 +334,7 @@ class Sources:
             if number == SIGTSTP:
                 self._stop_at = self._clock.mono() + STOP_AFTER_S
             elif number != SIGCHLD:
-                self._queue.append(SignalSeen(number))
+                self._queue.append(ev.SignalSeen(number))
             else:
                 self._look_at_words()  # srun's last ones, before its end
                 self._queue.extend(self.callers.child_ended())
@@ -370,7 +349,7 @@ class Sources:
                 peer.send({"t": "refused", "why": str(error)[:200]})
             self.server.drop(peer, str(error))
 
-    def _events(self, peer: Peer, message: Message) -> Sequence[Event]:
+    def _events(self, peer: Peer, message: Message) -> Sequence[ev.Event]:
         caller = peer.owner
         if caller is None:
             return self.callers.introduce(peer, message)
@@ -381,5 +360,5 @@ class Sources:
             return news
         return (*news, *self.reports.of(caller.owner, message, caller.clock.behind_s))
 
-    def _lost(self, peer: Peer, why: str, hangup: Hangup) -> None:
+    def _lost(self, peer: Peer, why: str, hangup: ev.Hangup) -> None:
         self._queue.extend(self.callers.disconnected(peer, why, hangup))
