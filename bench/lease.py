@@ -11,9 +11,9 @@ from measure import Series
 from ftslurm.model.settings.tree import Settings
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.callers import BEATS
-from ftslurm.wrapper.controller.sources import Signals, Sources
+from ftslurm.wrapper.controller.sources import SignalPipe, Sources
 from ftslurm.wrapper.shim.connection import Channel, connect
-from ftslurm.wrapper.shim.hello import hello
+from ftslurm.wrapper.shim.hello import hello_message
 from ftslurm.wrapper.shim.messages import SignedConnection
 
 CALLERS, ROUNDS = 200, 50
@@ -22,7 +22,7 @@ CALLERS, ROUNDS = 200, 50
 def measure() -> list[Series]:
     settings = Settings()
     beats_s = BEATS / min(settings.lease.time_s, settings.nodes.silence_s)
-    sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1")  # type: ignore[arg-type, return-value]
+    sources = Sources(Clock(), SignalPipe(), lambda *_: None, "127.0.0.1")  # type: ignore[arg-type, return-value]
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -59,7 +59,7 @@ def _call(text: str, done: int) -> int:
         sock, link = connect(Channel(text), {}, 30.0)
         sock.settimeout(30.0)
         env = {"SLURMD_NODENAME": f"n{rank}", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
-        told = hello(env, rank, CALLERS, 0, "", 0)
+        told = hello_message(env, rank, CALLERS, 0, "", 0)
         sock.sendall(link.pack({**told, "talk": str(rank), "a": 0}))
         _answer(sock, link)
         callers.append((sock, link))

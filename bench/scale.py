@@ -28,7 +28,7 @@ from measure import Series
 
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.folds.history import History
-from ftslurm.model.nodes import expand, fold
+from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Judge
@@ -39,9 +39,9 @@ from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.orders import RankSetup
-from ftslurm.wrapper.controller.sources import Signals, Sources
+from ftslurm.wrapper.controller.sources import SignalPipe, Sources
 from ftslurm.wrapper.shim.connection import GREETING_S, SEND_TIMEOUT_S, Channel, pause_s, spread_s
-from ftslurm.wrapper.shim.hello import hello
+from ftslurm.wrapper.shim.hello import hello_message
 from ftslurm.wrapper.shim.lease import boot_s
 from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
 from ftslurm.wrapper.shim.session import REDIAL_S, Session
@@ -82,7 +82,7 @@ class Launcher:
 
     def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> Step:
         for first in range(0, len(nodes), 256):
-            self._tell("agents", f"{channel} {fold(nodes[first : first + 256])}")  # a pipe takes 4 kB as one
+            self._tell("agents", f"{channel} {fold_nodes(nodes[first : first + 256])}")  # a pipe takes 4 kB as one
         return Step()
 
     def step_argvs(self, layout: Any = None) -> tuple[tuple[str, ...], ...]:
@@ -112,7 +112,7 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
     facts = RunFacts(
         "run", "1", "scale", 0, "train", "train", nodes, launcher="srun", number=1, can=frozenset({Capability.DIAGNOSE})
     )
-    clock, signals = Clock(), Signals()
+    clock, signals = Clock(), SignalPipe()
     sources = Sources(clock, signals, lambda *_: None)  # type: ignore[arg-type, return-value]
     channel = sources.server.channel_text(["127.0.0.1"])
     setup = RankSetup(tail_bytes=settings.logs.tail_bytes)
@@ -305,7 +305,7 @@ class Worker:
         for rank in mine:
             env = {"SLURMD_NODENAME": node_of(rank), "SLURM_NODEID": str(rank // PER_NODE), "SLURM_LOCALID": str(rank % PER_NODE),
                    "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}  # fmt: skip
-            self._add(channel, hello(env, rank, self._ranks, channel.launch, "127.0.0.1", 0), rank)
+            self._add(channel, hello_message(env, rank, self._ranks, channel.launch, "127.0.0.1", 0), rank)
 
     def _agents(self, channel: Channel, nodes: frozenset[str]) -> None:
         """Begun, or begun again: the one before has ended."""

@@ -115,7 +115,7 @@ def _link(name: str) -> str:
 
 
 def _set_to(name: str) -> str:
-    return code(kinds.in_words(settings.LEAVES[name], settings.LEAVES[name].default))
+    return code(kinds.value_in_words(settings.LEAVES[name], settings.LEAVES[name].default))
 
 
 def _kind_of(name: str) -> str:
@@ -142,11 +142,11 @@ def profiles_part() -> str:
     rows = []
     for name, leaf in settings.LEAVES.items():
         cells = [
-            code(kinds.in_words(leaf, leaf.of(each.settings))) if each.places[name] != "default" else ""
+            code(kinds.value_in_words(leaf, leaf.of(each.settings))) if each.places[name] != "default" else ""
             for each in resolved.values()
         ]
         if any(cells):
-            rows.append([code(name), code(kinds.in_words(leaf, leaf.default)), *cells])
+            rows.append([code(name), code(kinds.value_in_words(leaf, leaf.default)), *cells])
     return table(("setting", "default", *PROFILES), rows)
 
 

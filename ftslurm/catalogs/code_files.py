@@ -187,7 +187,7 @@ class Frequency(Strict):
     codes: tuple[Code, ...]
 
 
-class Layout(Strict):
+class _Layout(Strict):
     sides: Mapping[int, str]
     black_box: Mapping[int, str]
     nodes: Mapping[int, str]
@@ -203,7 +203,7 @@ class AscendFile(Strict):
     by_severity: Mapping[Severity, Remedy]
     user_induced: tuple[Code, ...]
     frequency_rules: tuple[Frequency, ...] = ()
-    layout: Layout
+    layout: _Layout
     codes: Mapping[Code, EventEntry]
     switch_codes: Mapping[Code, EventEntry] = {}
     node_codes: Mapping[Code, EventEntry] = {}

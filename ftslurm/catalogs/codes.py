@@ -184,34 +184,34 @@ _IN_LINE = (
 )
 
 
-class Asked(Value):
+class CodeAsked(Value):
     """kind: ascend, nvidia, amd, exit, pattern or line. words: the code, status, id or line to look up."""
 
     kind: str
     words: str
 
 
-def asked(words: Sequence[str], names: Callable[[str], Sequence[Asked]]) -> list[Asked]:
+def asked(words: Sequence[str], names: Callable[[str], Sequence[CodeAsked]]) -> list[CodeAsked]:
     """The codes that `words` consist of; where they are none, one line of output.
 
     names: what a word names in the catalogues (conditions, ids of patterns); nothing for most.
     """
-    found: list[Asked] = []
+    found: list[CodeAsked] = []
     rest = list(words)
     while rest:
         taken = _taken(rest, names)
         if taken is None:
-            return [Asked("line", " ".join(words))]
+            return [CodeAsked("line", " ".join(words))]
         count, what = taken
         found += what
         rest = rest[count:]
     return found
 
 
-def _taken(words: Sequence[str], names: Callable[[str], Sequence[Asked]]) -> tuple[int, Sequence[Asked]] | None:
+def _taken(words: Sequence[str], names: Callable[[str], Sequence[CodeAsked]]) -> tuple[int, Sequence[CodeAsked]] | None:
     """How many of the words make one code, and what it may be."""
     if len(words) >= 4 and _SUB_CODE.fullmatch(" ".join(words[:4]).upper()):
-        return 4, [Asked("nvidia", " ".join(words[:4]))]
+        return 4, [CodeAsked("nvidia", " ".join(words[:4]))]
     if len(words) >= 3 and words[0].upper() == "EXIT" and (what := _code(" ".join(words[:3]), names)):
         return 3, what
     if len(words) >= 2 and words[0].upper() in _PAIRED and (what := _code(" ".join(words[:2]), names)):
@@ -220,24 +220,24 @@ def _taken(words: Sequence[str], names: Callable[[str], Sequence[Asked]]) -> tup
     return (1, what) if what else None
 
 
-def _code(text: str, names: Callable[[str], Sequence[Asked]]) -> Sequence[Asked]:
+def _code(text: str, names: Callable[[str], Sequence[CodeAsked]]) -> Sequence[CodeAsked]:
     word = " ".join(text.upper().split())
     bare = word.isascii() and word.isdigit() and len(word) <= 3
     if not bare and (found := names(text.strip())):
         return found
     if _XID.fullmatch(word) or _SUB_CODE.fullmatch(word):
-        return [Asked("nvidia", word)]
+        return [CodeAsked("nvidia", word)]
     if status := _EXIT.fullmatch(word):
-        return [Asked("exit", status.group(1))]
+        return [CodeAsked("exit", status.group(1))]
     if number := _SIGNAL.fullmatch(word):
-        return [Asked("exit", str(128 + int(number.group(1))))]
+        return [CodeAsked("exit", str(128 + int(number.group(1))))]
     if word in _SIGNALS or f"SIG{word}" in _SIGNALS:
-        return [Asked("exit", str(128 + _SIGNALS.get(word, _SIGNALS.get(f"SIG{word}", 0))))]
+        return [CodeAsked("exit", str(128 + _SIGNALS.get(word, _SIGNALS.get(f"SIG{word}", 0))))]
     if bare:
-        return [Asked("exit", word), Asked("nvidia", f"XID {word}")]
+        return [CodeAsked("exit", word), CodeAsked("nvidia", f"XID {word}")]
     if _ACL.fullmatch(word):
-        return [Asked("line", f"error code is {word}")]
-    return [Asked("ascend", word)] if _looks_like_ascend(word) else []
+        return [CodeAsked("line", f"error code is {word}")]
+    return [CodeAsked("ascend", word)] if _looks_like_ascend(word) else []
 
 
 def _looks_like_ascend(word: str) -> bool:
@@ -246,12 +246,12 @@ def _looks_like_ascend(word: str) -> bool:
     return is_code(code) and (word.startswith(("0X", "[")) or (len(word) >= 8 and any(char.isdigit() for char in word)))
 
 
-def codes_in(line: str) -> list[Asked]:
+def codes_in(line: str) -> list[CodeAsked]:
     """The codes that a line of a kernel log or of a driver's log names."""
     found = []
     for kind, expression in _IN_LINE:
         if match := expression.search(line):
-            found.append(Asked(kind, f"{match.group(1)} {match.group(2)}" if kind == "nvidia" else match.group(2).upper()))
+            found.append(CodeAsked(kind, f"{match.group(1)} {match.group(2)}" if kind == "nvidia" else match.group(2).upper()))
     return found
 
 

@@ -14,7 +14,7 @@ from ftslurm.catalogs.codes import Catalog, CodeBook, Entry
 from ftslurm.catalogs.kinds import Kind, KindOfWords, Kinds
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
-from ftslurm.catalogs.vocabulary import Vocabulary, Word
+from ftslurm.catalogs.vocabulary import ErrorWord, Vocabulary
 from ftslurm.model.devices import Remedy
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.values import fields
@@ -239,5 +239,5 @@ def build_vocabulary(
             if twice := seen.intersection(entry.names):
                 raise form.wrong(DEVICE_ERRORS, f"`{min(twice)}`", "is in `errors` twice: keep one")
             seen.update(entry.names)
-            words.append(Word(family, entry.number, entry.names, entry.texts, entry.means))
+            words.append(ErrorWord(family, entry.number, entry.names, entry.texts, entry.means))
     return Vocabulary(words), file.meanings, file.sources

@@ -14,7 +14,7 @@ import re2
 
 from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted
-from ftslurm.catalogs.vocabulary import Vocabulary, Word
+from ftslurm.catalogs.vocabulary import ErrorWord, Vocabulary
 from ftslurm.model.devices import Remedy
 from ftslurm.model.exits import signal_name
 from ftslurm.model.values import Value, replace
@@ -68,7 +68,7 @@ class Found(NamedTuple):
     line: bytes
     pattern: Pattern
     start: int = 0
-    word: Word | None = None
+    word: ErrorWord | None = None
 
 
 class ExitMeaning(Value):
@@ -161,7 +161,7 @@ class PatternBook:
         """The pattern or the meaning of that name."""
         return self._by_id.get(id)
 
-    def means(self, word: Word) -> Pattern:
+    def means(self, word: ErrorWord) -> Pattern:
         return self._by_id[word.means]
 
     def exit(self, status: int, output: str | None = None) -> ExitMeaning:

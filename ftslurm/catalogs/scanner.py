@@ -98,7 +98,7 @@ class Scanner:
         self._which = _set("|".join(some) for some in words)
         # Sorted, so that RE2 finds the beginnings they share: that makes each step of the automaton cheaper.
         every = sorted({word for some in words for word in some}, key=str.lower)
-        self._any = compiled("|".join(every)) if every else None
+        self._any = _compiled("|".join(every)) if every else None
         self._exact: list[Any] = [None] * len(self._patterns)
         self._searched: list[Any] = [None] * len(self._patterns)
         self._joined: dict[tuple[int, ...], _Joined] = {}
@@ -199,7 +199,7 @@ class Scanner:
         if reads is not None:
             return None if reads(line) is None else 0
         if self._searched[index] is None:
-            self._searched[index] = compiled(self._patterns[index])
+            self._searched[index] = _compiled(self._patterns[index])
         hit = self._searched[index].search(line)
         return hit.start() if hit else None
 
@@ -212,7 +212,7 @@ class Scanner:
 def mistake(pattern: str, sample: str) -> str:
     """What is wrong with an expression that should match `sample` and no empty line, or nothing."""
     try:
-        expression = compiled(pattern)
+        expression = _compiled(pattern)
     except re2.error as error:
         reason = error.args[0]
         return f"is refused by RE2: {reason.decode('utf-8', 'replace') if isinstance(reason, bytes) else reason}"
@@ -238,7 +238,7 @@ def which(patterns: Iterable[str]) -> Callable[[bytes], list[int]]:
     return lambda text: sorted(held.Match(text) or ())
 
 
-def compiled(pattern: str) -> Any:
+def _compiled(pattern: str) -> Any:
     # `^` and `$` are a line's.
     return re2.compile(_bytes(f"(?m:{pattern})"), _options())
 

@@ -25,7 +25,7 @@ _NAME = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ErrorWord:
     """One error. means: a meaning, the id of a pattern."""
 
     family: str
@@ -39,10 +39,10 @@ class Word:
         return f"{self.family}{number}: {', '.join(self.names)}"
 
 
-class Reading(NamedTuple):
+class _Reading(NamedTuple):
     """A word that stands in a line. start: of what says so, bytes."""
 
-    word: Word
+    word: ErrorWord
     start: int
 
 
@@ -54,7 +54,7 @@ class _Texts(NamedTuple):
 
     framed: Any
     telling: Any | None
-    by_text: Mapping[str, Word]
+    by_text: Mapping[str, ErrorWord]
     lengths: tuple[int, ...]
 
     def ending(self, line: bytes, end: int) -> str:
@@ -121,20 +121,20 @@ _HINTS = {
 class Vocabulary:
     """Made by `pattern_files.build_vocabulary`. words: in order, the first that fits a text wins."""
 
-    def __init__(self, words: Iterable[Word], only_numbers: bool | None = None) -> None:
+    def __init__(self, words: Iterable[ErrorWord], only_numbers: bool | None = None) -> None:
         """only_numbers: read what numbers alone say, nothing else; False: all but that; None: everything."""
         self.words = tuple(words)
         self._only_numbers = only_numbers
         self.families = tuple(dict.fromkeys(word.family for word in self.words))
         self._by_name = {name: word for word in self.words for name in word.names}
         self._by_number = {(word.family, word.number): word for word in self.words if word.number is not None}
-        self._last: tuple[bytes, Reading | None] = (b"", None)
+        self._last: tuple[bytes, _Reading | None] = (b"", None)
 
     def part(self, system: bool, numbers: bool | None = None) -> Vocabulary:
         """Of the operating system, or of devices and their libraries. numbers: see `only_numbers`."""
         return Vocabulary((word for word in self.words if (word.family in SYSTEM) is system), numbers)
 
-    def read(self, line: bytes) -> Reading | None:
+    def read(self, line: bytes) -> _Reading | None:
         """What the line says, by name, by text, or by a number alone, which has meant different things over the years."""
         last, reading = self._last
         if line is not last:  # whoever has asked whether it says anything asks again what it is
@@ -142,14 +142,14 @@ class Vocabulary:
             self._last = line, reading
         return reading
 
-    def _read(self, line: bytes) -> Reading | None:
+    def _read(self, line: bytes) -> _Reading | None:
         if self._only_numbers:
             return self._numbered(line)
         held = self._holds(line)
         found = (self._named(line) if _NAME in held else None) or self._in_words(line, held)
         return found or (self._numbered(line) if self._only_numbers is None else None)
 
-    def code(self, words: str) -> Word | None:
+    def code(self, words: str) -> ErrorWord | None:
         """What people ask for: a name, or a number that is one in one family only (`507015`)."""
         if found := self._by_name.get(words):
             return found
@@ -175,13 +175,13 @@ class Vocabulary:
             if (len(text.split()) >= TELLING_WORDS or word.family in SYSTEM) is telling
         ]
 
-    def _named(self, line: bytes) -> Reading | None:
+    def _named(self, line: bytes) -> _Reading | None:
         for hit in self._name_pattern.finditer(line):
             if word := self._by_name.get(hit.group().decode("latin-1")):
-                return Reading(word, hit.start())
+                return _Reading(word, hit.start())
         return None
 
-    def _in_words(self, line: bytes, held: Iterable[int]) -> Reading | None:
+    def _in_words(self, line: bytes, held: Iterable[int]) -> _Reading | None:
         for texts in (self._texts_of[number] for number in held if number != _NAME):
             for pattern in (texts.framed, texts.telling):
                 hit = pattern.search(line) if pattern is not None else None
@@ -189,10 +189,10 @@ class Vocabulary:
                     text = texts.ending(line, hit.end())
                     word = texts.by_text[text]
                     # A device's frame belongs to what is said; the system's is any word of failure before it.
-                    return Reading(word, hit.end() - len(text) if word.family in SYSTEM else hit.start())
+                    return _Reading(word, hit.end() - len(text) if word.family in SYSTEM else hit.start())
         return None
 
-    def _numbered(self, line: bytes) -> Reading | None:
+    def _numbered(self, line: bytes) -> _Reading | None:
         for place in self._whose_numbers(line):
             families, pattern = self._number_patterns[place]
             hit = pattern.search(line)
@@ -200,7 +200,7 @@ class Vocabulary:
             ordered: Sequence[str] = families if b"hip" not in line.lower() else families[::-1]
             for family in ordered:
                 if word := self._by_number.get((family, int(hit.group(1)))):
-                    return Reading(word, hit.start())
+                    return _Reading(word, hit.start())
         return None
 
     @cached_property
@@ -227,7 +227,7 @@ class Vocabulary:
         """Family by family, numbered from _NAME + 1 on."""
         found: list[_Texts] = []
         for family in sorted(self.families, key=("hip", *self.families).index):
-            by_text: dict[str, Word] = {}
+            by_text: dict[str, ErrorWord] = {}
             for word in self.words:
                 for text in word.texts if word.family == family else ():
                     by_text.setdefault(text.lower(), word)

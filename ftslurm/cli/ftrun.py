@@ -92,16 +92,16 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
     """Our options as click read them, and the settings among them."""
     if not line.ft:
         return {}, {}
-    from ftslurm.cli.ftrun_options import parse, split_ft_launcher, values_of
+    from ftslurm.cli.ftrun_options import parse_ftrun, split_ft_launcher, values_of
 
     mine, theirs = split_ft_launcher(line.ft)
-    asked = parse(mine)
+    asked = parse_ftrun(mine)
     return asked, theirs | values_of(asked)
 
 
 def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]) -> int:
     gc.disable()  # nothing that loading makes is garbage, and to look for some would take a tenth of the time
-    from ftslurm.config.settings_files import Request
+    from ftslurm.config.settings_files import SettingsAsked
     from ftslurm.wrapper.controller.run import run_job
     from ftslurm.wrapper.controller.survey import Order
 
@@ -114,7 +114,7 @@ def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple
         import logging
 
         logging.basicConfig(level=logging.DEBUG, format="ftrun: %(asctime)s %(message)s", stream=sys.stderr)
-    request = Request(
+    request = SettingsAsked(
         asked.get("ft_policy") or "", asked.get("ft_profile") or "", asked.get("ft_annotations") or "", values,
         asked.get("ft_aimaster") or "",
     )  # fmt: skip

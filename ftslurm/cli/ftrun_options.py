@@ -55,7 +55,7 @@ LEAVES = {
 @click.option(
     "--ft-mode",
     metavar="sync|async|min-healthy|independent",
-    shell_complete=complete.words("sync", "async", "min-healthy", "independent"),
+    shell_complete=complete.known_words("sync", "async", "min-healthy", "independent"),
     help="A failed rank restarts: all ranks (sync) or itself (async, independent); min-healthy: see nodes.min_healthy.",
 )
 @click.option(
@@ -65,7 +65,7 @@ LEAVES = {
 @click.option(
     "--ft-watch",
     metavar="L0|L1|L2",
-    shell_complete=complete.words("L0", "L1", "L2"),
+    shell_complete=complete.known_words("L0", "L1", "L2"),
     help="Watch Python ranks with a probe, to tell which one hangs.",
 )
 @click.option("--ft-provide", metavar="nvrx,aimaster", help="Use ftslurm's own implementation of these packages.")
@@ -83,20 +83,20 @@ LEAVES = {
 @click.option(
     "--ft-launcher",
     metavar="srun|local",
-    shell_complete=complete.words("auto", "srun", "local"),
+    shell_complete=complete.known_words("auto", "srun", "local"),
     help="Default: srun if Slurm is there, else local.",
 )
 @click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
 @click.option(
     "--ft-restart-via",
     metavar="shim|step",
-    shell_complete=complete.words("shim", "step"),
+    shell_complete=complete.known_words("shim", "step"),
     help="step: a new srun for each restart, for MPI and PMIx.",
 )
 @click.option(
     "--ft-rendezvous",
     metavar="torch",
-    shell_complete=complete.words("none", "torch"),
+    shell_complete=complete.known_words("none", "torch"),
     help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...",
 )
 @click.option("--ft-warm", is_flag=True, help="Restart Python ranks in place without importing numpy, torch, ... again.")
@@ -128,7 +128,7 @@ def help_text() -> str:
     return options.get_help(click.Context(options, info_name="ftrun", max_content_width=100))
 
 
-def parse(words: Sequence[str]) -> Mapping[str, Any]:
+def parse_ftrun(words: Sequence[str]) -> Mapping[str, Any]:
     """With _ for - as well. Raises: UsageError in click's words, which name the option and the nearest that exists."""
     parts = [word.partition("=") for word in words]
     try:
@@ -155,7 +155,7 @@ def fault_tolerance(found: Mapping[str, Any], path: str, say: Callable[[str], No
     """ft_launcher's configuration by its flags, over that of its YAML file, as settings. path: empty for none. say: is told what
     of the file is passed over. Our client serves the ranks then. Raises: PolicyError.
     """
-    from ftslurm.model.settings.ft_config import checked, from_file
+    from ftslurm.model.settings.ft_config import checked_values, from_file
 
     values: dict[str, Any] = {}
     if path:
@@ -164,7 +164,7 @@ def fault_tolerance(found: Mapping[str, Any], path: str, say: Callable[[str], No
         values, remarks = from_file(read_tree(path, "the fault tolerance configuration"), path)
         for remark in remarks:
             say(remark)
-    given = checked(found, "the command line")
+    given = checked_values(found, "the command line")
     place = path if path and not found else "the command line"
     return {"fault_tolerance": ({**values, **given}, place), "sdk.provide": ("nvrx", place)}
 

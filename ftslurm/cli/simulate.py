@@ -11,11 +11,11 @@ import click
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.ledger.store import chosen
+from ftslurm.ledger.store import named_ledgers
 from ftslurm.model.text import visible
 
 if TYPE_CHECKING:
-    from ftslurm.simulation.command import Asked
+    from ftslurm.simulation.command import PlayAsked
 
 
 @click.command(short_help="Play a failure trace against a policy: what would it cost?")
@@ -52,24 +52,24 @@ def simulate(
     ftrun's own decisions are used, on a simulated clock and cluster. TRACE is YAML or JSON Lines; the documentation has its
     format ("Simulating failures").
     """
-    from ftslurm.config.settings_files import Request
+    from ftslurm.config.settings_files import SettingsAsked
     from ftslurm.simulation import show
-    from ftslurm.simulation.command import Asked
-    from ftslurm.simulation.command import simulate as played
+    from ftslurm.simulation.command import PlayAsked
+    from ftslurm.simulation.command import play_trace as played
 
     if len(trace) > 1:
         raise UsageError("more than one trace", hint="name one file")
-    base = Request(policy, profile, annotations, _values(settings))
-    asked = Asked(trace[0] if trace else "", rates, seed, job, base, others, files)
+    base = SettingsAsked(policy, profile, annotations, _values(settings))
+    asked = PlayAsked(trace[0] if trace else "", rates, seed, job, base, others, files)
     if jobs:
         return _replayed(asked, jobs, as_json)
     found = played(asked, os.environ)
     if as_json:
-        return print_json(show.as_json(*found))
-    click.echo(visible(show.as_text(*found), lines=True), nl=False)
+        return print_json(show.outcomes_as_json(*found))
+    click.echo(visible(show.outcomes_as_text(*found), lines=True), nl=False)
 
 
-def _replayed(asked: Asked, jobs: tuple[str, ...], as_json: bool) -> None:
+def _replayed(asked: PlayAsked, jobs: tuple[str, ...], as_json: bool) -> None:
     from ftslurm.simulation import show
     from ftslurm.simulation.command import replay
     from ftslurm.simulation.past import past
@@ -78,7 +78,7 @@ def _replayed(asked: Asked, jobs: tuple[str, ...], as_json: bool) -> None:
         click.echo(visible(f"ftslurm: {name} is left out: {error.message}"), err=True)
 
     now, found = time.time(), []
-    for name, contents in chosen(store(), jobs, passed_over):
+    for name, contents in named_ledgers(store(), jobs, passed_over):
         try:
             found.append(past(contents.records, now, contents.damaged))
         except UsageError as error:

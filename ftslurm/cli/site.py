@@ -42,7 +42,7 @@ def install_hooks(folder: str, config: str, dry_run: bool, check: bool, nodes: s
         told, well = compare.compare_nodes(Path(folder), Path(config), conf, expand(nodes), rsh or compare.RSH)
         click.echo(visible(told, lines=True))
         click.get_current_context().exit(0 if well else 1)
-    said = hook_install.install_hooks(Path(folder), Path(config), conf, dry_run)
+    said = hook_install.write_hooks(Path(folder), Path(config), conf, dry_run)
     click.echo(visible(said, lines=True))
 
 
@@ -67,15 +67,15 @@ def doctor(verbose: bool, policy: str, as_json: bool) -> None:
     or SlurmUser it checks the settings of the hooks as well. The exit status is 1 if something blocks.
     """
     from ftslurm.cli.output import print_json
-    from ftslurm.config.settings_files import Request, settings_in_force
+    from ftslurm.config.settings_files import SettingsAsked, settings_in_force
     from ftslurm.policies.site import blocks, examine
-    from ftslurm.report.site import as_json as for_programs
     from ftslurm.report.site import print_findings
+    from ftslurm.report.site import site_as_json as for_programs
     from ftslurm.report.text import console
-    from ftslurm.wrapper.site_look import look
+    from ftslurm.wrapper.site_look import look_at_site
 
-    settings = settings_in_force(Request(policy), os.environ).settings
-    site = look(os.environ, settings.slurm.bin, _hook_settings)
+    settings = settings_in_force(SettingsAsked(policy), os.environ).settings
+    site = look_at_site(os.environ, settings.slurm.bin, _hook_settings)
     findings = examine(site)
     if as_json:
         print_json(for_programs(findings))
@@ -115,13 +115,13 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
     A node that two jobs excluded is suspect to the next ones, which avoid it at a requeue.
     """
     from ftslurm.cli.output import print_json, site_settings
-    from ftslurm.config.settings_files import Request, settings_in_force
+    from ftslurm.config.settings_files import SettingsAsked, settings_in_force
     from ftslurm.ledger.store import state_folder
     from ftslurm.report.site import print_nodes
     from ftslurm.wrapper import nodes as look
     from ftslurm.wrapper.metrics import user_name
 
-    root, settings, now = state_folder(os.environ), settings_in_force(Request(), os.environ).settings, time.time()
+    root, settings, now = state_folder(os.environ), settings_in_force(SettingsAsked(), os.environ).settings, time.time()
     if clear and all_users:
         site = site_settings()
         users = look.clear_for_all(site.ledgers, site.first_user_id, clear, now)
@@ -188,7 +188,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
     if otlp:
         return _send(job, endpoint)
     try:
-        from ftslurm.wrapper.exposition import text
+        from ftslurm.wrapper.exposition import exposition
     except ImportError:
         raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
     from ftslurm.cli.output import site_settings
@@ -203,7 +203,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
         found = jobs_of_all(oldest, limit, _passed_over, site.ledgers, site.first_user_id)
     else:
         found = jobs_of_me(job, oldest, limit, _passed_over)
-    shown = visible(text(found), lines=True)
+    shown = visible(exposition(found), lines=True)
     if output:
         return _replace(Path(output), shown)
     click.echo(visible(shown, lines=True), nl=False)
@@ -245,14 +245,14 @@ def _send(job: str | None, endpoint: str) -> None:
 @click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
 def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> None:
     """Show who is notified of which events of your jobs. The addresses are in notify.yaml in the state folder, mode 0600."""
-    from ftslurm.config.settings_files import Request, settings_in_force
+    from ftslurm.config.settings_files import SettingsAsked, settings_in_force
     from ftslurm.ledger.store import state_folder
     from ftslurm.model.settings.kinds import suggestion
     from ftslurm.notify.deliver import read_destinations
     from ftslurm.wrapper.controller.people import FILE, place_of
     from ftslurm.wrapper.controller.teller import routes
 
-    settings, root = settings_in_force(Request(policy), os.environ).settings, state_folder(os.environ)
+    settings, root = settings_in_force(SettingsAsked(policy), os.environ).settings, state_folder(os.environ)
     file = place_of(settings, root)
     if file is None:
         raise PolicyError(

@@ -34,13 +34,13 @@ def jobs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 def settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """NAME=DEFAULT, to be changed."""
-    from ftslurm.model.settings.kinds import in_words
+    from ftslurm.model.settings.kinds import value_in_words
     from ftslurm.model.settings.tree import LEAVES
 
     found = []
     for name, leaf in LEAVES.items():
         if name.startswith(incomplete):
-            default = in_words(leaf, leaf.default)
+            default = value_in_words(leaf, leaf.default)
             value = "" if default in ("none", "(empty)") or " " in default else default
             found.append(CompletionItem(f"{name}={value}", help=leaf.what))
     return found
@@ -68,7 +68,7 @@ def folders(context: click.Context, parameter: click.Parameter, incomplete: str)
     return [CompletionItem(incomplete, type="dir")]
 
 
-def words(*known: str) -> Completer:
+def known_words(*known: str) -> Completer:
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(word) for word in known if word.startswith(incomplete)]
 

@@ -11,7 +11,7 @@ from typing import Any
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings.dialects import from_aimaster, from_annotations, from_others, looks_like
 from ftslurm.model.settings.kinds import Layer, suggestion
-from ftslurm.model.settings.limits import Limit, base, check, limits_of
+from ftslurm.model.settings.limits import Limit, base_values, check_limits, limits_of
 from ftslurm.model.settings.tree import (
     Resolved,
     check_name,
@@ -135,7 +135,7 @@ def _too_much(at: Any, place: str, what: str) -> PolicyError:
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 
 
-class Request(Value):
+class SettingsAsked(Value):
     """What the command line asked for, besides the environment. values: leaf -> (raw value, option as given).
 
     aimaster: AIMaster's own flags in one text.
@@ -148,7 +148,7 @@ class Request(Value):
     aimaster: str = ""
 
 
-def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "", site: Path = SITE_POLICY) -> Resolved:
+def settings_in_force(request: SettingsAsked, env: Mapping[str, str], comment: str = "", site: Path = SITE_POLICY) -> Resolved:
     """All layers, least first, within the limits of the site. comment: of the Slurm job, which may carry annotations.
 
     Raises: PolicyError.
@@ -166,7 +166,7 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
         layers.append(from_aimaster(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
     layers += [from_others(env), from_environment(env)]
     layers.append(_from_options(request.values or {}))
-    return check(resolve(layers), limits)
+    return check_limits(resolve(layers), limits)
 
 
 def _from_options(values: Mapping[str, tuple[Any, str]]) -> Layer:
@@ -189,7 +189,7 @@ def _of_site(path: Path) -> tuple[list[Layer], tuple[Limit, ...]]:
     text, place = read_text(path, "the site's policy"), str(path)
     tree, lines = _parse(text, place)
     limits = limits_of(tree.pop("limits", {}), lambda name: f"{place}, line {_line(lines, f'limits.{name}')}")
-    return [base(limits), *_layers(tree, lines, place)], limits
+    return [base_values(limits), *_layers(tree, lines, place)], limits
 
 
 def profile_layers(name: str, place: str) -> list[Layer]:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from ftslurm.devices.asking import Json, Library, LibraryError, NoAnswer, Tell, serve
-from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, Finding, GpuLook, Heard, Need, ResetAnswer, in_words
+from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, in_words
 from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
 from ftslurm.model.devices import Utilisation
 
@@ -65,13 +65,13 @@ def _words(told: Json, pages: str) -> str:
     return ", ".join(str(part) for part in (told.get("name"), told.get("uuid"), told.get("bus"), serial, pages) if part)
 
 
-def need(look: GpuLook, codes: tuple[str, ...]) -> Finding:
+def need(look: GpuLook, codes: tuple[str, ...]) -> GpuFinding:
     device = f"GPU {look.bus or look.index}"
     if look.conditions:
-        return Finding(Need.REPLACEMENT, f"the bad pages of {device} have reached the board's threshold")
+        return GpuFinding(Need.REPLACEMENT, f"the bad pages of {device} have reached the board's threshold")
     if ECC_UNCORRECTABLE in codes:
-        return Finding(Need.RESET, f"an uncorrectable memory error on {device} needs a reset")
-    return Finding(Need.NOTHING, f"{device} answers and asks for nothing")
+        return GpuFinding(Need.RESET, f"an uncorrectable memory error on {device} needs a reset")
+    return GpuFinding(Need.NOTHING, f"{device} answers and asks for nothing")
 
 
 def utilisation(device: str, gpu: Json) -> Utilisation:

@@ -45,7 +45,7 @@ class Need(Enum):
     REPLACEMENT = "replacement"  # nothing that a job can do on this node helps
 
 
-class Finding(Value):
+class GpuFinding(Value):
     """One judgement of a GPU. busy: who is still on it, else empty. sure: False where the library did not tell enough.
 
     may_pass: worth waiting for before the remedy is used.

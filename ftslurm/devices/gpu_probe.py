@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.devices.asking import Json, LibraryChild, NoAnswer, look_until
-from ftslurm.devices.gpu_looks import Finding, GpuLook, GpuMemory, Heard, Need, ResetAnswer
+from ftslurm.devices.gpu_looks import GpuFinding, GpuLook, GpuMemory, Heard, Need, ResetAnswer
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
 from ftslurm.model.values import Value
 from ftslurm.system.commands import Runner
@@ -29,7 +29,7 @@ class Facts(Value):
 
     heard: Callable[[Json], Heard]  # of an event as the child tells it
     look: Callable[[Json], GpuLook]  # of a GPU as the child tells it
-    need: Callable[[GpuLook, tuple[str, ...]], Finding]  # to be rid of these codes; `busy` is not asked for here
+    need: Callable[[GpuLook, tuple[str, ...]], GpuFinding]  # to be rid of these codes; `busy` is not asked for here
     utilisation: Callable[[str, Json], Utilisation]  # of a device, and the answer to `utilisation` for it
 
 
@@ -169,35 +169,35 @@ class GpuProbe(ABC):
 
     # ---- healing
 
-    def _settled(self, device: str, codes: tuple[str, ...], limit_s: float) -> Finding:
+    def _settled(self, device: str, codes: tuple[str, ...], limit_s: float) -> GpuFinding:
         """The judgement of the device, once waiting up to `limit_s` has changed what it can."""
         until = self._clock() + limit_s
         return look_until(partial(self._finding, device, codes, until), _is_settled, until, self._clock, self._sleep)
 
-    def _finding(self, device: str, codes: tuple[str, ...], until: float) -> Finding:
+    def _finding(self, device: str, codes: tuple[str, ...], until: float) -> GpuFinding:
         try:
             self._look(self._look_limit_s(until), processes=True)
         except NoAnswer as silence:
-            return Finding(Need.TIME, str(silence), sure=False)
+            return GpuFinding(Need.TIME, str(silence), sure=False)
         looks = self._memory.looks()
         if device not in looks:
             # A wrong name must not cost a whole node its GPUs.
-            return Finding(Need.REPLACEMENT, f"{self.library} lists no GPU {device}", sure=False)
+            return GpuFinding(Need.REPLACEMENT, f"{self.library} lists no GPU {device}", sure=False)
         if looks[device].lost:
             # The libraries list the GPUs when they start: only the next process can see it back.
             self._child.close()
         return self._judged(device, codes or self._memory.codes(device, self._clock()), looks)
 
-    def _judged(self, device: str, codes: tuple[str, ...], looks: Mapping[str, GpuLook]) -> Finding:
+    def _judged(self, device: str, codes: tuple[str, ...], looks: Mapping[str, GpuLook]) -> GpuFinding:
         look = looks[device]
         if look.lost:
             # It may come back from a reset by somebody else; from here it cannot be reached.
-            return Finding(Need.TIME, f"GPU {device} is lost: {'; '.join(look.trouble) or 'it does not answer'}")
+            return GpuFinding(Need.TIME, f"GPU {device} is lost: {'; '.join(look.trouble) or 'it does not answer'}")
         if look.trouble:
-            return Finding(Need.TIME, f"GPU {device}: {'; '.join(look.trouble)}", sure=False)
+            return GpuFinding(Need.TIME, f"GPU {device}: {'; '.join(look.trouble)}", sure=False)
         finding = self.facts.need(look, codes)
         all_idle = finding.need is Need.RESET and self.shares_resets
-        return Finding(finding.need, finding.why, _users(looks if all_idle else {device: look}), True, finding.may_pass)
+        return GpuFinding(finding.need, finding.why, _users(looks if all_idle else {device: look}), True, finding.may_pass)
 
     def _reset(self, device: str, wait_s: float) -> HealResult:
         started, until = self._clock(), self._clock() + wait_s
@@ -213,16 +213,16 @@ class GpuProbe(ABC):
             return HealResult(device, True, f"healed by a reset after {took}")
         return HealResult(device, False if finding.sure else None, f"reset done, but after {took}: {finding.why}")
 
-    def _back(self, device: str, until: float) -> Finding:
+    def _back(self, device: str, until: float) -> GpuFinding:
         """Does the GPU answer again, in need of nothing, and is every GPU of the node still there?"""
         look = partial(self._after_reset, device, until)
         return look_until(look, lambda finding: finding.need is Need.NOTHING, until, self._clock, self._sleep)
 
-    def _after_reset(self, device: str, until: float) -> Finding:
+    def _after_reset(self, device: str, until: float) -> GpuFinding:
         try:
             self._look(self._look_limit_s(until))
         except NoAnswer as silence:
-            return Finding(Need.TIME, str(silence), sure=False)
+            return GpuFinding(Need.TIME, str(silence), sure=False)
         looks = self._memory.looks()
         for name in (device, *looks):
             if looks[name].lost or looks[name].trouble:
@@ -233,7 +233,7 @@ class GpuProbe(ABC):
         return min(LOOK_LIMIT_S, max(until - self._clock(), LEAST_LOOK_S))
 
 
-def _is_settled(finding: Finding) -> bool:
+def _is_settled(finding: GpuFinding) -> bool:
     """Can waiting not change it any more?"""
     return finding.need is Need.REPLACEMENT or not (finding.need is Need.TIME or finding.busy or finding.may_pass)
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from ftslurm.devices.asking import Json, Library, LibraryError, Tell, serve
-from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, Finding, GpuLook, Heard, Need, ResetAnswer, in_words
+from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, in_words
 from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
 from ftslurm.errors import FtslurmError
 from ftslurm.model.devices import Utilisation
@@ -100,39 +100,39 @@ def _conditions(told: Json, recovery: int | None, reset_required: bool) -> list[
     return codes + [REMAP_PENDING] * bool(pending) + [REMAP_FAILURE] * bool(failure)
 
 
-def need(look: GpuLook, codes: tuple[str, ...]) -> Finding:
+def need(look: GpuLook, codes: tuple[str, ...]) -> GpuFinding:
     """What the GPU needs, by its state first and then by the codes it is to be rid of."""
     device = f"GPU {look.bus or look.index}"
     for finding in (*_needs_of_state(look, device), *_needs_of_codes(look, codes, device)):
         return finding
-    return Finding(Need.NOTHING, f"{device} answers and asks for nothing")
+    return GpuFinding(Need.NOTHING, f"{device} answers and asks for nothing")
 
 
-def _needs_of_state(look: GpuLook, device: str) -> list[Finding]:
+def _needs_of_state(look: GpuLook, device: str) -> list[GpuFinding]:
     findings = []
     for code in look.conditions:
         if code.startswith("RECOVERY "):
             number = int(code.removeprefix("RECOVERY "))
             unknown = (Need.TIME, True, f"recovery action {number}, which is not known here")
             remedy, may_pass, words = ACTIONS.get(number, unknown)
-            findings.append(Finding(remedy, f"the driver asks for {words} on {device}", may_pass=may_pass))
+            findings.append(GpuFinding(remedy, f"the driver asks for {words} on {device}", may_pass=may_pass))
         elif code == REMAP_PENDING:
-            findings.append(Finding(Need.RESET, f"a row remap is pending on {device}, which needs a reset"))
+            findings.append(GpuFinding(Need.RESET, f"a row remap is pending on {device}, which needs a reset"))
         else:
-            findings.append(Finding(Need.REPLACEMENT, f"a row remap has failed on {device}: no spare rows"))
+            findings.append(GpuFinding(Need.REPLACEMENT, f"a row remap has failed on {device}: no spare rows"))
     # The worst counts: who needs another node is not helped by a reset.
     return sorted(findings, key=lambda finding: finding.need is not Need.REPLACEMENT)
 
 
-def _needs_of_codes(look: GpuLook, codes: tuple[str, ...], device: str) -> list[Finding]:
+def _needs_of_codes(look: GpuLook, codes: tuple[str, ...], device: str) -> list[GpuFinding]:
     xids = {int(code.removeprefix("XID ")) for code in codes if re.fullmatch(r"XID \d{1,9}", code)}
     for number in sorted(xids & REPLACE_XIDS):
-        return [Finding(Need.REPLACEMENT, f"no reset helps against Xid {number} on {device}")]
+        return [GpuFinding(Need.REPLACEMENT, f"no reset helps against Xid {number} on {device}")]
     for number in sorted(xids & RESET_XIDS):
-        return [Finding(Need.RESET, f"Xid {number} on {device} needs a reset")]
+        return [GpuFinding(Need.RESET, f"Xid {number} on {device} needs a reset")]
     # Drivers that name a recovery action know whether the error was contained; of the others nobody knows it.
     if ECC_UNCORRECTABLE in codes and look.recovery is None:
-        return [Finding(Need.RESET, f"an uncorrectable memory error on {device} needs a reset")]
+        return [GpuFinding(Need.RESET, f"an uncorrectable memory error on {device} needs a reset")]
     return []
 
 

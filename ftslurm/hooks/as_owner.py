@@ -38,7 +38,7 @@ class Ledger(Value):
     history: History
 
 
-def find_ledger(settings: HookSettings, owner: Owner, number: int, job: str, cluster: str) -> Ledger | None:
+def own_ledger(settings: HookSettings, owner: Owner, number: int, job: str, cluster: str) -> Ledger | None:
     """The ledger that says itself that it is this job's; None if there is none. Raises: StateError for a trap."""
     for pattern in settings.ledgers:
         base, parts = split_place(pattern, owner)
@@ -87,7 +87,7 @@ def finish(settings: HookSettings, owner: Owner, words: Sequence[str], watch_s: 
     began = time.monotonic()
     client: SlurmClient | None = None
     while True:
-        found = find_ledger(settings, owner, number, job, cluster)
+        found = own_ledger(settings, owner, number, job, cluster)
         if found is None or found.history.requeues.last is None:
             return ""
         client = client or CliSlurmClient(timeout_s=settings.slurm_timeout_s)
@@ -107,15 +107,15 @@ def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, number: 
     return finish_open_requeue(client, number, Journal(found.path), found.history, start, False, "by EpilogSlurmctld")
 
 
-def grace(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
-    found = find_ledger(settings, owner, int(words[0]), words[1], words[2])
+def _grace(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
+    found = own_ledger(settings, owner, int(words[0]), words[1], words[2])
     run = found.history.last_run if found else None
     return f"{run.cleanup_grace_s:g}" if run else ""
 
 
 def work(config: str = "", verb: str = "", *words: str) -> str:
     """Raises: FtslurmError."""
-    do = {"finish": finish, "finish-at-once": finish_at_once, "grace": grace}.get(verb)
+    do = {"finish": finish, "finish-at-once": finish_at_once, "grace": _grace}.get(verb)
     if do is None or len(words) != 3 or not (words[0].isascii() and words[0].isdecimal() and len(words[0]) < 12):
         raise UsageError("wrong arguments: only EpilogSlurmctld and the Epilog start this", hint="do not start it by hand")
     settings = read_settings(Path(config))

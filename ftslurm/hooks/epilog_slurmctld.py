@@ -23,7 +23,7 @@ from ftslurm.slurm.parse import node_names
 from ftslurm.wrapper.requeue.requeue import slurms_clock, start_when_clean
 
 
-def finish(settings: HookSettings, env: Mapping[str, str], later: bool = False) -> tuple[bool, str]:
+def _finish(settings: HookSettings, env: Mapping[str, str], later: bool = False) -> tuple[bool, str]:
     """later: there was no slot when slurmctld called, and other jobs wait behind this one."""
     facts = job_facts(env)
     if not settings.finish_requeues or facts.user_id < settings.first_user_id or not facts.restarts:
@@ -56,7 +56,7 @@ def start_elsewhere(settings: HookSettings, facts: JobFacts, watch_s: float) -> 
 
 def main() -> None:
     later = sys.argv[3:] == ["later"]
-    run_hook("epilog_slurmctld", "", lambda settings, env: finish(settings, env, later))
+    run_hook("epilog_slurmctld", "", lambda settings, env: _finish(settings, env, later))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 
 from ftslurm.hooks.hook_inputs import Memory, drain, node_name, run_hook, taken_back, undrain
-from ftslurm.hooks.node_look import look
+from ftslurm.hooks.node_look import look_at_node
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import replace
 from ftslurm.policies.node import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step
@@ -23,7 +23,7 @@ def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     memory, admin = Memory(settings.state, node), SlurmAdmin(settings.slurm_timeout_s)
     known = memory.read()
     view = admin.node(node) if known.drained else None
-    looked = look(settings, node, taken_back(known, view))
+    looked = look_at_node(settings, node, taken_back(known, view))
     verdict = judge(looked.findings)
     if view is None and verdict.health is not NodeHealth.BAD:
         memory.change(known, looked.remembered)

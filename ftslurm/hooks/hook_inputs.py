@@ -46,7 +46,7 @@ class Unfinished(Value):
     job: str
 
 
-class Remembered(Value):
+class HookMemory(Value):
     """boot: of the kernel whose log was read up to line `read_to`. proof: what it said against the node.
 
     drained: by us, or nobody remembers: Slurm is asked then. stuck: processes that outlived SIGKILL. unfinished: the last
@@ -61,7 +61,7 @@ class Remembered(Value):
     unfinished: tuple[Unfinished, ...] = ()
 
 
-def merged(now: Remembered, before: Remembered, after: Remembered) -> Remembered:
+def merged(now: HookMemory, before: HookMemory, after: HookMemory) -> HookMemory:
     """`now` with what one script has changed from `before` to `after`. Pure.
 
     Where something speaks against the node still, Slurm is asked whether it is drained.
@@ -72,7 +72,7 @@ def merged(now: Remembered, before: Remembered, after: Remembered) -> Remembered
     unfinished = _joined(now.unfinished, before.unfinished, after.unfinished)[-MAX_UNFINISHED:]
     proof = after.proof if after.proof != before.proof else now.proof
     drained = after.drained if after.drained != before.drained else now.drained
-    return Remembered(now.boot, max(now.read_to, after.read_to), proof, drained or bool(proof or stuck), stuck, unfinished)
+    return HookMemory(now.boot, max(now.read_to, after.read_to), proof, drained or bool(proof or stuck), stuck, unfinished)
 
 
 def _joined(now: tuple[T, ...], before: tuple[T, ...], after: tuple[T, ...]) -> tuple[T, ...]:
@@ -87,19 +87,19 @@ class Memory:
     def __init__(self, root: str, node: str) -> None:
         self.root = Path(root.replace("{node}", node))
 
-    def read(self) -> Remembered:
+    def read(self) -> HookMemory:
         """What cannot be read is forgotten; nothing of an earlier boot counts."""
         now = BOOT_ID.read_text().strip()
         try:
             body = json.loads((self.root / "node.json").read_bytes())
             stuck = tuple(Process(**one) for one in body.pop("stuck"))
             unfinished = tuple(Unfinished(**one) for one in body.pop("unfinished", ()))
-            found = Remembered(**body, stuck=stuck, unfinished=unfinished)
+            found = HookMemory(**body, stuck=stuck, unfinished=unfinished)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return Remembered(now)
-        return found if found.boot == now else Remembered(now)
+            return HookMemory(now)
+        return found if found.boot == now else HookMemory(now)
 
-    def change(self, before: Remembered, after: Remembered) -> None:
+    def change(self, before: HookMemory, after: HookMemory) -> None:
         """Write what differs between the two, and keep what others have written since `before` was read.
 
         Raises: StateError, OSError.
@@ -272,7 +272,7 @@ def undrain(admin: SlurmAdmin, node: str) -> str:
     return "undrained" if admin.undrain_if_ours(node, PREFIX) else "left as it is: its drain is somebody else's by now"
 
 
-def known_now(admin: SlurmAdmin, node: str, known: Remembered) -> Remembered:
+def known_now(admin: SlurmAdmin, node: str, known: HookMemory) -> HookMemory:
     """Without what a person has taken back meanwhile. Slurm is asked only where something speaks against the node."""
     if not known.proof:
         return known
@@ -282,7 +282,7 @@ def known_now(admin: SlurmAdmin, node: str, known: Remembered) -> Remembered:
         return known
 
 
-def taken_back(known: Remembered, view: NodeView | None) -> Remembered:
+def taken_back(known: HookMemory, view: NodeView | None) -> HookMemory:
     """A node that was drained for its kernel log and is not any more was taken back by a person, who knows better."""
     if view is not None and not is_drained(view):
         return replace(known, proof="", drained=False)

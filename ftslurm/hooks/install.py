@@ -17,7 +17,7 @@ from pathlib import Path
 import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.hooks.scripts import KEYS, LIMITS_S, SETTINGS, Script, scripts
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import cut
 from ftslurm.model.values import Value
 from ftslurm.slurm.cli_client import CliSlurmClient
@@ -63,7 +63,7 @@ def question(folder: str, config: str) -> str:
     return f"sha256sum {hooks} {shlex.quote(config)} 2>/dev/null; $({python}) -I -c {code}; true"
 
 
-def read_answer(text: str) -> Hooks:
+def read_node_answer(text: str) -> Hooks:
     """Other lines, of a banner or a profile, are passed over."""
     lines = text.splitlines()
     sums = {found[2]: found[1] for line in lines if (found := _SUM.fullmatch(line))}
@@ -85,13 +85,13 @@ def compared(here: Hooks, there: Hooks, config: str) -> Row:
     return Row("; ".join(told) or "equal", there.version or NONE, settings)
 
 
-def table(here: Hooks, rows: Mapping[str, Row]) -> Iterator[str]:
+def _table(here: Hooks, rows: Mapping[str, Row]) -> Iterator[str]:
     """Each node stands in one row, together with those of which the same is told."""
     alike: dict[Row, list[str]] = {}
     for node, row in rows.items():
         alike.setdefault(row, []).append(node)
     worst_first = sorted(alike.items(), key=lambda one: one[0].well)
-    told = [(fold(nodes), each.hooks, each.version, each.settings) for each, nodes in worst_first]
+    told = [(fold_nodes(nodes), each.hooks, each.version, each.settings) for each, nodes in worst_first]
     cells = [("NODES", "HOOKS", "VERSION", "SETTINGS"), *told]
     widths = [max(len(line[column]) for line in cells) for column in range(4)]
     for line in cells:
@@ -117,11 +117,11 @@ def compare_nodes(folder: Path, config: Path, slurm_conf: str, nodes: Sequence[s
     here = _here(made, folder, config)
     asked = shlex.quote(question(str(folder), str(config))).replace("%", "%%")
     rows = {
-        node: compared(here, read_answer(text), str(config)) if ok else Row(f"unknown: {cut(text, MOST_WORDS)}", NONE, NONE)
-        for node, (ok, text) in ask(wanted, f"{rsh} {asked}").items()
+        node: compared(here, read_node_answer(text), str(config)) if ok else Row(f"unknown: {cut(text, MOST_WORDS)}", NONE, NONE)
+        for node, (ok, text) in _ask(wanted, f"{rsh} {asked}").items()
     }
     head = f"compared with ftslurm {here.version} on {os.uname().nodename}: {folder}, {config}"
-    return "\n".join([head, *table(here, rows)]), all(row.well for row in rows.values())
+    return "\n".join([head, *_table(here, rows)]), all(row.well for row in rows.values())
 
 
 def _here(made: Iterable[Script], folder: Path, config: Path) -> Hooks:
@@ -135,7 +135,7 @@ def _controllers(config: Mapping[str, str]) -> list[str]:
     return [value.partition("(")[0] for key, value in config.items() if _CONTROLLER.fullmatch(key) and value]
 
 
-def ask(nodes: Sequence[str], command: str) -> dict[str, tuple[bool, str]]:
+def _ask(nodes: Sequence[str], command: str) -> dict[str, tuple[bool, str]]:
     """node -> did it answer, and with what; else the last line of what the command complained of. %h: the node's name."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
     from ClusterShell.Task import task_self
@@ -277,7 +277,7 @@ def import_path(python: str) -> tuple[Path, ...]:
 SLURM_TIMEOUT_S = 5.0
 
 
-def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) -> str:
+def write_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) -> str:
     """What is to be written into slurm.conf, as text; the scripts are written unless it is a dry run.
 
     Raises: UsageError for a folder that is none, StateError where others could change what root runs.

@@ -16,7 +16,7 @@ from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import counted
 from ftslurm.model.values import Value, replace
 from ftslurm.policies import node as rules
-from ftslurm.policies.node import ROOT, Finding, NodeHealth, NodeJob, Whose, one_line
+from ftslurm.policies.node import ROOT, LeftoversOf, NodeFinding, NodeHealth, NodeJob, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system import processes as procs
 from ftslurm.system import remains
@@ -56,7 +56,7 @@ class Case(Value):
     """Whose leftovers, and of which job. untouchable: why nothing of the user may be touched now; empty if it may."""
 
     job: str
-    whose: Whose
+    whose: LeftoversOf
     node: str
     untouchable: Callable[[], str]
 
@@ -80,13 +80,13 @@ def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) 
     # Only now: slurmctld would be asked by every node of every job that ends.
     if why := case.untouchable():
         return f"{left}, which stay: {why}"
-    stuck, why = clear(settings, memory, case, left, deadline)
+    stuck, why = _clear(settings, memory, case, left, deadline)
     if stuck:
         return _drained(facts, admin, memory, stuck)
     return f"{left} were left and {why or 'are gone'}"
 
 
-def clear(settings: HookSettings, memory: Memory, case: Case, left: Left, deadline: float) -> tuple[tuple[Process, ...], str]:
+def _clear(settings: HookSettings, memory: Memory, case: Case, left: Left, deadline: float) -> tuple[tuple[Process, ...], str]:
     """Puts it on record and away. Gives processes that could not be ended; else why something stays, or nothing."""
     with suppress(FtslurmError, OSError):  # without a record they are cleared away all the same
         memory.keep_evidence(f"{case.job}.{case.node}.txt", _evidence(case, left))
@@ -112,9 +112,9 @@ def _unsettled(memory: Memory, case: Case) -> None:
         memory.change(known, replace(known, unfinished=(*known.unfinished, Unfinished(case.user_id, case.job))))
 
 
-def left_by(user_id: int, admin: SlurmAdmin) -> tuple[Whose, Left]:
+def left_by(user_id: int, admin: SlurmAdmin) -> tuple[LeftoversOf, Left]:
     """Slurm is asked who SlurmUser is only where something is left. A user who is logged in here keeps the shared memory."""
-    whose = Whose(user_id)
+    whose = LeftoversOf(user_id)
     processes, left = _look_for(whose)
     if left:
         whose = _with_slurm_user(whose, admin)
@@ -124,7 +124,7 @@ def left_by(user_id: int, admin: SlurmAdmin) -> tuple[Whose, Left]:
     return whose, Left(left, remains.files_of(user_id), remains.segments_of(user_id))
 
 
-def _with_slurm_user(whose: Whose, admin: SlurmAdmin) -> Whose:
+def _with_slurm_user(whose: LeftoversOf, admin: SlurmAdmin) -> LeftoversOf:
     """Without Slurm's answer nothing is touched (Case.untouchable)."""
     with suppress(FtslurmError):
         if (slurm_user := admin.slurm_user()) is not None:
@@ -132,7 +132,7 @@ def _with_slurm_user(whose: Whose, admin: SlurmAdmin) -> Whose:
     return whose
 
 
-def _look_for(whose: Whose) -> tuple[Mapping[int, Process], tuple[Process, ...]]:
+def _look_for(whose: LeftoversOf) -> tuple[Mapping[int, Process], tuple[Process, ...]]:
     """All processes, and what of the user's is left among them: nothing, if several looks find nothing."""
     for _ in range(LOOKS):
         processes = procs.all_processes()
@@ -184,7 +184,7 @@ def _end(settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadli
         time.sleep(AGAIN_S)
 
 
-def _end_at_one_stroke(whose: Whose) -> tuple[Process, ...]:
+def _end_at_one_stroke(whose: LeftoversOf) -> tuple[Process, ...]:
     """All that is the user's stands still first, so that nothing can fork; then the leftovers are killed, and what is spared
     goes on. Gives those that are there a moment later.
 
@@ -199,18 +199,18 @@ def _end_at_one_stroke(whose: Whose) -> tuple[Process, ...]:
     # Somebody else in their session may tell them to go on (kill(2), SIGCONT), so not one by one where none is spared.
     if not left or spared or not procs.signal_all_of(whose.user_id, SIGKILL):
         for one in left:
-            procs.send_signal(one, SIGKILL)
+            procs.signal_process(one, SIGKILL)
     # Children first: a shell that finds one stopped would take it for a job that its user has put aside.
     for one in sorted(spared, key=lambda one: (one.started, one.pid), reverse=True):
         if (one.pid, one.started) not in stood:
-            procs.send_signal(one, SIGCONT)
+            procs.signal_process(one, SIGCONT)
     until = time.monotonic() + REAPED_S
     while (left := rules.leftover_processes(procs.all_processes(), whose)) and time.monotonic() < until:
         time.sleep(REAPED_S / 10)
     return left
 
 
-def _end_in_groups(whose: Whose) -> None:
+def _end_in_groups(whose: LeftoversOf) -> None:
     """Whatever is in a cgroup of a job's that holds nothing but leftovers ends there: no signal lets it go on or fork."""
     ended: set[Path] = set()
     tried: set[Path] = set()
@@ -223,7 +223,7 @@ def _end_in_groups(whose: Whose) -> None:
             tried.add(group)
 
 
-def _end_group(group: Path, whose: Whose) -> bool:
+def _end_group(group: Path, whose: LeftoversOf) -> bool:
     """Gives whether all in it were killed, as they stood still."""
     with suppress(OSError):
         if not rules.may_stand_still(remains.members(group), procs.all_processes(), whose):
@@ -234,7 +234,7 @@ def _end_group(group: Path, whose: Whose) -> bool:
                 return False
             if not remains.kill_all(group):
                 for pid in pids:
-                    procs.send_signal(processes[pid], SIGKILL)
+                    procs.signal_process(processes[pid], SIGKILL)
             return True
     return False
 
@@ -280,7 +280,7 @@ def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: tuple[Pr
     with suppress(FtslurmError, OSError):
         known = memory.read()
         memory.change(known, replace(known, stuck=(*known.stuck, *few), drained=True))
-    return f"{what}: {drain(admin, facts.node, rules.drain_reason(rules.judge([Finding('leftover', NodeHealth.BAD, what)])))}"
+    return f"{what}: {drain(admin, facts.node, rules.drain_reason(rules.judge([NodeFinding('leftover', NodeHealth.BAD, what)])))}"
 
 
 # --- for the Prolog: what an Epilog could not see to its end is tried again, while Slurm has no job of that user on the node
@@ -292,13 +292,13 @@ REQUEST_S = 3.0
 class Tried(Value):
     """findings: what stays. stuck: processes that outlived SIGKILL."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[NodeFinding, ...] = ()
     stuck: tuple[Process, ...] = ()
 
 
 def try_again(settings: HookSettings, node: str, memory: Memory, owed: tuple[Unfinished, ...], deadline: float) -> Tried:
     """Only a process that outlives SIGKILL is BAD. deadline: of time.monotonic(); what finds no time is the next Prolog's."""
-    findings: list[Finding] = []
+    findings: list[NodeFinding] = []
     stuck: list[Process] = []
     for one in owed:
         if time.monotonic() >= deadline:  # with a lock that stays each would be waited for
@@ -322,12 +322,12 @@ def _again(settings: HookSettings, node: str, memory: Memory, one: Unfinished, d
     case = Case(one.job, whose, node, lambda: _any_job(admin, node, one.user_id))
     if why := case.untouchable():
         return _stays(left, one, why)
-    ended, why = clear(settings, memory, case, left, deadline)
+    ended, why = _clear(settings, memory, case, left, deadline)
     known = {(process.pid, process.started) for process in left.processes}
     stuck = tuple(process for process in ended if (process.pid, process.started) in known)[:MAX_LISTED]
     if stuck:
         said = "; ".join(f"process {process.pid} ({process.name}) of job {one.job} outlives SIGKILL" for process in stuck)
-        return Tried((Finding("leftover", NodeHealth.BAD, said),), stuck)
+        return Tried((NodeFinding("leftover", NodeHealth.BAD, said),), stuck)
     if ended or why:  # those that came meanwhile have not had their time
         return _stays(left, one, why or "more came while they were ended")
     return Tried()
@@ -344,4 +344,4 @@ def _any_job(admin: SlurmAdmin, node: str, user_id: int) -> str:
 
 
 def _stays(left: Left, one: Unfinished, why: str) -> Tried:
-    return Tried((Finding("leftover", NodeHealth.UNKNOWN, f"{left} of job {one.job} stay: {why}"),))
+    return Tried((NodeFinding("leftover", NodeHealth.UNKNOWN, f"{left} of job {one.job} stay: {why}"),))

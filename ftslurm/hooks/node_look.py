@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
-from ftslurm.hooks.hook_inputs import Remembered
+from ftslurm.hooks.hook_inputs import HookMemory
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import Value, replace
 from ftslurm.policies import node as rules
-from ftslurm.policies.node import Finding, NodeHealth
+from ftslurm.policies.node import NodeFinding, NodeHealth
 from ftslurm.system.commands import run, run_group
 from ftslurm.system.owner import PATH
 from ftslurm.system.processes import still_there
@@ -30,8 +30,8 @@ MAX_RECORD_BYTES = 8192
 class Looked(Value):
     """remembered: what there is to remember now."""
 
-    findings: tuple[Finding, ...]
-    remembered: Remembered
+    findings: tuple[NodeFinding, ...]
+    remembered: HookMemory
 
 
 def tool_env(settings: HookSettings, node: str) -> dict[str, str]:
@@ -39,11 +39,11 @@ def tool_env(settings: HookSettings, node: str) -> dict[str, str]:
     return {"PATH": PATH, "LANG": "C.UTF-8", "SLURMD_NODENAME": node, **settings.environment}
 
 
-def look(settings: HookSettings, node: str, known: Remembered) -> Looked:
+def look_at_node(settings: HookSettings, node: str, known: HookMemory) -> Looked:
     """The cheap things first. May raise what a bug raises; nothing is concluded then."""
     deadline = time.monotonic() + settings.limit_s
     stuck = still_there(known.stuck)
-    findings = [Finding("leftover", NodeHealth.BAD, f"process {one.pid} ({one.name}) outlives SIGKILL") for one in stuck]
+    findings = [NodeFinding("leftover", NodeHealth.BAD, f"process {one.pid} ({one.name}) outlives SIGKILL") for one in stuck]
     said, known = _kernel(settings, node, replace(known, stuck=stuck))
     findings += said
     findings += _command(settings, node, deadline)
@@ -51,14 +51,14 @@ def look(settings: HookSettings, node: str, known: Remembered) -> Looked:
     return Looked(tuple(findings), known)
 
 
-def _kernel(settings: HookSettings, node: str, known: Remembered) -> tuple[tuple[Finding, ...], Remembered]:
+def _kernel(settings: HookSettings, node: str, known: HookMemory) -> tuple[tuple[NodeFinding, ...], HookMemory]:
     """Each line is judged once. What it proved stays proved until the next boot, or until a person takes the node back."""
     if not settings.kernel_log:
         return (), known
     try:
         data = _read_log(settings.kernel_log.replace("{node}", node))
     except OSError as error:
-        return (Finding("kernel log", NodeHealth.UNKNOWN, f"it cannot be read: {error.strerror}"),), known
+        return (NodeFinding("kernel log", NodeHealth.UNKNOWN, f"it cannot be read: {error.strerror}"),), known
     lines = rules.parse_kernel_log(data, known.read_to)
     known = replace(known, read_to=rules.last_kernel_line(data, known.read_to))
     if lines:
@@ -70,8 +70,8 @@ def _kernel(settings: HookSettings, node: str, known: Remembered) -> tuple[tuple
         if said[0].health is NodeHealth.BAD:
             return said, replace(known, proof=said[0].what)
     if known.proof:
-        return (Finding("kernel log", NodeHealth.BAD, known.proof, stays=True),), known
-    return (Finding("kernel log", NodeHealth.GOOD),), known
+        return (NodeFinding("kernel log", NodeHealth.BAD, known.proof, stays=True),), known
+    return (NodeFinding("kernel log", NodeHealth.GOOD),), known
 
 
 def _read_log(path: str) -> bytes:
@@ -94,24 +94,24 @@ def _read_log(path: str) -> bytes:
     return bytes(data)
 
 
-def _command(settings: HookSettings, node: str, deadline: float) -> tuple[Finding, ...]:
+def _command(settings: HookSettings, node: str, deadline: float) -> tuple[NodeFinding, ...]:
     if not settings.health_command:
         return ()
     left_s = min(settings.health_timeout_s, deadline - time.monotonic())
     if left_s <= 0:
-        return (Finding("command", NodeHealth.UNKNOWN, "no time was left for the health command"),)
+        return (NodeFinding("command", NodeHealth.UNKNOWN, "no time was left for the health command"),)
     try:
         done = run_group(settings.health_command, left_s, tool_env(settings, node))
     except CommandMissing as error:
-        return (Finding("command", NodeHealth.UNKNOWN, str(error)),)
+        return (NodeFinding("command", NodeHealth.UNKNOWN, str(error)),)
     return (rules.command_finding(done.status, done.stdout, left_s),)
 
 
-def _devices(settings: HookSettings, node: str, deadline: float) -> tuple[Finding, ...]:
+def _devices(settings: HookSettings, node: str, deadline: float) -> tuple[NodeFinding, ...]:
     env: Mapping[str, str] = tool_env(settings, node)
     os.environ.update(env)  # the probes' helpers inherit ours
     probes = choose_probes(env, run)
-    found: list[Finding] = []
+    found: list[NodeFinding] = []
     meaning = fault_lookup((), settings.catalogs, only_roots=True)
     for probe in probes:
         left_s = min(settings.device_timeout_s, deadline - time.monotonic())

@@ -14,7 +14,7 @@ from contextlib import suppress
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.hook_inputs import Memory, drain, job_facts, known_now, run_hook
 from ftslurm.hooks.leftovers import Tried, try_again
-from ftslurm.hooks.node_look import Looked, look
+from ftslurm.hooks.node_look import Looked, look_at_node
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import replace
 from ftslurm.policies.node import NodeHealth, drain_reason, judge
@@ -26,7 +26,7 @@ def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     facts = job_facts(env)
     memory, admin = Memory(settings.state, facts.node), SlurmAdmin(settings.slurm_timeout_s)
     known = memory.read()
-    looked = look(settings, facts.node, known_now(admin, facts.node, known))
+    looked = look_at_node(settings, facts.node, known_now(admin, facts.node, known))
     verdict = judge(looked.findings)
     if verdict.health is not NodeHealth.BAD and known.unfinished:
         looked = _after(looked, try_again(settings, facts.node, memory, known.unfinished, deadline))

@@ -119,7 +119,7 @@ class LocalLauncher(Value):
         command = () if has_flag(component.options, "multi-prog") else component.command
         options = without(component.options, "multi-prog", "kill-on-bad-exit", "wait")
         if layout is not None:
-            options = placement.parts(options, self.env, layout, len(self.nodes), self.width)[0].options
+            options = placement.step_parts(options, self.env, layout, len(self.nodes), self.width)[0].options
         again = ("--open-mode=append",) if self.again or self.steps[0] else ()
         return (self._argv((*options, *again, "--", *self.python.shim_argv(command))),)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from ftslurm.errors import UsageError
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.job import fold_counts
-from ftslurm.model.nodes import expand, fold
+from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.text import whole
 from ftslurm.model.values import Value
 
 
-class Place(Value):
+class TaskPlace(Value):
     """One task: its rank, its node and the slot of that, and its number there."""
 
     rank: int
@@ -28,7 +28,7 @@ class Place(Value):
     local_rank: int
 
 
-class Layout(Value):
+class LocalLayout(Value):
     """nodes: of the step, one a slot. ranks: of each. per_node: --ntasks-per-node, if it holds. notes: what was corrected."""
 
     nodes: tuple[str, ...]
@@ -40,10 +40,10 @@ class Layout(Value):
     def size(self) -> int:
         return sum(map(len, self.ranks))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[TaskPlace]:
         """Every task, by rank."""
         slots = enumerate(zip(self.nodes, self.ranks, strict=True))
-        places = [Place(rank, node, slot, i) for slot, (node, ranks) in slots for i, rank in enumerate(ranks)]
+        places = [TaskPlace(rank, node, slot, i) for slot, (node, ranks) in slots for i, rank in enumerate(ranks)]
         return sorted(places, key=lambda place: place.rank)
 
 
@@ -55,7 +55,7 @@ MOST_NODES = 65536
 _REFUSED = {"relative": "name the nodes with --nodelist", "exclude": "omit it: nodes are only names here, and none is bad"}
 
 
-def lay_out(options: Sequence[str], nodes: Sequence[str]) -> Layout:
+def lay_out(options: Sequence[str], nodes: Sequence[str]) -> LocalLayout:
     """Spread the tasks that `options` ask for over `nodes`, the allocation in slot order. Raises: UsageError.
 
     Source: srun(1); where two options leave it open, _opt_verify in opt.c and job_step_create_allocation in srun_job.c.
@@ -65,7 +65,7 @@ def lay_out(options: Sequence[str], nodes: Sequence[str]) -> Layout:
             raise UsageError(f"--{name} is not supported without Slurm", hint=hint)
     listed = expand(option_value(options, "nodelist") or "")
     if missing := {*listed} - {*nodes}:
-        raise UsageError(f"--nodelist names {fold(missing)}, but the step can use {fold(nodes) or 'no node'} only")
+        raise UsageError(f"--nodelist names {fold_nodes(missing)}, but the step can use {fold_nodes(nodes) or 'no node'} only")
     distribution = _distribution(option_value(options, "distribution"))
     tasks, per_node = positive(options, "ntasks"), positive(options, "ntasks-per-node")
     if distribution == "arbitrary":
@@ -82,7 +82,7 @@ def lay_out(options: Sequence[str], nodes: Sequence[str]) -> Layout:
         per_node = None
     least = least or min(tasks or len(nodes), len(nodes))
     chosen = _choose(nodes, wanted[:tasks], least)
-    return Layout(chosen, distribute(tasks or len(chosen), len(chosen), distribution), per_node, notes)
+    return LocalLayout(chosen, distribute(tasks or len(chosen), len(chosen), distribution), per_node, notes)
 
 
 def distribute(tasks: int, nodes: int, distribution: str) -> tuple[tuple[int, ...], ...]:
@@ -94,12 +94,12 @@ def distribute(tasks: int, nodes: int, distribution: str) -> tuple[tuple[int, ..
     return tuple(tuple(range(start, end)) for start, end in pairwise(starts))
 
 
-def _as_listed(listed: Sequence[str], usable: Sequence[str], tasks: int | None) -> Layout:
+def _as_listed(listed: Sequence[str], usable: Sequence[str], tasks: int | None) -> LocalLayout:
     """--distribution=arbitrary: one rank for each name in --nodelist."""
     if not listed or (tasks or len(listed)) != len(listed):
         raise UsageError(f"--distribution=arbitrary: {tasks or 'no'} tasks, but --nodelist names {len(listed)} places")
     nodes = tuple(node for node in usable if node in listed)
-    return Layout(nodes, tuple(tuple(rank for rank, name in enumerate(listed) if name == node) for node in nodes))
+    return LocalLayout(nodes, tuple(tuple(rank for rank, name in enumerate(listed) if name == node) for node in nodes))
 
 
 def _choose(usable: Sequence[str], wanted: Sequence[str], count: int) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ def options_from(env: Mapping[str, str], options: Sequence[str]) -> tuple[str, .
     return (*given, *options)
 
 
-def exported(env: Mapping[str, str], export: str | None) -> dict[str, str]:
+def exported_values(env: Mapping[str, str], export: str | None) -> dict[str, str]:
     """What --export lets through; Slurm's variables and ours always. Values given never beat the environment under ALL.
 
     Source: _build_user_env in launch_slurm.c, find_quote_token in env.c.
@@ -205,7 +205,7 @@ def _split_quoted(text: str) -> list[str]:
     return [word[1:-1] if len(word) > 1 and word[0] in "'\"" and word[-1] == word[0] else word for word in words]
 
 
-def step_environ(simulated: Simulated, layout: Layout, options: Sequence[str]) -> dict[str, str]:
+def step_environ(simulated: Simulated, layout: LocalLayout, options: Sequence[str]) -> dict[str, str]:
     """The variables that all tasks of the step share. Source: setup_env in env.c and what real tasks have."""
     counts = fold_counts([len(ranks) for ranks in layout.ranks])
     job_nodes = in_slot_order(simulated.nodes)
@@ -228,7 +228,7 @@ def step_environ(simulated: Simulated, layout: Layout, options: Sequence[str]) -
     return {name: str(value) for name, value in shared.items()}
 
 
-def task_environ(layout: Layout, place: Place) -> dict[str, str]:
+def task_environ(layout: LocalLayout, place: TaskPlace) -> dict[str, str]:
     return {
         "SLURM_PROCID": str(place.rank), "SLURM_LOCALID": str(place.local_rank), "SLURM_NODEID": str(place.slot),
         "SLURMD_NODENAME": place.node, "SLURM_GTIDS": ",".join(map(str, layout.ranks[place.slot])),
@@ -237,5 +237,5 @@ def task_environ(layout: Layout, place: Place) -> dict[str, str]:
 
 def in_slot_order(nodes: Sequence[str]) -> str:
     """Folded where that keeps the slots in order: who unfolds it counts on SLURM_NODEID being the index."""
-    folded = fold(nodes)
+    folded = fold_nodes(nodes)
     return folded if expand(folded) == tuple(nodes) else ",".join(nodes)

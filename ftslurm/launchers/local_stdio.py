@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ftslurm.errors import LaunchFailed, UsageError
-from ftslurm.launchers.local_layout import Layout, Place, Simulated
-from ftslurm.launchers.rank_logs import Kind, Target, read_target
+from ftslurm.launchers.local_layout import LocalLayout, Simulated, TaskPlace
+from ftslurm.launchers.rank_logs import StreamKind, StreamTarget, read_target
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.values import Value
 
@@ -20,12 +20,12 @@ READ_BYTES = 1 << 16
 ATOMIC_BYTES = select.PIPE_BUF  # poll(2) calls a pipe writable when it takes this much without blocking
 
 
-def _is_other(target: Target, place: Place) -> bool:
+def _is_other(target: StreamTarget, place: TaskPlace) -> bool:
     """Does the target name one other task?"""
-    return target.kind is Kind.ONE and target.task != place.rank
+    return target.kind is StreamKind.ONE and target.task != place.rank
 
 
-def pattern_values(env: Mapping[str, str], simulated: Simulated, place: Place, user: str) -> dict[str, str]:
+def pattern_values(env: Mapping[str, str], simulated: Simulated, place: TaskPlace, user: str) -> dict[str, str]:
     """The letters of srun(1) "FILENAME PATTERN". Where srun prints its own "no value", so do we: scripts know the names."""
     return {
         "j": str(simulated.job), "J": f"{simulated.job}.{simulated.step}", "s": str(simulated.step),
@@ -172,7 +172,7 @@ class Broadcast:
 class Stdio:
     """Opens all that the tasks read and write, before the first of them starts."""
 
-    def __init__(self, options: Sequence[str], layout: Layout, folder: Path, name: Callable[[str, Place], str]) -> None:
+    def __init__(self, options: Sequence[str], layout: LocalLayout, folder: Path, name: Callable[[str, TaskPlace], str]) -> None:
         """folder: of the tasks. name: the file that a pattern means for a task. Raises: LaunchFailed for a file, UsageError."""
         self.feeds: list[Feed] = []
         self.sinks: dict[int, Sink] = {}
@@ -216,37 +216,37 @@ class Stdio:
         """Is there output that has not been delivered?"""
         return self.unread or any(not feed.ended for feed in self.feeds)
 
-    def _outputs(self, options: Sequence[str], place: Place) -> tuple[int, int]:
+    def _outputs(self, options: Sequence[str], place: TaskPlace) -> tuple[int, int]:
         size = self._layout.size
         out = read_target(option_value(options, "output"), size)
         asked = option_value(options, "error")
         stdout = self._output(out, 1, 1, place)
         if asked is None:  # -o 1 takes both streams of task 1 to our stdout
-            return stdout, self._output(out, 2, 1 if out.kind is Kind.ONE else 2, place)
+            return stdout, self._output(out, 2, 1 if out.kind is StreamKind.ONE else 2, place)
         return stdout, self._output(read_target(asked, size), 2, 2, place)
 
-    def _output(self, target: Target, stream: int, own: int, place: Place) -> int:
-        if target.kind is Kind.NONE or _is_other(target, place):
+    def _output(self, target: StreamTarget, stream: int, own: int, place: TaskPlace) -> int:
+        if target.kind is StreamKind.NONE or _is_other(target, place):
             return self._silence()
         fd = own
-        if target.kind in (Kind.FILE, Kind.EACH):
+        if target.kind in (StreamKind.FILE, StreamKind.EACH):
             fd = self._open(self._path(target, place), self._flags, ("stdin", "stdout", "stderr")[stream])
         return self._labelled(fd, place) if self._label else fd
 
-    def _labelled(self, fd: int, place: Place) -> int:
+    def _labelled(self, fd: int, place: TaskPlace) -> int:
         reading, writing = os.pipe()
         self.feeds.append(Feed(reading, Labeller(place.rank, len(str(self._layout.size - 1))), self.sink(fd)))
         self._lent.append(writing)
         return writing
 
-    def _inputs(self, target: Target, places: Sequence[Place]) -> dict[int, int]:
-        if target.kind is Kind.EACH:
+    def _inputs(self, target: StreamTarget, places: Sequence[TaskPlace]) -> dict[int, int]:
+        if target.kind is StreamKind.EACH:
             return {place.rank: self._open(self._path(target, place), os.O_RDONLY, "stdin") for place in places}
-        readers = [place.rank for place in places if target.kind is not Kind.NONE and not _is_other(target, place)]
+        readers = [place.rank for place in places if target.kind is not StreamKind.NONE and not _is_other(target, place)]
         given = {place.rank: self._silence() for place in places if place.rank not in readers}
         if not readers:
             return given
-        source = self._open(self._path(target, places[0]), os.O_RDONLY, "stdin") if target.kind is Kind.FILE else 0
+        source = self._open(self._path(target, places[0]), os.O_RDONLY, "stdin") if target.kind is StreamKind.FILE else 0
         # srun's tasks never have the terminal itself: in their own session they could not become its foreground.
         if len(readers) == 1 and not os.isatty(source):
             return {**given, readers[0]: source}
@@ -258,10 +258,10 @@ class Stdio:
     def _silence(self) -> int:
         return self._open(Path(os.devnull), os.O_RDWR, "null")
 
-    def _path(self, target: Target, place: Place) -> Path:
+    def _path(self, target: StreamTarget, place: TaskPlace) -> Path:
         """The path: srun opens what all tasks share, slurmstepd opens the rest in the folder of the tasks."""
         name = self._name(target.pattern, place)
-        return self._folder / name if target.kind is Kind.EACH else Path(name).absolute()
+        return self._folder / name if target.kind is StreamKind.EACH else Path(name).absolute()
 
     def _open(self, path: Path, flags: int, what: str) -> int:
         if (path, flags) not in self._files:

@@ -43,7 +43,7 @@ from ftslurm.model.values import Value, field
 
 
 class Ended(Value):
-    place: shape.Place
+    place: shape.TaskPlace
     status: ExitStatus
     core: bool = False
 
@@ -82,24 +82,24 @@ LEFTOVERS_S = 30.0  # then whatever SIGKILL did not end stays behind; Slurm's Ki
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-class Start(Value):
+class _Start(Value):
     """What is started for each task."""
 
     argv: tuple[str, ...]
     folder: Path
-    env: Callable[[shape.Place], dict[str, str]]
+    env: Callable[[shape.TaskPlace], dict[str, str]]
     parent: int = field(default_factory=os.getpid)
 
 
-class Step:
+class _Step:
     """One loop over signals, children, input and output."""
 
-    def __init__(self, layout: shape.Layout, stdio: Stdio, start: Start) -> None:
+    def __init__(self, layout: shape.LocalLayout, stdio: Stdio, start: _Start) -> None:
         self._layout = layout
         self._stdio = stdio
         self._start = start
         self._libc = ctypes.CDLL(None)
-        self._running: dict[int, shape.Place] = {}
+        self._running: dict[int, shape.TaskPlace] = {}
         self._ended: list[Ended] = []
         self._told = False
         self._wakeup = -1
@@ -110,7 +110,7 @@ class Step:
         """The exit status of the step. Raises: LaunchFailed if not every task could be started."""
         # What a killed shim leaves behind becomes ours to end, as Slurm ends all of a step's processes with its tasks.
         self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._wakeup = catch_signals()
+        self._wakeup = _catch_signals()
         # Until exec a child shares our handlers and their pipe: what it got there we would take for ours.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
@@ -143,8 +143,8 @@ class Step:
         if late:  # they are beyond SIGKILL, or a process that is none of ours holds a pipe
             self._stdio.no_more_output()
         elif not nothing_left:
-            for pid in children(os.getpid()):
-                send_signal(pid, signal.SIGKILL)
+            for pid in _children(os.getpid()):
+                _send_signal(pid, signal.SIGKILL)
         if (nothing_left or late) and not self._stdio.flowing:
             return True
         next_look = self._leftovers_until if nothing_left else min(self._leftovers_until, now + RESCAN_S)
@@ -190,7 +190,7 @@ class Step:
                 self._kill()
                 raise LaunchFailed(f"task {place.rank} cannot be started: {error.strerror}", hint="see ulimit -u") from None
             if pid == 0:
-                become(self._start, place, self._stdio.of[place.rank], self._libc, mask)
+                _become(self._start, place, self._stdio.of[place.rank], self._libc, mask)
             self._running[pid] = place
 
     def _reap(self) -> bool:
@@ -221,16 +221,16 @@ class Step:
                 return
             self._interrupted_at = now
         for pid in self._running:
-            send_signal(pid, number)
+            _send_signal(pid, number)
 
     def _kill(self) -> None:
         """Every task with its process group; what else it started comes to us and is ended in `_wind_up`."""
         for pid in self._running:
-            send_signal(-pid, signal.SIGKILL)
-            send_signal(pid, signal.SIGKILL)  # it may not have its own group yet
+            _send_signal(-pid, signal.SIGKILL)
+            _send_signal(pid, signal.SIGKILL)  # it may not have its own group yet
 
 
-def become(start: Start, place: shape.Place, fds: tuple[int, int, int], libc: ctypes.CDLL, mask: Iterable[int]) -> NoReturn:
+def _become(start: _Start, place: shape.TaskPlace, fds: tuple[int, int, int], libc: ctypes.CDLL, mask: Iterable[int]) -> NoReturn:
     """In the child: a session of its own, so that a terminal's signals come through us only; then the command.
 
     Ends with errno where that cannot be executed, as slurmstepd does (exec_task in task.c).
@@ -253,7 +253,7 @@ def become(start: Start, place: shape.Place, fds: tuple[int, int, int], libc: ct
         os._exit(status)
 
 
-def catch_signals() -> int:
+def _catch_signals() -> int:
     """Queue SIGCHLD and every signal we pass on into a pipe; gives its reading end. What is ignored stays ignored
     (nohup(1)), but for SIGINT, which shells make their background jobs ignore and by which ftrun ends a step."""
     reading, writing = os.pipe()
@@ -276,14 +276,14 @@ def restore_signals(mask: Iterable[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def send_signal(pid: int, number: int) -> None:
+def _send_signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass  # gone already; or it changed its user (setuid), which only root could end
 
 
-def children(parent: int) -> list[int]:
+def _children(parent: int) -> list[int]:
     """The children, from Linux's /proc, without those that end meanwhile."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -295,7 +295,7 @@ def children(parent: int) -> list[int]:
     return found
 
 
-def user_name() -> str:
+def _user_name() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -311,7 +311,7 @@ def tasks_folder(wanted: str | None) -> Path:
     return folder
 
 
-def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
+def _run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Lay out, open, start, and see the step through; its exit status."""
     place_of_dashes = list(argv).index("--") if "--" in argv else len(argv)
     command = tuple(argv[place_of_dashes + 1 :])
@@ -321,10 +321,10 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     simulated = shape.read_simulated(env)
     layout = shape.lay_out(options, simulated.nodes)
     folder = tasks_folder(option_value(options, "chdir"))
-    tell(*layout.notes, *unheeded(options))
+    _tell(*layout.notes, *unheeded(options))
     stdio = Stdio(options, layout, folder, file_namer(env, options, simulated))
-    shared = shape.exported(env, option_value(options, "export")) | shape.step_environ(simulated, layout, options)
-    return Step(layout, stdio, Start(command, folder, lambda place: shared | shape.task_environ(layout, place))).run()
+    shared = shape.exported_values(env, option_value(options, "export")) | shape.step_environ(simulated, layout, options)
+    return _Step(layout, stdio, _Start(command, folder, lambda place: shared | shape.task_environ(layout, place))).run()
 
 
 def unheeded(options: Sequence[str]) -> tuple[str, ...]:
@@ -334,14 +334,16 @@ def unheeded(options: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def file_namer(env: Mapping[str, str], options: Sequence[str], simulated: shape.Simulated) -> Callable[[str, shape.Place], str]:
+def file_namer(
+    env: Mapping[str, str], options: Sequence[str], simulated: shape.Simulated
+) -> Callable[[str, shape.TaskPlace], str]:
     """What turns a pattern into the file of a task."""
-    name, user = option_value(options, "job-name"), user_name()
+    name, user = option_value(options, "job-name"), _user_name()
     named = {**env, "SLURM_JOB_NAME": name} if name else env
     return lambda pattern, place: expand_pattern(pattern, pattern_values(named, simulated, place, user))
 
 
-def tell(*lines: str) -> None:
+def _tell(*lines: str) -> None:
     for line in lines:
         print(f"ftrun: {visible(line)}", file=sys.stderr, flush=True)
 
@@ -356,9 +358,9 @@ def reserve_stdio() -> None:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     reserve_stdio()
     try:
-        status = run(sys.argv[1:] if argv is None else argv, os.environ)
+        status = _run(sys.argv[1:] if argv is None else argv, os.environ)
     except FtslurmError as error:
-        tell(*(f"error: {line}" for line in str(error).splitlines()))
+        _tell(*(f"error: {line}" for line in str(error).splitlines()))
         status = error.exit_status
     except KeyboardInterrupt:  # before the tasks were there to be told
         status = 128 + signal.SIGINT

@@ -110,7 +110,7 @@ _PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
 NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", *REPLACED)
 
 
-class Part(Value):
+class StepPart(Value):
     """One srun of a step. job: whose node it runs on, 0 for our own. place: `8/0-3,6`, see Channel in shim/connection.py."""
 
     job: int
@@ -118,15 +118,15 @@ class Part(Value):
     place: str = ""
 
 
-def parts(
+def step_parts(
     options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int, shares: Sequence[Share] = ()
-) -> tuple[Part, ...]:
+) -> tuple[StepPart, ...]:
     """The sruns that bring up a step in `layout`. granted: nodes of the allocation. width: of the step that the user asked
     for, 0 where that is srun's to say. shares: by slot, what the ranks there are to have. Raises: UsageError."""
     shares = shares if len(shares) == len(layout.nodes) else ()
     width = width or granted
     if not (layout.lent or layout.chosen or layout.slots):
-        return (Part(0, _first(options, env, layout, granted, width)),)
+        return (StepPart(0, _first(options, env, layout, granted, width)),)
     if not layout.slots:
         tasks = _tasks(options, env, len(layout.nodes), granted, width)
         layout = replace(layout, slots=_in_blocks(tasks, len(layout.nodes)))
@@ -140,7 +140,7 @@ def parts(
         place = f"{len(layout.slots)}/{fold_numbers(ranks)}" if len(there) > 1 or job else ""
         jobid = (f"--jobid={job}",) if job else ()
         unread = ("--input=none",) if (number or job) and not has_flag(options, "input") else ()
-        found.append(Part(job, (*kept, *placed, *jobid, *unread), place))
+        found.append(StepPart(job, (*kept, *placed, *jobid, *unread), place))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from ftslurm.model.text import FILE_FIELD, expand_pattern, whole
 from ftslurm.model.values import Value
 
 
-class Kind(Enum):
+class StreamKind(Enum):
     """What -i, -o and -e can ask for."""
 
     ALL = "our own stream"
@@ -25,25 +25,25 @@ class Kind(Enum):
     EACH = "a file by task or node"
 
 
-class Target(Value):
-    kind: Kind
+class StreamTarget(Value):
+    kind: StreamKind
     task: int = 0
     pattern: str = ""
 
 
-def read_target(text: str | None, tasks: int) -> Target:
+def read_target(text: str | None, tasks: int) -> StreamTarget:
     """Source: fname_create in srun's fname.c."""
     if text is None or text[:3].lower() == "all" or text.startswith("-"):
-        return Target(Kind.ALL)
+        return StreamTarget(StreamKind.ALL)
     if text.lower() == "none":
-        return Target(Kind.NONE)
+        return StreamTarget(StreamKind.NONE)
     task = whole(text)
     if task is not None and task < tasks:
-        return Target(Kind.ONE, task=task)
+        return StreamTarget(StreamKind.ONE, task=task)
     if "\\" in text:  # srun's way to say that nothing is a pattern
-        return Target(Kind.FILE, pattern=text.replace("\\", "").replace("%", "%%"))
+        return StreamTarget(StreamKind.FILE, pattern=text.replace("\\", "").replace("%", "%%"))
     each = any(found[3] in "tnNu" for found in FILE_FIELD.finditer(text) if found[3])
-    return Target(Kind.EACH if each else Kind.FILE, pattern=text)
+    return StreamTarget(StreamKind.EACH if each else StreamKind.FILE, pattern=text)
 
 
 def letters_of(pattern: str) -> frozenset[str]:
@@ -151,7 +151,7 @@ def cycle_file(path: str, cycle: int | str) -> str:
     return f"{path.removesuffix(whole.suffix)}_cycle{cycle}{whole.suffix or '.log'}"
 
 
-def told(found: Mapping[int, StreamTo]) -> dict[str, list[object]]:
+def logs_told(found: Mapping[int, StreamTo]) -> dict[str, list[object]]:
     """The message to a shim."""
     return {str(stream): [to.path, to.label, to.console, to.shown_label] for stream, to in found.items()}
 
@@ -193,10 +193,10 @@ def rank_files(options: Sequence[str], env: Mapping[str, str], job: int, user: s
         if text is not None and whole(text) is not None:
             continue
         target = read_target(text, 0)
-        if stream == "2" and target.kind is Kind.ALL:
+        if stream == "2" and target.kind is StreamKind.ALL:
             errors = None
-        if target.kind in (Kind.FILE, Kind.EACH):
-            each = target.kind is Kind.EACH
+        if target.kind in (StreamKind.FILE, StreamKind.EACH):
+            each = target.kind is StreamKind.EACH
             how = TASK if "t" in letters_of(target.pattern) else NODE if each else ONE
             base = chdir if each and chdir.startswith("/") else folder
             path = target.pattern if target.pattern.startswith("/") else f"{base}/{target.pattern}"

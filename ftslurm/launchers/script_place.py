@@ -27,7 +27,7 @@ MAX_BYTES = 1_000_000  # of a script; a longer one was made by a program
 _SHOWN = 60  # characters of the call, for people
 
 
-class Place(Value):
+class CallPlace(Value):
     """What called ftrun, or called what did. text: of a script; None for another program. offset: directly behind the top-level
     command that its shell runs; None if the shell does not tell. name: for people."""
 
@@ -36,7 +36,7 @@ class Place(Value):
     name: str = ""
 
 
-def read_calls(places: Iterable[Place], programs: Iterable[str], argv: Sequence[str]) -> Call:
+def read_calls(places: Iterable[CallPlace], programs: Iterable[str], argv: Sequence[str]) -> Call:
     """How a failure is taken. places: the nearest first; the next one counts where the one before ends with our status.
 
     programs: the names under which ftrun may be called. argv: what was called, which tells several calls of a script apart.
@@ -54,10 +54,10 @@ def read_calls(places: Iterable[Place], programs: Iterable[str], argv: Sequence[
     return read
 
 
-def _read(place: Place, programs: frozenset[str], argv: Sequence[str]) -> Call:
+def _read(place: CallPlace, programs: frozenset[str], argv: Sequence[str]) -> Call:
     if place.text is None:
         return Call(Reading.DOUBT, f"{place.name} called ftrun, and may look at the status")
-    script = _Script(sh.parse(place.text[:MAX_BYTES]), programs, place.offset)
+    script = _Script(sh.parse_script(place.text[:MAX_BYTES]), programs, place.offset)
     found = script.calls(argv)
     if not found:
         return _without_a_call(script, place)
@@ -69,7 +69,7 @@ def _read(place: Place, programs: frozenset[str], argv: Sequence[str]) -> Call:
     return Call(fate.reading, f"{where}: {fate.why}", script.is_last(call), fate.ends)
 
 
-def _without_a_call(script: _Script, place: Place) -> Call:
+def _without_a_call(script: _Script, place: CallPlace) -> Call:
     """The command that runs names no ftrun: a variable, an alias, a function of a file that the script reads."""
     if script.at is None or script.root.has_error:
         return Call(Reading.DOUBT, f"the call is not found in {place.name or 'the script'}")
@@ -79,8 +79,8 @@ def _without_a_call(script: _Script, place: Place) -> Call:
     return Call(fate.reading, f"{where}: {fate.why}", last, fate.ends)
 
 
-def _where(node: Node, place: Place) -> str:
-    line = f"line {node.start_point[0] + 1}, `{cut(' '.join(sh.text(sh.in_its_line(node)).split()), _SHOWN)}`"
+def _where(node: Node, place: CallPlace) -> str:
+    line = f"line {node.start_point[0] + 1}, `{cut(' '.join(sh.text_of(sh.in_its_line(node)).split()), _SHOWN)}`"
     return f"{place.name}, {line}" if place.name else line
 
 
@@ -126,14 +126,14 @@ class _Script:
             for node in self.root.named_children
             if node.end_point[0] >= at.start_point[0] and node.start_byte <= at.start_byte
         ]
-        behind = [node for node in sh.below(self.root) if sh.in_background(node) and node.start_byte < at.start_byte]
+        behind = [node for node in sh.subtree(self.root) if sh.in_background(node) and node.start_byte < at.start_byte]
         return [*line, *behind]
 
     def _with_functions(self, nodes: Sequence[Node]) -> list[Node]:
         """And the functions that are called there, and by those, in turn."""
         found, waiting, known = list(nodes), list(nodes), set[str]()
         while waiting:
-            called = {word for node in sh.commands(waiting.pop()) for word in sh.words(node)[:2] if word}
+            called = {word for node in sh.commands(waiting.pop()) for word in sh.command_words(node)[:2] if word}
             new = [self._functions[name] for name in called & self._functions.keys() - known]
             known |= called
             found += new
@@ -146,7 +146,7 @@ class _Script:
             each.id: each
             for node in self._running
             for each in sh.commands(node)
-            if any(word and sh.base(word) in wanted for word in sh.words(each))
+            if any(word and sh.base_name(word) in wanted for word in sh.command_words(each))
         }
         return sorted(found.values(), key=lambda node: node.start_byte)
 
@@ -158,8 +158,12 @@ class _Script:
     def _in_texts(self) -> list[Node]:
         """`bash -c "..."` with the call in the text: bash becomes the last command of it, and is no caller."""
         name = re.compile(rf"\b(?:{'|'.join(map(re.escape, self._programs))})\b")
-        texts = [each for each in self._commands(SHELLS) if any(re.fullmatch("-[a-z]*c", word or "") for word in sh.words(each))]
-        return [each for each in texts if name.search(sh.text(each))]
+        texts = [
+            each
+            for each in self._commands(SHELLS)
+            if any(re.fullmatch("-[a-z]*c", word or "") for word in sh.command_words(each))
+        ]
+        return [each for each in texts if name.search(sh.text_of(each))]
 
     def is_last(self, node: Node) -> bool:
         """Is there no command behind it?"""
@@ -199,7 +203,7 @@ class _Script:
         runs = (sign == "||") is not at.negated  # the right side, after the failure
         if not runs:
             return _At(parent, sign == "||")
-        return self._after(right, f"`{sign}` goes on with `{cut(' '.join(sh.text(right).split()), 30)}`", seen)
+        return self._after(right, f"`{sign}` goes on with `{cut(' '.join(sh.text_of(right).split()), 30)}`", seen)
 
     def _condition(self, at: _At, parent: Node, seen: frozenset[int]) -> _Fate:
         word = parent.children[0].type
@@ -210,7 +214,7 @@ class _Script:
 
     def _after(self, branch: Sequence[Node] | Node, why: str, seen: frozenset[int]) -> _Fate:
         """branch: what runs after the failure. why: it is an answer if the script goes on."""
-        last = sh.leaves(branch)
+        last = sh.leaving_command(branch)
         if last is None:
             return _answer(why)
         function = sh.enclosing(last, "function_definition")
@@ -222,12 +226,14 @@ class _Script:
         name = function.child_by_field_name("name")
         if name is None or function.id in seen:
             return _NOBODY
-        called = self._commands(frozenset({sh.text(name)}))
+        called = self._commands(frozenset({sh.text_of(name)}))
         return _most([self.fate(call, seen | {function.id}) for call in called])
 
     def _waited_for(self, node: Node) -> _Fate:
         """In the background: what the script makes of it when it waits for one process."""
-        waits = [each for each in sh.commands(self.root) if sh.words(each)[:1] == ["wait"] and len(each.named_children) > 1]
+        waits = [
+            each for each in sh.commands(self.root) if sh.command_words(each)[:1] == ["wait"] and len(each.named_children) > 1
+        ]
         return replace(_most([self.fate(each) for each in waits if each.start_byte > node.start_byte]), ends=False)
 
     def _in_a_body(self, at: _At, parent: Node, seen: frozenset[int]) -> _At | _Fate:
@@ -247,7 +253,7 @@ class _Script:
             return fate
         if sh.command_name(first) in ("exit", "return"):
             return _ENDS
-        later = [node for node in sh.below(self.root) if node.end_byte > first.end_byte]
+        later = [node for node in sh.subtree(self.root) if node.end_byte > first.end_byte]
         uses = [node for name in sh.kept_status(first) for node in later if sh.is_about(node, name)]
         return next((fate for node in uses if (fate := _decided_in(node)) is not None), None)
 
@@ -260,8 +266,8 @@ def _most(fates: Sequence[_Fate]) -> _Fate:
 def _decided_in(statement: Node) -> _Fate | None:
     """What a statement that looks at the status decides; None where it only says something."""
     branches = sh.branches(statement)
-    if any(sh.leaves(branch) for branch in branches):
+    if any(sh.leaving_command(branch) for branch in branches):
         return _ENDS
     if all(sh.only_says(branch) for branch in branches):
         return None
-    return _answer(f"line {statement.start_point[0] + 1}, `{cut(' '.join(sh.text(statement).split()), 40)}`, looks at it")
+    return _answer(f"line {statement.start_point[0] + 1}, `{cut(' '.join(sh.text_of(statement).split()), 40)}`, looks at it")

@@ -39,16 +39,16 @@ def _parser() -> Callable[[bytes], Node]:
     return parse_one
 
 
-def parse(script: bytes) -> Node:
+def parse_script(script: bytes) -> Node:
     """The root, of type `program`."""
     return _parser()(script)
 
 
-def text(node: Node) -> str:
+def text_of(node: Node) -> str:
     return (node.text or b"").decode(errors="replace")
 
 
-def below(node: Node) -> Iterator[Node]:
+def subtree(node: Node) -> Iterator[Node]:
     """The node and all below it, in order."""
     waiting = [node]
     while waiting:
@@ -75,14 +75,14 @@ def in_its_line(node: Node) -> Node:
 
 
 def commands(node: Node) -> Iterator[Node]:
-    return (each for each in below(node) if each.type == "command")
+    return (each for each in subtree(node) if each.type == "command")
 
 
-def base(word: str) -> str:
+def base_name(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def words(command: Node) -> list[str | None]:
+def command_words(command: Node) -> list[str | None]:
     """None for one that the shell has yet to expand. Without the assignments before it and its redirections."""
     return [_word(child) for child in command.named_children if child.type not in ("variable_assignment", *_REDIRECTIONS)]
 
@@ -91,16 +91,16 @@ def _word(node: Node) -> str | None:
     if node.type == "command_name" and node.named_child_count == 1:
         return _word(node.named_children[0])
     if node.type == "string" and all(child.type == "string_content" for child in node.named_children):
-        return text(node)[1:-1]
+        return text_of(node)[1:-1]
     if node.type == "raw_string":
-        return text(node)[1:-1]
-    return text(node).replace("\\", "") if node.type in ("word", "number", "command_name") else None
+        return text_of(node)[1:-1]
+    return text_of(node).replace("\\", "") if node.type in ("word", "number", "command_name") else None
 
 
 def command_name(node: Node) -> str:
     """As written; empty for what is no command."""
     name = node.child_by_field_name("name") if node.type == "command" else None
-    return text(name) if name is not None else ""
+    return text_of(name) if name is not None else ""
 
 
 def is_expanded(node: Node) -> bool:
@@ -110,16 +110,16 @@ def is_expanded(node: Node) -> bool:
 
 def may_be(command: Node, programs: Collection[str], argv: Sequence[str]) -> bool:
     """Are the command's words behind the program, those that need no expansion, among `argv`, in order?"""
-    found = words(command)
-    at = next(place for place, word in enumerate(found) if word and base(word) in programs)
+    found = command_words(command)
+    at = next(place for place, word in enumerate(found) if word and base_name(word) in programs)
     came = iter(argv)
     plain = [word for word in found[at + 1 :] if word is not None and not any(sign in word for sign in "*?[{~")]
     return all(any(word == other for other in came) for word in plain)
 
 
 def functions(root: Node) -> dict[str, Node]:
-    defined = [node for node in below(root) if node.type == "function_definition"]
-    return {text(name): node for node in defined if (name := node.child_by_field_name("name")) is not None}
+    defined = [node for node in subtree(root) if node.type == "function_definition"]
+    return {text_of(name): node for node in defined if (name := node.child_by_field_name("name")) is not None}
 
 
 # --- statements
@@ -160,7 +160,7 @@ def behind_heredoc(statement: Node) -> list[Node]:
 
 def stops_on_errors(root: Node) -> bool:
     """`set -e` in one of its spellings."""
-    set_ = [words(node) for node in commands(root) if command_name(node) == "set"]
+    set_ = [command_words(node) for node in commands(root) if command_name(node) == "set"]
     return any(
         word == "errexit" or (word[:1] == "-" and word[:2] != "--" and "e" in word) for line in set_ for word in line[1:] if word
     )
@@ -196,7 +196,7 @@ def branches(statement: Node) -> list[list[Node]]:
     return [[statement]] if statement.type == "while_statement" else []
 
 
-def leaves(branch: Sequence[Node] | Node) -> Node | None:
+def leaving_command(branch: Sequence[Node] | Node) -> Node | None:
     """The command by which the branch leaves the script with a failure, or the function; None if it goes on, or begins the job
     anew."""
     found = list(branch) if isinstance(branch, Sequence) else [branch]
@@ -205,8 +205,8 @@ def leaves(branch: Sequence[Node] | Node) -> Node | None:
     last = found[-1]
     if last.type in ("compound_statement", "list", "subshell", "redirected_statement"):
         inner = [child for child in statements(last) if child.type not in _REDIRECTIONS]
-        return leaves(inner[-1:]) if inner else None
-    return last if command_name(last) in _LEAVING and words(last)[1:] != ["0"] else None
+        return leaving_command(inner[-1:]) if inner else None
+    return last if command_name(last) in _LEAVING and command_words(last)[1:] != ["0"] else None
 
 
 def only_says(branch: Sequence[Node]) -> bool:
@@ -220,20 +220,20 @@ def _says(node: Node) -> bool:
 
 
 def _is_test(node: Node) -> bool:
-    return node.type == "test_command" or (node.type == "compound_statement" and text(node).startswith("(("))
+    return node.type == "test_command" or (node.type == "compound_statement" and text_of(node).startswith("(("))
 
 
 # --- `$?`
 
 
 def mentions_status(node: Node) -> bool:
-    return any(sign in text(node) for sign in ("$?", "${?}", "PIPESTATUS", "pipestatus"))
+    return any(sign in text_of(node) for sign in ("$?", "${?}", "PIPESTATUS", "pipestatus"))
 
 
 def kept_status(statement: Node) -> list[str]:
     """The variables into which the statement puts what it knows of the status."""
-    kept = [each for each in below(statement) if each.type == "variable_assignment" and mentions_status(each)]
-    return [text(each.named_children[0]) for each in kept]
+    kept = [each for each in subtree(statement) if each.type == "variable_assignment" and mentions_status(each)]
+    return [text_of(each.named_children[0]) for each in kept]
 
 
 def is_about(statement: Node, variable: str) -> bool:
@@ -246,4 +246,4 @@ def is_about(statement: Node, variable: str) -> bool:
         parts = [child for child in statement.children if child.is_named and is_condition(child, statement)]
     else:
         return False
-    return any(each.type == "variable_name" and text(each) == variable for part in parts for each in below(part))
+    return any(each.type == "variable_name" and text_of(each) == variable for part in parts for each in subtree(part))

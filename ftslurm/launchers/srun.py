@@ -8,12 +8,12 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from ftslurm.launchers import placement
-from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part
+from ftslurm.launchers.placement import NOT_WHEN_PLACED, StepPart
 from ftslurm.launchers.python import CONTAINER_VARIABLES, Python, Runtime, in_bundle, runtime_of, with_mount
 from ftslurm.launchers.srun_options import REPLACED, Component, has_flag, join_components, option_value, same_share, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.job import Layout, Share
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import unfold_numbers, whole
 from ftslurm.model.values import Value, field, replace
 from ftslurm.system.commands import MARK
@@ -121,7 +121,7 @@ def beside_argv(nodes: Sequence[str], name: str, argv: Sequence[str], job: int =
     count = str(len(nodes))
     return (
         "srun", *((f"--jobid={job}",) if job else ()), "--overlap", f"--nodes={count}", f"--ntasks={count}",
-        "--ntasks-per-node=1", f"--nodelist={fold(nodes)}",
+        "--ntasks-per-node=1", f"--nodelist={fold_nodes(nodes)}",
         "--no-kill", "--cpus-per-task=1", "--mem=0", *_OURS, "--input=none", "--mpi=none", "--cpu-bind=none",
         f"--job-name={name}", "--quiet", *argv,
     )  # fmt: skip
@@ -177,12 +177,12 @@ class SrunLauncher(Value):
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
         return tuple(argv for argv, _ in self._rendered(layout))
 
-    def _rendered(self, layout: Layout | None, shares: Sequence[Share] = ()) -> list[tuple[tuple[str, ...], Part]]:
+    def _rendered(self, layout: Layout | None, shares: Sequence[Share] = ()) -> list[tuple[tuple[str, ...], StepPart]]:
         if layout is None:
             argv = ("srun", *join_components(self._component(component, component.options) for component in self.components))
-            return [(argv, Part(0, ()))]
+            return [(argv, StepPart(0, ()))]
         (component,) = self.components
-        found = placement.parts(component.options, self.env, layout, self.granted, self.width, shares)
+        found = placement.step_parts(component.options, self.env, layout, self.granted, self.width, shares)
         return [(("srun", *join_components([self._component(component, part.options)])), part) for part in found]
 
     def _component(self, component: Component, placed: Sequence[str]) -> Component:

@@ -14,7 +14,7 @@ from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.record import KINDS, Record
 from ftslurm.model.values import MISSING, Value, fields
-from ftslurm.system.files import Locked, Spares, append, locked, open_plain, read_private
+from ftslurm.system.files import Locked, SpareDescriptors, append, locked, open_plain, read_private
 
 VERSION = 1
 # Times of up to thirty million years. One digit more than the longest number that Python reads it can no longer print.
@@ -86,7 +86,7 @@ class Journal:
         self._reserve = path.with_suffix(".reserve")
         self._full = False
         self._size = 0  # of the file as we left it
-        self._spares = Spares(0)  # until we write
+        self._spares = SpareDescriptors(0)  # until we write
         self._holds = False  # the lock
         self._known = _NOTHING  # of what has been read: it is only ever added to
         self.seen: tuple[Record, ...] = ()  # what `read` gave last
@@ -152,7 +152,7 @@ class Journal:
     def _locked(self, data: bytes, only_next: bool = False) -> bool:
         """With descriptors of its own: whoever takes all others cannot keep a decision from being written."""
         if self._spares.count != DESCRIPTORS_KEPT:
-            self._spares = Spares(DESCRIPTORS_KEPT)
+            self._spares = SpareDescriptors(DESCRIPTORS_KEPT)
         with self._spares.lent():
             return self._write_locked(data, only_next)
 

@@ -40,7 +40,7 @@ TRIES = 50
 NODES_MAX = 1000
 
 
-def ask(journal: Journal, make: Callable[[History], Requested]) -> Requested:
+def ask_ftrun(journal: Journal, make: Callable[[History], Requested]) -> Requested:
     """Write down what `make` makes of the job's past; its number is the next one. Raises: StateError, and what `make` raises."""
     for _ in range(TRIES):
         history = fold(journal.read().records)

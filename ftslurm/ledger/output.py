@@ -77,25 +77,25 @@ class Kept(Value):
     left_out: int
 
 
-def folder_of(ledger: Path) -> Path:
+def output_folder(ledger: Path) -> Path:
     return ledger.with_suffix(".output")
 
 
-def keep(ledger: Path, schedule: int, sources: Iterable[str], most_bytes: int) -> None:
+def keep_files(ledger: Path, schedule: int, sources: Iterable[str], most_bytes: int) -> None:
     """Copy each of `sources` that is a plain file and has anything in it. Raises: StateError."""
     for source in dict.fromkeys(sources):
         name = f"run-{schedule + 1}.{fingerprint(source, 4)}"
-        file = open_plain(source)
+        file = open_kept(source)
         if file is None:
             continue
         with file:
             size = os.fstat(file.fileno()).st_size
             if size and most_bytes:
-                _copy(file, size, folder_of(ledger), name, schedule, source, most_bytes)
+                _copy(file, size, output_folder(ledger), name, schedule, source, most_bytes)
     _forget_oldest(ledger)
 
 
-def open_plain(path: str | Path) -> BinaryIO | None:
+def open_kept(path: str | Path) -> BinaryIO | None:
     """None if it does not exist (here) or is not a plain file. It may be a link."""
     try:
         return files.open_plain(path, link=0)
@@ -133,7 +133,7 @@ def _pour(file: BinaryIO, out: BinaryIO, at: int, count: int) -> None:
 
 def kept_copies(ledger: Path) -> tuple[Kept, ...]:
     """The copies in the order of the schedulings, without damaged ones."""
-    found = (_read(path) for path in folder_of(ledger).glob("*.json"))
+    found = (_read(path) for path in output_folder(ledger).glob("*.json"))
     return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.schedule, one.source)))
 
 
@@ -151,9 +151,9 @@ def _read(path: Path) -> Kept | None:
     return Kept(schedule, body["source"], path.with_suffix(".out"), size, head, left_out)  # type: ignore[arg-type]
 
 
-def still_there(one: Kept) -> bool:
+def same_beginning(one: Kept) -> bool:
     """Does the file still begin with what it held then? Compares both ends of that part."""
-    source = open_plain(one.source)
+    source = open_kept(one.source)
     if source is None:
         return False
     try:
@@ -175,7 +175,7 @@ def _at(file: BinaryIO, position: int, count: int) -> bytes:
 def settle(ledger: Path) -> None:
     """Remove what was not overwritten after all (--open-mode=append). To be called when the next scheduling has begun."""
     for one in kept_copies(ledger):
-        if still_there(one):
+        if same_beginning(one):
             _remove(one)
 
 

@@ -267,7 +267,7 @@ ALL = "all"
 PassedOver = Callable[[str, FtslurmError], None]
 
 
-def chosen(store: Store, names: Sequence[str], passed_over: PassedOver) -> Iterator[tuple[str, Contents]]:
+def named_ledgers(store: Store, names: Sequence[str], passed_over: PassedOver) -> Iterator[tuple[str, Contents]]:
     """Each ledger once, with the name of its job. passed_over: hears of each in a folder that cannot be read.
 
     Raises: UnknownJob, StateError for one that was named itself.
@@ -306,4 +306,4 @@ def _named(store: Store, name: str, passed_over: PassedOver) -> Iterator[tuple[P
             passed_over(found.stem, error)
 
 
-__all__ = ["ALL", "chosen"]
+__all__ = ["ALL", "named_ledgers"]

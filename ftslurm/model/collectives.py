@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from ftslurm.errors import WireError
-from ftslurm.model.plain import text
+from ftslurm.model.plain import plain_text
 from ftslurm.model.values import Value
 
 RANKS_MAX = 1 << 20
@@ -30,7 +30,7 @@ class ProcessState(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Kind(str, Enum):
+class CulpritKind(str, Enum):
     """What is wrong. The first four as C4D names them."""
 
     COMM_HANG = "RankCommHang"
@@ -49,7 +49,7 @@ class Level(str, Enum):
     INFO = "Info"
 
 
-def fold(ranks: Iterable[int]) -> str:
+def fold_ranks(ranks: Iterable[int]) -> str:
     """`0-3,8-14:2,20` for 0 1 2 3 8 10 12 14 20."""
     left, parts = sorted(set(ranks)), []
     while left:
@@ -69,7 +69,7 @@ def _run(first: int, last: int, step: int) -> str:
 
 
 @lru_cache(maxsize=4096)  # the members of a group come from each of them; one tuple serves all
-def unfold(text: str) -> tuple[int, ...]:
+def unfold_ranks(text: str) -> tuple[int, ...]:
     """The inverse of `fold`. Raises: WireError."""
     found: list[int] = []
     try:
@@ -94,7 +94,9 @@ class GroupView(Value):
     """
 
     # As JSON knows them; the readers of other processes' messages take them from here (model/plain.py).
-    plain_forms: ClassVar[Any] = {"members": (fold, lambda folded: unfold(text(folded, FOLDED_MAX, "a list of ranks")))}
+    plain_forms: ClassVar[Any] = {
+        "members": (fold_ranks, lambda folded: unfold_ranks(plain_text(folded, FOLDED_MAX, "a list of ranks")))
+    }
 
     key: str
     members: Collection[int]
@@ -166,13 +168,13 @@ class RankView(Value):
     pid: int = 0  # of its process, as its node has it; 0: not known
 
 
-class Finding(Value):
+class Culprit(Value):
     """Who hangs or is slow. nodes: of `ranks`. blamed: of these, what speaks against the machine and not the program.
 
     cause: in words. evidence: what it was read from, the first decides. of_program: it is the program's doing, wherever.
     """
 
-    kind: Kind
+    kind: CulpritKind
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     operation: str
@@ -182,12 +184,12 @@ class Finding(Value):
     blamed: tuple[str, ...] = ()
     of_program: bool = False
 
-    def same(self, other: Finding | None) -> bool:
+    def same(self, other: Culprit | None) -> bool:
         """Do both name the same ranks for the same thing?"""
         return other is not None and (self.kind, self.ranks) == (other.kind, other.ranks)
 
     def __str__(self) -> str:
-        who = f"rank {fold(self.ranks)} on {','.join(self.nodes)}" if self.ranks else "no rank in particular"
+        who = f"rank {fold_ranks(self.ranks)} on {','.join(self.nodes)}" if self.ranks else "no rank in particular"
         return f"{self.kind.value}: {who}{f' in {self.operation}' if self.operation else ''}: {self.cause}"
 
 

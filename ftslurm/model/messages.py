@@ -219,14 +219,14 @@ AgentReport = (
 )  # fmt: skip
 
 
-def hello(message: Message) -> ShimHello | AgentHello | ev.DrillAsked:
+def read_hello(message: Message) -> ShimHello | AgentHello | ev.DrillAsked:
     """The first message of a connection. Raises: WireError."""
     kind = _text(message, "t", 20)
     if kind == "drill":
         return _drill(message)
     if kind == "agent":
         talk, has = _text(message, "talk", 64), _number(message, "a")
-        return AgentHello(_text(message, "node", 256), _texts(message, "kinds"), talk, has, clock(message))
+        return AgentHello(_text(message, "node", 256), _texts(message, "kinds"), talk, has, sender_clock(message))
     if kind != "hello":
         raise WireError(f"a connection that began with `{kind}`")
     task = Task(
@@ -239,11 +239,11 @@ def hello(message: Message) -> ShimHello | AgentHello | ev.DrillAsked:
         raise WireError(f"rank {task.rank} is none of a step of {counted(expected, 'task')}")
     return ShimHello(
         task, expected, _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a"),
-        _number(message, "launch"), clock(message),
+        _number(message, "launch"), sender_clock(message),
     )  # fmt: skip
 
 
-def clock(message: Message) -> float | None:
+def sender_clock(message: Message) -> float | None:
     """What the clock of the sender of a hello or a beat showed, Unix seconds; None if it does not tell. Raises: WireError."""
     return _maybe_seconds(message, "u")
 
@@ -283,7 +283,9 @@ def shim_notes(message: Message) -> tuple[int, bytes]:
     if "notes" not in message:
         return 0, b""
     place, text = _list(message, "notes") if len(_list(message, "notes")) == 2 else (0, None)
-    return plain.whole(place, 0, 1 << 62, "the place of notes"), plain.text(text, _ENV_MAX, "notes").encode("utf-8", "replace")
+    return plain.bounded_whole(place, 0, 1 << 62, "the place of notes"), plain.plain_text(text, _ENV_MAX, "notes").encode(
+        "utf-8", "replace"
+    )
 
 
 def agent_report(message: Message) -> AgentReport:
@@ -418,15 +420,15 @@ def _piece(piece: Any) -> Piece:
 
 
 def _text(message: Message, name: str, limit: int) -> str:
-    return plain.text(message.get(name), limit, f"`{name}`")
+    return plain.plain_text(message.get(name), limit, f"`{name}`")
 
 
 def _short(value: Any, limit: int) -> str:
-    return plain.text(value, limit)
+    return plain.plain_text(value, limit)
 
 
 def _number(message: Message, name: str, low: int = 0, high: int = 1 << 62) -> int:
-    return plain.whole(message.get(name), low, high, f"`{name}`")
+    return plain.bounded_whole(message.get(name), low, high, f"`{name}`")
 
 
 def _seconds(message: Message, name: str) -> float:

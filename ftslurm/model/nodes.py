@@ -20,7 +20,7 @@ _NUMBERED = re.compile(r"(.*?)([0-9]{1,18})")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 
-def fold(nodes: Iterable[str]) -> str:
+def fold_nodes(nodes: Iterable[str]) -> str:
     """`n1,n2,n3` as Slurm writes it: `n[1-3]`; the empty set gives an empty string. What is no name stays unfolded."""
     names = frozenset(nodes)
     return _fold(names) if len(names) > 1 else "".join(names)
@@ -38,7 +38,7 @@ def _fold(names: frozenset[str]) -> str:
 
 def mark_down(nodes: Iterable[str]) -> str:
     """The command of an administrator after which Slurm waits for these dead nodes no longer."""
-    return f"scontrol update nodename={fold(nodes)} state=down reason=dead"
+    return f"scontrol update nodename={fold_nodes(nodes)} state=down reason=dead"
 
 
 def fold_in_order(nodes: Sequence[str]) -> str:
@@ -49,7 +49,7 @@ def fold_in_order(nodes: Sequence[str]) -> str:
             groups[-1].append(node)
         else:
             groups.append([node])
-    return ",".join(fold(group) if len(group) > 1 else group[0] for group in groups)
+    return ",".join(fold_nodes(group) if len(group) > 1 else group[0] for group in groups)
 
 
 def _follows(node: str, other: str) -> bool:
@@ -95,7 +95,7 @@ def _names(group: str) -> Iterable[str]:
     return map("".join, product(*chain.from_iterable(zip_longest(between, ranges, fillvalue=[""]))))
 
 
-def count(text: str) -> int:
+def count_nodes(text: str) -> int:
     """How many nodes a node list names, none of which is made: also of one that only wants to be expensive. 0 for no list."""
     if not _LIST.fullmatch(text):
         return 0

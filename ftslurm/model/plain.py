@@ -113,8 +113,8 @@ def _member(kind: type[Enum], plain: Any) -> Enum:
 
 # Partial functions, not functions that call others: a ledger has millions of values.
 _SIMPLE: Mapping[type, Callable[[Bounds], Reader]] = {
-    str: lambda bounds: partial(text, most=bounds.text),
-    int: lambda bounds: partial(whole, low=1 - bounds.whole if bounds.signed else 0, high=bounds.whole - 1),
+    str: lambda bounds: partial(plain_text, most=bounds.text),
+    int: lambda bounds: partial(bounded_whole, low=1 - bounds.whole if bounds.signed else 0, high=bounds.whole - 1),
     float: lambda bounds: partial(real, below=bounds.real, low=-bounds.real if bounds.signed else 0),
     bool: lambda bounds: truth,
 }
@@ -124,14 +124,14 @@ _SIMPLE: Mapping[type, Callable[[Bounds], Reader]] = {
 A_VALUE = "a value"
 
 
-def text(value: Any, most: int | None = None, name: str = A_VALUE) -> str:
+def plain_text(value: Any, most: int | None = None, name: str = A_VALUE) -> str:
     """most: characters, None for any number."""
     if not isinstance(value, str) or (most is not None and len(value) > most):
         raise _refused("a text" if most is None else f"a text of up to {most} characters", value, name)
     return value
 
 
-def whole(value: Any, low: int, high: int, name: str = A_VALUE) -> int:
+def bounded_whole(value: Any, low: int, high: int, name: str = A_VALUE) -> int:
     """Both bounds included. JSON's true and false are no numbers, though Python's are."""
     if type(value) is not int or not low <= value <= high:
         raise _refused(f"a whole number from {low} to {high}", value, name)

@@ -16,7 +16,7 @@ class Word(str, Enum):
         return str(self.value)
 
 
-class Remedy(Enum):
+class RungRemedy(Enum):
     """What is done where a rung answers."""
 
     START_RANK = "start one rank again, the others go on"
@@ -30,22 +30,22 @@ class Remedy(Enum):
 class Rung(Word):
     """Each with its remedy, in the order of the default ladder."""
 
-    RANK_RESTART = "rank-restart", Remedy.START_RANK
-    IN_PLACE_RESTART = "in-place-restart", Remedy.RESTART
-    HANG_RESTART = "hang-restart", Remedy.RESTART
-    NODE_REPLACEMENT = "node-replacement", Remedy.REPLACE
-    SHRINK = "shrink", Remedy.SHRINK
-    ISOLATED_REQUEUE = "isolated-requeue", Remedy.REQUEUE
-    UNCONDITIONAL_REQUEUE = "unconditional-requeue", Remedy.REQUEUE
-    FAIL = "fail", Remedy.END
+    RANK_RESTART = "rank-restart", RungRemedy.START_RANK
+    IN_PLACE_RESTART = "in-place-restart", RungRemedy.RESTART
+    HANG_RESTART = "hang-restart", RungRemedy.RESTART
+    NODE_REPLACEMENT = "node-replacement", RungRemedy.REPLACE
+    SHRINK = "shrink", RungRemedy.SHRINK
+    ISOLATED_REQUEUE = "isolated-requeue", RungRemedy.REQUEUE
+    UNCONDITIONAL_REQUEUE = "unconditional-requeue", RungRemedy.REQUEUE
+    FAIL = "fail", RungRemedy.END
     # Of no ladder: nothing has failed, or nobody of us was asked. Records name them in the place of a rung.
-    ON_WARNING = "requeue-on-warning", Remedy.REQUEUE  # of Slurm's, as the job has asked for
-    ON_REQUEST = "requeue-on-request", Remedy.REQUEUE  # of the owner of the job
-    BY_SLURM = "requeue-by-slurm", Remedy.REQUEUE  # or by people, by way of it
+    ON_WARNING = "requeue-on-warning", RungRemedy.REQUEUE  # of Slurm's, as the job has asked for
+    ON_REQUEST = "requeue-on-request", RungRemedy.REQUEUE  # of the owner of the job
+    BY_SLURM = "requeue-by-slurm", RungRemedy.REQUEUE  # or by people, by way of it
 
-    remedy: Remedy
+    remedy: RungRemedy
 
-    def __new__(cls, name: str, remedy: Remedy = Remedy.END) -> Rung:  # without one a rung is looked up by its name
+    def __new__(cls, name: str, remedy: RungRemedy = RungRemedy.END) -> Rung:  # without one a rung is looked up by its name
         rung = str.__new__(cls, name)
         rung._value_, rung.remedy = name, remedy
         return rung
@@ -89,9 +89,9 @@ class RungWords(Value):
 _NO_RUNGS = frozenset({Rung.ON_WARNING, Rung.ON_REQUEST, Rung.BY_SLURM})
 # As text, since settings are text.
 RUNG_NAMES = tuple(rung.value for rung in Rung if rung not in _NO_RUNGS)
-REQUEUES = frozenset(rung for rung in Rung if rung.remedy is Remedy.REQUEUE and rung is not Rung.BY_SLURM)
-SWAPS = frozenset(rung for rung in Rung if rung.remedy in (Remedy.REPLACE, Remedy.SHRINK))
+REQUEUES = frozenset(rung for rung in Rung if rung.remedy is RungRemedy.REQUEUE and rung is not Rung.BY_SLURM)
+SWAPS = frozenset(rung for rung in Rung if rung.remedy in (RungRemedy.REPLACE, RungRemedy.SHRINK))
 # By these the job leaves bad nodes.
 LEAVES = (*(rung for rung in Rung if rung in SWAPS), Rung.ISOLATED_REQUEUE)
 # By these all ranks of the job start again. Source: AIMaster, --max-num-of-job-restart.
-RESTARTS = frozenset(rung for rung in Rung if rung.remedy not in (Remedy.START_RANK, Remedy.END)) - _NO_RUNGS
+RESTARTS = frozenset(rung for rung in Rung if rung.remedy not in (RungRemedy.START_RANK, RungRemedy.END)) - _NO_RUNGS

@@ -9,7 +9,7 @@ from ftslurm.model.rungs import Rung
 from ftslurm.model.values import Value, field
 
 
-class Level(Enum):
+class SiteLevel(Enum):
     """The worst first."""
 
     BLOCKS = "blocks"  # a rung cannot be used
@@ -37,14 +37,14 @@ class Said(Value):
     """What a rule says. reason: one sentence. lost: what that costs, with the measured figure where there is one. rungs: those
     that cannot be used."""
 
-    level: Level
+    level: SiteLevel
     reason: str
     lost: str = ""
     rungs: tuple[Rung, ...] = ()
     changes: tuple[Change, ...] = ()
 
 
-class Finding(Value):
+class SiteFinding(Value):
     """One check. source: where the reason is documented."""
 
     check: str

@@ -49,11 +49,11 @@ class Notice(Value):
     text: str = ""
 
 
-def to_json(notice: Notice) -> str:
+def notice_to_json(notice: Notice) -> str:
     return json.dumps(to_plain(notice))
 
 
-def from_json(data: bytes) -> Notice | None:
+def notice_from_json(data: bytes) -> Notice | None:
     """None for what is none."""
     try:
         notice = from_plain(Notice, json.loads(data), Bounds(MAX_BYTES))
@@ -121,7 +121,7 @@ class Outbox:
             if sum(1 for _ in os.scandir(folder)) >= MAX_WAITING:
                 return False
             name = f"{notice.at:017.6f}.{_digest(notice.id)}.{self._of}.{destination}"
-            replace_file(folder / f"{name}{_NEW}", to_json(notice).encode())
+            replace_file(folder / f"{name}{_NEW}", notice_to_json(notice).encode())
         except OSError as error:
             raise StateError(f"{folder} cannot be written: {error.strerror}", hint="check free space and rights") from None
         return True
@@ -150,7 +150,7 @@ class Outbox:
             try:
                 path.rename(mine)
                 os.utime(mine)
-                notice = from_json(read_private(mine, MAX_BYTES))
+                notice = notice_from_json(read_private(mine, MAX_BYTES))
             except OSError:
                 continue
             if notice is None:

@@ -30,7 +30,7 @@ NICE = 5
 TRIES_AT_THE_END = 2
 
 
-class Line:
+class _Line:
     """To one destination. say: for people."""
 
     def __init__(self, to: Destination, outbox: Outbox, pace: Pace, say: Callable[[str], None]) -> None:
@@ -90,7 +90,7 @@ class Line:
         self._ending.wait(seconds)
 
 
-def send_all(lines: list[Line], wake: Callable[[], bool], limit_s: float = END_LIMIT_S) -> None:
+def send_all(lines: list[_Line], wake: Callable[[], bool], limit_s: float = END_LIMIT_S) -> None:
     """Until `wake`, which waits for news, says that nothing more comes."""
     threads = [threading.Thread(target=line.run, daemon=True) for line in lines]
     for thread in threads:
@@ -105,8 +105,8 @@ def send_all(lines: list[Line], wake: Callable[[], bool], limit_s: float = END_L
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def lines_to(destinations: dict[str, Destination], outbox: Outbox, pace: Pace, say: Callable[[str], None]) -> list[Line]:
-    return [Line(each, outbox, pace, say) for each in destinations.values()]
+def lines_to(destinations: dict[str, Destination], outbox: Outbox, pace: Pace, say: Callable[[str], None]) -> list[_Line]:
+    return [_Line(each, outbox, pace, say) for each in destinations.values()]
 
 
 def _print(text: str) -> None:

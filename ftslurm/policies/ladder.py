@@ -12,7 +12,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading
-from ftslurm.model.rungs import LEAVES, RESTARTS, Budget, Capability, Remedy, Rung, RungWords
+from ftslurm.model.rungs import LEAVES, RESTARTS, Budget, Capability, Rung, RungRemedy, RungWords
 from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.settings.tree import Settings, most_crash_restarts, noting, read_of
@@ -186,7 +186,7 @@ class Situation(Value):
         return {node: self.history.exclusions.isolated[node][1] for node in before} | dict.fromkeys(self.bad, self.now)
 
 
-class Answer(Value):
+class _Answer(Value):
     """A rung's answer: `yes` or not, and why. fits: is it meant for such a trouble at all? limit: the setting by which people may
     raise the limit that `why` names."""
 
@@ -196,12 +196,12 @@ class Answer(Value):
     limit: str = ""
 
 
-class Row(Value):
+class _Row(Value):
     """One line of the table."""
 
     rung: Rung
     words: RungWords
-    allowed: Callable[[Situation], Answer]
+    allowed: Callable[[Situation], _Answer]
     budget: Budget | None = None
     pays: Callable[[Situation], bool] = lambda _: False  # is `budget` charged for it?
 
@@ -225,7 +225,7 @@ class Choice(Value):
     limit: str = ""
 
     @property
-    def remedy(self) -> Remedy:
+    def remedy(self) -> RungRemedy:
         return self.rung.remedy
 
 
@@ -260,23 +260,23 @@ def choose(situation: Situation) -> Choice:
 _OFF = "switched off"
 
 
-def _no(why: str, limit: str = "") -> Answer:
-    return Answer(False, why, limit=limit)
+def _no(why: str, limit: str = "") -> _Answer:
+    return _Answer(False, why, limit=limit)
 
 
 _NO_RESTARTS = _no("no restart is allowed (max_job_restarts 0)", "max_job_restarts")
 
 
-def _no_if(why: str) -> Answer | None:
+def _no_if(why: str) -> _Answer | None:
     return _no(why) if why else None
 
 
-def _not_meant(why: str) -> Answer:
+def _not_meant(why: str) -> _Answer:
     """The rung is for another kind of trouble."""
-    return Answer(False, why, fits=False)
+    return _Answer(False, why, fits=False)
 
 
-def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
+def _within_job_restarts(rung: Rung, answer: _Answer, s: Situation) -> _Answer:
     """AIMaster's count: whatever the rung, all ranks start again. A port that we have chosen is our own affair.
 
     Once it is used up, that is the reason, whatever else a rung that is switched on has against it.
@@ -292,12 +292,12 @@ def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
     return _no(f"the job has used its {counted(limit, 'restart')} (max_job_restarts)", "max_job_restarts")
 
 
-def _getting_on(rung: Rung, answer: Answer, s: Situation) -> Answer:
+def _getting_on(rung: Rung, answer: _Answer, s: Situation) -> _Answer:
     """ft_launcher's progress tracker: whatever the rung, all ranks start again, and have come no further for too long."""
     return _no(_no_progress(s)) if answer.yes and rung in RESTARTS and not s.willed and _no_progress(s) else answer
 
 
-def _wanted(rung: Rung, answer: Answer, s: Situation) -> Answer:
+def _wanted(rung: Rung, answer: _Answer, s: Situation) -> _Answer:
     """Does whoever called ftrun want a remedy? Faults of devices and nodes have one all the same."""
     if not answer.yes or s.willed or rung is Rung.FAIL:
         return answer
@@ -338,7 +338,7 @@ def status_of_failure(s: Situation) -> int:
     return status if for_good else 1 if s.status == status else s.status
 
 
-def _rank_alone(s: Situation) -> Answer:
+def _rank_alone(s: Situation) -> _Answer:
     if s.settings.mode not in ALONE:
         return _not_meant("the ranks are not independent (mode sync)")
     if s.alone is None:
@@ -353,22 +353,22 @@ def _rank_alone(s: Situation) -> Answer:
         return _no(
             f"{counted(limit, 'restart')} of rank {s.alone.rank} alone{'' if once else ' in a row'} {_have(limit)} not helped"
         )
-    return hopeless(s) or Answer(True, "the ranks are independent")
+    return _hopeless(s) or _Answer(True, "the ranks are independent")
 
 
-def _in_place(s: Situation) -> Answer:
+def _in_place(s: Situation) -> _Answer:
     if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if not s.settings.in_place_restart.enabled:
-        return Answer(False, _OFF, fits=s.cause in _FAULTS)
+        return _Answer(False, _OFF, fits=s.cause in _FAULTS)
     if s.cause is Cause.HARDWARE:
         return _error_that_heals(s)
     if s.cause in _FAULTS:
         if reason := _degraded(s) or _elsewhere(s):
             return _no(reason)
-        return _no(s.not_in_place) if s.not_in_place else Answer(True, "the fault is one that heals")
+        return _no(s.not_in_place) if s.not_in_place else _Answer(True, "the fault is one that heals")
     if _another_port(s):
-        return _no(s.not_in_place) if s.not_in_place else Answer(True, f"port {s.port_taken}, which we chose, was taken")
+        return _no(s.not_in_place) if s.not_in_place else _Answer(True, f"port {s.port_taken}, which we chose, was taken")
     if s.cause is Cause.CRASH and s.settings.in_place_restart.crash_restarts:
         return _crash_in_place(s)
     return _not_meant("no device fault that heals")
@@ -380,7 +380,7 @@ def _another_port(s: Situation) -> bool:
     return ours and s.history.verdicts.same_in_a_row <= PORTS_IN_A_ROW
 
 
-def _error_that_heals(s: Situation) -> Answer:
+def _error_that_heals(s: Situation) -> _Answer:
     """A device error that a rank printed and that a restart of the processes may answer; too often, and a node is blamed."""
     if s.verdict is None or not s.verdict.heals:
         return _not_meant("no device error that a restart heals")
@@ -390,10 +390,10 @@ def _error_that_heals(s: Situation) -> Answer:
     often = {suspect.node for suspect in s.verdict.suspects if s.history.verdicts.suspected(suspect.node, since) >= limit}
     if often or s.history.verdicts.same_in_a_row >= limit:
         return _no(f"it has come back {counted(limit, 'time')}, and a restart has not healed it")
-    return _no(s.not_in_place) if s.not_in_place else Answer(True, "the error is one that a restart heals")
+    return _no(s.not_in_place) if s.not_in_place else _Answer(True, "the error is one that a restart heals")
 
 
-def hopeless(s: Situation) -> Answer | None:
+def _hopeless(s: Situation) -> _Answer | None:
     """Why another try of the same cannot help, or may not be made; None if it may. Source: AIMaster for the limits."""
     policy, v = s.settings.retry.policy, s.verdict
     if s.wish.shut_down:
@@ -403,7 +403,7 @@ def hopeless(s: Situation) -> Answer | None:
     return None if v is None else _limited(s, v) or _no_if(_not_called_for(s, v, policy))
 
 
-def _limited(s: Situation, v: Verdict) -> Answer | None:
+def _limited(s: Situation, v: Verdict) -> _Answer | None:
     """AIMaster's: the same error of one rank too often, too large a share of the ranks failed."""
     st, before = s.settings, s.history.verdicts
     if st.retry.same_error:
@@ -481,8 +481,8 @@ def _said_again(s: Situation, v: Verdict) -> str:
     return f"running it again cannot help: {v.signature} with the same words{where}, {history.verdicts.same_words} times in a row"
 
 
-def _crash_in_place(s: Situation) -> Answer:
-    if refused := hopeless(s):
+def _crash_in_place(s: Situation) -> _Answer:
+    if refused := _hopeless(s):
         return refused
     if s.verdict is not None and s.settings.retry.policy == "Evidence" and (reason := _repeated(s, s.verdict)):
         return _no(reason)
@@ -497,7 +497,7 @@ def _crash_in_place(s: Situation) -> Answer:
     return (
         _no(s.not_in_place)
         if s.not_in_place
-        else Answer(True, f"crash {in_a_row + 1} of {limit} answered in place{_although(s, '; ')}")
+        else _Answer(True, f"crash {in_a_row + 1} of {limit} answered in place{_although(s, '; ')}")
     )
 
 
@@ -531,9 +531,9 @@ def _nth(s: Situation, fault: Fault) -> str:
     return {1: "1st", 2: "2nd", 3: "3rd"}.get(number, f"{number}th")
 
 
-def _hang(s: Situation) -> Answer:
+def _hang(s: Situation) -> _Answer:
     if s.settings.hang_restart.enabled is False:
-        return Answer(False, _OFF, fits=s.cause is Cause.HANG)
+        return _Answer(False, _OFF, fits=s.cause is Cause.HANG)
     if s.cause is not Cause.HANG:
         return _not_meant("no hang")
     without_it = [rung for rung in LEAVES if rung in s.settings.ladder]
@@ -541,37 +541,37 @@ def _hang(s: Situation) -> Answer:
         return _no("a node is to blame, and the job can continue without it")
     if s.history.hangs.in_a_row >= (limit := s.settings.hang_restart.in_a_row):
         return _no(f"{counted(limit, 'hang restart')} in a row {_have(limit)} not helped")
-    return _no(s.not_in_place) if s.not_in_place else Answer(True, "a hang that no hardware fault explains")
+    return _no(s.not_in_place) if s.not_in_place else _Answer(True, "a hang that no hardware fault explains")
 
 
-def _replace(s: Situation) -> Answer:
+def _replace(s: Situation) -> _Answer:
     if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if not s.leaving:
-        return Answer(False, _nobody(s), fits=bool(s.spared))
+        return _Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.node_replacement.enabled:
         return _not_meant(_OFF)
     answer = _another_node_here(s)
     return answer if s.blamed else _experiment(s, answer)
 
 
-def _another_node_here(s: Situation) -> Answer:
+def _another_node_here(s: Situation) -> _Answer:
     if reason := _not_swappable(s) or s.others.unreplaced:
         return _no(reason)
     if s.others.spares:
-        return Answer(True, f"{counted(s.others.spares, 'spare node')} left")
+        return _Answer(True, f"{counted(s.others.spares, 'spare node')} left")
     if not s.settings.nodes.donor:
         return _no("no spare node is left (nodes.donor is off)")
     if s.others.no_donor:
         return _no(f"no spare node is left, and none can be borrowed: {s.others.no_donor}")
-    return Answer(True, "a node can be borrowed")
+    return _Answer(True, "a node can be borrowed")
 
 
-def _experiment(s: Situation, answer: Answer) -> Answer:
+def _experiment(s: Situation, answer: _Answer) -> _Answer:
     """The answer of a rung by which the job gets another node, where that is an experiment: nobody is to blame."""
     if not answer.yes:
-        return Answer(False, _nobody(s) if s.spared else answer.why, fits=bool(s.spared))
-    return Answer(True, f"an experiment without {s.experiment}, where it failed {how_often(s.series.times)}: {answer.why}")
+        return _Answer(False, _nobody(s) if s.spared else answer.why, fits=bool(s.spared))
+    return _Answer(True, f"an experiment without {s.experiment}, where it failed {how_often(s.series.times)}: {answer.why}")
 
 
 def _not_swappable(s: Situation) -> str:
@@ -604,18 +604,18 @@ def _have(number: int) -> str:
     return "has" if number == 1 else "have"
 
 
-def _shrink(s: Situation) -> Answer:
+def _shrink(s: Situation) -> _Answer:
     if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if not s.blamed:
-        return Answer(False, _nobody(s), fits=bool(s.spared))
+        return _Answer(False, _nobody(s), fits=bool(s.spared))
     if not (s.settings.shrink.enabled and s.settings.nodes.min):
         return _not_meant(_OFF)
     if reason := _not_swappable(s):
         return _no(reason)
     if s.standing < s.settings.nodes.min:
         return _no(f"only {counted(s.standing, 'node')} would remain, and the job needs {s.settings.nodes.min} (nodes.min)")
-    return Answer(
+    return _Answer(
         True, f"{s.standing} of {counted(len(s.step), 'node')} remain, which is enough (nodes.min {s.settings.nodes.min})"
     )
 
@@ -625,33 +625,33 @@ def _nobody(s: Situation) -> str:
     return "; ".join(f"{node}: {why}" for node, why in sorted(s.spared.items())) or "no node is to blame"
 
 
-def _isolated(s: Situation) -> Answer:
+def _isolated(s: Situation) -> _Answer:
     if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if s.experiment:
         return _experiment(s, _elsewhere_now(s))
     if not s.blamed:
-        return Answer(False, _nobody(s), fits=bool(s.spared))
+        return _Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.isolated_requeue.enabled:
         return _no(_OFF)
     if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hang_restart.in_a_row:
         return _no(_hangs_in_vain(s))
     if refused := _not_requeueable(s) or _no_if(_too_few_left(s)):
         return refused
-    return Answer(True, "without " + ", ".join(sorted(s.blamed)))
+    return _Answer(True, "without " + ", ".join(sorted(s.blamed)))
 
 
-def _elsewhere_now(s: Situation) -> Answer:
+def _elsewhere_now(s: Situation) -> _Answer:
     """Can a requeue without the node start at once? An experiment waits for no node."""
     if not s.settings.isolated_requeue.enabled:
         return _no(_OFF)
     if refused := _not_requeueable(s):
         return refused
     idle = sorted(s.idle - s.step)
-    return Answer(True, f"{idle[0]} is idle") if idle else _no("no other node that fits is idle now")
+    return _Answer(True, f"{idle[0]} is idle") if idle else _no("no other node that fits is idle now")
 
 
-def _unconditional(s: Situation) -> Answer:
+def _unconditional(s: Situation) -> _Answer:
     if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if s.cause is Cause.UNSTARTABLE and s.settings.retry.policy != "OnFailure":
@@ -664,7 +664,7 @@ def _unconditional(s: Situation) -> Answer:
         return _not_meant("a node is to blame, and would be used again")
     if s.willed:
         return _not_meant("nothing has failed")
-    if s.cause is Cause.CRASH and (refused := hopeless(s)):
+    if s.cause is Cause.CRASH and (refused := _hopeless(s)):
         return refused
     # A user-induced device fault is rescheduled without blaming the node (ModelArts); the automatic restart pays for
     # that, so it holds even where the unconditional one is switched off. In a row it counts as the program's other failures.
@@ -677,7 +677,7 @@ def _unconditional(s: Situation) -> Answer:
         return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program{untried}")
     if refused := _not_requeueable(s) or _no_if(_too_few_alive(s)):
         return refused
-    return Answer(True, _although(s) or "no node is to blame")
+    return _Answer(True, _although(s) or "no node is to blame")
 
 
 def _although(s: Situation, joint: str = "") -> str:
@@ -695,7 +695,7 @@ def _came_up_before(history: History) -> bool:
     return last is not None and any(key == last.step_key and schedule < last.schedule for schedule, key in history.slots.starts)
 
 
-def _not_requeueable(s: Situation) -> Answer | None:
+def _not_requeueable(s: Situation) -> _Answer | None:
     used, limit = s.history.budgets.spent.get(Budget.MAX_RESTARTS, 0), s.settings.max_restarts
     if used >= limit and not s.willed:
         why = _all_spent(limit, "requeue", " (max_restarts)") if limit else "max_restarts 0 allows no requeue"
@@ -751,8 +751,8 @@ def let_in(s: Situation) -> tuple[str, ...]:
     return tuple(oldest[: max(0, s.least - len(s.usable - kept_out.keys()))])
 
 
-def _fail(s: Situation) -> Answer:
-    return Answer(True, "nothing above applies")
+def _fail(s: Situation) -> _Answer:
+    return _Answer(True, "nothing above applies")
 
 
 # --- the table
@@ -773,10 +773,10 @@ def why_no_requeue(s: Situation) -> str:
     return refused.why if refused else _too_few_alive(s)
 
 
-LADDER: Mapping[Rung, Row] = {
+LADDER: Mapping[Rung, _Row] = {
     row.rung: row
     for row in (
-        Row(
+        _Row(
             Rung.RANK_RESTART,
             RungWords(
                 "a rank of an async job failed",
@@ -785,7 +785,7 @@ LADDER: Mapping[Rung, Row] = {
             ),
             _rank_alone,
         ),
-        Row(
+        _Row(
             Rung.IN_PLACE_RESTART,
             RungWords(
                 "a device fault that can heal; a crash that no fact explains, as often in a row as crash_restarts says",
@@ -796,12 +796,12 @@ LADDER: Mapping[Rung, Row] = {
             Budget.CRASH_RESTARTS,
             _after_a_crash,
         ),
-        Row(
+        _Row(
             Rung.HANG_RESTART,
             RungWords("a hang that no device or node explains", "nothing", "when in_a_row is reached"),
             _hang,
         ),
-        Row(
+        _Row(
             Rung.NODE_REPLACEMENT,
             RungWords(
                 "a bad node: proven by a device code, by Slurm, by a health check, or by silence; or an experiment",
@@ -812,7 +812,7 @@ LADDER: Mapping[Rung, Row] = {
             Budget.NODE_REPLACEMENTS,
             _unasked,
         ),
-        Row(
+        _Row(
             Rung.SHRINK,
             RungWords(
                 "a bad node for which there is no replacement",
@@ -823,7 +823,7 @@ LADDER: Mapping[Rung, Row] = {
             Budget.NODE_REPLACEMENTS,
             _unasked,
         ),
-        Row(
+        _Row(
             Rung.ISOLATED_REQUEUE,
             RungWords(
                 "a bad node; or a crash again, while another node that fits is idle: an experiment, for one attempt",
@@ -834,7 +834,7 @@ LADDER: Mapping[Rung, Row] = {
             Budget.MAX_RESTARTS,
             _unasked,
         ),
-        Row(
+        _Row(
             Rung.UNCONDITIONAL_REQUEUE,
             RungWords(
                 "the program failed and no device or node explains it; or it causes the same device fault too often",
@@ -845,7 +845,7 @@ LADDER: Mapping[Rung, Row] = {
             Budget.MAX_RESTARTS,
             _unasked,
         ),
-        Row(Rung.FAIL, RungWords("nothing above applies"), _fail),
+        _Row(Rung.FAIL, RungWords("nothing above applies"), _fail),
     )
 }
 

@@ -34,7 +34,7 @@ class NodeHealth(Enum):
     UNKNOWN = "unknown"  # no answer, or a word that we do not know
 
 
-class Finding(Value):
+class NodeFinding(Value):
     """One thing that was looked at. source: device, command, kernel log, leftover. stays: only a reboot takes it back."""
 
     source: str
@@ -60,7 +60,7 @@ class Leave(Value):
     why: str
 
 
-def judge(findings: Iterable[Finding]) -> NodeVerdict:
+def judge(findings: Iterable[NodeFinding]) -> NodeVerdict:
     """BAD as soon as one finding is; GOOD only if all are. The reason is fit for `scontrol`: one line, bounded."""
     found = tuple(findings)
     for health in (NodeHealth.BAD, NodeHealth.UNKNOWN):
@@ -100,49 +100,49 @@ def next_step(verdict: NodeVerdict, drained: bool, down: bool, reboots: bool, re
     return Leave("nothing speaks against it" if verdict.health is NodeHealth.GOOD else verdict.reason)
 
 
-def device_findings(kind: str, answer: ProbeAnswer, expected: int, meaning: Meaning) -> tuple[Finding, ...]:
+def device_findings(kind: str, answer: ProbeAnswer, expected: int, meaning: Meaning) -> tuple[NodeFinding, ...]:
     """What the devices of one kind say of their node. expected: how many there should be, 0 if nobody said.
 
     Against the node speaks a fault that neither a restart nor a reset mends and that the program did not cause. The
     milder ones are ftrun's and the Epilog's to heal.
     """
     if answer.error:
-        return (Finding("device", NodeHealth.UNKNOWN, f"{kind}: {answer.error}"),)
+        return (NodeFinding("device", NodeHealth.UNKNOWN, f"{kind}: {answer.error}"),)
     found = []
     there = len({report.device for report in answer.reports})  # one with codes of two severities has two reports
     if there < expected:
-        found.append(Finding("device", NodeHealth.BAD, f"{there} of {expected} {kind} devices are there"))
+        found.append(NodeFinding("device", NodeHealth.BAD, f"{there} of {expected} {kind} devices are there"))
     for report in answer.reports:
         for code in report.codes:
             said = meaning(report.kind, code, report.severity)
             if said.fault_class is FaultClass.ISOLATE and not said.user_induced:
-                found.append(Finding("device", NodeHealth.BAD, f"{kind} {report.device} shows {said.code} ({said.name})"))
+                found.append(NodeFinding("device", NodeHealth.BAD, f"{kind} {report.device} shows {said.code} ({said.name})"))
         if report.health is DeviceHealth.UNKNOWN:
-            found.append(Finding("device", NodeHealth.UNKNOWN, f"{kind} {report.device} does not tell how it is"))
-    return tuple(found) or (Finding("device", NodeHealth.GOOD),)
+            found.append(NodeFinding("device", NodeHealth.UNKNOWN, f"{kind} {report.device} does not tell how it is"))
+    return tuple(found) or (NodeFinding("device", NodeHealth.GOOD),)
 
 
-def missing_kinds(expected: Mapping[str, int], asked: Iterable[str]) -> tuple[Finding, ...]:
+def missing_kinds(expected: Mapping[str, int], asked: Iterable[str]) -> tuple[NodeFinding, ...]:
     """Kinds that should be there and whose tool or library is not: the devices may be well all the same."""
     return tuple(
-        Finding("device", NodeHealth.UNKNOWN, f"no tool for {kind} devices is on this node")
+        NodeFinding("device", NodeHealth.UNKNOWN, f"no tool for {kind} devices is on this node")
         for kind in sorted(expected.keys() - set(asked))
     )
 
 
-def command_finding(status: int | None, output: str, timeout_s: float) -> Finding:
+def command_finding(status: int | None, output: str, timeout_s: float) -> NodeFinding:
     """The site's own check: 0 is good; 126, 127 and a signal are its own trouble; any other status is against the node.
 
     status: None if the time limit ended it, -n for signal n. output: its last line is the reason.
     """
     if status == 0:
-        return Finding("command", NodeHealth.GOOD)
+        return NodeFinding("command", NodeHealth.GOOD)
     if status is None:
-        return Finding("command", NodeHealth.UNKNOWN, f"the health command was cut off after {timeout_s:g} s")
+        return NodeFinding("command", NodeHealth.UNKNOWN, f"the health command was cut off after {timeout_s:g} s")
     if status < 0 or status >= 126:
-        return Finding("command", NodeHealth.UNKNOWN, f"the health command could not run to its end (status {status})")
+        return NodeFinding("command", NodeHealth.UNKNOWN, f"the health command could not run to its end (status {status})")
     lines = [line for line in output.splitlines() if line.strip()]
-    return Finding("command", NodeHealth.BAD, lines[-1].strip() if lines else f"the health command gave status {status}")
+    return NodeFinding("command", NodeHealth.BAD, lines[-1].strip() if lines else f"the health command gave status {status}")
 
 
 def one_line(text: str) -> str:
@@ -167,7 +167,7 @@ def wanted(there: Mapping[str, Counts], node: str) -> Counts:
 def short_of(expected: Counts, seen: Counts) -> NodeVerdict:
     """Good where nothing is missing; a kind that nothing there can read may be well all the same."""
     too_few = (
-        Finding("device", NodeHealth.BAD, f"{seen[kind]} of {count} {kind} devices are there")
+        NodeFinding("device", NodeHealth.BAD, f"{seen[kind]} of {count} {kind} devices are there")
         for kind, count in sorted(expected.items())
         if seen.get(kind, count) < count
     )
@@ -241,15 +241,15 @@ def last_kernel_line(data: bytes, before: int) -> int:
     return max((int(found[2]) for raw in data.split(b"\n") if (found := _RECORD.fullmatch(raw))), default=before)
 
 
-def kernel_findings(lines: Iterable[KernelLine], book: PatternBook, meaning: Meaning) -> tuple[Finding, ...]:
+def kernel_findings(lines: Iterable[KernelLine], book: PatternBook, meaning: Meaning) -> tuple[NodeFinding, ...]:
     """The first lines that convict the node; a conviction stays until the node is booted."""
     found = []
     for line in lines:
         if what := _proof(line.text, book, meaning):
-            found.append(Finding("kernel log", NodeHealth.BAD, what, stays=True))
+            found.append(NodeFinding("kernel log", NodeHealth.BAD, what, stays=True))
         if len(found) == MAX_FINDINGS:
             break
-    return tuple(found) or (Finding("kernel log", NodeHealth.GOOD),)
+    return tuple(found) or (NodeFinding("kernel log", NodeHealth.GOOD),)
 
 
 def _proof(line: bytes, book: PatternBook, meaning: Meaning) -> str:
@@ -298,7 +298,7 @@ def _is_ending(job: NodeJob, number: int) -> bool:
     return job.number == number and job.state in ENDING
 
 
-class Whose(Value):
+class LeftoversOf(Value):
     """Whose leftovers are looked for. keepers: users whose processes look after those that they start: root, and SlurmUser once
     it is known."""
 
@@ -306,7 +306,7 @@ class Whose(Value):
     keepers: frozenset[int] = ROOT
 
 
-def leftover_processes(processes: Mapping[int, Process], whose: Whose) -> tuple[Process, ...]:
+def leftover_processes(processes: Mapping[int, Process], whose: LeftoversOf) -> tuple[Process, ...]:
     """The user's that nobody looks after: none of a login or a service, and none that root or SlurmUser has started and still
     waits for. An ordinary user looks after nothing: by a setuid program two users could keep each other's processes alive.
 
@@ -317,31 +317,31 @@ def leftover_processes(processes: Mapping[int, Process], whose: Whose) -> tuple[
     return tuple(process for process in _of(processes, whose) if not _is_spared(process, processes, whose))
 
 
-def spared_processes(processes: Mapping[int, Process], whose: Whose) -> tuple[Process, ...]:
+def spared_processes(processes: Mapping[int, Process], whose: LeftoversOf) -> tuple[Process, ...]:
     """The user's others."""
     return tuple(process for process in _of(processes, whose) if _is_spared(process, processes, whose))
 
 
-def may_stand_still(pids: Collection[int], processes: Mapping[int, Process], whose: Whose) -> bool:
+def may_stand_still(pids: Collection[int], processes: Mapping[int, Process], whose: LeftoversOf) -> bool:
     """Are they, as far as they are seen, nothing but what the user has left? pids: 0 is one that cannot be seen."""
     seen = [processes[pid] for pid in pids if pid in processes]
     return 0 not in pids and all(_is_left(one, processes, whose) for one in seen)
 
 
-def may_end_all(pids: Collection[int], processes: Mapping[int, Process], whose: Whose) -> bool:
+def may_end_all(pids: Collection[int], processes: Mapping[int, Process], whose: LeftoversOf) -> bool:
     """The same of processes that stand still: then each of them is seen."""
     return may_stand_still(pids, processes, whose) and all(pid in processes for pid in pids)
 
 
-def _is_left(one: Process, processes: Mapping[int, Process], whose: Whose) -> bool:
+def _is_left(one: Process, processes: Mapping[int, Process], whose: LeftoversOf) -> bool:
     return one.state == "zombie" or (one.user_id == whose.user_id and not _is_spared(one, processes, whose))
 
 
-def _of(processes: Mapping[int, Process], whose: Whose) -> list[Process]:
+def _of(processes: Mapping[int, Process], whose: LeftoversOf) -> list[Process]:
     return [process for process in processes.values() if process.user_id == whose.user_id and process.state != "zombie"]
 
 
-def _is_spared(process: Process, processes: Mapping[int, Process], whose: Whose) -> bool:
+def _is_spared(process: Process, processes: Mapping[int, Process], whose: LeftoversOf) -> bool:
     return process.login or process.service or _looked_after(process, processes, whose.keepers)
 
 

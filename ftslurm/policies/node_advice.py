@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ftslurm.catalogs.codes import Asked, codes_in
+from ftslurm.catalogs.codes import CodeAsked, codes_in
 from ftslurm.model.devices import ORDER, Remedy
 from ftslurm.model.values import Value
 
@@ -36,7 +36,7 @@ _WITHOUT = (
 _CODE = re.compile(r"(?i:\bS?Xid[ :=]*\d{1,9}\b)|\b[A-Za-z0-9_]{4,64}\b")
 
 
-class Known(Value):
+class KnownCode(Value):
     """A code that is in the catalogues. note: what they say besides, for people."""
 
     code: str
@@ -44,21 +44,21 @@ class Known(Value):
     note: str = ""
 
 
-def codes_of(reason: str, named: Callable[[str], Sequence[Asked]]) -> list[Asked]:
+def codes_of(reason: str, named: Callable[[str], Sequence[CodeAsked]]) -> list[CodeAsked]:
     """The codes that a sentence of ours names. named: what a word is in the catalogues."""
     found = codes_in(reason)
     for match in _CODE.finditer(reason):
         word = match[0]
         if re.fullmatch(r"(?i)S?Xid.*", word):
-            found.append(Asked("nvidia", word))
+            found.append(CodeAsked("nvidia", word))
         elif re.fullmatch(r"[0-9A-Fa-f]{8}", word) and any(char.isdigit() for char in word):
-            found.append(Asked("ascend", word.upper()))
+            found.append(CodeAsked("ascend", word.upper()))
         elif word.isupper():
             found += [each for each in named(word) if each.kind != "pattern"]
     return list(dict.fromkeys(found))
 
 
-def advice(reason: str, known: Iterable[Known]) -> str:
+def advice(reason: str, known: Iterable[KnownCode]) -> str:
     """One sentence; empty where nobody knows better than the reason itself. known: the codes in it; the worst counts."""
     worst = max(known, key=lambda each: ORDER.index(each.remedy), default=None)
     if worst is not None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.folds.history import HANG, History
 from ftslurm.model.folds.past import Crash, Crashes
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.settings.features import BlameSettings, InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
@@ -49,7 +49,7 @@ def series_of(verdict: Verdict | None, step: Collection[str], command: str, befo
     suspects = [node for node in times if node in everywhere]
     if not suspects:
         proven = len(same) + 1 >= CRASHES_LEAST and verdict.retriable is not Retriable.YES
-        return Series(elsewhere=f"{verdict.signature} on {fold(times)} alike" if proven else "", in_place=in_place)
+        return Series(elsewhere=f"{verdict.signature} on {fold_nodes(times)} alike" if proven else "", in_place=in_place)
     open_ = [node for node in suspects if node not in before.left]
     suspect = max(open_, key=lambda node: (times[node], node == now.node), default="")
     return Series(suspect, times[suspect], in_place=in_place)

@@ -50,7 +50,7 @@ class LedgerNow(Enum):
     UNKNOWN = "it cannot be read"
 
 
-class Known(Value):
+class KnownByAgent(Value):
     """What an agent knows. silent_s: since the controller was last heard, or seen to write.
 
     batch_node: does it live, and ftrun or its script on it? None: cannot be told. before: does a node live whose turn comes
@@ -98,7 +98,7 @@ def may_take_over(plan: HandoverPlan, node: str) -> bool:
 
 
 # The first that holds is the answer.
-RULES: tuple[tuple[Turn, str, Callable[[Known, Settings], bool]], ...] = (
+RULES: tuple[tuple[Turn, str, Callable[[KnownByAgent, Settings], bool]], ...] = (
     (Turn.LEAVE, "the ledger says how the run ended", lambda k, _: k.ledger is LedgerNow.CLOSED),
     (Turn.LEAVE, "the job has gone on without this node", lambda k, _: k.ledger is LedgerNow.ELSEWHERE),
     (Turn.LEAVE, "the job has ended or was scheduled anew", lambda k, _: k.job is JobNow.OVER),
@@ -116,7 +116,7 @@ RULES: tuple[tuple[Turn, str, Callable[[Known, Settings], bool]], ...] = (
 )
 
 
-def succeed(known: Known, settings: Settings) -> tuple[Turn, str]:
+def succeed(known: KnownByAgent, settings: Settings) -> tuple[Turn, str]:
     """What the agent does now, and why."""
     return next((turn, why) for turn, why, holds in RULES if holds(known, settings))
 

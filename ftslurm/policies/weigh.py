@@ -8,7 +8,7 @@ from ftslurm.model.decisions import Diagnose
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.folds.past import Sighting
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.record import Diagnosed
 from ftslurm.model.values import Value, replace
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
@@ -42,7 +42,7 @@ def without_common(faults: Iterable[Fault], common: frozenset[str]) -> tuple[Fau
     return tuple(replace(fault, shared=True) if fault.code in common else fault for fault in faults)
 
 
-def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[str]) -> Verdict:
+def _with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[str]) -> Verdict:
     """The verdict, retriable if a failed rank's last output holds words that the program called retriable (AIMaster)."""
     wanted = tuple(words)
     for end in ends if wanted else ():
@@ -102,7 +102,7 @@ def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> 
 def on_the_whole(verdict: Verdict, asked: Diagnose) -> Verdict:
     """The verdict, corrected by the program's own retriable words and by where the error showed."""
     progressed = asked.rank is not None or asked.progressed
-    return with_spread(with_own_words(verdict, asked.ends, asked.own_words), asked.ends, progressed)
+    return with_spread(_with_own_words(verdict, asked.ends, asked.own_words), asked.ends, progressed)
 
 
 def _counts(verdict: Verdict, ends: Sequence[RankEnd]) -> bool:
@@ -240,11 +240,11 @@ def _without(signature: str, shown: Mapping[int, str], history: History) -> tupl
     }
     if not left or left & here:
         return "", ""
-    return "no node", f"on {fold(here)} as well, without {fold(left)}"
+    return "no node", f"on {fold_nodes(here)} as well, without {fold_nodes(left)}"
 
 
 def _and(before: set[str], now: str) -> str:
-    return f"{fold(before)} and {now}"
+    return f"{fold_nodes(before)} and {now}"
 
 
 def with_contrast(verdict: Verdict, found: Contrast) -> Verdict:

@@ -69,7 +69,7 @@ class Analysis(Value):
 
     def _hang(self) -> str:
         """What may keep the job from going on; empty if the log does not tell."""
-        seen = [f"{hint.what} ({plain(', '.join(hint.evidence))})" if hint.evidence else hint.what for hint in self.hang]
+        seen = [f"{hint.what} ({_plain(', '.join(hint.evidence))})" if hint.evidence else hint.what for hint in self.hang]
         return f"if the job hangs: {'; '.join(seen)}" if seen else ""
 
     def _who(self) -> str:
@@ -102,14 +102,14 @@ def diagnosed(verdict: Verdict) -> rec.Diagnosed:
     lead = verdict.lead
     return rec.Diagnosed(
         0.0, 1, verdict.signature, verdict.error_class.value, verdict.retriable.value, verdict.confidence.value,
-        plain(verdict.what), tuple(plain(piece) for piece in verdict.evidence),
-        suspects={s.node: plain(s.why) for s in verdict.suspects if s.node != NO_NODE}, program=verdict.program,
+        _plain(verdict.what), tuple(_plain(piece) for piece in verdict.evidence),
+        suspects={s.node: _plain(s.why) for s in verdict.suspects if s.node != NO_NODE}, program=verdict.program,
         rank=lead.rank, node=lead.node,
-        said=plain(lead.said), meaning=lead.meaning, place=lead.place, spread=lead.spread, advice=lead.advice,
+        said=_plain(lead.said), meaning=lead.meaning, place=lead.place, spread=lead.spread, advice=lead.advice,
     )  # fmt: skip
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     return visible(_NOWHERE.sub("", _NOBODY.sub("", text)))
 
 
@@ -136,7 +136,7 @@ AnalysisTold = TypedDict(
 )  # fmt: skip
 
 
-def as_json(analysis: Analysis) -> AnalysisTold:
+def analysis_as_json(analysis: Analysis) -> AnalysisTold:
     v = diagnosed(analysis.verdict)
     known = {Retriable.YES: True, Retriable.ONCE: True, Retriable.NO: False}
     return {

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
-from ftslurm.model.folds.summary import AFTER_LIMIT, Answer, AtLimit, Known, LeftAlone, Story
-from ftslurm.model.nodes import fold, mark_down
+from ftslurm.model.folds.summary import AFTER_LIMIT, Answer, AtLimit, KnownThen, LeftAlone, Story
+from ftslurm.model.nodes import fold_nodes, mark_down
 from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, file_of_rank, visible
 from ftslurm.model.values import Value, field, replace
@@ -66,7 +66,7 @@ class Card(Value):
         return tuple((label, visible(value)) for label, value in facts if value)
 
 
-def lines(card: Card, width: int | None = None) -> list[str]:
+def card_lines(card: Card, width: int | None = None) -> list[str]:
     """The card as text, at most `max_lines(width)` lines.
 
     width: columns of a terminal: a long value continues on the next line while lines are left, and the hint gives way to the
@@ -148,10 +148,10 @@ class LastCard:
 
 def cards(records: Iterable[rec.Record]) -> list[Card]:
     """A card for each decision of the ladder, and for each hang left alone, in order."""
-    return [card for _, card in numbered(Story(records))]
+    return [card for _, card in numbered_cards(Story(records))]
 
 
-def numbered(story: Story) -> list[tuple[int, Card]]:
+def numbered_cards(story: Story) -> list[tuple[int, Card]]:
     """As `cards`, each with the attempt that it ended."""
     return [(_attempt(each), _card(each)) for each in story.told]
 
@@ -200,7 +200,7 @@ def _became(answer: Answer) -> Iterator[str]:
 class _Writer(Value):
     """Words a card. past: all that was known of the job. over: the job went on since then."""
 
-    known: Known
+    known: KnownThen
     past: History = field(default_factory=History)
     over: bool = False
 
@@ -237,8 +237,8 @@ class _Writer(Value):
         )  # fmt: skip
 
     def _becomes(self, decided: rec.Decided) -> str:
-        without = f" without {fold(decided.exclude)}" if decided.exclude else ""
-        left = f" {fold(decided.isolate or [decided.without])}" if decided.isolate or decided.without else " a node"
+        without = f" without {fold_nodes(decided.exclude)}" if decided.exclude else ""
+        left = f" {fold_nodes(decided.isolate or [decided.without])}" if decided.isolate or decided.without else " a node"
         becomes: dict[str, tuple[str, str]] = {
             Rung.RANK_RESTART: ("one rank is started again", "one rank was started again"),
             Rung.IN_PLACE_RESTART: ("is restarted in place", "was restarted in place"),
@@ -294,7 +294,7 @@ class _Writer(Value):
             told += self._held(node, why, (*known, *(v.evidence if v else ())))
         told += more
         if self.known.back:
-            told.append(f"{fold(self.known.back)} {'is' if len(self.known.back) == 1 else 'are'} reinstated")
+            told.append(f"{fold_nodes(self.known.back)} {'is' if len(self.known.back) == 1 else 'are'} reinstated")
         told += [experiment(self.known.experiment)] if self.known.experiment else []
         return "; ".join(told)
 

@@ -43,7 +43,7 @@ SORTS: Mapping[str, Callable[[JobSummary], Any]] = {
 }
 
 
-class Wanted(Value):
+class JobsWanted(Value):
     """states: only these, empty for all. since: jobs that are over have ended after this, Unix seconds; 0: all. until: jobs have
     begun before this; 0: all. names: patterns as a shell has them, one of which fits the job's name; empty for all. nodes: the
     job ran on one of them; empty for all. backwards: the last first. jobs: only these numbers; empty for all.
@@ -114,7 +114,7 @@ def states_named(text: str) -> frozenset[str]:
     return words
 
 
-def chosen(jobs: Iterable[JobSummary], wanted: Wanted) -> tuple[list[JobSummary], int]:
+def shown_jobs(jobs: Iterable[JobSummary], wanted: JobsWanted) -> tuple[list[JobSummary], int]:
     """Those to show, in order, and how many are left out for their age alone."""
     fit = [job for job in jobs if wanted.fits(job)]
     young = [job for job in fit if not job.over or job.at >= wanted.since]
@@ -128,7 +128,7 @@ HEADING = ("JOB", "NAME", "STATE", "ATTEMPT", "NODES", "LAST", "WHAT")
 WIDE = 110
 
 
-def lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: bool = False) -> list[str]:
+def job_lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: bool = False) -> list[str]:
     """A heading and a line a job. width: of the terminal, 0 for lines as long as they are. names: with those of the jobs."""
     several = len({job.cluster for job in jobs}) > 1
     rows = [HEADING, *(cells(job, now, several) for job in jobs)]

@@ -267,11 +267,11 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _BOUNDS = Bounds(100, whole=10**12, real=1e12)
 
 
-def to_json(measures: Sequence[Measures]) -> bytes:
+def measures_to_json(measures: Sequence[Measures]) -> bytes:
     return json.dumps(to_plain(tuple(measures)), separators=(",", ":")).encode()
 
 
-def from_json(data: bytes) -> list[Measures]:
+def measures_from_json(data: bytes) -> list[Measures]:
     """What makes no sense is left out: it comes from somebody whose ledgers these are."""
     try:
         tree = json.loads(data)

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import partial
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.control import in_words
+from ftslurm.model.folds.control import request_in_words
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
@@ -15,7 +15,7 @@ from ftslurm.model.values import Value
 from ftslurm.report.words import clock, experiment, saves
 
 
-class Kind(Enum):
+class MomentKind(Enum):
     BEGAN = "began"
     FAILED = "failed"  # a fault, a trouble, a hang
     FOUND = "found"  # by a look at what failed
@@ -37,7 +37,7 @@ class Moment(Value):
     """
 
     at: float  # Unix seconds
-    kind: Kind
+    kind: MomentKind
     what: str
     source: str = ""
     head: str = ""
@@ -51,7 +51,7 @@ def happened(records: Iterable[rec.Record]) -> list[Moment]:
         for each in moments(record):
             what = visible(f"{each.head}{each.what}")
             again = isinstance(record, rec.TroubleSeen) and found and what in found[-1].what
-            if each.kind is not Kind.DETAIL and not again:
+            if each.kind is not MomentKind.DETAIL and not again:
                 found.append(Moment(each.at, each.kind, what, weight=each.weight))
     return found
 
@@ -61,78 +61,84 @@ def moments(record: rec.Record) -> Iterator[Moment]:
     tell = partial(Moment, record.at)
     match record:
         case rec.RunBegan() if record.schedule:
-            yield tell(Kind.BEGAN, f"ftrun came up, after {counted(record.schedule, 'requeue')}")
+            yield tell(MomentKind.BEGAN, f"ftrun came up, after {counted(record.schedule, 'requeue')}")
         case rec.AttemptBegan():
-            yield tell(Kind.BEGAN, f"attempt {record.attempt} began on {record.nodes}, {counted(record.tasks, 'rank')}")
+            yield tell(MomentKind.BEGAN, f"attempt {record.attempt} began on {record.nodes}, {counted(record.tasks, 'rank')}")
         case rec.RankBegan():
             yield tell(
-                Kind.CHANGED, f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})"
+                MomentKind.CHANGED, f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})"
             )
         case rec.SlotsChanged():
-            yield tell(Kind.CHANGED, _slots(record))
+            yield tell(MomentKind.CHANGED, _slots(record))
         case rec.NodeLent():
-            yield tell(Kind.CHANGED, f"{record.node} was lent by job {record.job}")
+            yield tell(MomentKind.CHANGED, f"{record.node} was lent by job {record.job}")
         case rec.NodeRefused():
-            yield tell(Kind.CHANGED, f"{record.node} was not taken: {record.why}", "node check", weight="bad")
+            yield tell(MomentKind.CHANGED, f"{record.node} was not taken: {record.why}", "node check", weight="bad")
         case rec.IterationSeen() if record.attempt:
             vain = f", {counted(record.in_vain, 'attempt')} in a row without progress" if record.in_vain else ""
-            yield tell(Kind.CHANGED, f"checkpoint of iteration {record.iteration}{vain}", "progress file" if vain else "")
+            yield tell(MomentKind.CHANGED, f"checkpoint of iteration {record.iteration}{vain}", "progress file" if vain else "")
         case rec.CheckpointSeen():
             more = f", {record.left} more to come" if record.left else ""
-            yield tell(Kind.CHANGED, f"request {record.request}: a checkpoint is complete ({record.where}){more}")
+            yield tell(MomentKind.CHANGED, f"request {record.request}: a checkpoint is complete ({record.where}){more}")
         case rec.FaultSeen():
-            yield tell(Kind.FAILED, fault(record), "devices", "fault ", weight="bad")
+            yield tell(MomentKind.FAILED, fault(record), "devices", "fault ", weight="bad")
         case rec.TroubleSeen():
-            yield tell(Kind.FAILED, record.what, "ftrun", weight="bad")
+            yield tell(MomentKind.FAILED, record.what, "ftrun", weight="bad")
         case rec.HangSeen():
-            yield tell(Kind.FAILED, record.culprit or record.what, "hang detection", "hangs: ", weight="bad")
-            yield from (tell(Kind.DETAIL, line, "hang detection") for line in record.evidence)
+            yield tell(MomentKind.FAILED, record.culprit or record.what, "hang detection", "hangs: ", weight="bad")
+            yield from (tell(MomentKind.DETAIL, line, "hang detection") for line in record.evidence)
         case rec.HangEnded():
-            yield tell(Kind.CHANGED, f"it went on: {record.what}", "hang detection")
+            yield tell(MomentKind.CHANGED, f"it went on: {record.what}", "hang detection")
         case rec.CulpritSeen():
-            yield tell(Kind.FOUND, culprit(record), "comparison of ranks", weight="bad" if record.level == "Error" else "")
-            yield from (tell(Kind.DETAIL, line, "comparison of ranks") for line in record.evidence)
+            yield tell(MomentKind.FOUND, culprit(record), "comparison of ranks", weight="bad" if record.level == "Error" else "")
+            yield from (tell(MomentKind.DETAIL, line, "comparison of ranks") for line in record.evidence)
         case rec.Diagnosed():
-            yield tell(Kind.FOUND, record.what, head="found: ", weight="bad")
-            yield from (tell(Kind.DETAIL, what, source) for source, what in _verdict(record) if what)
+            yield tell(MomentKind.FOUND, record.what, head="found: ", weight="bad")
+            yield from (tell(MomentKind.DETAIL, what, source) for source, what in _verdict(record) if what)
         case rec.Advised():
-            yield tell(Kind.FOUND, f"{record.what}: {record.advice}")
+            yield tell(MomentKind.FOUND, f"{record.what}: {record.advice}")
         case rec.Reinstated():
             for node, why in record.nodes.items():
-                yield tell(Kind.CLEARED, f"{node} is not to blame: {why}", "verdict", weight="done")
+                yield tell(MomentKind.CLEARED, f"{node} is not to blame: {why}", "verdict", weight="done")
         case rec.ExperimentEnded():
-            yield tell(Kind.CLEARED, experiment(record), "experiment", weight="bad" if record.excluded else "done")
+            yield tell(MomentKind.CLEARED, experiment(record), "experiment", weight="bad" if record.excluded else "done")
         case rec.ProgramSaid():
             rank = f"rank {record.rank}"
-            yield tell(Kind.SAID, f"{record.what} {record.text}".strip(), f"program, {rank}", f"{rank} says: ")
+            yield tell(MomentKind.SAID, f"{record.what} {record.text}".strip(), f"program, {rank}", f"{rank} says: ")
         case rec.CallRead():
-            yield tell(Kind.DETAIL, record.words, "the script")
+            yield tell(MomentKind.DETAIL, record.words, "the script")
         case rec.Drilled():
-            yield tell(Kind.ASKED, f"DRILL {record.fault} on {record.target}: {record.how}", "drill")
+            yield tell(MomentKind.ASKED, f"DRILL {record.fault} on {record.target}: {record.how}", "drill")
         case rec.Signalled():
-            yield tell(Kind.ASKED, f"{record.signal}: {record.meaning}", "signal")
+            yield tell(MomentKind.ASKED, f"{record.signal}: {record.meaning}", "signal")
         case rec.Requested():
-            yield tell(Kind.ASKED, f"request {record.number} of {record.by}: {in_words(record)}", "ftslurm control")
+            yield tell(MomentKind.ASKED, f"request {record.number} of {record.by}: {request_in_words(record)}", "ftslurm control")
         case rec.RequestAnswered():
-            yield tell(Kind.ASKED, f"request {record.number} was {'taken' if record.ok else 'refused'}: {record.text}")
+            yield tell(MomentKind.ASKED, f"request {record.number} was {'taken' if record.ok else 'refused'}: {record.text}")
         case rec.RequestDone() if not record.ok:
-            yield tell(Kind.ASKED, f"request {record.number} could not be carried out: {record.text}")
+            yield tell(MomentKind.ASKED, f"request {record.number} could not be carried out: {record.text}")
         case rec.Waiting() if record.what:
             until = f", until {clock(record.until)} at the latest" if record.until else ""
-            yield tell(Kind.WAITED, f"began to wait for {record.what}{until}")
+            yield tell(MomentKind.WAITED, f"began to wait for {record.what}{until}")
         case rec.Decided():
             cost = f" (costs one of {record.cost})" if record.cost else ""
-            yield tell(Kind.DECIDED, f"{record.rung}{cost}: {record.why}", weight="bad" if record.rung == Rung.FAIL else "done")
+            yield tell(
+                MomentKind.DECIDED, f"{record.rung}{cost}: {record.why}", weight="bad" if record.rung == Rung.FAIL else "done"
+            )
         case rec.CarriedOut():
-            yield tell(Kind.DONE, record.what, head="done: " if record.ok else "FAILED: ", weight="done" if record.ok else "bad")
+            yield tell(
+                MomentKind.DONE, record.what, head="done: " if record.ok else "FAILED: ", weight="done" if record.ok else "bad"
+            )
         case rec.AttemptEnded():
-            yield tell(Kind.STOPPED, f"attempt {record.attempt} ended{f': {ranks}' if (ranks := exits(record.exits)) else ''}")
+            yield tell(
+                MomentKind.STOPPED, f"attempt {record.attempt} ended{f': {ranks}' if (ranks := exits(record.exits)) else ''}"
+            )
             for what in saves(record.saves):
-                yield tell(Kind.CHANGED, what, "ranks")
+                yield tell(MomentKind.CHANGED, what, "ranks")
         case rec.Finished() if outcome_of(record) is not Outcome.REQUEUED:
             weight = "bad" if record.status else "done"
             how = f" with status {record.status}" if record.status else ""
-            yield tell(Kind.ENDED, f"ended{how}: {record.what}", weight=weight)
+            yield tell(MomentKind.ENDED, f"ended{how}: {record.what}", weight=weight)
         case _:
             pass
 

@@ -10,32 +10,32 @@ from rich.console import Console
 from typing_extensions import TypedDict
 
 from ftslurm.model.rungs import Rung
-from ftslurm.model.site import Change, Finding, Level, Whose
+from ftslurm.model.site import Change, SiteFinding, SiteLevel, Whose
 from ftslurm.model.values import Value
-from ftslurm.report.text import print_facts, printable
+from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.words import moment
 
 _ROLE = {Whose.ADMIN: "admin", Whose.USER: "you"}
 
 
-def print_findings(console: Console, findings: Sequence[Finding], head: str, whole: bool = False) -> None:
+def print_findings(console: Console, findings: Sequence[SiteFinding], head: str, whole: bool = False) -> None:
     """head: what was asked, in one line. whole: also where to read up what is well."""
-    console.print(printable(head, style="bold"))
+    console.print(safe_text(head, style="bold"))
     print_facts(console, [fact for finding in findings for fact in _finding_facts(finding, whole)], 2)
     counts = Counter(finding.said.level for finding in findings)
-    console.print(printable(", ".join(f"{counts[level]} {level.value}" for level in Level), style="bold"))
+    console.print(safe_text(", ".join(f"{counts[level]} {level.value}" for level in SiteLevel), style="bold"))
 
 
-def _finding_facts(finding: Finding, whole: bool) -> Iterable[tuple[str, str]]:
+def _finding_facts(finding: SiteFinding, whole: bool) -> Iterable[tuple[str, str]]:
     said = finding.said
     yield said.level.value, f"{finding.check}: {said.reason}"
     if said.rungs:
         yield "  rungs", ", ".join(said.rungs)
     yield "  lost", said.lost
     for change in said.changes:
-        if said.level is not Level.OK or whole:
+        if said.level is not SiteLevel.OK or whole:
             yield "  change", _change(change)
-    if said.level is not Level.OK or whole:
+    if said.level is not SiteLevel.OK or whole:
         yield "  source", finding.source
 
 
@@ -47,7 +47,7 @@ class FindingTold(TypedDict):
     """`lost`: what a job does without. `source`: where to read it up."""
 
     check: str
-    level: Level
+    level: SiteLevel
     reason: str
     lost: str
     rungs: Sequence[Rung]
@@ -56,14 +56,14 @@ class FindingTold(TypedDict):
 
 
 class FindingsTold(TypedDict):
-    counts: Mapping[Level, int]
+    counts: Mapping[SiteLevel, int]
     findings: Sequence[FindingTold]
 
 
-def as_json(findings: Sequence[Finding]) -> FindingsTold:
+def site_as_json(findings: Sequence[SiteFinding]) -> FindingsTold:
     counts = Counter(finding.said.level for finding in findings)
     return {
-        "counts": {level: counts[level] for level in Level},
+        "counts": {level: counts[level] for level in SiteLevel},
         "findings": [
             {
                 "check": finding.check,
@@ -113,7 +113,7 @@ def print_nodes(nodes: Sequence[NodeReport], with_users: bool = False) -> None:
     """with_users: say whose jobs they were."""
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     for node in nodes:
-        console.print(printable(f"{node.node} on {node.cluster}: {_word(node)}", style="bold"))
+        console.print(safe_text(f"{node.node} on {node.cluster}: {_word(node)}", style="bold"))
         print_facts(console, _node_facts(node, with_users), 2)
 
 

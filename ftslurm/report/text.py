@@ -11,17 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import replace
-from ftslurm.report.card import Card, lines
-from ftslurm.report.moments import Kind, exits, fault, moments
+from ftslurm.report.card import Card, card_lines
+from ftslurm.report.moments import MomentKind, exits, fault, moments
 from ftslurm.report.view import Again, AttemptView, RemedyView, Status, folded, in_a_line
 from ftslurm.report.words import clock, moment, span
 
 
-def printable(text: str, style: str = "") -> Text:
+def safe_text(text: str, style: str = "") -> Text:
     """As rich prints it: brackets are no markup in it, and what is not printable becomes `?`."""
     return Text(visible(text, lines=True), style=style)
 
@@ -33,13 +33,13 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str]], indent: int)
     if not console.is_terminal:
         width = max((len(name) for name, _ in given), default=0)
         for name, value in given:
-            console.print(printable(f"{' ' * indent}{name:<{width}}  {value}"), soft_wrap=True)
+            console.print(safe_text(f"{' ' * indent}{name:<{width}}  {value}"), soft_wrap=True)
         return
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in given:
-        grid.add_row(printable(name), printable(value))
+        grid.add_row(safe_text(name), safe_text(value))
     console.print(Padding(grid, (0, 0, 0, indent)))
 
 
@@ -71,7 +71,7 @@ def print_status(console: Console, view: Status, now: float) -> None:
         facts.append(("note", f"a requeue is under way; if it is not done in two minutes: ftslurm requeue --finish {view.job}"))
     if view.damaged:
         facts.append(("note", f"{view.damaged} damaged lines in the ledger were skipped"))
-    console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
+    console.print(safe_text(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
     print_facts(console, facts, 2)
     if view.card is not None:
         console.print()
@@ -121,27 +121,27 @@ def _last_rung(view: Status) -> str:
 def print_card(console: Console, card: Card, indent: int = 0) -> None:
     """As in the log of ftrun; wrapped in a terminal, one fact a line in a pipe."""
     width = console.width - indent if console.is_terminal else None
-    for number, line in enumerate(lines(card, width)):
-        console.print(printable(f"{' ' * indent}{line}", style="" if number else "bold"), soft_wrap=True)
+    for number, line in enumerate(card_lines(card, width)):
+        console.print(safe_text(f"{' ' * indent}{line}", style="" if number else "bold"), soft_wrap=True)
 
 
 def print_history(
     console: Console, view: Status, attempts: Sequence[AttemptView], now: float, whole: bool = False
 ) -> None:  # fmt: skip
     """now: Unix seconds. whole: with all that was known and considered, and not the cards alone; nor is what repeats folded."""
-    console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
+    console.print(safe_text(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
     ended, told = 0.0, False
     for attempt in attempts if whole else folded(attempts):
         if isinstance(attempt, Again):
-            console.print(printable(_again(attempt), style="cyan"))
+            console.print(safe_text(_again(attempt), style="cyan"))
             ended = 0.0
             continue
         if ended and (whole or not told):
-            console.print(printable(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
+            console.print(safe_text(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
         ended, told = attempt.ended, bool(attempt.cards)
         runs = attempt is attempts[-1] and view.state in ("running", "hanging")
         _print_attempt(console, attempt, now if runs else attempt.ended, whole)
-    console.print(printable(f"now: {view.state_words if whole else _state(view, now)}", style="bold"))
+    console.print(safe_text(f"now: {view.state_words if whole else _state(view, now)}", style="bold"))
 
 
 def _again(a: Again) -> str:
@@ -151,7 +151,7 @@ def _again(a: Again) -> str:
 
 def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
     for path in paths:
-        console.print(printable(f"{what}: {path}"))
+        console.print(safe_text(f"{what}: {path}"))
 
 
 def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) -> None:
@@ -159,7 +159,7 @@ def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) 
     so_far = "" if a.ended else " so far"
     lasted = f" for {span(max(0.0, until - a.began))}{so_far}" if until else ", end not recorded"
     console.print(
-        printable(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {counted(a.tasks, 'task')}", style="cyan")
+        safe_text(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {counted(a.tasks, 'task')}", style="cyan")
     )
     facts = [("counters", f"MA_SCHEDULE_CNT {a.schedule_count}, MA_PROC_START_CNT {a.start_count}, step {a.step}")]
     if not whole:
@@ -176,7 +176,7 @@ def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) 
         facts += [("hang", hang.what), *(("evidence", line) for line in hang.evidence)]
     for hint in a.hints:
         facts += [("hint", f"{hint.what}: {hint.advice}"), *(("evidence", line) for line in hint.evidence)]
-    facts += [("verdict", each.what) for verdict in a.verdicts for each in moments(verdict) if each.kind is Kind.DETAIL]
+    facts += [("verdict", each.what) for verdict in a.verdicts for each in moments(verdict) if each.kind is MomentKind.DETAIL]
     for remedy in a.remedies:
         facts += _remedy_facts(remedy)
     facts += [("note", note) for note in (*a.notes, *a.ends)]
@@ -192,6 +192,6 @@ def _remedy_facts(r: RemedyView) -> Iterable[tuple[str, str]]:
     for node, why in r.isolated.items():
         yield "isolated", f"{node}: {why}"
     if r.excluded:
-        yield "without", fold(r.excluded)
+        yield "without", fold_nodes(r.excluded)
     if r.done:
         yield ("done" if r.ok else "failed"), r.done

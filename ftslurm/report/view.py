@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.control import Control, Request, State, in_words, utc
+from ftslurm.model.folds.control import Control, Request, State, request_in_words, utc
 from ftslurm.model.folds.history import counters, counters_of_attempt, fold
 from ftslurm.model.folds.summary import Answer, JobSummary, Story, Stuck, state_words, stuck, summarise
 from ftslurm.model.rungs import Rung
 from ftslurm.model.values import Value, field
-from ftslurm.report.card import Card, card_of, numbered
-from ftslurm.report.moments import Kind, culprit, fault, moments
+from ftslurm.report.card import Card, card_of, numbered_cards
+from ftslurm.report.moments import MomentKind, culprit, fault, moments
 
 # --- what the owner of a job has asked for (`ftslurm control`)
 
@@ -74,8 +74,8 @@ def _views(control: Control, moment: Callable[[float], str] = utc) -> tuple[Requ
 def _view(r: Request, moment: Callable[[float], str]) -> RequestView:
     a = r.asked
     return RequestView(
-        r.number, r.state.value, a.verb, in_words(a, moment), r.text, a.by, a.host, a.at, r.answered_at, r.done_at, r.attempt,
-        r.node, a.nodes, a.rung, a.checkpoints, r.seen, a.after, a.until, a.files, a.target,
+        r.number, r.state.value, a.verb, request_in_words(a, moment), r.text, a.by, a.host, a.at, r.answered_at, r.done_at,
+        r.attempt, r.node, a.nodes, a.rung, a.checkpoints, r.seen, a.after, a.until, a.files, a.target,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def in_a_line(view: RequestView) -> str:
     return f"{view.what}: {state}{seen}{f' ({view.text})' if view.text else ''}"
 
 
-def table(views: Sequence[RequestView], moment: Callable[[float], str]) -> list[str]:
+def request_lines(views: Sequence[RequestView], moment: Callable[[float], str]) -> list[str]:
     """A line each."""
     width = max((len(str(view.number)) for view in views), default=0)
     rows = [(view, f"{view.by}{f' on {view.host}' if view.host else ''}") for view in views]
@@ -132,7 +132,7 @@ class Status(Value):
     damaged: int = 0
     card: Card | None = None
     hang: HangView | None = None  # the last one that the present attempt was seen in, with whom it is laid to
-    wait: Wait | None = None
+    wait: _Wait | None = None
     requests: tuple[RequestView, ...] = ()  # what the owner of the job has asked for and is still to come
     in_force: InForce | None = None  # what such requests hold
     stuck: Stuck | None = None  # a standstill that is no hang yet
@@ -144,7 +144,7 @@ class Status(Value):
         return state_words(self.state, self.what)
 
 
-class Wait(Value):
+class _Wait(Value):
     """until: at the latest, Unix seconds; 0: nobody knows. helps: what a person can type to end it."""
 
     until: float
@@ -220,7 +220,7 @@ class RemedyView(Value, frozen=False):
     done: str = ""  # what became of it, empty while open
 
 
-def status(
+def status_of(
     records: Sequence[rec.Record], damaged: int = 0, known: JobSummary | None = None, story: Story | None = None
 ) -> Status | None:
     """None for a ledger in which nothing has begun. known: of this ledger, with Slurm's word; None: by the ledger alone.
@@ -262,12 +262,12 @@ def status(
     )
 
 
-def _wait(records: Sequence[rec.Record], job: JobSummary) -> Wait | None:
+def _wait(records: Sequence[rec.Record], job: JobSummary) -> _Wait | None:
     """Also of a requeue that waits in Slurm's queue: its ftrun has ended."""
     if job.over or job.state not in ("waiting", "requeued", "pending"):
         return None
     last = next((each for each in reversed(records) if isinstance(each, (rec.Waiting, rec.RunBegan, rec.AttemptBegan))), None)
-    return Wait(job.until if job.state == "waiting" else 0.0, last.helps if isinstance(last, rec.Waiting) else "")
+    return _Wait(job.until if job.state == "waiting" else 0.0, last.helps if isinstance(last, rec.Waiting) else "")
 
 
 def _last_hang(records: Sequence[rec.Record]) -> HangView | None:
@@ -316,7 +316,7 @@ def attempts(records: Sequence[rec.Record], story: Story | None = None) -> list[
     for each in story.told:
         if isinstance(each, Answer) and each.known.attempt is not None:
             by_number[each.known.attempt.attempt].remedies.append(_remedy(each))
-    for number, card in numbered(story):
+    for number, card in numbered_cards(story):
         if number in by_number:
             by_number[number].cards.append(card)
     return found
@@ -334,8 +334,8 @@ def _begun(record: rec.AttemptBegan) -> AttemptView:
     return AttemptView(counted.attempt, counted.schedule, counted.starts, record.nodes, record.tasks, record.step, record.at)
 
 
-_NOTES = frozenset({Kind.CHANGED, Kind.ASKED, Kind.WAITED})
-_OF_CARDS = frozenset({Kind.CLEARED, Kind.ENDED})
+_NOTES = frozenset({MomentKind.CHANGED, MomentKind.ASKED, MomentKind.WAITED})
+_OF_CARDS = frozenset({MomentKind.CLEARED, MomentKind.ENDED})
 
 
 def _tell(view: AttemptView, record: rec.Record) -> None:

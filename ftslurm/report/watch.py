@@ -12,7 +12,7 @@ from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import JobSummary, state_words
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
-from ftslurm.model.nodes import expand, fold
+from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.text import counted, cut, fold_numbers, visible
 from ftslurm.model.values import Value
 from ftslurm.report.moments import happened
@@ -59,7 +59,7 @@ class Seen(Value):
         return live is not None and live.number > 3 and all(node.told_s is not None for node in live.nodes)
 
 
-class Line(Value):
+class _Line(Value):
     """weight: `title`, `bad`, `done`, `dim` or ``."""
 
     text: str
@@ -87,7 +87,7 @@ class Sheet(Value):
 # --- above the tables
 
 
-def head(seen: Seen, width: int) -> list[Line]:
+def head(seen: Seen, width: int) -> list[_Line]:
     """At most eight lines, none longer than width."""
     job, status = seen.summary, seen.status
     state = "running" if job.state == "starting" and seen.fresh else job.state
@@ -100,16 +100,16 @@ def head(seen: Seen, width: int) -> list[Line]:
     ):
         told += whole
     found = [
-        Line(told, "title" if (weight := weight_of(job)) in ("", "done", "wait") else weight),
-        Line(job.command, "dim"),
-        *(Line(text, weight) for text, weight in _wait(seen)),
-        *(Line(text, weight) for text, weight in _tally(seen)),
-        Line(_where(seen)),
-        Line(f"budgets  {_budgets(status)}") if status.left else Line(""),
+        _Line(told, "title" if (weight := weight_of(job)) in ("", "done", "wait") else weight),
+        _Line(job.command, "dim"),
+        *(_Line(text, weight) for text, weight in _wait(seen)),
+        *(_Line(text, weight) for text, weight in _tally(seen)),
+        _Line(_where(seen)),
+        _Line(f"budgets  {_budgets(status)}") if status.left else _Line(""),
     ]
     if status.hang is not None and job.state == "hanging":
-        found.append(Line(f"hangs    {status.hang.what}", "bad"))
-    return [Line(cut(visible(line.text), width), line.weight) for line in found if line.text]
+        found.append(_Line(f"hangs    {status.hang.what}", "bad"))
+    return [_Line(cut(visible(line.text), width), line.weight) for line in found if line.text]
 
 
 def _age(seen: Seen) -> str:
@@ -152,7 +152,7 @@ def _wait(seen: Seen) -> Iterable[tuple[str, str]]:
 
 def _where(seen: Seen) -> str:
     excluded = seen.status.excluded
-    return f"nodes    {seen.summary.nodes}{f', without {fold(excluded)}' if excluded else ''}"
+    return f"nodes    {seen.summary.nodes}{f', without {fold_nodes(excluded)}' if excluded else ''}"
 
 
 def _budgets(status: Status) -> str:
@@ -196,7 +196,7 @@ def _why_not_known(seen: Seen) -> str:
 # --- tables
 
 
-def ranks(seen: Seen, node: str = "") -> Sheet:
+def ranks_sheet(seen: Seen, node: str = "") -> Sheet:
     """node: only those of this one."""
     heading = ("RANK", "NODE", "STATE", "BEAT", "STEP", "STEPS/S", "CPU", "DOING")
     live = seen.fresh
@@ -264,7 +264,7 @@ def _doing(rank: RankLive, old_s: float) -> str:
     return f"{rank.collectives} collectives" if rank.collectives is not None else ""
 
 
-def nodes(seen: Seen) -> Sheet:
+def nodes_sheet(seen: Seen) -> Sheet:
     heading = ("NODE", "HEARD", "RANKS", "STEP", "STEPS/S", "CPU", "DEVICES")
     live = seen.fresh
     if live is None:
@@ -301,7 +301,7 @@ def _devices_in_short(found: Sequence[DeviceLive]) -> str:
     return ", ".join(parts)
 
 
-def devices(seen: Seen, node: str = "") -> Sheet:
+def devices_sheet(seen: Seen, node: str = "") -> Sheet:
     heading = ("NODE", "DEVICE", "KIND", "HEALTH", "USE", "MEM", "WATT", "CODES")
     live = seen.fresh
     rows = [
@@ -333,7 +333,7 @@ def _unknown_nodes(seen: Seen, node: str, heading: Sequence[str]) -> Iterable[Ro
             yield Row(name, tuple(visible(known.get(column, UNKNOWN)) for column in heading), "dim", visible(name))
 
 
-def without(sheet: Sheet, name: str) -> Sheet:
+def without_column(sheet: Sheet, name: str) -> Sheet:
     """But for this column."""
     at = sheet.heading.index(name)
     rows = tuple(Row(row.key, (*row.cells[:at], *row.cells[at + 1 :]), row.weight, row.node, row.rank) for row in sheet.rows)
@@ -415,16 +415,16 @@ def screen(seen: Seen, width: int, height: int) -> list[str]:
     """All of it as one page of text, as it is printed once or where a terminal can do nothing else."""
     found = [line.text for line in head(seen, width)]
     many = seen.fresh is not None and len(seen.fresh.tasks) > height // 2
-    sheet = nodes(seen) if many else ranks(seen)
+    sheet = nodes_sheet(seen) if many else ranks_sheet(seen)
     if len(sheet.rows) > height // 2:
-        sheet = nodes(seen)
+        sheet = nodes_sheet(seen)
     room = max(3, (height - len(found) - 4) // 2)
-    found += ["", *table(fitted(sheet, width), width, room)]
+    found += ["", *sheet_lines(fitted(sheet, width), width, room)]
     last = happened(seen.records)[-max(3, height - len(found) - 2) :]
     return [*found, "", *(timed(each.at, each.what, width) for each in last)]
 
 
-def table(sheet: Sheet, width: int, most: int) -> list[str]:
+def sheet_lines(sheet: Sheet, width: int, most: int) -> list[str]:
     """Columns side by side; what has no room is counted in a last line."""
     rows = [sheet.heading, *(row.cells for row in sheet.rows[:most])]
     widths = [max(len(row[at]) for row in rows) for at in range(len(sheet.heading))]
@@ -477,7 +477,7 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
     if job.state != before.state and not by_ledger and (job.state in _BY_SLURM or job.over):
         now.append(f"now {state_words(job.state, job.what)}")
     states = {task.rank: _state(task) for task in live.tasks} if live is not None else before.ranks
-    health = {row.key: row.cells[3] for row in devices(seen).rows} if live is not None else before.devices
+    health = {row.key: row.cells[3] for row in devices_sheet(seen).rows} if live is not None else before.devices
     unheard = frozenset(node.node for node in (live.nodes if live is not None else ()) if _unheard(node))
     now += _changed_ranks(before.ranks, states)
     now += [f"device {key} is {word}" for key, word in (health or {}).items() if word != (before.devices or {}).get(key, "good")]

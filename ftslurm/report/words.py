@@ -36,10 +36,10 @@ def span(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def duration(seconds: float) -> str:
+def long_span(seconds: float) -> str:
     """As `span`, in days where there are many; negative ones with their sign."""
     if seconds < 0:
-        return f"-{duration(-seconds)}"
+        return f"-{long_span(-seconds)}"
     if seconds >= 48 * 3600:
         days, rest = divmod(seconds, 86400)
         return f"{days:.0f} d {rest // 3600:.0f} h"

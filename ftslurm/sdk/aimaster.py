@@ -61,12 +61,12 @@ class Monitor:
     def send_custom_message(self, content: str) -> Status:
         """To the people who follow the job."""
         path = ft.notes_path()
-        return Status(notes.message(path, content) if path else NOT_THERE)
+        return Status(notes.write_message(path, content) if path else NOT_THERE)
 
     def set_retryable_errors(self, errors: Iterable[str]) -> Status:
         """Words in the last output of a failed rank that call its error worth another try."""
         path = ft.notes_path()
-        return Status(notes.retriable(path, [errors] if isinstance(errors, str) else errors) if path else NOT_THERE)
+        return Status(notes.write_retriable(path, [errors] if isinstance(errors, str) else errors) if path else NOT_THERE)
 
     def reset_config(self, *configs: Any, **params: Any) -> Status:
         """job_hang_interval: seconds without a sign that are a hang from now on; -1: nothing is.
@@ -90,7 +90,7 @@ class Monitor:
             return "" if path else NOT_THERE
         if not isinstance(value, (int, float, str)):
             return f"{name}: {value!r} is neither a number nor text"
-        return notes.setting(path, name, str(value) if isinstance(value, bool) else value) if path else NOT_THERE
+        return notes.write_setting(path, name, str(value) if isinstance(value, bool) else value) if path else NOT_THERE
 
 
 class hang_detect(ft.hang_interval):

@@ -403,25 +403,25 @@ def notes_path() -> str:
 def message(text: str) -> bool:
     """Tell the people who follow the job. False if it could not be told."""
     path = notes_path()
-    return bool(path) and not notes.message(path, text)
+    return bool(path) and not notes.write_message(path, text)
 
 
 def retriable(words: str | Iterable[str]) -> bool:
     """A failure with one of these words in a rank's last output is worth another try."""
     path = notes_path()
-    return bool(path) and not notes.retriable(path, [words] if isinstance(words, str) else words)
+    return bool(path) and not notes.write_retriable(path, [words] if isinstance(words, str) else words)
 
 
 def shut_down(reason: str) -> bool:
     """The job shall end, and not be started again. False if that could not be told."""
     path = notes_path()
-    return bool(path) and not notes.control(path, "shutdown", reason)
+    return bool(path) and not notes.write_control(path, "shutdown", reason)
 
 
 def leave_this_node(reason: str) -> bool:
     """The node that this rank runs on shall be left out from the next start on. False if that could not be told."""
     path = notes_path()
-    return bool(path) and not notes.control(path, "exclude", reason)
+    return bool(path) and not notes.write_control(path, "exclude", reason)
 
 
 def restart_info() -> RestartInfo:

@@ -41,7 +41,7 @@ class Message(NamedTuple):
     text: str
 
 
-class Control(NamedTuple):
+class ControlNote(NamedTuple):
     """The program wants something done with the job. action: one of ACTIONS."""
 
     at: float
@@ -51,7 +51,7 @@ class Control(NamedTuple):
     reason: str
 
 
-class Retriable(NamedTuple):
+class RetriableNote(NamedTuple):
     """Words in a failed rank's last output that call its error retriable."""
 
     at: float
@@ -60,7 +60,7 @@ class Retriable(NamedTuple):
     words: tuple[str, ...]
 
 
-class Limits(NamedTuple):
+class LimitsNote(NamedTuple):
     """Timeouts in seconds that the program calculated; None and absent sections: no news."""
 
     at: float
@@ -82,22 +82,22 @@ class Setting(NamedTuple):
     value: float | str
 
 
-Note = Union[Message, Control, Retriable, Limits, Setting]  # noqa: UP007
+Note = Union[Message, ControlNote, RetriableNote, LimitsNote, Setting]  # noqa: UP007
 
 
 # --- writing
 
 
-def message(path: str, text: str) -> str:
+def write_message(path: str, text: str) -> str:
     """Each of these gives why it could not be written, empty if it was. None of them raises."""
     return _say(path, "message", {"text": _line(text, TEXT_MAX)})
 
 
-def control(path: str, action: str, reason: str) -> str:
+def write_control(path: str, action: str, reason: str) -> str:
     return _say(path, "control", {"action": action, "reason": _line(reason, TEXT_MAX)})
 
 
-def retriable(path: str, words: Iterable[str]) -> str:
+def write_retriable(path: str, words: Iterable[str]) -> str:
     try:
         told = [word for word in (_line(word, WORD_MAX) for word in islice(words, WORDS_MAX)) if word]
     except Exception as error:
@@ -115,7 +115,7 @@ def limits(
     return _in_parts(path, "limits", known, lambda part: {**told, "sections": dict(part)})
 
 
-def setting(path: str, name: str, value: float | str) -> str:
+def write_setting(path: str, name: str, value: float | str) -> str:
     return _say(path, "setting", {"name": _line(name, WORD_MAX), "value": value})
 
 
@@ -214,22 +214,22 @@ def placed_notes(data: bytes, offset: int) -> tuple[tuple[int, Note], ...]:
     return tuple(found)
 
 
-def in_words(note: Note) -> tuple[str, tuple[str, ...]] | None:
+def note_in_words(note: Note) -> tuple[str, tuple[str, ...]] | None:
     """What the controller is told: `message`, an action, `retriable`, `setting` or `limits`, and the words."""
     if isinstance(note, Message):
         return "message", (note.text,)
-    if isinstance(note, Control):
+    if isinstance(note, ControlNote):
         return note.action, (note.reason,)
-    if isinstance(note, Retriable):
+    if isinstance(note, RetriableNote):
         return "retriable", note.words
     if isinstance(note, Setting):
         return "setting", (note.name, str(note.value))
-    if isinstance(note, Limits):
+    if isinstance(note, LimitsNote):
         return "limits", _limits_in_words(note)
     return None
 
 
-def _limits_in_words(limits: Limits) -> tuple[str, ...]:
+def _limits_in_words(limits: LimitsNote) -> tuple[str, ...]:
     """`beat 30 s`, `section step 12.5 s`."""
     named = {"first beat": limits.initial_s, "beat": limits.beat_s, "out of section": limits.out_of_section_s}
     named.update((f"section {name}", seconds) for name, seconds in limits.sections)
@@ -258,14 +258,14 @@ def _message(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> 
 def _control(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
     if told["action"] not in ACTIONS:
         raise ValueError(told["action"])
-    return Control(at, pid, rank, told["action"], _text(told["reason"], TEXT_MAX))
+    return ControlNote(at, pid, rank, told["action"], _text(told["reason"], TEXT_MAX))
 
 
 def _retriable(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
     words = told["words"]
     if not isinstance(words, list) or not 0 < len(words) <= WORDS_MAX:
         raise ValueError("words")
-    return Retriable(at, pid, rank, tuple(_text(word, WORD_MAX) for word in words if _text(word, WORD_MAX).strip()))
+    return RetriableNote(at, pid, rank, tuple(_text(word, WORD_MAX) for word in words if _text(word, WORD_MAX).strip()))
 
 
 def _limits(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
@@ -274,7 +274,7 @@ def _limits(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> N
         raise ValueError("sections")
     known = tuple((_text(name, 255), _number(value)) for name, value in sections.items())
     initial, beat, outside = (_maybe(told.get(name)) for name in ("initial", "beat", "out_of_section"))
-    return Limits(at, pid, rank, initial, beat, outside, known)
+    return LimitsNote(at, pid, rank, initial, beat, outside, known)
 
 
 def _setting(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:

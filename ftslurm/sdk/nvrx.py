@@ -218,7 +218,11 @@ class RankMonitorClient:
     def send_workload_control_request(self, req: WorkloadControlRequest) -> None:
         """What shall be done with the job from the next start on."""
         path = ft.notes_path()
-        why = notes.control(path, _ACTIONS[req.action], str(req.description)) if path else "this rank was not started by ftrun"
+        why = (
+            notes.write_control(path, _ACTIONS[req.action], str(req.description))
+            if path
+            else "this rank was not started by ftrun"
+        )
         if why:
             self.logger.warning("%s was not passed to ftrun: %s", req, why)
 

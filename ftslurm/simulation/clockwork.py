@@ -16,7 +16,7 @@ from ftslurm.simulation.trace import JobPlan
 EPOCH = 1_700_000_000.0
 
 
-class Part(Enum):
+class TimePart(Enum):
     """What a moment of the job is. Every second is one of these; `group` says what a person makes of it."""
 
     USEFUL = "useful training"
@@ -36,7 +36,7 @@ class Part(Enum):
         return _GROUPS.get(self, "lost")
 
 
-_GROUPS = {Part.USEFUL: "useful", Part.QUEUE: "waiting", Part.ENDED: "ended", Part.UNSURE: "unsure"}
+_GROUPS = {TimePart.USEFUL: "useful", TimePart.QUEUE: "waiting", TimePart.ENDED: "ended", TimePart.UNSURE: "unsure"}
 
 
 class Agenda:
@@ -69,18 +69,18 @@ class TimeBook:
     """Seconds of each part. lost_to: kind of fault -> seconds that are not useful; empty: none, such as the first start."""
 
     def __init__(self) -> None:
-        self.parts: dict[Part, float] = dict.fromkeys(Part, 0.0)
+        self.parts: dict[TimePart, float] = dict.fromkeys(TimePart, 0.0)
         self.lost_to: defaultdict[str, float] = defaultdict(float)
 
-    def add(self, part: Part, seconds: float, owed_to: str) -> None:
+    def add(self, part: TimePart, seconds: float, owed_to: str) -> None:
         self.parts[part] += seconds
-        if part is not Part.USEFUL:
+        if part is not TimePart.USEFUL:
             self.lost_to[owed_to] += seconds
 
     def lose_work(self, seconds: float, owed_to: str) -> None:
         """What counted as useful was not saved."""
-        self.parts[Part.USEFUL] -= seconds
-        self.add(Part.REDONE, seconds, owed_to)
+        self.parts[TimePart.USEFUL] -= seconds
+        self.add(TimePart.REDONE, seconds, owed_to)
 
 
 # --- how far the training is: what it has done, what a checkpoint holds, and what stops it
@@ -158,7 +158,7 @@ class Training:
         """While it trains; never past `next_change`."""
         if self._saving_s:
             self._saving_s = max(0.0, self._saving_s - seconds)
-            self._book.add(Part.SAVING, seconds, "checkpoints")
+            self._book.add(TimePart.SAVING, seconds, "checkpoints")
             if self._saving_s < 1e-9:
                 self._saving_s = 0.0
                 self._save()
@@ -166,7 +166,7 @@ class Training:
         left = self._left_s
         self.done_s += seconds * self.share
         self._spent_s += seconds
-        self._book.add(Part.USEFUL, seconds, "")
+        self._book.add(TimePart.USEFUL, seconds, "")
         if seconds * self.share >= left - 1e-6:
             if self._plan.save_s:
                 self._saving_s = self._plan.save_s

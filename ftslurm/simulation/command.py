@@ -7,19 +7,29 @@ from typing import Any
 
 from ftslurm.catalogs.codes import CodeBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
-from ftslurm.config.settings_files import Request, read_text, settings_in_force
+from ftslurm.config.settings_files import SettingsAsked, read_text, settings_in_force
 from ftslurm.errors import PolicyError, UsageError
 from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
 from ftslurm.model.devices import Fault as DeviceFault
-from ftslurm.model.nodes import fold
-from ftslurm.model.settings.tree import Settings, told, with_values
+from ftslurm.model.nodes import fold_nodes
+from ftslurm.model.settings.tree import Settings, as_policy, with_values
 from ftslurm.model.values import Value, replace
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
-from ftslurm.simulation.measured import Outcome
-from ftslurm.simulation.past import Past, pairs
+from ftslurm.simulation.measured import PolicyOutcome
+from ftslurm.simulation.past import Past, answered_pairs
 from ftslurm.simulation.play import play
-from ftslurm.simulation.trace import Fault, Kind, Trace, parts, plan_with, random_trace, rate_of, read_trace, with_few_nodes
+from ftslurm.simulation.trace import (
+    FaultKind,
+    Trace,
+    TraceFault,
+    parts,
+    plan_with,
+    random_trace,
+    rate_of,
+    read_trace,
+    with_few_nodes,
+)
 
 MOST = 12
 IN_FORCE = "in force"
@@ -44,7 +54,7 @@ def named(text: str) -> tuple[str, dict[str, str]]:
     return name, values
 
 
-def policies(base: Request, others: Sequence[str], files: Sequence[str], env: Mapping[str, str]) -> dict[str, Settings]:
+def policies(base: SettingsAsked, others: Sequence[str], files: Sequence[str], env: Mapping[str, str]) -> dict[str, Settings]:
     """By name, the one in force first. Raises: PolicyError, UsageError, also for one that cannot be simulated."""
     found = {IN_FORCE: settings_in_force(base, env).settings}
     for text in others:
@@ -82,19 +92,19 @@ USUAL_DAYS = 30.0
 ITS = "its policy"
 
 
-class Asked(Value):
+class PlayAsked(Value):
     """trace: a file, empty for none. rates, job: as given, `NAME=VALUE`. others, files: of further policies."""
 
     trace: str = ""
     rates: tuple[str, ...] = ()
     seed: int = 1
     job: tuple[str, ...] = ()
-    base: Request = Request()
+    base: SettingsAsked = SettingsAsked()
     others: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
 
-def simulate(asked: Asked, env: Mapping[str, str]) -> tuple[Trace, list[Outcome]]:
+def play_trace(asked: PlayAsked, env: Mapping[str, str]) -> tuple[Trace, list[PolicyOutcome]]:
     """Raises: UsageError, PolicyError."""
     trace = _trace(asked)
     compared = policies(asked.base, asked.others, asked.files, env)
@@ -107,11 +117,11 @@ class Replayed(Value):
 
     past: Past
     trace: Trace
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[PolicyOutcome, ...]
     notes: tuple[str, ...]
 
 
-def replay(asked: Asked, pasts: Sequence[Past], env: Mapping[str, str]) -> list[Replayed]:
+def replay(asked: PlayAsked, pasts: Sequence[Past], env: Mapping[str, str]) -> list[Replayed]:
     """Each job against every policy. Raises: UsageError, PolicyError."""
     if asked.trace or asked.rates:
         raise UsageError("--from-job goes without TRACE and --random", hint="name either jobs or a trace")
@@ -133,7 +143,7 @@ def replay(asked: Asked, pasts: Sequence[Past], env: Mapping[str, str]) -> list[
 
 def _deciding(settings: Settings) -> dict[str, str]:
     """What of a policy may change what a simulation says."""
-    return {name: value for name, value in told(settings).items() if name not in ("launcher", "local_nodes", "python")}
+    return {name: value for name, value in as_policy(settings).items() if name not in ("launcher", "local_nodes", "python")}
 
 
 def _changed(trace: Trace, changed: Mapping[str, Any]) -> Trace:
@@ -157,7 +167,7 @@ def _assumed(past: Past, changed: Mapping[str, Any]) -> list[str]:
     names = [name.removesuffix("_s") for name in _MATTERS if name not in past.known]
     if not past.tells_steps and "program_start" in names:
         names.remove("program_start")  # a part of the training then
-    if "heal" in names and all(fault.kind is not Kind.DEVICE for fault in past.trace.faults):
+    if "heal" in names and all(fault.kind is not FaultKind.DEVICE for fault in past.trace.faults):
         names.remove("heal")
     if assumed := [f"{name} {getattr(past.trace.plan, name + '_s'):g}s" for name in names if name not in changed]:
         return [f"Not in the ledger, so assumed (--job NAME=VALUE): {', '.join(assumed)}."]
@@ -174,23 +184,23 @@ def _of_policies(past: Past, compared: Mapping[str, Settings]) -> list[str]:
     return [f"The ledger does not hold the job's policy.{had}"]
 
 
-def _kept(past: Past, outcomes: Sequence[Outcome]) -> list[str]:
+def _kept(past: Past, outcomes: Sequence[PolicyOutcome]) -> list[str]:
     """A fault that cost its node, and that a policy answers with the node still in the job: would it have come again?"""
     by_nodes: dict[str, list[str]] = {}
     for outcome in outcomes:
         kept = [
-            node for was, now in pairs(past.truth, outcome) if now.hit and was.fault.kind is not Kind.DEVICE
+            node for was, now in answered_pairs(past.truth, outcome) if now.hit and was.fault.kind is not FaultKind.DEVICE
             for node in was.left if node not in outcome.excluded
         ]  # fmt: skip
         if kept:
-            by_nodes.setdefault(fold(dict.fromkeys(kept)), []).append(outcome.name)
+            by_nodes.setdefault(fold_nodes(dict.fromkeys(kept)), []).append(outcome.name)
     return [
         f"Kept by {', '.join(names)}, though the job left it: {nodes}. Whether it would have failed again is not known."
         for nodes, names in by_nodes.items()
     ]
 
 
-def _trace(asked: Asked) -> Trace:
+def _trace(asked: PlayAsked) -> Trace:
     if not asked.trace and not asked.rates:
         raise UsageError("no trace and no rates: nothing to simulate", hint="name a file, or --random crash=0.002")
     read = read_trace(read_text(asked.trace, "the trace"), asked.trace) if asked.trace else Trace(plan_with({}, ""))
@@ -235,11 +245,11 @@ class _Books:
         return self._found[catalogs]
 
 
-def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> Outcome:
+def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> PolicyOutcome:
     book, patterns = books.of(settings.catalogs)
     grades = {fault.code: _meaning(book, fault, trace.place) for fault in trace.faults if fault.code}
 
-    def grade(fault: Fault, node: str) -> DeviceFault:
+    def grade(fault: TraceFault, node: str) -> DeviceFault:
         found = grades[fault.code]
         return DeviceFault(node, fault.device, found.code, found.name, found.fault_class, found.user_induced)
 
@@ -252,7 +262,7 @@ def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> Outco
     return outcome
 
 
-def _meaning(book: CodeBook, fault: Fault, place: str) -> CodeMeaning:
+def _meaning(book: CodeBook, fault: TraceFault, place: str) -> CodeMeaning:
     """By the catalogue that knows it. Raises: PolicyError for a code that none does."""
     for vendor in (fault.vendor,) if fault.vendor else book.catalogs:
         found = book.meaning(vendor, fault.code, Severity.UNKNOWN)

@@ -11,12 +11,12 @@ from typing import Any
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
-from ftslurm.model.nodes import count, expand
+from ftslurm.model.nodes import count_nodes, expand
 from ftslurm.model.rungs import REQUEUES, Rung
 from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import Outage, Spent
-from ftslurm.simulation.clockwork import Part
-from ftslurm.simulation.trace import Fault, JobPlan
+from ftslurm.simulation.clockwork import TimePart
+from ftslurm.simulation.trace import JobPlan, TraceFault
 
 # --- what became of a trace under one policy, and of each of its faults
 
@@ -26,7 +26,7 @@ class Answered(Value):
     that was not useful until the job trained again, without work done anew. passed: rung -> why it was not the one. left: nodes
     that were excluded."""
 
-    fault: Fault
+    fault: TraceFault
     at: float
     node: str
     hit: bool
@@ -35,7 +35,7 @@ class Answered(Value):
     left: tuple[str, ...] = ()
 
 
-class Outcome(Value):
+class PolicyOutcome(Value):
     """One policy on one trace."""
 
     name: str
@@ -43,7 +43,7 @@ class Outcome(Value):
     why: str
     at: float  # when, in seconds from the first start
     wall_s: float  # the time that all parts add up to
-    parts: Mapping[Part, float]
+    parts: Mapping[TimePart, float]
     lost_to: Mapping[str, float]
     rungs: Mapping[str, int]
     budgets: Mapping[str, tuple[int, int]]
@@ -62,7 +62,7 @@ class Outcome(Value):
 
     @property
     def useful_s(self) -> float:
-        return self.parts[Part.USEFUL]
+        return self.parts[TimePart.USEFUL]
 
     @property
     def goodput(self) -> float:
@@ -75,7 +75,7 @@ class Outcome(Value):
         return self.useful_s * self.plan_nodes / self.node_s if self.node_s else 0.0
 
 
-def answered(fault: Fault, at: float, node: str, hit: bool, decided: Sequence[rec.Decided]) -> Answered:
+def answered(fault: TraceFault, at: float, node: str, hit: bool, decided: Sequence[rec.Decided]) -> Answered:
     """decided: what followed, in order."""
     return Answered(
         fault, at, node, hit, tuple((record.rung, record.reason or record.why) for record in decided),
@@ -100,12 +100,12 @@ class Measured(Value):
     ftrun_apart: bool
 
 
-def measured(records: Sequence[rec.Record], spent: Spent) -> Measured:
+def measured_job(records: Sequence[rec.Record], spent: Spent) -> Measured:
     """Raises: UsageError for a ledger in which no rank has ever run."""
     first = next((record for record in records if isinstance(record, rec.AttemptBegan)), None)
     if first is None:
         raise UsageError("no rank of it has ever run, so there is nothing to play", hint="choose another job")
-    nodes = count(first.nodes)
+    nodes = count_nodes(first.nodes)
     if not 0 < nodes <= MOST_NODES:
         raise UsageError(f"its ledger names {nodes} nodes: it is damaged", hint="choose another job")
     names = _names(records, first)
@@ -155,7 +155,7 @@ def _names(records: Sequence[rec.Record], first: rec.AttemptBegan) -> tuple[str,
 
 def _expanded(text: str) -> tuple[str, ...]:
     try:
-        return expand(text) if count(text) <= MOST_NODES else ()
+        return expand(text) if count_nodes(text) <= MOST_NODES else ()
     except UsageError:
         return ()
 

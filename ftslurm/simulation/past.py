@@ -26,9 +26,9 @@ from ftslurm.policies.ladder import Cause
 from ftslurm.policies.situation import ACTS
 from ftslurm.report.account.parts import Outage, Spent, Stretch, spent
 from ftslurm.report.account.parts import Part as Spell
-from ftslurm.simulation.clockwork import Part
-from ftslurm.simulation.measured import Answered, Measured, Outcome, answered, measured
-from ftslurm.simulation.trace import Fault, JobPlan, Kind, Real, Trace
+from ftslurm.simulation.clockwork import TimePart
+from ftslurm.simulation.measured import Answered, Measured, PolicyOutcome, answered, measured_job
+from ftslurm.simulation.trace import FaultKind, JobPlan, Real, Trace, TraceFault
 
 TRUTH = "the job"
 # Nobody waits for a simulated job that takes so much longer than the real one did.
@@ -42,7 +42,7 @@ class Past(Value):
 
     job: str
     trace: Trace
-    truth: Outcome  # what happened, in the words of a simulation
+    truth: PolicyOutcome  # what happened, in the words of a simulation
     known: Mapping[str, int]  # fields of the plan that were measured, each with how many times
     notes: tuple[str, ...]  # what the ledger does not tell
     budgets: Mapping[str, int]  # of the job's own policy
@@ -50,12 +50,12 @@ class Past(Value):
     settings: Settings | None  # that policy; None where the ledger does not hold it, as those of older versions
 
 
-def pairs(truth: Outcome, simulated: Outcome) -> list[tuple[Answered, Answered]]:
+def answered_pairs(truth: PolicyOutcome, simulated: PolicyOutcome) -> list[tuple[Answered, Answered]]:
     """Each fault as it was answered, and as it would have been; without those that a simulation did not come to."""
     return [(one, now) for one in truth.faults if (now := same_fault(simulated, one)) is not None]
 
 
-def same_fault(outcome: Outcome, was: Answered) -> Answered | None:
+def same_fault(outcome: PolicyOutcome, was: Answered) -> Answered | None:
     """What became of it there; None if that did not come to it."""
     return next((now for now in outcome.faults if now.fault.line == was.fault.line), None)
 
@@ -68,7 +68,7 @@ def past(records: Sequence[rec.Record], now: float, damaged: int = 0) -> Past:
     if any(isinstance(record, rec.Decided) and record.rung == Rung.RANK_RESTART for record in records):
         raise UsageError("its ranks were started again one by one (mode async), which cannot be simulated", hint="choose another")
     time_spent = spent(records, records[-1].at if known.over else now, known.over)
-    found = measured(records, time_spent)
+    found = measured_job(records, time_spent)
     walk = _Walk(records, time_spent, found)
     plan = _with_end(walk.plan, time_spent, known.state == "completed")
     trace = Trace(
@@ -115,7 +115,7 @@ class _Walk:
     """Goes through the outages of a job. of: fault -> outage, both by place."""
 
     def __init__(self, records: Sequence[rec.Record], time_spent: Spent, found: Measured) -> None:
-        self.faults: list[Fault] = []
+        self.faults: list[TraceFault] = []
         self.of: list[int] = []
         self.skipped: Counter[str] = Counter()
         self.plan = found.plan
@@ -133,17 +133,17 @@ class _Walk:
                 self.faults.append(replace(fault, line=len(self.faults) + 1))
                 self.of.append(place)
 
-    def _faults(self, place: int, outage: Outage) -> list[Fault]:
+    def _faults(self, place: int, outage: Outage) -> list[TraceFault]:
         """Of one outage; none, and why, if it cannot be played."""
         here = self._around(outage)
         begun = max((one.at for one in self._attempts if one.at <= outage.at), default=self._began)
         at = outage.began or outage.at
         real = Real(max(0.0, at - begun), place + 1)
-        base = Fault(max(0.0, at - self._began), Kind.CRASH, real=real)
+        base = TraceFault(max(0.0, at - self._began), FaultKind.CRASH, real=real)
         cause = outage.decided[0].cause if outage.decided else outage.cause
         if self._from_outside(outage):
             wait_s = max(0.0, self._gap(outage) - self.plan.plain_requeue_s)
-            return [replace(base, kind=Kind.REQUEUE, wait_s=wait_s)]
+            return [replace(base, kind=FaultKind.REQUEUE, wait_s=wait_s)]
         if outage.unseen or not outage.decided:
             return self._skip("ended by somebody's will, or the ledger does not say how" if outage.by_others else
                               "the ledger does not say how it ended")  # fmt: skip
@@ -154,25 +154,25 @@ class _Walk:
         if cause == Cause.REQUEST.value:
             asked = any(decided.rung in REQUEUES for decided in outage.decided)
             wait_s = max(0.0, self._gap(outage) - self.plan.plain_requeue_s)
-            return [replace(base, kind=Kind.REQUEUE, wait_s=wait_s)] if asked else self._skip("its owner asked for it")
+            return [replace(base, kind=FaultKind.REQUEUE, wait_s=wait_s)] if asked else self._skip("its owner asked for it")
         devices = self._devices(base, real, outage, here)
         if devices:
             return devices
         if cause in (Cause.LOST.value, Cause.NODE.value):
             dead = dict.fromkeys(node for one in outage.decided for node in (*one.dead, *(one.isolate.keys() - one.words.keys())))
-            if found := [self._on(base, node, kind=Kind.NODE_DEATH) for node in dead if node in self._names]:
+            if found := [self._on(base, node, kind=FaultKind.NODE_DEATH) for node in dead if node in self._names]:
                 return [replace(one, hangs_up="hung up" in outage.what) for one in found]
         return [self._hang(base, here) if cause == Cause.HANG.value else self._crash(base, real, outage)]
 
-    def name_of(self, fault: Fault) -> str:
+    def name_of(self, fault: TraceFault) -> str:
         """Of its node; empty where it follows a rank."""
         return next((name for name, place in self._names.items() if place == fault.node), "")
 
-    def _skip(self, why: str) -> list[Fault]:
+    def _skip(self, why: str) -> list[TraceFault]:
         self.skipped[why] += 1
         return []
 
-    def _on(self, base: Fault, node: str, **values: Any) -> Fault:
+    def _on(self, base: TraceFault, node: str, **values: Any) -> TraceFault:
         return replace(base, node=self._names.get(node, 0), **values)
 
     def _around(self, outage: Outage) -> list[rec.Record]:
@@ -189,7 +189,7 @@ class _Walk:
     def _gap(outage: Outage) -> float:
         return max(0.0, (outage.back or outage.at) - outage.at)
 
-    def _devices(self, base: Fault, real: Real, outage: Outage, here: Sequence[rec.Record]) -> list[Fault]:
+    def _devices(self, base: TraceFault, real: Real, outage: Outage, here: Sequence[rec.Record]) -> list[TraceFault]:
         """Each code once for each device, where it was known when the outage was decided on."""
         until = outage.decided[-1].at
         acting = {one.value for one in ACTS}
@@ -203,23 +203,23 @@ class _Walk:
         found = []
         for one in seen.values():
             graded = DeviceFault(one.node, one.device, one.code, one.name, FaultClass(one.fault_class), one.user_induced)
-            fault = self._on(base, one.node, kind=Kind.DEVICE, code=one.code, device=one.device, heals=heals)
+            fault = self._on(base, one.node, kind=FaultKind.DEVICE, code=one.code, device=one.device, heals=heals)
             noticed_s = max(0.0, outage.at - outage.began) if outage.began else 0.0
             found.append(replace(fault, real=replace(real, graded=graded, noticed_s=noticed_s)))
         return found
 
-    def _hang(self, base: Fault, here: Sequence[rec.Record]) -> Fault:
+    def _hang(self, base: TraceFault, here: Sequence[rec.Record]) -> TraceFault:
         seen = [record for record in here if isinstance(record, rec.HangSeen | rec.CulpritSeen)]
         blamed = [node for one in seen for node in one.blamed if node in self._names]
         nodes = [*blamed, *(node for one in seen for node in one.nodes if node in self._names)]
         ranks = [rank for one in seen for rank in one.ranks]
-        fault = replace(base, kind=Kind.HANG, network=bool(blamed), rank=self._rank(ranks[0] if ranks else 0))
+        fault = replace(base, kind=FaultKind.HANG, network=bool(blamed), rank=self._rank(ranks[0] if ranks else 0))
         return self._on(fault, nodes[0]) if nodes else fault
 
     def _rank(self, rank: int) -> int:
         return rank if 0 <= rank < self.plan.nodes * self.plan.tasks_per_node else 0
 
-    def _crash(self, base: Fault, real: Real, outage: Outage) -> Fault:
+    def _crash(self, base: TraceFault, real: Real, outage: Outage) -> TraceFault:
         """Where nothing speaks against a node, it follows the rank."""
         status, signal = how_it_ended(outage.what)
         verdict = outage.verdict
@@ -238,10 +238,10 @@ class _Walk:
             return self._on(fault, suspects[0], real=replace(real, suspect=True))
         return fault
 
-    def _preemption(self, base: Fault, outage: Outage, here: Sequence[rec.Record]) -> Fault:
+    def _preemption(self, base: TraceFault, outage: Outage, here: Sequence[rec.Record]) -> TraceFault:
         ended = next((one.at for one in here if isinstance(one, rec.AttemptEnded) and one.at >= outage.at), outage.at)
         wait_s = max(0.0, self._gap(outage) - (ended - outage.at) - self.plan.requeue_s)
-        return replace(base, kind=Kind.PREEMPTION, warning_s=max(1.0, ended - outage.at), wait_s=wait_s)
+        return replace(base, kind=FaultKind.PREEMPTION, warning_s=max(1.0, ended - outage.at), wait_s=wait_s)
 
 
 def _member(kind: Any, value: str, otherwise: Any) -> Any:
@@ -272,22 +272,23 @@ def _rank_in(what: str) -> int:
 # --- what happened
 
 _SAME = {
-    Spell.TRAINING: Part.USEFUL, Spell.REDONE: Part.REDONE, Spell.NOTICING: Part.NOTICING, Spell.STOPPING: Part.SETTLING,
-    Spell.DECIDING: Part.SETTLING, Spell.STARTING: Part.STARTING, Spell.NEW_OR_REDONE: Part.UNSURE, Spell.UNKNOWN: Part.UNSURE,
+    Spell.TRAINING: TimePart.USEFUL, Spell.REDONE: TimePart.REDONE, Spell.NOTICING: TimePart.NOTICING,
+    Spell.STOPPING: TimePart.SETTLING, Spell.DECIDING: TimePart.SETTLING, Spell.STARTING: TimePart.STARTING,
+    Spell.NEW_OR_REDONE: TimePart.UNSURE, Spell.UNKNOWN: TimePart.UNSURE,
 }  # fmt: skip
 
 
-def _part(stretch: Stretch, outages: Sequence[Outage]) -> Part:
+def _part(stretch: Stretch, outages: Sequence[Outage]) -> TimePart:
     if stretch.part is not Spell.WAITING:
         return _SAME[stretch.part]
     rung = outages[stretch.outage].rung if stretch.outage >= 0 else ""
     if rung == Rung.IN_PLACE_RESTART:
-        return Part.HEALING
-    return Part.REPLACING if rung in SWAPS or rung == Rung.HANG_RESTART else Part.QUEUE
+        return TimePart.HEALING
+    return TimePart.REPLACING if rung in SWAPS or rung == Rung.HANG_RESTART else TimePart.QUEUE
 
 
-def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state: str, what: str, plan: JobPlan) -> Outcome:
-    parts = dict.fromkeys(Part, 0.0)
+def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state: str, what: str, plan: JobPlan) -> PolicyOutcome:
+    parts = dict.fromkeys(TimePart, 0.0)
     lost_to: defaultdict[str, float] = defaultdict(float)
     kinds = {place: fault.kind.value for fault, place in zip(walk.faults, walk.of, strict=True)}
     node_s = 0.0
@@ -296,8 +297,8 @@ def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state:
             continue
         part = _part(stretch, time_spent.outages)
         parts[part] += stretch.seconds
-        node_s += stretch.seconds * (stretch.nodes or plan.nodes) if part is not Part.QUEUE else 0.0
-        if part not in (Part.USEFUL, Part.UNSURE):
+        node_s += stretch.seconds * (stretch.nodes or plan.nodes) if part is not TimePart.QUEUE else 0.0
+        if part not in (TimePart.USEFUL, TimePart.UNSURE):
             lost_to[kinds.get(stretch.outage, "not played" if stretch.outage >= 0 else "")] += stretch.seconds
     history = fold(records)
     budgets = _budgets(records)
@@ -309,7 +310,7 @@ def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state:
     decided = Counter(record.rung for record in records if isinstance(record, rec.Decided))
     schedules = {record.schedule for record in records if isinstance(record, rec.RunBegan)}
     left = {name: (limit - history.budgets.spent.get(name, 0), limit) for name, limit in budgets.items()}
-    return Outcome(
+    return PolicyOutcome(
         TRUTH, state, what, at, at, parts, dict(lost_to), decided, left, tuple(faults), history.attempts,
         len(schedules) - 1, tuple(sorted(history.exclusions.isolated)), node_s, plan.nodes,
     )  # fmt: skip

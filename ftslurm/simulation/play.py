@@ -16,23 +16,23 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.policies.situation import ACTS
-from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, TimeBook, Training
-from ftslurm.simulation.measured import Answered, Outcome, answered
+from ftslurm.simulation.clockwork import EPOCH, Agenda, TimeBook, TimePart, Training
+from ftslurm.simulation.measured import Answered, PolicyOutcome, answered
 from ftslurm.simulation.scheduling import Scheduling
-from ftslurm.simulation.trace import Fault, Kind, Real, Trace
+from ftslurm.simulation.trace import FaultKind, Real, Trace, TraceFault
 from ftslurm.simulation.world import Cluster
 
 
 class Turns:
     """happens: lets a fault happen."""
 
-    def __init__(self, agenda: Agenda, happens: Callable[[Fault], object]) -> None:
+    def __init__(self, agenda: Agenda, happens: Callable[[TraceFault], object]) -> None:
         self._agenda, self._happens = agenda, happens
-        self._queued: deque[tuple[Fault, Real]] = deque()
+        self._queued: deque[tuple[TraceFault, Real]] = deque()
         self._last = (0, -1)  # outage of the fault that came last, and the attempt
-        self._planned: tuple[Fault, float] | None = None
+        self._planned: tuple[TraceFault, float] | None = None
 
-    def due(self, fault: Fault, now: Callable[[], Scheduling | None]) -> None:
+    def due(self, fault: TraceFault, now: Callable[[], Scheduling | None]) -> None:
         """Its time has come. One that was in no real job happens at once."""
         if fault.real is None:
             self._happens(fault)
@@ -63,7 +63,7 @@ class Turns:
 # Regular looks of the judge (at idle nodes, at slow ranks) that find nothing come together, so often.
 QUIET_S = 3600.0
 
-Grade = Callable[[Fault, str], DeviceFault]
+Grade = Callable[[TraceFault, str], DeviceFault]
 
 
 class Play:
@@ -88,7 +88,7 @@ class Play:
         self._pending = False
         self._turns = Turns(self._agenda, self._happens)
 
-    def run(self, name: str) -> Outcome:
+    def run(self, name: str) -> PolicyOutcome:
         until = self._trace.until
         for fault in self._trace.faults:
             if fault.at < until:
@@ -135,10 +135,10 @@ class Play:
     def _pass(self, at: float) -> None:
         seconds = max(0.0, at - self._agenda.now)
         here = self._now
-        part = here.part if here is not None else Part.QUEUE
+        part = here.part if here is not None else TimePart.QUEUE
         if here is not None and not here.over:
             self._node_s += seconds * (len(here.free | set(self._cluster.lent)) + self._trace.alike)
-        if part is Part.USEFUL:
+        if part is TimePart.USEFUL:
             self._training.advance(seconds)
         elif seconds:
             self._time.add(part, seconds, self._owed_to)
@@ -210,7 +210,7 @@ class Play:
 
     # --- faults
 
-    def _happens(self, fault: Fault) -> None:
+    def _happens(self, fault: TraceFault) -> None:
         here = self._now if self._now is not None and not self._now.over else None
         node = self._node(fault, here)
         self._fault_at[len(self._answered)] = len(self._ledger) + (len(here.ledger) if here is not None else 0)
@@ -222,19 +222,19 @@ class Play:
             self._training.owe(fault.kind.value)
         self._answered.append(Answered(fault, self._agenda.now, fault.named or node, met))
 
-    def _node(self, fault: Fault, here: Scheduling | None) -> str:
+    def _node(self, fault: TraceFault, here: Scheduling | None) -> str:
         if fault.node:
             return self._cluster.names[fault.node - 1] if fault.node <= len(self._cluster.names) else ""
         return here.node_of(fault.rank) if here is not None else ""
 
-    def _break_device(self, fault: Fault, node: str) -> DeviceFault:
+    def _break_device(self, fault: TraceFault, node: str) -> DeviceFault:
         shown = self._grade(fault, node)
         heals = fault.heals if fault.heals is not None else shown.fault_class is FaultClass.SELF_HEALING
         until = self._agenda.now + (fault.for_s or self._trace.plan.repair_s)
         self._cluster.machines[node].faults[shown.device, shown.code] = shown, heals, until
         return shown
 
-    def _device(self, fault: Fault, node: str, here: Scheduling) -> bool:
+    def _device(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
         shown = self._break_device(fault, node)
         used = here.uses(node)
         if used and shown.fault_class in ACTS:
@@ -244,7 +244,7 @@ class Play:
         here.devices_fail(node, fault.real.noticed_s if fault.real else -1.0)
         return used
 
-    def _crashes_unless_stopped(self, fault: Fault, node: str, here: Scheduling) -> None:
+    def _crashes_unless_stopped(self, fault: TraceFault, node: str, here: Scheduling) -> None:
         """No rung may answer the fault; then its ranks do."""
         started = dict(here.ranks.running)
 
@@ -254,10 +254,10 @@ class Play:
 
         self._agenda.after(self._trace.plan.device_crash_s, crash)
 
-    def _owe(self, fault: Fault) -> None:
+    def _owe(self, fault: TraceFault) -> None:
         self._owed_to = fault.kind.value
 
-    def _crash(self, fault: Fault, node: str, here: Scheduling) -> bool:
+    def _crash(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
         ranks = [task.rank for task in here.tasks if task.node == node and task.rank in here.ranks.running]
         if not ranks:
             return False
@@ -265,7 +265,7 @@ class Play:
         here.crashes(fault, fault.rank if fault.rank in ranks else ranks[0])
         return True
 
-    def _hang(self, fault: Fault, node: str, here: Scheduling) -> bool:
+    def _hang(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
         ranks = [task.rank for task in here.tasks if task.node == node and task.rank in here.ranks.running]
         if not ranks or self._training.blocked:
             return False
@@ -280,10 +280,10 @@ class Play:
         self._agenda.after(self._trace.plan.person_s, person)
         return True
 
-    def _kill_node(self, fault: Fault, node: str) -> None:
+    def _kill_node(self, fault: TraceFault, node: str) -> None:
         self._cluster.kill(node, self._agenda.now, fault.for_s or self._trace.plan.repair_s)
 
-    def _node_death(self, fault: Fault, node: str, here: Scheduling) -> bool:
+    def _node_death(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
         self._kill_node(fault, node)
         if node not in here.nodes and all(task.node != node for task in here.tasks):
             return False
@@ -298,7 +298,7 @@ class Play:
         here.dies(node, fault.hangs_up)
         return used
 
-    def _taken_away(self, fault: Fault, node: str, here: Scheduling) -> bool:
+    def _taken_away(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
         if fault.node and node not in here.nodes:
             return False
         self._owe(fault)
@@ -318,17 +318,17 @@ class Play:
 
     # --- what came of it
 
-    def _outcome(self, name: str, until: float) -> Outcome:
+    def _outcome(self, name: str, until: float) -> PolicyOutcome:
         here, ended_at = self._now, self._agenda.now
         going = "pending" if self._pending else "hangs" if self._training.blocked else "trains"
         ended, why = self._end or (going, "")
         counted = ended == "failed" and self._trace.counts_end
         if counted:
-            self._time.add(Part.ENDED, until - ended_at, self._owed_to)
+            self._time.add(TimePart.ENDED, until - ended_at, self._owed_to)
         history = self._history
         limits = budgets(self._settings)
         decided = [record for record in self._ledger if isinstance(record, rec.Decided)]
-        return Outcome(
+        return PolicyOutcome(
             name, ended, why, ended_at, until if counted else ended_at,
             dict(self._time.parts), dict(self._time.lost_to),
             Counter(record.rung for record in decided),
@@ -348,21 +348,21 @@ class Play:
         return [answered(one.fault, one.at, one.node, one.hit, found.get(place, ())) for place, one in enumerate(self._answered)]
 
 
-_MEETS: Mapping[Kind, Callable[[Play, Fault, str, Scheduling], bool]] = {
-    Kind.DEVICE: Play._device,
-    Kind.CRASH: Play._crash,
-    Kind.HANG: Play._hang,
-    Kind.NODE_DEATH: Play._node_death,
-    Kind.PREEMPTION: Play._taken_away,
-    Kind.REQUEUE: Play._taken_away,
+_MEETS: Mapping[FaultKind, Callable[[Play, TraceFault, str, Scheduling], bool]] = {
+    FaultKind.DEVICE: Play._device,
+    FaultKind.CRASH: Play._crash,
+    FaultKind.HANG: Play._hang,
+    FaultKind.NODE_DEATH: Play._node_death,
+    FaultKind.PREEMPTION: Play._taken_away,
+    FaultKind.REQUEUE: Play._taken_away,
 }
 # What breaks while no ftrun runs is broken when the next one does.
-_MEETS_NOBODY: Mapping[Kind, Callable[[Play, Fault, str], object]] = {
-    Kind.DEVICE: Play._break_device,
-    Kind.NODE_DEATH: Play._kill_node,
+_MEETS_NOBODY: Mapping[FaultKind, Callable[[Play, TraceFault, str], object]] = {
+    FaultKind.DEVICE: Play._break_device,
+    FaultKind.NODE_DEATH: Play._kill_node,
 }
 
 
-def play(trace: Trace, settings: Settings, grade: Grade, book: Book, name: str = "") -> Outcome:
+def play(trace: Trace, settings: Settings, grade: Grade, book: Book, name: str = "") -> PolicyOutcome:
     """grade: what a fault's code means on a node, by the catalogues in force. book: the log patterns, for exit statuses."""
     return Play(trace, settings, grade, book).run(name)

@@ -23,9 +23,9 @@ from ftslurm.model.values import replace
 from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict
 from ftslurm.policies.diagnose import Book, Facts, diagnose
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
-from ftslurm.simulation.clockwork import EPOCH, Agenda, Part, Training
-from ftslurm.simulation.trace import Fault, JobPlan
-from ftslurm.simulation.world import SIGTERM, Cluster, Events, Ranks, World
+from ftslurm.simulation.clockwork import EPOCH, Agenda, TimePart, Training
+from ftslurm.simulation.trace import JobPlan, TraceFault
+from ftslurm.simulation.world import SIGTERM, Cluster, Events, StepRanks, World
 
 CAN = frozenset(
     {
@@ -34,8 +34,9 @@ CAN = frozenset(
     }
 )  # fmt: skip
 _PARTS = {
-    Phase.NEW: Part.STARTING, Phase.LAUNCHING: Part.STARTING, Phase.SETTLING: Part.SETTLING, Phase.HEALING: Part.HEALING,
-    Phase.REPLACING: Part.REPLACING, Phase.ENDING: Part.REPLACING, Phase.REQUEUEING: Part.QUEUE, Phase.FINISHED: Part.QUEUE,
+    Phase.NEW: TimePart.STARTING, Phase.LAUNCHING: TimePart.STARTING, Phase.SETTLING: TimePart.SETTLING,
+    Phase.HEALING: TimePart.HEALING, Phase.REPLACING: TimePart.REPLACING, Phase.ENDING: TimePart.REPLACING,
+    Phase.REQUEUEING: TimePart.QUEUE, Phase.FINISHED: TimePart.QUEUE,
 }  # fmt: skip
 
 
@@ -58,19 +59,19 @@ class Scheduling(World):
         self.ledger: list[rec.Record] = []
         self.agents: set[str] = set()
         self.requeue: do.Requeue | None = None
-        self.cause: Fault | None = None  # of the trouble that is being answered
+        self.cause: TraceFault | None = None  # of the trouble that is being answered
         self.over = False
         self.started_at = 0.0  # the ranks, for the last time
         self.free: set[str] = set(nodes)  # of the allocation, less what was given back
 
     @property
-    def part(self) -> Part:
+    def part(self) -> TimePart:
         """What this moment of the job is."""
         if self.over or self.judge.phase is not Phase.RUNNING:
-            return _PARTS[self.judge.phase] if not self.over else Part.QUEUE
+            return _PARTS[self.judge.phase] if not self.over else TimePart.QUEUE
         if self.training.blocked or not self.training.running:
-            return Part.NOTICING
-        return Part.USEFUL if self.training.trains(self.agenda.now) else Part.STARTING
+            return TimePart.NOTICING
+        return TimePart.USEFUL if self.training.trains(self.agenda.now) else TimePart.STARTING
 
     # --- telling the judge
 
@@ -249,13 +250,13 @@ class Scheduling(World):
     def uses(self, node: str) -> bool:
         return bool(self.ranks.running) and any(task.node == node for task in self.tasks)
 
-    def blocked_by(self, fault: Fault) -> None:
+    def blocked_by(self, fault: TraceFault) -> None:
         self.cause = fault
         if self.training.running:
             self.told_progress()  # what its ranks have told until now
             self.training.block(fault.kind.value)
 
-    def crashes(self, fault: Fault, rank: int) -> None:
+    def crashes(self, fault: TraceFault, rank: int) -> None:
         self.blocked_by(fault)
         self.tell(self.exit_of(rank, fault.status if not fault.signal else 0, fault.signal))
 
@@ -266,7 +267,7 @@ class Scheduling(World):
             lambda: [self.look(node)] if node in self.agents and self.lives(node) else [],
         )
 
-    def hangs(self, fault: Fault, rank: int) -> None:
+    def hangs(self, fault: TraceFault, rank: int) -> None:
         """The signs of it, each where the settings look for it; a person, where they lead to nothing."""
         self.blocked_by(fault)
         started = dict(self.ranks.running)
@@ -307,7 +308,7 @@ class Scheduling(World):
         self.tell(ev.SignalSeen(SIGTERM))
 
 
-class _Ranks(Ranks):
+class _Ranks(StepRanks):
     """cut: does a node that died hold some of them?"""
 
     def __init__(self, up: bool = False, shims: Iterable[int] = ()) -> None:
@@ -347,7 +348,7 @@ def _views(tasks: Sequence[Task], culprit: int, network: bool) -> dict[str, tupl
     return {node: tuple(views) for node, views in found.items()}
 
 
-def _as_told(fault: Fault, end: RankEnd) -> Verdict:
+def _as_told(fault: TraceFault, end: RankEnd) -> Verdict:
     signature = fault.signature or (f"signal {fault.signal}" if fault.signal else f"exit {fault.status}")
     says = Blame.YES if fault.blames else Blame.SUSPECT
     suspects = (

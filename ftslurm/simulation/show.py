@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing_extensions import TypedDict
 
 from ftslurm.model.text import counted
-from ftslurm.simulation.clockwork import Part
+from ftslurm.simulation.clockwork import TimePart
 from ftslurm.simulation.command import Replayed
-from ftslurm.simulation.measured import Answered, Outcome
+from ftslurm.simulation.measured import Answered, PolicyOutcome
 from ftslurm.simulation.past import TRUTH, same_fault
-from ftslurm.simulation.trace import JobPlan, Kind, Trace
+from ftslurm.simulation.trace import FaultKind, JobPlan, Trace
 
 WIDTH, LABEL, BESIDE = 60, 24, 3
 # Of one job, in a page of text.
@@ -23,7 +23,7 @@ _COLUMN = (WIDTH - LABEL) // BESIDE
 _ENDED = {
     "completed": "completed", "failed": "failed", "trains": "trains on", "hangs": "hangs", "pending": "has no nodes",
 }  # fmt: skip
-Line = tuple[str, Callable[[Outcome], str]]
+Line = tuple[str, Callable[[PolicyOutcome], str]]
 
 
 def as_replay(found: Sequence[Replayed]) -> str:
@@ -38,7 +38,9 @@ def as_replay(found: Sequence[Replayed]) -> str:
 
 def _replayed(one: Replayed) -> list[str]:
     plan, truth = one.trace.plan, one.past.truth
-    head = f"{one.trace.place}: {counted(plan.nodes, 'node')}, {span(truth.at)}, {counted(len(one.trace.faults), 'fault')} played"
+    head = (
+        f"{one.trace.place}: {counted(plan.nodes, 'node')}, {_span(truth.at)}, {counted(len(one.trace.faults), 'fault')} played"
+    )
     lines = textwrap.wrap(head, WIDTH)
     columns = (truth, *one.outcomes)
     for start in range(1, len(columns), BESIDE - 1):
@@ -70,7 +72,7 @@ def _differences(one: Replayed) -> list[str]:
         found += 1
         if found > MOST_DIFFERENCES:
             continue
-        lines += _hang(f"{span(was.at)}: {_what(was)} on {was.node or f'rank {was.fault.rank}'}")
+        lines += _hang(f"{_span(was.at)}: {_what(was)} on {was.node or f'rank {was.fault.rank}'}")
         lines += _hang(f"{TRUTH}: {_rungs(was)}", 4)
         for outcome, now in differ:
             lines += _hang(f"{outcome.name}: {_told(now)[1] if now is not None else 'it had ended by then'}", 4)
@@ -101,9 +103,9 @@ def _sum(found: Sequence[Replayed]) -> list[str]:
     return lines
 
 
-def _added(name: str, outcomes: Sequence[Outcome]) -> Outcome:
+def _added(name: str, outcomes: Sequence[PolicyOutcome]) -> PolicyOutcome:
     """ended: how many were completed."""
-    parts, lost_to, rungs = dict.fromkeys(Part, 0.0), Counter[str](), Counter[str]()
+    parts, lost_to, rungs = dict.fromkeys(TimePart, 0.0), Counter[str](), Counter[str]()
     for one in outcomes:
         for part, seconds in one.parts.items():
             parts[part] += seconds
@@ -111,7 +113,7 @@ def _added(name: str, outcomes: Sequence[Outcome]) -> Outcome:
             lost_to[kind] += lost  # type: ignore[assignment]
         rungs.update(one.rungs)
     done, failed = (sum(one.ended == word for one in outcomes) for word in ("completed", "failed"))
-    return Outcome(
+    return PolicyOutcome(
         name, f"{done}", f"{failed}", sum(one.at for one in outcomes), sum(one.wall_s for one in outcomes), parts, lost_to,
         rungs, {}, (), sum(one.starts for one in outcomes), sum(one.requeues for one in outcomes),
         tuple(node for one in outcomes for node in one.excluded), sum(one.node_s for one in outcomes),
@@ -119,9 +121,9 @@ def _added(name: str, outcomes: Sequence[Outcome]) -> Outcome:
     )  # fmt: skip
 
 
-def as_text(trace: Trace, outcomes: Sequence[Outcome]) -> str:
+def outcomes_as_text(trace: Trace, outcomes: Sequence[PolicyOutcome]) -> str:
     plan, faults = trace.plan, counted(len(trace.faults), "fault")
-    head = f"{trace.place}: {counted(plan.nodes, 'node')} of {plan.cluster}, {span(trace.until)}, {faults}"
+    head = f"{trace.place}: {counted(plan.nodes, 'node')} of {plan.cluster}, {_span(trace.until)}, {faults}"
     lines = textwrap.wrap(head, WIDTH)
     for start in range(0, len(outcomes), BESIDE):
         lines += ["", *_table(outcomes[start : start + BESIDE])]
@@ -130,26 +132,26 @@ def as_text(trace: Trace, outcomes: Sequence[Outcome]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _table(outcomes: Sequence[Outcome], jobs: int = 0) -> list[str]:
+def _table(outcomes: Sequence[PolicyOutcome], jobs: int = 0) -> list[str]:
     """jobs: of which each column is the sum; 0: it is one."""
     lines = [_row("", [_cut(outcome.name) for outcome in outcomes])]
     lines += [_row(label, [value(outcome) for outcome in outcomes]) for label, value in _lines(outcomes, jobs)]
     return lines
 
 
-def _lines(outcomes: Sequence[Outcome], jobs: int) -> list[Line]:
-    found: list[Line] = [("at the end it", lambda o: _ENDED.get(o.ended, o.ended)), ("after", lambda o: span(o.at))]
+def _lines(outcomes: Sequence[PolicyOutcome], jobs: int) -> list[Line]:
+    found: list[Line] = [("at the end it", lambda o: _ENDED.get(o.ended, o.ended)), ("after", lambda o: _span(o.at))]
     if jobs:
-        found = [("completed", lambda o: f"{o.ended} of {jobs}"), ("failed", lambda o: o.why), ("time", lambda o: span(o.at))]
+        found = [("completed", lambda o: f"{o.ended} of {jobs}"), ("failed", lambda o: o.why), ("time", lambda o: _span(o.at))]
     found.append(("useful share of time", _share))
     if not jobs:
         found.append(("of time of all nodes", lambda o: f"{o.node_goodput:.2%}"))
     for group in ("useful", "unsure", "lost", "waiting", "ended"):
-        for part in Part:
+        for part in TimePart:
             if part.group == group and any(o.parts[part] >= 0.05 for o in outcomes):
-                found.append((_SHORT[part], lambda o, part=part: span(o.parts[part])))  # type: ignore[misc]
+                found.append((_SHORT[part], lambda o, part=part: _span(o.parts[part])))  # type: ignore[misc]
     for kind in sorted({kind for o in outcomes for kind, lost in o.lost_to.items() if kind and lost}):
-        found.append((f"lost to {kind}", lambda o, kind=kind: span(o.lost_to.get(kind, 0.0))))  # type: ignore[misc]
+        found.append((f"lost to {kind}", lambda o, kind=kind: _span(o.lost_to.get(kind, 0.0))))  # type: ignore[misc]
     for rung in sorted({rung for o in outcomes for rung in o.rungs}):
         found.append((rung, lambda o, rung=rung: str(o.rungs.get(rung, 0))))  # type: ignore[misc]
     for budget in sorted({name for o in outcomes for name, (_, limit) in o.budgets.items() if limit}):
@@ -160,19 +162,19 @@ def _lines(outcomes: Sequence[Outcome], jobs: int) -> list[Line]:
     ]  # fmt: skip
 
 
-def _share(o: Outcome) -> str:
+def _share(o: PolicyOutcome) -> str:
     """Of a real job that does not know what it did twice, within bounds."""
-    unsure = o.parts[Part.UNSURE]
+    unsure = o.parts[TimePart.UNSURE]
     if unsure < 0.005 * o.wall_s or not o.wall_s:
         return f"{o.goodput:.2%}"
     return f"{o.goodput:.0%} to {(o.useful_s + unsure) / o.wall_s:.0%}"
 
 
-_SHORT: Mapping[Part, str] = {
-    Part.USEFUL: "useful training", Part.REDONE: "work lost, done anew", Part.SAVING: "saving checkpoints",
-    Part.NOTICING: "fault not noticed yet", Part.SETTLING: "stopping, deciding", Part.HEALING: "healing devices",
-    Part.REPLACING: "replacing nodes", Part.STARTING: "starting", Part.QUEUE: "in Slurm's queue",
-    Part.ENDED: "after it has failed", Part.UNSURE: "new or redone work",
+_SHORT: Mapping[TimePart, str] = {
+    TimePart.USEFUL: "useful training", TimePart.REDONE: "work lost, done anew", TimePart.SAVING: "saving checkpoints",
+    TimePart.NOTICING: "fault not noticed yet", TimePart.SETTLING: "stopping, deciding", TimePart.HEALING: "healing devices",
+    TimePart.REPLACING: "replacing nodes", TimePart.STARTING: "starting", TimePart.QUEUE: "in Slurm's queue",
+    TimePart.ENDED: "after it has failed", TimePart.UNSURE: "new or redone work",
 }  # fmt: skip
 
 
@@ -184,7 +186,7 @@ def _cut(name: str) -> str:
     return name if len(name) < _COLUMN else f"{name[: _COLUMN - 2]}~"
 
 
-def _answers(outcome: Outcome) -> list[str]:
+def _answers(outcome: PolicyOutcome) -> list[str]:
     """The same answer to the same kind of fault once, with how often it came."""
     found = Counter(_told(fault) for fault in outcome.faults)
     lines = [f"{outcome.name}: what answered the faults"]
@@ -207,7 +209,7 @@ def _told(one: Answered) -> tuple[str, str]:
     return what, "; then ".join(told) or "no rung (Slurm or a person)"
 
 
-def span(seconds: float) -> str:
+def _span(seconds: float) -> str:
     """`5.0 s`, `31.0 min`, `7.5 h`, `12.1 d`."""
     for size, unit, from_s in ((86400.0, "d", 172800.0), (3600.0, "h", 7200.0), (60.0, "min", 120.0)):
         if seconds >= from_s:
@@ -235,7 +237,7 @@ class FaultTold(TypedDict):
     """line: of the trace. met: did it meet the job at all?"""
 
     at_s: float
-    kind: Kind
+    kind: FaultKind
     line: int
     node: str
     met: bool
@@ -286,7 +288,7 @@ class ReplaysTold(TypedDict):
     jobs: Sequence[ReplayTold]
 
 
-def as_json(trace: Trace, outcomes: Sequence[Outcome]) -> SimulationTold:
+def outcomes_as_json(trace: Trace, outcomes: Sequence[PolicyOutcome]) -> SimulationTold:
     plan = trace.plan
     return {
         "trace": {"place": trace.place, "nodes": plan.nodes, "cluster": plan.cluster, "until_s": trace.until,
@@ -301,12 +303,12 @@ def replay_as_json(found: Sequence[Replayed]) -> ReplaysTold:
 
 def _replay(one: Replayed) -> ReplayTold:
     return {
-        **as_json(one.trace, one.outcomes), "job": one.past.job, "truth": _outcome(one.past.truth), "unknown": one.notes,
+        **outcomes_as_json(one.trace, one.outcomes), "job": one.past.job, "truth": _outcome(one.past.truth), "unknown": one.notes,
         "plan": one.trace.plan, "measured": one.past.known,
     }  # fmt: skip
 
 
-def _outcome(o: Outcome) -> PolicyTold:
+def _outcome(o: PolicyOutcome) -> PolicyTold:
     return {
         "name": o.name, "ended": o.ended, "why": o.why, "at_s": o.at, "wall_s": o.wall_s, "useful_share": o.goodput,
         "useful_share_of_nodes": o.node_goodput, "parts_s": {part.name.lower(): seconds for part, seconds in o.parts.items()},
@@ -321,7 +323,7 @@ def _outcome(o: Outcome) -> PolicyTold:
     }  # fmt: skip
 
 
-def _left(outcome: Outcome, budget: str) -> str:
+def _left(outcome: PolicyOutcome, budget: str) -> str:
     if budget not in outcome.budgets:
         return "not told"  # by the ledger of a real job
     left, limit = outcome.budgets[budget]

@@ -20,7 +20,7 @@ from ftslurm.model.values import MISSING, Value, field, fields, replace
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
 
 
-class Kind(str, Enum):
+class FaultKind(str, Enum):
     """What goes wrong."""
 
     DEVICE = "device"  # a fault code on a device of a node
@@ -86,11 +86,11 @@ class Real(Value):
     suspect: bool = False
 
 
-class Fault(Value):
+class TraceFault(Value):
     """One thing that goes wrong."""
 
     at: float
-    kind: Kind
+    kind: FaultKind
     node: int = 0  # from 1, 0: where `rank` runs then
     rank: int = 0
     line: int = 0  # in its file, 0: in none; of a real job, its place in the trace, from 1
@@ -126,7 +126,7 @@ class Trace(Value):
     fault is known from then on, so no further is it played; 0: to the end."""
 
     plan: JobPlan
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[TraceFault, ...] = ()
     place: str = ""
     names: tuple[str, ...] = ()
     counts_end: bool = True
@@ -147,13 +147,13 @@ MOST_NODES, MOST_FAULTS, LONGEST_S = 100_000, 100_000, 10 * 365 * 86400.0
 # What a fault of each kind may say, besides `at`, `kind`, `node` and `rank`.
 _OF_DEVICE = ("code", "device", "vendor", "heals", "for")
 _OF_CRASH = ("status", "signal", "class", "retriable", "confidence", "signature", "blames", "program")
-SAYS: Mapping[Kind, tuple[str, ...]] = {
-    Kind.DEVICE: _OF_DEVICE,
-    Kind.CRASH: _OF_CRASH,
-    Kind.HANG: ("network",),
-    Kind.NODE_DEATH: ("for", "hangs_up"),
-    Kind.PREEMPTION: ("warning", "wait"),
-    Kind.REQUEUE: ("wait",),
+SAYS: Mapping[FaultKind, tuple[str, ...]] = {
+    FaultKind.DEVICE: _OF_DEVICE,
+    FaultKind.CRASH: _OF_CRASH,
+    FaultKind.HANG: ("network",),
+    FaultKind.NODE_DEATH: ("for", "hangs_up"),
+    FaultKind.PREEMPTION: ("warning", "wait"),
+    FaultKind.REQUEUE: ("wait",),
 }
 # Names of a file that are others in the program.
 _FIELDS = {"class": "error_class", "for": "for_s", "warning": "warning_s", "wait": "wait_s"}
@@ -230,7 +230,7 @@ def _wrong(place: str, line: int, what: str, hint: str = "correct it") -> Policy
 # --- values
 
 
-def seconds(value: Any) -> float:
+def _seconds(value: Any) -> float:
     """A duration with its unit, or a number of seconds as JSON writes it."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     found = float(value) if number else lasting(value)
@@ -263,7 +263,7 @@ def _kind_of(default: Any) -> Callable[[Any], Any]:
     if isinstance(default, Enum):
         return _one_of(type(default))
     if isinstance(default, float):
-        return seconds
+        return _seconds
     return _words if isinstance(default, str) else _NUMBER
 
 
@@ -271,8 +271,8 @@ _NUMBER = count(0, MOST_NODES * 64)
 _RANGES = {"nodes": count(1, MOST_NODES), "tasks_per_node": count(1, 64), "other_nodes": count(0, MOST_NODES)}
 _PLAN = {one.name.removesuffix("_s"): one for one in fields(JobPlan)}
 _PLAN_KINDS = {name: _RANGES.get(name) or _kind_of(one.default) for name, one in _PLAN.items()}
-_KIND = _one_of(Kind)
-_FAULT_KINDS = {one.name: _kind_of(one.default) for one in fields(Fault) if one.default is not MISSING}
+_KIND = _one_of(FaultKind)
+_FAULT_KINDS = {one.name: _kind_of(one.default) for one in fields(TraceFault) if one.default is not MISSING}
 _ABOVE_NOTHING = ("step", "checkpoint", "device_look", "repair", "person")
 
 
@@ -304,12 +304,12 @@ def plan_with(tree: Mapping[str, Any], place: str, plan: JobPlan | None = None) 
     return replace(plan or JobPlan(), **found)
 
 
-def _fault(tree: Mapping[str, Any], place: str, line: int) -> Fault:
+def _fault(tree: Mapping[str, Any], place: str, line: int) -> TraceFault:
     for name in ("at", "kind"):
         if name not in tree:
             raise PolicyError(f"{place}: a fault needs `{name}`", hint="such as at: 2h, kind: crash")
-    kind: Kind = _value("kind", tree["kind"], _KIND, place)
-    found: dict[str, Any] = {"kind": kind, "at": _value("at", tree["at"], seconds, place), "line": line}
+    kind: FaultKind = _value("kind", tree["kind"], _KIND, place)
+    found: dict[str, Any] = {"kind": kind, "at": _value("at", tree["at"], _seconds, place), "line": line}
     for name, raw in tree.items():
         if name in ("at", "kind"):
             continue
@@ -319,18 +319,18 @@ def _fault(tree: Mapping[str, Any], place: str, line: int) -> Fault:
                               hint=f"it has {', '.join(known)}")  # fmt: skip
         field = _FIELDS.get(name, name)
         found[field] = _value(name, raw, _FAULT_KINDS[field], place)
-    if kind is Kind.DEVICE and not found.get("code"):
+    if kind is FaultKind.DEVICE and not found.get("code"):
         raise PolicyError(f"{place}: a device fault needs its `code`", hint="such as code: 80E01801, or code: Xid 79")
-    if kind in (Kind.DEVICE, Kind.NODE_DEATH) and not found.get("node") and "rank" not in found:
+    if kind in (FaultKind.DEVICE, FaultKind.NODE_DEATH) and not found.get("node") and "rank" not in found:
         raise PolicyError(f"{place}: it does not say where", hint="node: 3 is a node of the cluster, rank: 5 where that runs")
-    return Fault(**found)
+    return TraceFault(**found)
 
 
 def _value(name: str, raw: Any, kind: Callable[[Any], Any], place: str) -> Any:
     return value_of(kind, raw, f"{place}: {name}", hint="correct it")
 
 
-__all__ = ["SAYS", "plan_with", "plan_words", "read_trace", "seconds"]
+__all__ = ["SAYS", "plan_with", "plan_words", "read_trace"]
 
 
 # --- traces that are made: faults at a constant rate, and a job of very many nodes as one of few
@@ -340,7 +340,7 @@ LEAST, FREE = 32, 8
 # Faults of the first part of a trace; each part has so many times the faults of the one before.
 FIRST, GROWS = 256, 10
 # They take the whole job away and leave nothing behind on their node.
-_PASSING = frozenset({Kind.PREEMPTION, Kind.REQUEUE})
+_PASSING = frozenset({FaultKind.PREEMPTION, FaultKind.REQUEUE})
 
 
 def parts(trace: Trace) -> Iterator[Trace]:
@@ -392,19 +392,19 @@ def _counts_nodes(settings: Settings) -> bool:
 # --- random traces: faults that come at a constant rate, each on any node of the cluster. The same seed gives the same trace
 
 # One typical fault of each kind. `device` heals; `broken-device` does not.
-SAMPLES: Mapping[str, Fault] = {
-    "device": Fault(0.0, Kind.DEVICE, code="80E01801"),
-    "broken-device": Fault(0.0, Kind.DEVICE, code="Xid 79", vendor="nvidia", heals=False),
-    "crash": Fault(0.0, Kind.CRASH),
-    "bug": Fault(
-        0.0, Kind.CRASH, error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, confidence=Confidence.STRONG,
+SAMPLES: Mapping[str, TraceFault] = {
+    "device": TraceFault(0.0, FaultKind.DEVICE, code="80E01801"),
+    "broken-device": TraceFault(0.0, FaultKind.DEVICE, code="Xid 79", vendor="nvidia", heals=False),
+    "crash": TraceFault(0.0, FaultKind.CRASH),
+    "bug": TraceFault(
+        0.0, FaultKind.CRASH, error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, confidence=Confidence.STRONG,
         signature="bug", program=True,
     ),
-    "hang": Fault(0.0, Kind.HANG),
-    "network-hang": Fault(0.0, Kind.HANG, network=True),
-    "node-death": Fault(0.0, Kind.NODE_DEATH),
-    "preemption": Fault(0.0, Kind.PREEMPTION),
-    "requeue": Fault(0.0, Kind.REQUEUE),
+    "hang": TraceFault(0.0, FaultKind.HANG),
+    "network-hang": TraceFault(0.0, FaultKind.HANG, network=True),
+    "node-death": TraceFault(0.0, FaultKind.NODE_DEATH),
+    "preemption": TraceFault(0.0, FaultKind.PREEMPTION),
+    "requeue": TraceFault(0.0, FaultKind.REQUEUE),
 }  # fmt: skip
 
 
@@ -425,7 +425,7 @@ def rate_of(text: str) -> tuple[str, float]:
 def random_trace(plan: JobPlan, rates: Sequence[tuple[str, float]], seed: int) -> Trace:
     """plan: with its `until_s`. Raises: UsageError for more faults than can be simulated."""
     random, days = Random(seed), plan.until_s / 86400.0
-    faults: list[Fault] = []
+    faults: list[TraceFault] = []
     for name, rate in rates:
         whole = rate * plan.cluster
         if whole * days > MOST_FAULTS:

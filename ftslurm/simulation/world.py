@@ -30,7 +30,7 @@ from ftslurm.simulation.trace import JobPlan
 
 
 @dataclass
-class Machine:
+class _Machine:
     """One node. faults: what its devices show, with whether healing mends it and when somebody has repaired it. died_at: of the
     last time; back_at: until then it is dead."""
 
@@ -65,7 +65,7 @@ class Cluster:
         """names: of the first nodes. ftrun_apart: it runs on none of them."""
         digits = len(str(size))
         others = (f"{'free' if names else 'n'}{number:0{digits}d}" for number in range(1, size + 1 - len(names)))
-        self.machines = {name: Machine(name) for name in (*names[:size], *others)}
+        self.machines = {name: _Machine(name) for name in (*names[:size], *others)}
         self.names = tuple(self.machines)
         self._places = {name: place for place, name in enumerate(self.names)}
         self._ftrun_apart = ftrun_apart
@@ -131,7 +131,7 @@ FIRST_PORT = 20000
 Events = Iterable[ev.Event]
 
 
-class Ranks:
+class StepRanks:
     """What is true of the step. up: does its launcher run? shims: ranks whose shim is connected. running: rank -> attempt."""
 
     def __init__(self, up: bool = False, shims: Iterable[int] = ()) -> None:
@@ -152,7 +152,7 @@ class World(ABC):
     idle: bool | None = True  # has the use of the devices not changed?
     slurm: ev.SlurmAnswered
 
-    def __init__(self, plan: JobPlan, nodes: tuple[str, ...], judge: Judge, ranks: Ranks) -> None:
+    def __init__(self, plan: JobPlan, nodes: tuple[str, ...], judge: Judge, ranks: StepRanks) -> None:
         """plan: how long things take. nodes: of the allocation."""
         self.plan, self.nodes, self.judge, self.ranks = plan, nodes, judge, ranks
         self.tasks = tasks_on(nodes, plan.tasks_per_node)  # as the last step has them

@@ -13,7 +13,7 @@ from ftslurm.model.job import JobId
 from ftslurm.model.text import whole
 from ftslurm.slurm import commands, parse, states
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
-from ftslurm.slurm.retries import CONTROLLER_HINT, NoAnswer, NoChangeNow, Retries, parse_error
+from ftslurm.slurm.retries import CONTROLLER_HINT, NoAnswerYet, NoChangeNow, Retries, parse_error
 from ftslurm.system.commands import CommandResult, Runner, run
 
 # --- does the slurmd of a node answer? Asks it over the network, since slurmctld notices a dead node only after minutes
@@ -250,8 +250,8 @@ def read_answer(done: CommandResult) -> str:
         return done.stdout
     command = " ".join(done.argv)
     if done.status is None:
-        raise NoAnswer(f"`{command}` got no answer from slurmctld in time", hint=CONTROLLER_HINT)
+        raise NoAnswerYet(f"`{command}` got no answer from slurmctld in time", hint=CONTROLLER_HINT)
     if done.status < 0 or done.status in _SIGNALLED:
-        raise NoAnswer(f"`{command}` was ended by a signal", hint="is the job being ended?")
+        raise NoAnswerYet(f"`{command}` was ended by a signal", hint="is the job being ended?")
     complaint = parse_error(done.stderr or done.stdout)
     raise complaint.error(f"`{command}` failed: {complaint.words}", hint=complaint.hint)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from ftslurm.errors import SlurmRefused, UsageError
 from ftslurm.model.job import JobId, unfold_counts
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import whole
 from ftslurm.slurm.client import JobView
 
@@ -134,12 +134,12 @@ def hold_argv(job: JobId) -> tuple[str, ...]:
 
 def exclude_argv(job: JobId, nodes: Iterable[str]) -> tuple[str, ...]:
     """Replaces the list; without nodes clears it."""
-    return ("scontrol", "update", f"JobId={job}", f"ExcNodeList={fold(nodes)}")
+    return ("scontrol", "update", f"JobId={job}", f"ExcNodeList={fold_nodes(nodes)}")
 
 
 def require_argv(job: JobId, nodes: Iterable[str]) -> tuple[str, ...]:
     """As `exclude_argv`."""
-    return ("scontrol", "update", f"JobId={job}", f"ReqNodeList={fold(nodes)}")
+    return ("scontrol", "update", f"JobId={job}", f"ReqNodeList={fold_nodes(nodes)}")
 
 
 def start_at_argv(job: JobId, unix_s: int | None) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ def signal_steps_argv(job: JobId, name: str) -> tuple[str, ...]:
 
 def keep_nodes_argv(view: JobView, nodes: Iterable[str]) -> tuple[str, ...]:
     """All other nodes of the running job go back to Slurm; leaves two scripts in the current folder. Source: scontrol(1)."""
-    return ("scontrol", "update", f"JobId={address(view)}", f"NodeList={fold(nodes)}")
+    return ("scontrol", "update", f"JobId={address(view)}", f"NodeList={fold_nodes(nodes)}")
 
 
 def donor_name(number: int) -> str:
@@ -220,7 +220,7 @@ def donor_argv(
     minutes = max(1, math.ceil(time_left_s / 60))
     return (
         "sbatch", "--parsable", "--nodes=1", "--ntasks=1", *shape, "--no-requeue",
-        f"--exclude={fold(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
+        f"--exclude={fold_nodes(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
         *((f"--partition={ours.partition}",) if ours.partition else ()),
         *((f"--constraint={ours.needs.features}",) if ours.needs.features else ()),
         *((f"--gres={gres}",) if gres else ()),

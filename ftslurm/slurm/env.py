@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ftslurm.errors import CommandMissing, UsageError
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.slurm.parse import node_names
-from ftslurm.system.commands import CommandResult, Runner, find_program
+from ftslurm.system.commands import CommandResult, Runner, find_slurm_program
 
 # No DNS record and no file of the usual names; or one that is no configuration.
 _NONE = ("Could not establish a configuration source", "Unable to process configuration file")
@@ -23,7 +23,7 @@ def why_no_slurm(run: Runner, env: Mapping[str, str], timeout_s: float) -> str:
     Raises: CalledItself.
     """
     try:
-        find_program("salloc", env)
+        find_slurm_program("salloc", env)
         return no_configuration(run(("scontrol", "ping"), timeout_s, env=env))
     except CommandMissing as error:
         return error.message

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.values import Value
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
 from ftslurm.slurm.parse import gres_counts
@@ -116,7 +116,7 @@ def satisfies(constraint: str, features: frozenset[str]) -> bool:
     return names <= features if "&" in constraint else not names or bool(names & features)
 
 
-class Asked(Value):
+class FitAsked(Value):
     """What Slurm shows of a waiting job alone: partitions, comma-separated, and the fewest nodes with which it starts. segment:
     its --segment, which only 26.05 shows."""
 
@@ -125,7 +125,7 @@ class Asked(Value):
     segment: str = ""
 
 
-def asked_of(job: JobView, script: str, env: Mapping[str, str]) -> Asked:
+def asked_of(job: JobView, script: str, env: Mapping[str, str]) -> FitAsked:
     """While the job runs Slurm shows the one partition and the number of nodes that it got; `-p small,big` and `-N2-4` stand in
     its script or in SBATCH_PARTITION. A command line of sbatch beats both, so what does not agree with the job is not taken.
     """
@@ -133,13 +133,13 @@ def asked_of(job: JobView, script: str, env: Mapping[str, str]) -> Asked:
     segment = env.get("SLURM_JOB_SEGMENT_SIZE") or env.get("SBATCH_SEGMENT_SIZE") or said.get("segment", "")
     segment = segment if re.fullmatch("[1-9][0-9]{0,5}", segment) else ""
     if job.state is JobState.PENDING:
-        return Asked(job.partition, job.node_count, segment)
+        return FitAsked(job.partition, job.node_count, segment)
     partition, nodes = env.get("SBATCH_PARTITION") or said.get("partition", ""), said.get("nodes", "")
     if job.partition not in partition.split(","):
         partition = job.partition
     found = re.fullmatch(r"([1-9]\d{0,5})-(\d{1,6})", nodes)
     inside = found is not None and int(found[1]) <= job.node_count <= int(found[2])
-    return Asked(partition, int(found[1]) if found is not None and inside else job.node_count, segment)
+    return FitAsked(partition, int(found[1]) if found is not None and inside else job.node_count, segment)
 
 
 def _directives(script: str) -> dict[str, str]:
@@ -157,7 +157,7 @@ def _directives(script: str) -> dict[str, str]:
     return found
 
 
-def fit_argv(job: JobView, asked: Asked, inherited: Mapping[str, str], exclude: Iterable[str]) -> tuple[str, ...]:
+def fit_argv(job: JobView, asked: FitAsked, inherited: Mapping[str, str], exclude: Iterable[str]) -> tuple[str, ...]:
     """Could the job start at some time without `exclude`? Asked with what it needs on each node, and without what Slurm does not
     show or what changes with time (limits of time, licenses). The script from stdin. inherited: option -> value, as of the job.
     """
@@ -171,7 +171,7 @@ def fit_argv(job: JobView, asked: Asked, inherited: Mapping[str, str], exclude: 
         *((f"--mem={job.needs.memory_mb}M",) if job.needs.memory_mb else ()),
         *((f"--reservation={job.needs.reservation}",) if job.needs.reservation else ()),
         *(f"--{option}={value}" for option, value in inherited.items()),
-        *((f"--exclude={names}",) if (names := fold(exclude)) else ()),
+        *((f"--exclude={names}",) if (names := fold_nodes(exclude)) else ()),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from ftslurm.slurm.client import AS_OF, JobState, JobView, Needs, NodeState, Nod
 
 def end_of_grace(job: JobView, partition: str) -> int:
     """Unix seconds; 0 where nobody tells. partition: the answer of `scontrol show partition --oneliner`."""
-    grace = dict(pairs(partition)).get("GraceTime", "")
+    grace = dict(_pairs(partition)).get("GraceTime", "")
     return job.preempt_time + int(grace) if re.fullmatch("[1-9][0-9]{0,8}", grace) else 0
 
 
@@ -32,7 +32,7 @@ def preempted(job: JobView, config: Mapping[str, str], partition: str, qos: str)
     if not job.requeue:
         return Preempted.ENDED
     by_qos = config.get("PreemptType", "") == "preempt/qos"
-    mode = _of_qos(job.qos, qos) if by_qos else dict(pairs(partition)).get("PreemptMode", "")
+    mode = _of_qos(job.qos, qos) if by_qos else dict(_pairs(partition)).get("PreemptMode", "")
     words = {*(mode or config.get("PreemptMode", "")).upper().split(",")}
     if "REQUEUE" in words:
         return Preempted.REQUEUED
@@ -133,7 +133,7 @@ def _record(text: str, number: int) -> list[str]:
 
 def _read_job(lines: Sequence[str], number: int) -> JobView:
     # The keys that only Slurm writes stand before JobName=, so the name cannot add to them.
-    head = dict(pairs(lines[0].partition("JobName=")[0]))
+    head = dict(_pairs(lines[0].partition("JobName=")[0]))
     fields = _fields(lines)
     word, reason = fields["JobState"], fields.get("Reason", "")
     start, end = unix_time(fields["StartTime"]), unix_time(fields.get("EndTime", ""))
@@ -201,7 +201,7 @@ def _fields(lines: Sequence[str]) -> dict[str, str]:
         seen.add(key)
         if not (wanted := _JOB_LINES[key]):
             fields[key] = _block(lines, index, _AFTER_COMMENT).partition("=")[2] if key == "Comment" else line
-        for name, value in pairs(line):
+        for name, value in _pairs(line):
             if name in wanted:
                 fields.setdefault(name, value)
     if missing := [key for key in _NEEDED if key not in seen]:
@@ -221,7 +221,7 @@ def _block(lines: Sequence[str], first: int, ends: frozenset[str]) -> str:
     return "\n".join(lines[first:last])
 
 
-def pairs(line: str) -> Iterator[tuple[str, str]]:
+def _pairs(line: str) -> Iterator[tuple[str, str]]:
     """The words `KEY=VALUE` of a line."""
     for word in line.split():
         key, found, value = word.partition("=")
@@ -236,7 +236,7 @@ def _user_id(line: str) -> int:
 
 def _node_count(fields: Mapping[str, str], completing: bool) -> int:
     """What the job asks for. While it completes NumNodes counts the nodes that are not clean yet; TRES stays true."""
-    resources = dict(pairs((fields.get("ReqTRES") or fields.get("TRES") or "").replace(",", " ")))
+    resources = dict(_pairs((fields.get("ReqTRES") or fields.get("TRES") or "").replace(",", " ")))
     if completing and "node" in resources:
         return _count(resources["node"])
     return _count(fields["NumNodes"].partition("-")[0])  # MIN-MAX while pending
@@ -393,7 +393,7 @@ def _read_node(line: str) -> NodeView:
     if " Comment=" in head or " Extra=" in head:
         tail = ""  # both stand behind the reason, so there was none
     fields: dict[str, str] = {}
-    for key, value in pairs(head):
+    for key, value in _pairs(head):
         fields.setdefault(key, value)
     if not fields["NodeName"]:
         raise SlurmUnavailable("Slurm's answer about its nodes cannot be read: one has no name", _NODES_HINT)
@@ -429,7 +429,7 @@ def _without_stamp(reason: str) -> str:
     return re.split(r" \[[^\[\]\s]+@[^\[\]\s]+\]", reason, maxsplit=1)[0]
 
 
-def seconds(text: str) -> float:
+def conf_seconds(text: str) -> float:
     """Of a time in Slurm's configuration, `300 sec`; 0 where it is no such time."""
     number, _, unit = text.partition(" ")
     return float(number) if number.isascii() and number.isdecimal() and len(number) < 10 and unit in ("", "sec") else 0.0
@@ -440,7 +440,7 @@ def parse_partitions(text: str) -> tuple[PartitionView, ...]:
     views = []
     for line in text.split("\n"):
         if line.startswith("PartitionName="):
-            fields = dict(pairs(line))
+            fields = dict(_pairs(line))
             try:
                 nodes = _count(fields["TotalNodes"])
             except (KeyError, ValueError) as error:
@@ -476,7 +476,7 @@ def parse_topology(text: str) -> Topology:
     """`scontrol show topology` of the plugins tree and block; empty where there is none, or it cannot be read. Source:
     docs/slurm-facts.md, "Which nodes are near".
     """
-    rows = [dict(pairs(line)) for line in text.splitlines()]
+    rows = [dict(_pairs(line)) for line in text.splitlines()]
     try:
         groups = [frozenset(node_names(row.get("Nodes", ""))) for row in rows if "SwitchName" in row or "BlockSize" in row]
     except UsageError:

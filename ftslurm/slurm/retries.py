@@ -18,11 +18,11 @@ LONGEST_WAIT_S = 5.0
 TELL_AGAIN_S = 600.0
 
 
-class NoAnswer(SlurmUnavailable):
+class NoAnswerYet(SlurmUnavailable):
     """No answer this time; a repeated request may get one soon."""
 
 
-class NoChangeNow(NoAnswer):
+class NoChangeNow(NoAnswerYet):
     """slurmctld answers, and takes no change of this job at present: its record in slurmdbd is being written."""
 
 
@@ -42,7 +42,7 @@ class Retries(Value):
         while True:
             try:
                 return once()
-            except NoAnswer as silence:
+            except NoAnswerYet as silence:
                 now = self.clock()
                 if now >= deadline:
                     raise
@@ -59,7 +59,7 @@ class Retries(Value):
         deadline = self.clock() + self.limit_s
         try:
             return once(self.limit_s)
-        except NoAnswer:
+        except NoAnswerYet:
             if self.clock() + FIRST_WAIT_S >= deadline:
                 raise
         # Loaded here: most requests are answered at once, and it takes 10 ms.
@@ -72,7 +72,7 @@ class Retries(Value):
 
         self.sleep(uniform(0, FIRST_WAIT_S))
         tries = Retrying(
-            retry=retry_if_exception_type(NoAnswer),
+            retry=retry_if_exception_type(NoAnswerYet),
             wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
             stop=no_time_left,
             sleep=self.sleep,
@@ -100,7 +100,7 @@ class Complaint(Value):
 
 
 def _away(words: str, hint: str = CONTROLLER_HINT) -> Complaint:
-    return Complaint(words, NoAnswer, hint)
+    return Complaint(words, NoAnswerYet, hint)
 
 
 def _refused(words: str, hint: str = "") -> Complaint:

@@ -38,7 +38,7 @@ def real_program(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, dict
     """
     if argv[0] not in SLURM_PROGRAMS:
         return argv[0], dict(env)
-    path = find_program(argv[0], env)
+    path = find_slurm_program(argv[0], env)
     tried = ":".join((*mistaken_for(env), path))
     return path, {**env, MARK: f"{_place(env)} {tried}"}
 
@@ -49,7 +49,7 @@ def become(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRetur
     os.execve(path, [program, *argv], its_env)
 
 
-def find_program(name: str, env: Mapping[str, str]) -> str:
+def find_slurm_program(name: str, env: Mapping[str, str]) -> str:
     """The first command of Slurm of that name that is not ftrun. Raises: CommandMissing, CalledItself."""
     passed_over = list(mistaken_for(env))
     for path in _candidates(name, env):

@@ -48,7 +48,7 @@ def room() -> int:
         return 0 if error.errno in OUT_OF_DESCRIPTORS else most
 
 
-class Spares:
+class SpareDescriptors:
     """Descriptors in reserve, for what must not fail when all others are used."""
 
     def __init__(self, count: int) -> None:

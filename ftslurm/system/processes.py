@@ -32,7 +32,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 _DEPTH = 64
 
 
-class Caller(Value):
+class _Caller(Value):
     """text: of the script; None for a program that is no shell, or a shell whose script cannot be read. offset: see above,
     None if not known. name: of the script or program."""
 
@@ -41,7 +41,7 @@ class Caller(Value):
     name: str
 
 
-def callers(own: frozenset[str], pid: int | None = None, proc: Path = PROC) -> Iterator[Caller]:
+def callers(own: frozenset[str], pid: int | None = None, proc: Path = PROC) -> Iterator[_Caller]:
     """own: the names of this program, which may be behind its own wrappers. pid: of the nearest, our parent if None.
 
     Beyond `salloc`, which is called from outside the job, other programs than shells do not count, nor does a person at a prompt.
@@ -59,7 +59,7 @@ def callers(own: frozenset[str], pid: int | None = None, proc: Path = PROC) -> I
             yield _script(words, pid, proc)
         elif name not in _HAND_ON and not any(_base(word) in own for word in words[:2]):
             if not outside:
-                yield Caller(None, None, name)
+                yield _Caller(None, None, name)
             return
         pid = _parent(pid, proc)
 
@@ -89,22 +89,22 @@ def _kill_after_s(words: list[str]) -> float:
         return 0.0
 
 
-def _script(words: list[str], pid: int, proc: Path) -> Caller:
+def _script(words: list[str], pid: int, proc: Path) -> _Caller:
     """What the shell runs: the file that bash has open, the text behind -c, or the first argument that is no option."""
     place = proc / str(pid)
     with suppress(OSError, ValueError):
         file = (place / "fd" / str(_SCRIPT_OF_BASH)).readlink()
         if not str(file).startswith("/dev/"):
             info = (place / "fdinfo" / str(_SCRIPT_OF_BASH)).read_text().split()
-            return Caller(_head_of(place / "fd" / str(_SCRIPT_OF_BASH)), int(info[info.index("pos:") + 1]), file.name)
+            return _Caller(_head_of(place / "fd" / str(_SCRIPT_OF_BASH)), int(info[info.index("pos:") + 1]), file.name)
     options = [word for word in words[1:] if word.startswith(("-", "+"))]
     rest = [word for word in words[1:] if not word.startswith(("-", "+"))]
     name = words[0].rpartition("/")[2]
     if any("c" in option and not option.startswith("--") for option in options) and rest:
-        return Caller(rest[0].encode(errors="surrogateescape"), None, f"{name} -c")
+        return _Caller(rest[0].encode(errors="surrogateescape"), None, f"{name} -c")
     with suppress(OSError):
-        return Caller(_head_of(place / "cwd" / rest[0]), None, _base(rest[0])) if rest else Caller(None, None, name)
-    return Caller(None, None, name)
+        return _Caller(_head_of(place / "cwd" / rest[0]), None, _base(rest[0])) if rest else _Caller(None, None, name)
+    return _Caller(None, None, name)
 
 
 def _is_at_a_prompt(words: list[str], pid: int, proc: Path) -> bool:
@@ -284,7 +284,7 @@ def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float)
     left = tuple(doomed)
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, kill_wait_s)):
         for process in left:
-            send_signal(process, number)
+            signal_process(process, number)
         deadline = time.monotonic() + wait_s
         while (left := still_there(left)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -339,7 +339,7 @@ def asleep(pid: int) -> set[tuple[str, bytes]]:
     return found
 
 
-def send_signal(process: Process, number: int) -> None:
+def signal_process(process: Process, number: int) -> None:
     """Signal exactly this process, if it has not ended."""
     try:
         held = os.pidfd_open(process.pid)

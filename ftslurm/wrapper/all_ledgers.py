@@ -22,7 +22,7 @@ from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
 from ftslurm.model.text import visible
 from ftslurm.report.account.job import JobAccount, account, since
-from ftslurm.report.measures import JobOf, Measures, from_json, lost_s, measure, to_json
+from ftslurm.report.measures import JobOf, Measures, lost_s, measure, measures_from_json, measures_to_json
 from ftslurm.system.commands import CommandResult, Group
 from ftslurm.system.files import read_private
 from ftslurm.system.owner import Owner, people, start_as
@@ -165,7 +165,7 @@ def _measures(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
     for place in map(Path, places):
         if (place / "jobs").is_dir():
             found += [each for _, each in _with_measures(place, float(oldest), int(limit), lambda _: None, _mine)]
-    yield to_json(found)
+    yield measures_to_json(found)
 
 
 def _jobs(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
@@ -333,7 +333,7 @@ def jobs_of_all(
         if isinstance(said, StateError):
             passed_over(f"the ledgers of user {owner.name} cannot be read: {said}")
         else:
-            found += [JobOf(owner.name, each) for each in from_json(said)[:limit]]
+            found += [JobOf(owner.name, each) for each in measures_from_json(said)[:limit]]
     return found
 
 

@@ -12,11 +12,11 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ftslurm.config.settings_files import Request, settings_in_force
+from ftslurm.config.settings_files import SettingsAsked, settings_in_force
 from ftslurm.errors import FtslurmError, NotTaken, RequestRefused, SlurmRefused, UnknownJob, UsageError
 from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.live import NODES_MAX, answer_to, ask
+from ftslurm.ledger.live import NODES_MAX, answer_to, ask_ftrun
 from ftslurm.ledger.shared_file import known_clean_ups
 from ftslurm.ledger.store import VARIABLE, Store
 from ftslurm.model.folds.control import ROOT, UNDO, not_undoable
@@ -45,7 +45,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
         return f"job {job}: no requeue is open; nothing to do"
     if run.launcher == "local":
         raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
-    settings = settings_in_force(Request(), env).settings
+    settings = settings_in_force(SettingsAsked(), env).settings
     client = CliSlurmClient(timeout_s=settings.slurm.timeout_s, env=with_folder(env, settings.slurm.bin))
     restarts = client.job(run.number).restarts
     if not is_up_to_date(restarts, run.schedule):
@@ -94,7 +94,7 @@ def order(store: Store, job: str, wanted: Requested, env: Mapping[str, str], wai
         found = replace(wanted, at=time.time(), by=who(env), host=socket.gethostname(), schedule=schedule)
         return replace(found, target=_target(history, wanted.target)) if wanted.verb == UNDO else found
 
-    asked = ask(journal, make)
+    asked = ask_ftrun(journal, make)
     answer = _await(journal, asked.number, 0.0 if state.state in _NO_FTRUN else wait_s)
     if answer is None:
         raise NotTaken(_not_taken(asked, state, wait_s), hint=f"`ftslurm control {job} list` shows what becomes of it")

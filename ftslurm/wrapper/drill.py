@@ -20,7 +20,7 @@ from ftslurm.launchers.srun import beside_argv, own_step_env
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
 from ftslurm.model.events import DrillAsked
-from ftslurm.model.messages import drill_order, hello
+from ftslurm.model.messages import drill_order, read_hello
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value
@@ -33,7 +33,7 @@ ANSWER_TIMEOUT_S = 20.0
 STEP_TIMEOUT_S = 60.0
 
 
-class Target(Value):
+class _Target(Value):
     """The running step, as the ledger names it. step: `123.0`."""
 
     local: bool
@@ -42,7 +42,7 @@ class Target(Value):
     node: str
 
 
-def target_of(store: Store, job: str) -> Target:
+def target_of(store: Store, job: str) -> _Target:
     """The target of a drill. Raises: UnknownJob; SlurmRefused if nothing of the job runs."""
     records = store.find(job)[1].records
     began = [record for record in records if isinstance(record, rec.AttemptBegan)]
@@ -53,13 +53,13 @@ def target_of(store: Store, job: str) -> Target:
     nodes = expand(began[-1].nodes)
     if not nodes:
         raise SlurmRefused(f"the ledger does not say where job {job} runs", hint="`ftslurm history` shows what it says")
-    return Target(run.launcher == "local", run.number, began[-1].step, nodes[0])
+    return _Target(run.launcher == "local", run.number, began[-1].step, nodes[0])
 
 
-def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> str:
+def order_drill(target: _Target, order: DrillAsked, env: Mapping[str, str]) -> str:
     """Order the drill. Gives the result, in words. Raises: FtslurmError."""
     if target.local:
-        return ask(order, target.step)
+        return _ask(order, target.step)
     python = own_python()
     argv = beside_argv([target.node], "ftslurm-drill", python.module_argv(
         "ftslurm.wrapper.drill", target.step, json.dumps(drill_order(order))
@@ -82,7 +82,7 @@ def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> st
     return done.stdout.strip()
 
 
-def ask(order: DrillAsked, step: str, conf: str = "") -> str:
+def _ask(order: DrillAsked, step: str, conf: str = "") -> str:
     """Send the order to the controller of `step`, whose shims run on this machine. conf: SLURM_CONF of its cluster, empty if
     none. Raises: FtslurmError.
     """
@@ -139,10 +139,10 @@ def main() -> None:
     """Runs in a step. Arguments: step, order as JSON."""
     step, text = sys.argv[1:]
     try:
-        order = hello(json.loads(text))
+        order = read_hello(json.loads(text))
         if not isinstance(order, DrillAsked):
             raise WireError("not an order for a drill")
-        print(visible(ask(order, step, os.environ.get("SLURM_CONF", ""))))
+        print(visible(_ask(order, step, os.environ.get("SLURM_CONF", ""))))
     except FtslurmError as error:
         print(f"ftslurm: {visible(error.message)}", file=sys.stderr)
         sys.exit(error.exit_status)

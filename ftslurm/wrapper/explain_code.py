@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftslurm.catalogs.codes import Asked, CodeBook, asked, codes_in, normalise
+from ftslurm.catalogs.codes import CodeAsked, CodeBook, asked, codes_in, normalise
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.errors import own_statuses
@@ -15,21 +15,21 @@ from ftslurm.model.values import replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose, explain
 from ftslurm.policies.diagnose.findings import Finding
-from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
+from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, LogPart, read_log, without_the_rest
 from ftslurm.policies.hang.hints import dumped_stacks, hints
-from ftslurm.policies.node_advice import Known
+from ftslurm.policies.node_advice import KnownCode
 from ftslurm.policies.weigh import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
-from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, unknown
+from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, unknown_line
 from ftslurm.wrapper.logs import LogFile, read_logs
 
 
-def analyze(paths: Sequence[str], settings: Settings, status: int | None = None) -> Analysis:
+def analyze_logs(paths: Sequence[str], settings: Settings, status: int | None = None) -> Analysis:
     """Analyse the logs. status: the job's exit status, if known. Raises: LogUnreadable, UsageError, PolicyError for a site's
     catalogue.
     """
     files = read_logs(paths)
-    parts: list[Part] = [part for file in files for part in file.parts]
+    parts: list[LogPart] = [part for file in files for part in file.parts]
     log = read_log(parts, status)
     book = JobLogBook(load_pattern_book(settings.catalogs).of_job_logs().with_keywords(settings.retry.keywords))
     verdict = _verdict(log, book)
@@ -111,25 +111,25 @@ class Explainer:
         """Lines of output: what is known about them, each kind once, in order."""
         return self._text(data.decode("utf-8", "surrogateescape"))
 
-    def known(self, code: Asked) -> Known | None:
+    def known(self, code: CodeAsked) -> KnownCode | None:
         """What the catalogues tell a person to do about a code; None if it is unknown."""
         found = self._device(code.kind, code.words)
         meaning = self._codes.meaning(code.kind, code.words, Severity.UNKNOWN)
-        return Known(found.code, meaning.remedy, found.note) if found.known else None
+        return KnownCode(found.code, meaning.remedy, found.note) if found.known else None
 
     def kind_of(self, code: str) -> str:
         """The kind of device that has such codes."""
         found = asked((code,), self.named)
         return next((each.kind for each in found if each.kind in self._codes.catalogs), next(iter(self._codes.catalogs)))
 
-    def named(self, word: str) -> Sequence[Asked]:
+    def named(self, word: str) -> Sequence[CodeAsked]:
         """What a word names: a condition of a vendor or of ModelArts, the id of a pattern."""
         if word.lower() in self._ids:
-            return [Asked("pattern", word.lower())]
+            return [CodeAsked("pattern", word.lower())]
         name = word.upper()
-        return [Asked(kind, name) for kind in self._codes.kinds_of(name)]
+        return [CodeAsked(kind, name) for kind in self._codes.kinds_of(name)]
 
-    def _one(self, each: Asked, line: str) -> list[Explained]:
+    def _one(self, each: CodeAsked, line: str) -> list[Explained]:
         if each.kind == "exit":
             return [self._exit(int(each.words))]
         if each.kind == "line":
@@ -142,7 +142,7 @@ class Explainer:
     def _text(self, text: str) -> list[Explained]:
         found = explain(text, self._patterns)[:MAX_LINES]
         first = text.strip().partition("\n")[0]
-        return [each for hit in found for each in self._found(hit)] or [unknown(first[:MAX_SHOWN], self._settings)]
+        return [each for hit in found for each in self._found(hit)] or [unknown_line(first[:MAX_SHOWN], self._settings)]
 
     def _found(self, found: Finding) -> list[Explained]:
         line = found.line.decode("utf-8", "replace").strip()

@@ -41,7 +41,7 @@ _NAMES: tuple[tuple[str, type[CounterMetricFamily] | type[GaugeMetricFamily], st
 JOBS = "ftslurm_jobs"
 
 
-def text(jobs: Sequence[JobOf], with_totals: bool = True) -> str:
+def exposition(jobs: Sequence[JobOf], with_totals: bool = True) -> str:
     """The metrics in Prometheus' text format. with_totals: also the number of jobs in each state."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families(jobs, with_totals)))

@@ -17,11 +17,11 @@ from typing import BinaryIO
 
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.launchers.rank_logs import TASK, cycle_file, from_text
-from ftslurm.ledger.output import Kept, kept_copies, open_plain, still_there
+from ftslurm.ledger.output import Kept, kept_copies, open_kept, same_beginning
 from ftslurm.model.folds.history import schedule_count
 from ftslurm.model.text import expand_pattern
 from ftslurm.model.values import Value
-from ftslurm.policies.diagnose.joblog import NO_RANK, Part
+from ftslurm.policies.diagnose.joblog import NO_RANK, LogPart
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
 
 # --- Reads logs of any size, also compressed ones (.gz) and the journal's export: the head and the tail of a large one. Refuses
@@ -64,8 +64,8 @@ class LogFile(Value):
     exported: bool = False  # by the journal: the file has other lines
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return (Part(self.rank, self.stream, self.text),)
+    def parts(self) -> tuple[LogPart, ...]:
+        return (LogPart(self.rank, self.stream, self.text),)
 
     def line_of(self, words: str) -> int:
         """The number of the last line that contains the words, from 1; 0 if there is none, or it is unknown because of skipped
@@ -287,7 +287,7 @@ def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]
     """The files of the whole job, in the order of writing. Raises: UsageError if none is known."""
     if cycles := _cycle_files(outputs, attempt):
         return cycles
-    copies = [one for one in kept_copies(ledger) if not still_there(one)]
+    copies = [one for one in kept_copies(ledger) if not same_beginning(one)]
     wanted = outputs.schedule_of[attempt] if attempt is not None else None
     old = [_copied(one) for one in copies if wanted in (None, one.schedule)]
     overwritten = {one.source for one in copies if one.schedule == wanted}
@@ -366,7 +366,7 @@ def read(source: Source, attempt: int | None, rank: int | None = None) -> Iterat
 
 
 def _opened(source: Source) -> BinaryIO:
-    file = open_plain(source.path)
+    file = open_kept(source.path)
     if file is None:
         hint = "was it removed, or is it on a node's own disk?"
         raise UsageError(f"{source.path} cannot be read here, or is not a plain file", hint=hint)
@@ -425,7 +425,7 @@ class _Tail:
         self._at, self._inode, self._rest = 0, 0, b""
 
     def more(self, rank: int | None) -> bytes:
-        file = open_plain(self._path)
+        file = open_kept(self._path)
         if file is None:
             return b""  # between two schedulings, or not created yet
         with file:

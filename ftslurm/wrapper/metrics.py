@@ -39,7 +39,7 @@ SEND_LIMIT_S = 10
 _NS = 1_000_000_000
 
 
-def readable(found: Sequence[Span]) -> list[ReadableSpan]:
+def _readable(found: Sequence[Span]) -> list[ReadableSpan]:
     """The spans as the SDK's exporters take them."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -78,7 +78,7 @@ def send(found: Sequence[Span], exporter: SpanExporter) -> None:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     try:
-        taken = exporter.export(readable(found)) is SpanExportResult.SUCCESS
+        taken = exporter.export(_readable(found)) is SpanExportResult.SUCCESS
     except Exception as error:
         raise StateError(f"the traces were not sent: {type(error).__name__}: {error}", hint="correct the endpoint") from None
     if not taken:
@@ -148,13 +148,15 @@ def _text_file(
 
     def text() -> str:
         from ftslurm.report.measures import JobOf, Pulse, measure
-        from ftslurm.wrapper.exposition import text
+        from ftslurm.wrapper.exposition import exposition
 
         seen = tuple(records())
         known = summarise(seen)
         if known is None:
             return ""
-        return text([JobOf(user_name(os.getuid()), measure(seen, known, time.time()), Pulse(*numbers()))], with_totals=False)
+        return exposition(
+            [JobOf(user_name(os.getuid()), measure(seen, known, time.time()), Pulse(*numbers()))], with_totals=False
+        )
 
     path = file_of(Path(settings.metrics.dir), os.getuid(), cluster, job)
     file = TextFile(path, text, say, settings.metrics.every_s, settings.metrics.keep_s)

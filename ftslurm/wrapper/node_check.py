@@ -16,13 +16,13 @@ from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
 from ftslurm.model.values import Value
-from ftslurm.policies.node import Finding, Meaning, NodeHealth, command_finding, device_findings, judge
+from ftslurm.policies.node import Meaning, NodeFinding, NodeHealth, command_finding, device_findings, judge
 from ftslurm.system.commands import run, run_group
 
 _WORD = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}
 
 
-class Question(Value):
+class CheckAsked(Value):
     """limit_s: for the whole check. command: from the job's settings. catalogs: the site's own."""
 
     limit_s: float
@@ -33,9 +33,9 @@ class Question(Value):
         return json.dumps([self.limit_s, self.command, self.catalogs])
 
     @staticmethod
-    def of(text: str) -> Question:
+    def of(text: str) -> CheckAsked:
         limit_s, command, catalogs = json.loads(text)
-        return Question(float(limit_s), tuple(command), tuple(catalogs))
+        return CheckAsked(float(limit_s), tuple(command), tuple(catalogs))
 
 
 Answer = tuple[bool | None, str, Mapping[str, int]]  # good, why, kind -> number of devices
@@ -45,7 +45,7 @@ def answer_text(good: bool | None, why: str, there: Mapping[str, int]) -> str:
     return json.dumps({"good": good, "why": why, "there": dict(there)})
 
 
-def read_answer(text: str) -> Answer:
+def read_check(text: str) -> Answer:
     """The answer in the last line. Raises: ValueError for anything else."""
     lines = [line for line in text.splitlines() if line.startswith("{")]
     found = json.loads(lines[-1]) if lines else None
@@ -57,26 +57,26 @@ def read_answer(text: str) -> Answer:
     return found["good"], found["why"], there
 
 
-def check(question: Question, env: Mapping[str, str]) -> Answer:
+def _check(question: CheckAsked, env: Mapping[str, str]) -> Answer:
     """Check, cheap tests first. The caller knows how many devices there should be."""
     deadline, there = time.monotonic() + question.limit_s, dict[str, int]()
     verdict = judge([*_command(question, env), *_devices(question, env, deadline, there)])
     return _WORD[verdict.health], verdict.reason, there
 
 
-def _command(question: Question, env: Mapping[str, str]) -> Iterable[Finding]:
+def _command(question: CheckAsked, env: Mapping[str, str]) -> Iterable[NodeFinding]:
     if not question.command:
         return ()
     try:
         done = run_group(question.command, question.limit_s, env)
     except CommandMissing as error:
-        return (Finding("command", NodeHealth.UNKNOWN, str(error)),)
+        return (NodeFinding("command", NodeHealth.UNKNOWN, str(error)),)
     return (command_finding(done.status, done.stdout, question.limit_s),)
 
 
-def _devices(question: Question, env: Mapping[str, str], deadline: float, there: dict[str, int]) -> Sequence[Finding]:
+def _devices(question: CheckAsked, env: Mapping[str, str], deadline: float, there: dict[str, int]) -> Sequence[NodeFinding]:
     """The findings on devices. there: is filled with kind -> number of devices."""
-    meaning, found = fault_lookup((), question.catalogs), list[Finding]()
+    meaning, found = fault_lookup((), question.catalogs), list[NodeFinding]()
     for probe in choose_probes(env, run):
         left_s = deadline - time.monotonic()
         seen = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")
@@ -85,14 +85,14 @@ def _devices(question: Question, env: Mapping[str, str], deadline: float, there:
     return found
 
 
-def _unwell(seen: ProbeAnswer, meaning: Meaning) -> Iterable[Finding]:
+def _unwell(seen: ProbeAnswer, meaning: Meaning) -> Iterable[NodeFinding]:
     """The faults. One that may heal does not make the node bad, but ranks do not start there with it."""
     for report in seen.reports:
         if report.health is DeviceHealth.FAULTY:
             names = [meaning(report.kind, code, report.severity).name for code in report.codes]
-            yield Finding("device", NodeHealth.UNKNOWN, f"{report.device} is unhealthy: {', '.join(names) or 'no code'}")
+            yield NodeFinding("device", NodeHealth.UNKNOWN, f"{report.device} is unhealthy: {', '.join(names) or 'no code'}")
 
 
 def main() -> None:
     """Runs on the node. Argument: a Question."""
-    print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))
+    print(answer_text(*_check(CheckAsked.of(sys.argv[1]), dict(os.environ))))

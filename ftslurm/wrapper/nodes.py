@@ -10,7 +10,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError, StateError, UnknownJob, UsageError
 from ftslurm.ledger.shared_file import NodeMemory, parse_memory
 from ftslurm.model.folds.node_memory import NodeCleared, Remembered, remembered
-from ftslurm.model.nodes import expand, fold
+from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import Value, field
 from ftslurm.policies.node import PREFIX
@@ -18,7 +18,7 @@ from ftslurm.policies.node_advice import advice, codes_of
 from ftslurm.report.site import LeftBy, NodeReport
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import NodeView, SlurmClient
-from ftslurm.slurm.parse import seconds
+from ftslurm.slurm.parse import conf_seconds
 from ftslurm.wrapper.all_ledgers import CLEARED, FORGET, MEMORY, MEMORY_BYTES, asked_of_all
 from ftslurm.wrapper.explain_code import Explainer
 
@@ -55,8 +55,8 @@ def clear(root: Path, known: Iterable[Remembered], wanted: str, now: float) -> s
     NodeMemory(root).add([NodeCleared(now, node.cluster, node.node) for node in found])
     jobs = dict.fromkeys(job for node in found for job in node.jobs)
     unknown = nodes - {node.node for node in found}
-    rest = f"; no job had excluded {fold(unknown)}" if unknown else ""
-    return f"{fold({node.node for node in found})}: forgotten, excluded by {', '.join(jobs)}{rest}"
+    rest = f"; no job had excluded {fold_nodes(unknown)}" if unknown else ""
+    return f"{fold_nodes({node.node for node in found})}: forgotten, excluded by {', '.join(jobs)}{rest}"
 
 
 def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: float) -> list[str]:
@@ -125,7 +125,7 @@ def _comes_back(node: str, reason: str, config: Mapping[str, str]) -> str:
     by_hand = f"scontrol update NodeName={node} State=RESUME"
     if "kernel log: " in reason or "uninterruptible" in reason:
         return f"after a reboot, or by hand: {by_hand}"
-    if "ftslurm" in config.get("HealthCheckProgram", "") and (every_s := seconds(config.get("HealthCheckInterval", ""))):
+    if "ftslurm" in config.get("HealthCheckProgram", "") and (every_s := conf_seconds(config.get("HealthCheckInterval", ""))):
         return f"as soon as the health check (every {every_s:g} s) finds it well"
     return f"by hand: {by_hand}"
 

@@ -18,7 +18,7 @@ from ftslurm.wrapper.shim.processes import environ_of
 SAME = ("SLURM_CLUSTER_NAME", "SLURM_CONF", "SLURMD_NODENAME")
 
 
-def look(script: int, env: Mapping[str, str]) -> tuple[bool | None, str]:
+def _look(script: int, env: Mapping[str, str]) -> tuple[bool | None, str]:
     """Does the script live, and why? script: its pid. env: of a task on that node."""
     if not script:
         return None, "nobody knows which process is the script"
@@ -49,4 +49,4 @@ def _environments() -> Iterator[tuple[int, dict[str, str]]]:
 
 def main() -> None:
     """Runs on the node. Argument: pid of the script."""
-    print(answer_text(*look(int(sys.argv[1]), os.environ), {}))
+    print(answer_text(*_look(int(sys.argv[1]), os.environ), {}))

@@ -23,7 +23,7 @@ from ftslurm.slurm.client import SlurmClient
 from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
 from ftslurm.slurm.env import no_configuration
 from ftslurm.slurm.parse import parse_partitions
-from ftslurm.system.commands import Runner, find_program, run, with_folder
+from ftslurm.system.commands import Runner, find_slurm_program, run, with_folder
 
 # A person waits for this.
 ASK_S = 10.0
@@ -31,7 +31,7 @@ _SCRIPTS = re.compile(r"(Prolog|Epilog|TaskProlog|EpilogSlurmctld|HealthCheckPro
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-def look(
+def look_at_site(
     env: Mapping[str, str], slurm_bin: str, hook_settings: Callable[[], str], client: SlurmClient | None = None, run: Runner = run
 ) -> Site:
     """The facts. env: of the caller. slurm_bin: the setting slurm.bin. hook_settings: what is wrong with hooks.yaml, empty if
@@ -108,7 +108,7 @@ def machine(
     return Machine(
         python=sys.executable,
         version=sys.version_info[:2],
-        installed=folder_of(Path(sys.executable).parent),
+        installed=file_system_of(Path(sys.executable).parent),
         ftrun=Program(shutil.which("ftrun", path=env.get("PATH")) or ""),
         srun=srun,
         first_srun=first,
@@ -126,21 +126,21 @@ def machine(
 def _srun(env: Mapping[str, str], first: str) -> tuple[Program, bool]:
     """Slurm's own srun; and whether the srun on PATH is another program, namely ftrun."""
     try:
-        path = find_program("srun", env)
+        path = find_slurm_program("srun", env)
     except CalledItself as error:
         return Program(why=str(error)), True
     except FtslurmError as error:
         return Program(why=str(error)), False
     own = with_folder(env, "")
     try:
-        return Program(path), bool(first) and not os.path.samefile(find_program("srun", own), first)  # noqa: PTH121
+        return Program(path), bool(first) and not os.path.samefile(find_slurm_program("srun", own), first)  # noqa: PTH121
     except CalledItself:
         return Program(path), True
     except (FtslurmError, OSError):
         return Program(path), False
 
 
-def folder_of(path: Path) -> Folder:
+def file_system_of(path: Path) -> Folder:
     """The file system of `path`: the longest mount point above it, the latest if several are mounted there.
 
     Source: proc(5), mountinfo; a blank in a mount point is \\040.
@@ -168,7 +168,7 @@ def _ledgers(env: Mapping[str, str]) -> Ledgers:
     except StateError as error:
         return Ledgers(trouble=error.message)
     there = next((folder for folder in (wanted, *wanted.parents) if folder.exists()), Path("/"))
-    place = Folder(str(wanted), folder_of(there).kind, folder_of(there).options)
+    place = Folder(str(wanted), file_system_of(there).kind, file_system_of(there).options)
     if there == wanted and not _is_mine(wanted):
         return Ledgers(place, "it is not a folder of yours")
     try:

@@ -121,7 +121,7 @@ class JobWatch:
     def _read(self, contents: Contents) -> None:
         self._contents = contents
         self._known = summarise(contents.records)
-        self._status = view.status(contents.records, contents.damaged, known=self._known)
+        self._status = view.status_of(contents.records, contents.damaged, known=self._known)
         self._slurm_at = 0.0
 
     def _ask(self, now: float) -> None:

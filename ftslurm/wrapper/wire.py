@@ -17,7 +17,7 @@ from typing import Any
 
 from ftslurm.errors import LaunchFailed
 from ftslurm.model.events import Hangup
-from ftslurm.system.files import OUT_OF_DESCRIPTORS, Spares, private_folder, room
+from ftslurm.system.files import OUT_OF_DESCRIPTORS, SpareDescriptors, private_folder, room
 from ftslurm.wrapper.shim.connection import munge_word
 from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
 
@@ -98,7 +98,7 @@ def secret_word(
 # on. Never blocks.
 
 
-def chosen(wanted: str, interfaces: Mapping[str, Sequence[str]]) -> str:
+def own_address(wanted: str, interfaces: Mapping[str, Sequence[str]]) -> str:
     """The address that `nodes.address` means on a node: an interface's, the one in a network, or the given one.
 
     interfaces: name -> addresses. A name that is not an interface is a host name for the resolver. Raises: LaunchFailed.
@@ -257,7 +257,7 @@ class Server:
             selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
         free = room()
         self.most = max(free - DESCRIPTORS_KEPT, free // 2)
-        self._spares = Spares(1)
+        self._spares = SpareDescriptors(1)
 
     def channel_text(self, addresses: list[str], only: bool = False, word: str = "") -> str:
         """The text for the environment of shims and agents. Format: Channel in shim/connection.py. only: no other address works.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.cli.ft_launcher import command as ft_launcher
-from ftslurm.cli.ft_launcher.options import read
+from ftslurm.cli.ft_launcher.options import read_options
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as
 
 # As a shim does for its rank.
@@ -95,6 +95,6 @@ def test_what_is_the_owner_s_is_written_to_also_with_a_umask_of_000(tmp: Path, p
 def test_a_folder_that_nobody_named_cannot_be_known_before() -> None:
     folders = set()
     for _ in range(2):
-        launch = read(["--redirects=3", "train.py"], {})
+        launch = read_options(["--redirects=3", "train.py"], {})
         folders.add(ft_launcher._logs(launch)["logs.folder"][0])
     assert len(folders) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ftslurm.wrapper.agent.recorders import ask
+from ftslurm.wrapper.agent.recorders import ask_ras
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as, start_as
 
 # As NCCL's RAS threads do, but it is anybody's.
@@ -32,7 +32,7 @@ def test_nccl_s_port_is_believed_only_where_the_job_s_user_listens() -> None:
             own, other = mine.stdout.readline().strip(), hers.stdout.readline().strip()
             assert run_as(OWNER, ASK, other).strip() == "()"
             assert "rank 3 on n7 is broken" in run_as(OWNER, ASK, own)
-            assert ask(("127.0.0.1", int(own)), 5.0) == "", "not even root believes it"
+            assert ask_ras(("127.0.0.1", int(own)), 5.0) == "", "not even root believes it"
         finally:
             guard.cancel()
             for one in (mine, hers):

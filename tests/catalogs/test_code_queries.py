@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.codes import Asked, asked, codes_in
+from ftslurm.catalogs.codes import CodeAsked, asked, codes_in
 
 
-def names(word: str) -> Sequence[Asked]:
-    known = {"GPU-LOST": [Asked("nvidia", "GPU-LOST"), Asked("amd", "GPU-LOST")], "CUDA-OOM": [Asked("pattern", "cuda-oom")]}
+def names(word: str) -> Sequence[CodeAsked]:
+    known = {
+        "GPU-LOST": [CodeAsked("nvidia", "GPU-LOST"), CodeAsked("amd", "GPU-LOST")],
+        "CUDA-OOM": [CodeAsked("pattern", "cuda-oom")],
+    }
     return known.get(word.upper(), [])
 
 
@@ -62,13 +65,13 @@ def test_words_given_as_one_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("line", "codes"),
     [
-        ("NVRM: Xid (PCI:0000:18:00): 94, pid=7, name=python", [Asked("nvidia", "Xid 94")]),
-        ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 24007, Fatal, Link 4", [Asked("nvidia", "SXid 24007")]),
-        ("event_id=0x80e01801", [Asked("ascend", "80E01801")]),
+        ("NVRM: Xid (PCI:0000:18:00): 94, pid=7, name=python", [CodeAsked("nvidia", "Xid 94")]),
+        ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 24007, Fatal, Link 4", [CodeAsked("nvidia", "SXid 24007")]),
+        ("event_id=0x80e01801", [CodeAsked("ascend", "80E01801")]),
         ("RuntimeError: CUDA out of memory", []),
     ],
 )
-def test_a_line_may_name_a_code(line: str, codes: list[Asked]) -> None:
+def test_a_line_may_name_a_code(line: str, codes: list[CodeAsked]) -> None:
     assert codes_in(line) == codes
 
 

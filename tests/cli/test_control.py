@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.cli import ftslurm as door
-from ftslurm.cli.jobs.control import moment
+from ftslurm.cli.jobs.control import read_moment
 from ftslurm.errors import UsageError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.live import RequestReader
@@ -191,13 +191,13 @@ def test_status_history_and_explain_show_what_holds(journal: Journal, capsys: py
 
 def test_times_are_local_clocks_dates_or_from_now() -> None:
     now = datetime(2026, 11, 23, 14, 0, 0).timestamp()
-    assert moment("--by", "90m", now) == now + 5400
-    assert moment("--by", "14:30", now) == now + 1800
-    assert moment("--by", "13:59:30", now) == now + 86400 - 30, "the next one"
-    assert moment("--by", "2026-11-24T14:00", now) == now + 86400
+    assert read_moment("--by", "90m", now) == now + 5400
+    assert read_moment("--by", "14:30", now) == now + 1800
+    assert read_moment("--by", "13:59:30", now) == now + 86400 - 30, "the next one"
+    assert read_moment("--by", "2026-11-24T14:00", now) == now + 86400
     for wrong in ("", "25:00", "soon", "2026-13-01", "-5m", "1e99s", "9999-12-31T00:00"):
         with pytest.raises(UsageError):
-            moment("--by", wrong, now)
+            read_moment("--by", wrong, now)
 
 
 def test_for_another_user_the_status_is_that_of_what_ran_as_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ftslurm.cli import ftslurm as door
 from ftslurm.ledger.journal import Journal
-from ftslurm.model.collectives import Kind
+from ftslurm.model.collectives import CulpritKind
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.report import jobs
 from ftslurm.report.explain import terms
@@ -115,4 +115,4 @@ def test_an_unknown_word_gets_the_nearest(capsys: pytest.CaptureFixture[str], wo
 
 def test_every_state_and_hang_is_a_word_and_every_phase_is_one() -> None:
     assert set(jobs.STATES) <= set(terms.STATES) and set(terms.PHASES) <= {phase.value for phase in Phase}
-    assert {kind.value for kind in Kind} - {"unknown"} == set(terms.HANGS)
+    assert {kind.value for kind in CulpritKind} - {"unknown"} == set(terms.HANGS)

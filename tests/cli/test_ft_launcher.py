@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.cli.ft_launcher.command import settings_of
-from ftslurm.cli.ft_launcher.options import read
+from ftslurm.cli.ft_launcher.options import read_options
 from ftslurm.errors import UsageError
 from tests.machine import slowness
 
@@ -164,7 +164,7 @@ SPELLINGS = (
 
 @pytest.mark.parametrize(("words", "name", "value"), SPELLINGS)
 def test_every_spelling_is_understood(words: str, name: str, value: object) -> None:
-    found = read([*words.split(), "train.py", "--max-restarts=9", "x"], {})
+    found = read_options([*words.split(), "train.py", "--max-restarts=9", "x"], {})
     assert getattr(found, name) == value and found.command == ("train.py", "--max-restarts=9", "x") and not found.unused
 
 
@@ -182,10 +182,10 @@ ALL = (
 
 
 def test_what_has_no_effect_is_named_with_its_reason() -> None:
-    found = read([*ALL.split(), "train.py"], {})
+    found = read_options([*ALL.split(), "train.py"], {})
     assert len(found.unused) == 24 and all(found.unused.values())
-    assert read(["train.py"], {"PET_MASTER_PORT": "1", "PET_NPROC_PER_NODE": "3"}).unused.keys() == {"master-port"}
-    assert read(["train.py"], {"PET_NPROC_PER_NODE": "3"}).per_node == "3"
+    assert read_options(["train.py"], {"PET_MASTER_PORT": "1", "PET_NPROC_PER_NODE": "3"}).unused.keys() == {"master-port"}
+    assert read_options(["train.py"], {"PET_NPROC_PER_NODE": "3"}).per_node == "3"
 
 
 @pytest.mark.parametrize("words", [
@@ -194,12 +194,12 @@ def test_what_has_no_effect_is_named_with_its_reason() -> None:
 ])  # fmt: skip
 def test_a_wrong_command_line_is_refused(words: str) -> None:
     with pytest.raises(UsageError):
-        read(words.split(), {})
+        read_options(words.split(), {})
 
 
 def test_what_is_asked_for_becomes_settings() -> None:
     words = "--nnodes=2:3 --max-restarts=5 --term-timeout=9 --workers-stop-timeout=4 --ft-rank-heartbeat-timeout=3 --ft-set hang.c4d=true x"
-    found = {name: value for name, (value, _) in settings_of(read(words.split(), {}), local=True).items()}
+    found = {name: value for name, (value, _) in settings_of(read_options(words.split(), {}), local=True).items()}
     assert found == {
         "max_job_restarts": 5, "mode": "any-failed", "rendezvous": "torch", "stop.grace": "4.0s", "stop.after_signal": "9.0s",
         "stop.signal_delay": "0.3s", "launcher": "local", "nodes.spares": 1, "no_restart_status": 93, "fault_tolerance": {"rank_heartbeat_timeout": 3.0}, "sdk.provide": "nvrx",

@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.cli.ftrun import FLAGS
 from ftslurm.cli.ftrun import FT_LAUNCHER_FLAGS as FT_SWITCHES
-from ftslurm.cli.ftrun_options import parse, split_ft_launcher
+from ftslurm.cli.ftrun_options import parse_ftrun, split_ft_launcher
 from ftslurm.errors import PolicyError
 from ftslurm.launchers.srun_options import Component, split_command_line
 
@@ -49,8 +49,8 @@ def test_a_switch_with_underscores_takes_its_value_and_the_program_is_not_it() -
 
 
 def test_options_of_ours_may_have_underscores_as_well() -> None:
-    assert parse(("--ft-restart_policy=min-healthy", "--ft_set=python=/a_b"))["ft_restart_policy"] == "min-healthy"
-    assert parse(("--ft_set=python=/a_b",))["ft_set"] == ("python=/a_b",)
+    assert parse_ftrun(("--ft-restart_policy=min-healthy", "--ft_set=python=/a_b"))["ft_restart_policy"] == "min-healthy"
+    assert parse_ftrun(("--ft_set=python=/a_b",))["ft_set"] == ("python=/a_b",)
 
 
 def test_its_flags_bring_our_client(tmp_path: Path) -> None:

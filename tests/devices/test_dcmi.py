@@ -80,7 +80,7 @@ def make(tmp_path: Path, built: Path) -> Iterator[Make]:
 def test_the_structures_are_those_of_the_header(built: Path) -> None:
     library = ctypes.CDLL(str(built))
     library.standin_size_of_event.restype = library.standin_size_of_filter.restype = ctypes.c_ulong
-    assert ctypes.sizeof(dcmi.Event) == library.standin_size_of_event()
+    assert ctypes.sizeof(dcmi.DcmiEvent) == library.standin_size_of_event()
     assert ctypes.sizeof(dcmi._Filter) == library.standin_size_of_filter()
 
 

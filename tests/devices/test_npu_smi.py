@@ -12,13 +12,13 @@ from ftslurm.devices.ascend.npu_smi_fields import (
     HealthBlock,
     LiveEvent,
     MapRow,
-    ResetAnswer,
+    NpuResetAnswer,
     ResetOutcome,
     parse_events,
     parse_health,
     parse_mapping,
     parse_net_health,
-    parse_reset,
+    parse_npu_reset,
 )
 from ftslurm.model.devices import DeviceHealth, Severity
 
@@ -343,8 +343,8 @@ def test_a_map_with_single_blanks_reads_the_same() -> None:
     ],
 )
 def test_reset_answers(name: str, outcome: ResetOutcome, message: str) -> None:
-    assert parse_reset(recorded(name)) == ResetAnswer(outcome, message)
+    assert parse_npu_reset(recorded(name)) == NpuResetAnswer(outcome, message)
 
 
 def test_a_failure_without_words_still_says_something() -> None:
-    assert parse_reset("\tStatus                         : Fail\n") == ResetAnswer(ResetOutcome.FAILED, "Status: Fail")
+    assert parse_npu_reset("\tStatus                         : Fail\n") == NpuResetAnswer(ResetOutcome.FAILED, "Status: Fail")

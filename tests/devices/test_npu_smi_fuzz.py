@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.devices.ascend.dcmi import explained
+from ftslurm.devices.ascend.dcmi import with_code_words
 from ftslurm.devices.ascend.npu_smi import health_of, parse_info, parse_processes
 from ftslurm.devices.ascend.npu_smi_fields import (
     HealthBlock,
@@ -18,13 +18,13 @@ from ftslurm.devices.ascend.npu_smi_fields import (
     parse_health,
     parse_mapping,
     parse_net_health,
-    parse_reset,
+    parse_npu_reset,
 )
 from ftslurm.model.devices import DeviceHealth
 from tests.devices.ascend_bench import RECORDED, Script, recorded
 
 PARSERS = (
-    parse_info, parse_processes, parse_health, parse_events, parse_mapping, parse_reset, parse_net_health, explained,
+    parse_info, parse_processes, parse_health, parse_events, parse_mapping, parse_npu_reset, parse_net_health, with_code_words,
 )  # fmt: skip
 FIXTURES = sorted(path.stem for path in RECORDED.glob("*.txt"))
 TABLES = [name for name in FIXTURES if name.startswith("info-")]

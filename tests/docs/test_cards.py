@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ftslurm.report.card import last_card, lines
+from ftslurm.report.card import card_lines, last_card
 from tests.docs.blocks import ROOT
 from tests.stories.test_blame import Campaign
 
@@ -22,7 +22,7 @@ def test_a_sample_card_is_as_ftrun_prints_it(document: str) -> None:
     shown = re.findall(r"^ftrun: (job 7 .*(?:\nftrun:   .*)+)", (ROOT / document).read_text(), re.MULTILINE)
     card = last_card(Campaign().until_over(1, FAILURE).job.ledger)
     assert card is not None
-    printed = "\n".join(lines(card, width=1000))
+    printed = "\n".join(card_lines(card, width=1000))
     assert [same(text.replace("\nftrun: ", "\n")) for text in shown] == [same(printed)]
 
 

@@ -21,7 +21,7 @@ from ftslurm.cli import ftrun, ftrun_options
 from ftslurm.cli.ft_launcher import command as ft_launcher
 from ftslurm.cli.ft_launcher import options as ft_launcher_options
 from ftslurm.cli.ftslurm import group
-from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
+from ftslurm.config.settings_files import SettingsAsked, policy_layers, settings_in_force
 from ftslurm.hooks.install import conf_lines
 from ftslurm.launchers.srun_options import split_command_line
 from ftslurm.ledger.journal import from_line
@@ -83,9 +83,9 @@ def test_ftrun_takes_it(item: Command, monkeypatch: pytest.MonkeyPatch, tmp_path
     line = split_command_line([word for word in item.words[1:] if word != "..."], ftrun.FLAGS | ftrun.FT_LAUNCHER_FLAGS)
     assert line.unknown == ()
     mine, theirs = ftrun_options.split_ft_launcher(line.ft)
-    asked = ftrun_options.parse(mine)
+    asked = ftrun_options.parse_ftrun(mine)
     files = {name: asked[f"ft_{name}"] or "" for name in ("policy", "profile", "annotations", "aimaster")}
-    settings_in_force(Request(**files, values={**theirs, **ftrun_options.values_of(asked)}), {}, site=tmp_path / "none")
+    settings_in_force(SettingsAsked(**files, values={**theirs, **ftrun_options.values_of(asked)}), {}, site=tmp_path / "none")
 
 
 @of(BY_PROGRAM["ftslurm"])
@@ -128,7 +128,7 @@ def test_ft_launcher_takes_it(item: Command) -> None:
     more = (
         () if any(word.endswith(".py") for word in item.words) or item in TYPED else ("train.py",)
     )  # a sentence may leave it out
-    launch = ft_launcher_options.read((*item.words[1:], *more), {})
+    launch = ft_launcher_options.read_options((*item.words[1:], *more), {})
     ft_launcher.settings_of(launch, True)
 
 
@@ -188,7 +188,7 @@ def test_the_configuration_is_taken(item: Block, tmp_path: Path) -> None:
     elif item.name == "ft.yaml":
         assert ftrun_options.fault_tolerance({}, str(file), pytest.fail)
     elif item.name == "site.yaml":
-        assert settings_in_force(Request(), {}, site=file)
+        assert settings_in_force(SettingsAsked(), {}, site=file)
     else:
         assert item.name == "policy.yaml"
         resolve(policy_layers(file))

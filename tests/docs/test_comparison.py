@@ -12,7 +12,7 @@ import comparison
 from ftslurm.config.settings_files import profile_layers
 from ftslurm.model.settings.dialects import FLAGS, HANG, POD, RETRY, UNCONDITIONAL
 from ftslurm.model.settings.ft_config import KEYS
-from ftslurm.model.settings.kinds import in_words
+from ftslurm.model.settings.kinds import value_in_words
 from ftslurm.model.settings.tree import LEAVES, Settings, resolve
 from tests.each import each
 
@@ -86,7 +86,7 @@ def is_in_force(table: comparison.Table, row: comparison.Row) -> None:
             assert str(KEYS[name].default) == value, name
             continue
         settings, leaf = (Settings() if which == "default" else in_force), LEAVES[name]
-        assert in_words(leaf, leaf.of(settings)) == value, f"{which or profile} {name}"
+        assert value_in_words(leaf, leaf.of(settings)) == value, f"{which or profile} {name}"
 
 
 def told(name: str) -> str:

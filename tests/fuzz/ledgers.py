@@ -17,7 +17,7 @@ from ftslurm.ledger.journal import Contents, Journal, from_line, to_line
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model.folds.history import History, fold
-from ftslurm.model.folds.node_memory import Remembered, Told, remembered, suspects
+from ftslurm.model.folds.node_memory import Remembered, Told, remembered, suspects_to
 from ftslurm.model.record import KINDS, Record
 from ftslurm.report import text as report
 from ftslurm.report import view
@@ -54,7 +54,7 @@ Past = tuple[Contents, History, view.Status | None, list[view.AttemptView]]
 
 def _past(data: bytes) -> Past:
     contents = Journal(written(data, "cluster.1.jsonl")).read()
-    return contents, fold(contents.records), view.status(contents.records), view.attempts(contents.records)
+    return contents, fold(contents.records), view.status_of(contents.records), view.attempts(contents.records)
 
 
 def _printed(data: bytes) -> str:
@@ -84,7 +84,7 @@ Memory = tuple[tuple[Told, ...], tuple[Remembered, ...], Mapping[str, str]]
 def _memory(data: bytes) -> Memory:
     records = NodeMemory(written(data, "nodes.jsonl").parent).read()
     known = remembered(records, 1795257800.0, 86400.0, 2)
-    return records, known, suspects(known, "c", "7", 2)
+    return records, known, suspects_to(known, "c", "7", 2)
 
 
 FILE_NAMES = mutated(["local.1", "c.12_3", "local.2.was.1", "12"], ("local.²", "local.٣", "local.", "²")).map(

@@ -109,7 +109,7 @@ def _insider(lines: list[bytes]) -> list[Hello | wire.ShimReport | wire.AgentRep
 
 
 def _as_anything(message: dict[str, Any]) -> Iterable[Any]:
-    readers: tuple[Callable[[Any], Any], ...] = (wire.hello, lambda told: wire.shim_report(0, told), wire.agent_report)
+    readers: tuple[Callable[[Any], Any], ...] = (wire.read_hello, lambda told: wire.shim_report(0, told), wire.agent_report)
     for reader in readers:
         try:
             yield reader(message)
@@ -189,7 +189,7 @@ DEEP = st.builds(
 )
 GREETING = mutated(["FTS1 " + "0" * 32 + "\n", "0" * 32 + " " + "0" * 64 + "\n", "0" * 64 + "\n", "GET / HTTP/1.1\r\n\r\n"])
 WIRE = [
-    Parser("hello", messages(HELLOS), wire.hello, Hello),
+    Parser("hello", messages(HELLOS), wire.read_hello, Hello),
     Parser("report of a shim", messages(SHIM_REPORTS), lambda told: wire.shim_report(0, told), wire.ShimReport),
     Parser("report of an agent", messages(AGENT_REPORTS), wire.agent_report, wire.AgentReport),
     Parser(

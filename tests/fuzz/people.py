@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
+from ftslurm.config.settings_files import SettingsAsked, policy_layers, settings_in_force
 from ftslurm.launchers.placement import parse_multi_prog
 from ftslurm.launchers.srun_options import (
     CommandLine,
@@ -21,7 +21,7 @@ from ftslurm.launchers.srun_options import (
     without,
 )
 from ftslurm.model.settings import dialects
-from ftslurm.model.settings.kinds import Layer, in_words
+from ftslurm.model.settings.kinds import Layer, value_in_words
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, from_environment, parse_leaf, resolve, with_values
 from tests.fuzz.files import written
 from tests.fuzz.hold import Parser
@@ -44,7 +44,7 @@ NO_SITE = Path("/nonexistent/policy.yaml")
 
 # --- what people write
 
-WHOLE_POLICY = "".join(f'"{name}": "{in_words(leaf, leaf.default)}"\n' for name, leaf in LEAVES.items() if "." not in name)
+WHOLE_POLICY = "".join(f'"{name}": "{value_in_words(leaf, leaf.default)}"\n' for name, leaf in LEAVES.items() if "." not in name)
 POLICY_TEXTS = [path.read_text() for path in sorted(PROFILES.glob("*.yaml"))] + [
     WHOLE_POLICY,
     "max_restarts: 5\nstop:\n  grace: 10s\nrungs:\n  hang-restart:\n    enabled: on\nprofile: modelarts\n",
@@ -87,7 +87,7 @@ VALUES = (
 
 def _policy(data: bytes) -> tuple[list[Layer], Resolved]:
     path = written(data, "policy.yaml")
-    return policy_layers(path), settings_in_force(Request(policy=str(path)), {}, site=NO_SITE)
+    return policy_layers(path), settings_in_force(SettingsAsked(policy=str(path)), {}, site=NO_SITE)
 
 
 def _annotated(text: str) -> tuple[Layer, Resolved]:
@@ -97,7 +97,7 @@ def _annotated(text: str) -> tuple[Layer, Resolved]:
 
 
 def _annotations_file(data: bytes) -> Resolved:
-    return settings_in_force(Request(annotations=str(written(data, "job.json"))), {}, site=NO_SITE)
+    return settings_in_force(SettingsAsked(annotations=str(written(data, "job.json"))), {}, site=NO_SITE)
 
 
 def _flags(text: str) -> tuple[Layer, Resolved]:
@@ -108,7 +108,7 @@ def _flags(text: str) -> tuple[Layer, Resolved]:
 def _leaf(given: tuple[str, Any]) -> tuple[Settings, str]:
     name, raw = given
     value = parse_leaf(name, raw, "here")
-    return with_values(Settings(), {name: value}), in_words(LEAVES[name], value)
+    return with_values(Settings(), {name: value}), value_in_words(LEAVES[name], value)
 
 
 PEOPLE = [
@@ -118,7 +118,7 @@ PEOPLE = [
     Parser("annotations file", as_bytes(ANNOTATION_TEXTS), _annotations_file, Resolved),
     Parser("flags of AIMaster", FLAGS, _flags, tuple[Layer, Resolved]),
     Parser("FTRUN_*", FTRUN, lambda env: from_environment(env), Layer),
-    Parser("FTRUN_*, in force", FTRUN, lambda env: settings_in_force(Request(), env, site=NO_SITE), Resolved),
+    Parser("FTRUN_*, in force", FTRUN, lambda env: settings_in_force(SettingsAsked(), env, site=NO_SITE), Resolved),
 ]
 
 # --- command lines of srun

@@ -57,7 +57,7 @@ DEVICES = [
     Parser("npu-smi health", NPU_SMI, npu_smi_fields.parse_health, tuple[npu_smi_fields.HealthBlock, ...]),
     Parser("npu-smi events", NPU_SMI, npu_smi_fields.parse_events, npu_smi_fields.EventList),
     Parser("npu-smi map", NPU_SMI, npu_smi_fields.parse_mapping, tuple[npu_smi_fields.MapRow, ...]),
-    Parser("npu-smi reset", NPU_SMI, npu_smi_fields.parse_reset, npu_smi_fields.ResetAnswer),
+    Parser("npu-smi reset", NPU_SMI, npu_smi_fields.parse_npu_reset, npu_smi_fields.NpuResetAnswer),
     Parser("hccn_tool", NPU_SMI, npu_smi_fields.parse_net_health, int | None),
     Parser(
         "npu-smi words",
@@ -128,5 +128,5 @@ SLURM = [
         Allocation | None,
     ),
     Parser("node list", NODE_LISTS, nodes.expand, tuple[str, ...]),
-    Parser("node list, folded", st.lists(NODE_LISTS, max_size=5), nodes.fold, str),
+    Parser("node list, folded", st.lists(NODE_LISTS, max_size=5), nodes.fold_nodes, str),
 ]

@@ -15,7 +15,7 @@ from ftslurm.launchers.placement import parse_multi_prog
 from ftslurm.ledger.journal import from_line
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Store
-from ftslurm.model.nodes import MOST_NODES, expand, fold
+from ftslurm.model.nodes import MOST_NODES, expand, fold_nodes
 from ftslurm.slurm.parse import node_names, parse_job, parse_nodes, unix_time
 
 RECORDED = Path(__file__).parents[1] / "recorded/slurm/24.11"
@@ -74,7 +74,7 @@ def test_what_clustershell_alone_would_take_for_a_list_is_none(text: str, monkey
 )
 def test_names_of_a_damaged_ledger_are_printed_as_they_are(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", _no_program)
-    assert fold([odd, "n1", "n2", ""]) == f"n[1-2],{odd}"
+    assert fold_nodes([odd, "n1", "n2", ""]) == f"n[1-2],{odd}"
 
 
 def _no_program(*_: object, **__: object) -> NoReturn:

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from ftslurm.model.collectives import Kind
+from ftslurm.model.collectives import CulpritKind
 from tests.hang import cases, network
 from tests.hang.cases import Plan, Result
 from tests.hang.matrix import Told, rates, share, summary
@@ -213,7 +213,10 @@ def main() -> None:
         print(f"left out are the kinds that take {package}, which is not installed")
     rng.shuffle(plans)
     results, troubles = all_of(plans, options.keep, begun + options.minutes * 60)
-    kinds = [kind.value for kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG, Kind.COMM_SLOW, Kind.NON_COMM_SLOW)]
+    kinds = [
+        kind.value
+        for kind in (CulpritKind.COMM_HANG, CulpritKind.NON_COMM_HANG, CulpritKind.COMM_SLOW, CulpritKind.NON_COMM_SLOW)
+    ]
     print(f"\n{by_act(results)}\n\n{summary([told(result) for result in results], kinds)}")
     for what, mine in by_machine(results).items():
         right, said, done = rates([told(result) for result in mine])

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ftslurm.model.collectives import Kind
+from ftslurm.model.collectives import CulpritKind
 from tests.hang.rig import BUSY_S, QUIET_S, START_S, Job, Verdict, right
 from tests.hang.slowness import watch_slow
 
-SLOW_KINDS = (Kind.COMM_SLOW, Kind.NON_COMM_SLOW)
+SLOW_KINDS = (CulpritKind.COMM_SLOW, CulpritKind.NON_COMM_SLOW)
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Case:
 
     act: str
     victim: int
-    expected: Kind | None
+    expected: CulpritKind | None
     ranks: tuple[int, ...] = ()
     other: int = 0
 
@@ -67,7 +67,7 @@ class Result:
         found = self.verdict.finding
         if self.case.act in CIRCLES:  # the circle has the culprit in it, and whom it waits for
             return found is not None and found.kind is self.case.expected and self.case.victim in found.ranks
-        if self.case.act == "suspend" and found is not None and found.kind is Kind.UNKNOWN:
+        if self.case.act == "suspend" and found is not None and found.kind is CulpritKind.UNKNOWN:
             return True  # it says that the job is suspended, and names nobody to act on
         if (self.plan.level == "L0" or self.plan.mode == "jax") and self.case.expected is not None:
             return found is not None  # that it hangs is all that IO can tell
@@ -465,17 +465,17 @@ def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
     if act in PAUSES:
         return Case(act, victim, None, (), other)
     if act in ("stop inside", "cut", "cut between"):
-        kind = Kind.COMM_HANG
+        kind = CulpritKind.COMM_HANG
         if act == "cut between" or (act == "cut" and world == 2):
             ranks = tuple(sorted((victim, other)))
     elif act == "lost":  # every rank is in a call of MPI then
-        kind, ranks = Kind.COMM_HANG, tuple(range(world))
+        kind, ranks = CulpritKind.COMM_HANG, tuple(range(world))
     elif act == "stay":
-        kind = Kind.EXIT_HANG
+        kind = CulpritKind.EXIT_HANG
     elif act in ("slow", "slow link"):
-        kind = Kind.NON_COMM_SLOW if act == "slow" else Kind.COMM_SLOW
+        kind = CulpritKind.NON_COMM_SLOW if act == "slow" else CulpritKind.COMM_SLOW
     else:
-        kind = Kind.NON_COMM_HANG
+        kind = CulpritKind.NON_COMM_HANG
         if act == "odd" and world == 2:
             ranks = (0, 1)  # one against one
     return Case(act, victim, kind, ranks, other)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ftslurm.ledger.journal import from_line
 from ftslurm.model import record as rec
-from ftslurm.model.collectives import Kind
+from ftslurm.model.collectives import CulpritKind
 from tests.hang import cases
 from tests.hang.cases import ACTS, COMPARED, Case, Plan
 from tests.hang.matrix import Told, summary
@@ -112,7 +112,7 @@ def run_case(job: SlurmJob, plan: Plan, case: Case) -> tuple[Told, float]:
     found: rec.CulpritSeen | rec.HangSeen | None = None
     while found is None and time.monotonic() - begun < budget_s:
         time.sleep(0.2)
-        news = [each for each in job.culprits()[known:] if each.sign != Kind.UNKNOWN.value]
+        news = [each for each in job.culprits()[known:] if each.sign != CulpritKind.UNKNOWN.value]
         found = next(iter([*news, *(job.exit_hangs() if case.act == "stay" else ())]), None)
     took_s = time.monotonic() - begun
     undo()
@@ -122,7 +122,9 @@ def run_case(job: SlurmJob, plan: Plan, case: Case) -> tuple[Told, float]:
 def _told(plan: Plan, case: Case, found: rec.CulpritSeen | rec.HangSeen | None) -> Told:
     truth = case.expected.value if case.expected else ""
     if isinstance(found, rec.HangSeen):
-        return Told(case.act, truth, Kind.EXIT_HANG.value, case.expected is Kind.EXIT_HANG, f"{plan}, {case}: {found.what}")
+        return Told(
+            case.act, truth, CulpritKind.EXIT_HANG.value, case.expected is CulpritKind.EXIT_HANG, f"{plan}, {case}: {found.what}"
+        )
     said = found.sign if found else ""
     ranks = found.ranks if found else ()
     right = case.victim in ranks if case.act in cases.CIRCLES else ranks == case.ranks
@@ -271,7 +273,10 @@ def main() -> None:
 
 
 def report(results: Sequence[tuple[Told, float]], troubles: Sequence[str]) -> None:
-    kinds = [kind.value for kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG, Kind.COMM_SLOW, Kind.NON_COMM_SLOW)]
+    kinds = [
+        kind.value
+        for kind in (CulpritKind.COMM_HANG, CulpritKind.NON_COMM_HANG, CulpritKind.COMM_SLOW, CulpritKind.NON_COMM_SLOW)
+    ]
     print("\n" + summary([result for result, _ in results], kinds))
     times = sorted(took_s for result, took_s in results if result.ok and result.truth)
     if times:

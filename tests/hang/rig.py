@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView
+from ftslurm.model.collectives import Culprit, CulpritKind, Level, ProcessState, RankView
 from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN, doubt
-from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
+from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, HeldVerdict, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.activity import ActivityWatch
 from ftslurm.wrapper.agent.node_watch import NodeWatch
@@ -33,7 +33,7 @@ class Verdict:
     ranks that the finding names do some work. doubt: why the finding is no proof of a hang.
     """
 
-    finding: Finding | None
+    finding: Culprit | None
     after_s: float
     views: tuple[RankView, ...] = ()
     text: str = ""
@@ -158,7 +158,7 @@ class Job(Orders):
         if self.level == "L0" or self.library == "jax":
             return self._watch_io(budget_s)
         begun = time.monotonic()
-        held: Held | None = None
+        held: HeldVerdict | None = None
         verdict = Verdict(None, budget_s)
         failed_at = again_at = 0.0
         sure_at: float | None = None  # since when no look has left a doubt
@@ -191,7 +191,7 @@ class Job(Orders):
                 doubtful = doubt(finding, views)
                 sure_at = None if wait or doubtful else sure_at or time.monotonic()
                 found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))
-                if found is not None and found.kind is Kind.UNKNOWN and not found.ranks:
+                if found is not None and found.kind is CulpritKind.UNKNOWN and not found.ranks:
                     found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/hangs.py)
                 unsure = sure_at is not None and time.monotonic() - sure_at < CONFIRM_S
                 if found is not None and not unsure and (self.library or time.monotonic() - self.node.progress_at >= quiet_s):
@@ -212,7 +212,7 @@ class Job(Orders):
                 if told["t"] == "quiet" and told["quiet_s"] > 0:
                     life.sample_use(SAMPLE_S, now)
                 elif told["t"] == "use" and told["unchanged"] is True:
-                    return Verdict(Finding(Kind.UNKNOWN, (), (), "", told["what"], Level.WARN), now - begun)
+                    return Verdict(Culprit(CulpritKind.UNKNOWN, (), (), "", told["what"], Level.WARN), now - begun)
                 elif told["t"] == "use":
                     life.watch(pids, IO_S, now)
             time.sleep(0.1)
@@ -239,7 +239,7 @@ class Job(Orders):
         raise AssertionError("the job does not go on")
 
 
-def right(finding: Finding | None, kind: Kind | None, ranks: tuple[int, ...]) -> bool:
+def right(finding: Culprit | None, kind: CulpritKind | None, ranks: tuple[int, ...]) -> bool:
     """Is it what was done to the job? kind: None for nothing."""
     if kind is None or finding is None:
         return kind is None and finding is None

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ftslurm.model.collectives import CurrentCall, Finding, GroupView, Kind, ProcessState, RankView
+from ftslurm.model.collectives import Culprit, CulpritKind, CurrentCall, GroupView, ProcessState, RankView
 
 # An operation: a group's collective, or ("p2p", from, to, way).
 Operation = tuple[object, ...]
@@ -134,8 +134,8 @@ class Trial:
     culprits: tuple[int, ...]
     views: list[RankView]
 
-    def told_by(self, found: Finding | None) -> bool:
-        if found is None or found.kind is not (Kind.COMM_HANG if self.kind == "dead" else Kind.NON_COMM_HANG):
+    def told_by(self, found: Culprit | None) -> bool:
+        if found is None or found.kind is not (CulpritKind.COMM_HANG if self.kind == "dead" else CulpritKind.NON_COMM_HANG):
             return False
         return self.culprits[0] in found.ranks if self.kind == "swap" else found.ranks == self.culprits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ftslurm.model.collectives import Finding
+from ftslurm.model.collectives import Culprit
 from ftslurm.policies.hang.slow import SlowLimits, SlowMemory, see, see_enters, window
 from tests.hang.rig import Job, Verdict
 
@@ -18,7 +18,7 @@ def watch_slow(job: Job, act: Callable[[], Callable[[], None]], budget_s: float 
     job.node.waits()
     begun, acted_at, undo = time.monotonic(), 0.0, None
     enters_at = begun
-    finding: Finding | None = None
+    finding: Culprit | None = None
     while finding is None and time.monotonic() - begun < budget_s:
         time.sleep(WINDOW_S)
         by_wrappers = all(view.exact for view in job.node.look())

@@ -100,4 +100,6 @@ def test_the_same_scripts_that_start_another_version_are_told() -> None:
 
 def test_an_answer_is_read_between_other_lines() -> None:
     digest = sha256(b"").hexdigest()
-    assert compare.read_answer(f"motd\n{digest}  /h/prolog\nftslurm 0.1.0\n") == compare.Hooks("0.1.0", {"/h/prolog": digest})
+    assert compare.read_node_answer(f"motd\n{digest}  /h/prolog\nftslurm 0.1.0\n") == compare.Hooks(
+        "0.1.0", {"/h/prolog": digest}
+    )

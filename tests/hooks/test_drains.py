@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ftslurm.hooks.hook_inputs import Remembered, known_now
+from ftslurm.hooks.hook_inputs import HookMemory, known_now
 from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 
@@ -20,11 +20,11 @@ def admin(state: str) -> SlurmAdmin:
 
 @pytest.mark.parametrize(("state", "proof"), [("IDLE", ""), ("IDLE+DRAIN Reason=ftslurm: x", "XID 79"), ("", "XID 79")])
 def test_a_proof_on_a_node_that_is_not_drained_was_taken_back(state: str, proof: str) -> None:
-    assert known_now(admin(state), "n1", Remembered("b", 7, "XID 79")).proof == proof
+    assert known_now(admin(state), "n1", HookMemory("b", 7, "XID 79")).proof == proof
 
 
 def test_slurm_is_not_asked_for_nothing() -> None:
     def never(argv: Sequence[str], timeout_s: float) -> CommandResult:
         raise AssertionError(argv)
 
-    assert known_now(SlurmAdmin(1, never), "n1", Remembered("b", 7)) == Remembered("b", 7)
+    assert known_now(SlurmAdmin(1, never), "n1", HookMemory("b", 7)) == HookMemory("b", 7)

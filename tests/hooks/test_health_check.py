@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ftslurm.hooks import health_check, prolog
-from ftslurm.hooks.hook_inputs import Memory, Remembered
+from ftslurm.hooks.hook_inputs import HookMemory, Memory
 from ftslurm.hooks.node_look import Looked
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node import Finding, NodeHealth
+from ftslurm.policies.node import NodeFinding, NodeHealth
 from ftslurm.slurm.cli_client import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 
@@ -25,9 +25,9 @@ class Slurm:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, before: str, after: str, health: NodeHealth) -> None:
         self.state, self.updates = before, list[str]()
 
-        def look(settings: HookSettings, node: str, known: Remembered) -> Looked:
+        def look(settings: HookSettings, node: str, known: HookMemory) -> Looked:
             self.state = after
-            return Looked((Finding("command", health, "fan"),), known)
+            return Looked((NodeFinding("command", health, "fan"),), known)
 
         for module in (health_check, prolog):
             monkeypatch.setattr(module, "look", look)
@@ -68,7 +68,7 @@ def test_the_prolog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after: str,
 def test_the_prolog_forgets_what_a_person_has_taken_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     memory = Memory(str(tmp_path), "n1")
     known = memory.read()
-    memory.change(known, Remembered(known.boot, 7, "XID 79"))
+    memory.change(known, HookMemory(known.boot, 7, "XID 79"))
     slurm = Slurm(monkeypatch, "IDLE", "IDLE", NodeHealth.GOOD)
     assert prolog.check(HookSettings(state=str(tmp_path)), ENV)[0] and slurm.updates == []
-    assert memory.read() == Remembered(known.boot, 7, "", False)
+    assert memory.read() == HookMemory(known.boot, 7, "", False)

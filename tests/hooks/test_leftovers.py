@@ -12,7 +12,7 @@ from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.model.exits import Process
 from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node import Whose
+from ftslurm.policies.node import LeftoversOf
 from ftslurm.system.remains import File
 
 ME = 1000
@@ -71,7 +71,7 @@ class Node:
         pids = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         return {pid: process(pid) for pid in pids}
 
-    def _end(self, whose: Whose) -> tuple[Process, ...]:
+    def _end(self, whose: LeftoversOf) -> tuple[Process, ...]:
         """Gives what is there after it."""
         left = leftovers.rules.leftover_processes(self._look(), whose)
         if left:

@@ -11,7 +11,7 @@ import pytest
 
 from ftslurm.errors import StateError
 from ftslurm.hooks import hook_inputs
-from ftslurm.hooks.hook_inputs import BOOT_ID, Memory, Remembered, Unfinished, merged
+from ftslurm.hooks.hook_inputs import BOOT_ID, HookMemory, Memory, Unfinished, merged
 from ftslurm.model.exits import Process
 
 BOOT = "b"
@@ -24,50 +24,50 @@ C, D = Unfinished(1000, "5"), Unfinished(1001, "6_2")
     [
         # An Epilog has added a process while a health check was looking.
         (
-            Remembered(BOOT, 7, "", True, (A,)),
-            Remembered(BOOT, 7, "", False),
-            Remembered(BOOT, 9, "", False),
-            Remembered(BOOT, 9, "", True, (A,)),
+            HookMemory(BOOT, 7, "", True, (A,)),
+            HookMemory(BOOT, 7, "", False),
+            HookMemory(BOOT, 9, "", False),
+            HookMemory(BOOT, 9, "", True, (A,)),
         ),
         # A health check saw one end while an Epilog was adding another.
         (
-            Remembered(BOOT, 7, "", True, (A, B)),
-            Remembered(BOOT, 7, "", True, (A,)),
-            Remembered(BOOT, 7),
-            Remembered(BOOT, 7, "", True, (B,)),
+            HookMemory(BOOT, 7, "", True, (A, B)),
+            HookMemory(BOOT, 7, "", True, (A,)),
+            HookMemory(BOOT, 7),
+            HookMemory(BOOT, 7, "", True, (B,)),
         ),
         # A Prolog found a proof while a health check had read fewer lines.
         (
-            Remembered(BOOT, 9, "XID 79", True),
-            Remembered(BOOT, 5, "", False),
-            Remembered(BOOT, 7, "", False),
-            Remembered(BOOT, 9, "XID 79", True),
+            HookMemory(BOOT, 9, "XID 79", True),
+            HookMemory(BOOT, 5, "", False),
+            HookMemory(BOOT, 7, "", False),
+            HookMemory(BOOT, 9, "XID 79", True),
         ),
         # An Epilog has noted what it cleans up while another's was done.
         (
-            Remembered(BOOT, 7, "", False, (), (C, D)),
-            Remembered(BOOT, 7, "", False, (), (C,)),
-            Remembered(BOOT, 7, "", False),
-            Remembered(BOOT, 7, "", False, (), (D,)),
+            HookMemory(BOOT, 7, "", False, (), (C, D)),
+            HookMemory(BOOT, 7, "", False, (), (C,)),
+            HookMemory(BOOT, 7, "", False),
+            HookMemory(BOOT, 7, "", False, (), (D,)),
         ),
         # A person took the node back.
         (
-            Remembered(BOOT, 9, "XID 79", True),
-            Remembered(BOOT, 9, "XID 79", True),
-            Remembered(BOOT, 9, "", False),
-            Remembered(BOOT, 9, "", False),
+            HookMemory(BOOT, 9, "XID 79", True),
+            HookMemory(BOOT, 9, "XID 79", True),
+            HookMemory(BOOT, 9, "", False),
+            HookMemory(BOOT, 9, "", False),
         ),
         # Of an earlier boot nothing counts.
         (
-            Remembered("a", 99, "XID 79", True, (A,)),
-            Remembered(BOOT),
-            Remembered(BOOT, 3, "", False),
-            Remembered(BOOT, 3, "", False),
+            HookMemory("a", 99, "XID 79", True, (A,)),
+            HookMemory(BOOT),
+            HookMemory(BOOT, 3, "", False),
+            HookMemory(BOOT, 3, "", False),
         ),
     ],
 )
 def test_each_changes_only_what_it_has_found_out(
-    now: Remembered, before: Remembered, after: Remembered, then: Remembered
+    now: HookMemory, before: HookMemory, after: HookMemory, then: HookMemory
 ) -> None:
     assert merged(now, before, after) == then
 
@@ -84,12 +84,12 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_one_that_was_written_before_there_was_as_much_to_remember_is_read(tmp_path: Path) -> None:
     boot = BOOT_ID.read_text().strip()
     (tmp_path / "node.json").write_text(json.dumps({"boot": boot, "read_to": 4, "proof": "", "drained": False, "stuck": []}))
-    assert Memory(str(tmp_path), "n1").read() == Remembered(boot, 4, "", False)
+    assert Memory(str(tmp_path), "n1").read() == HookMemory(boot, 4, "", False)
 
 
 def test_of_too_many_users_the_latest_are_remembered() -> None:
     many = tuple(Unfinished(1000 + number, "5") for number in range(50))
-    kept = merged(Remembered(BOOT), Remembered(BOOT), Remembered(BOOT, unfinished=many)).unfinished
+    kept = merged(HookMemory(BOOT), HookMemory(BOOT), HookMemory(BOOT, unfinished=many)).unfinished
     assert kept == many[-hook_inputs.MAX_UNFINISHED :]
 
 

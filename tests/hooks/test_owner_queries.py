@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.hooks import hook_inputs
-from ftslurm.hooks.as_owner import find_ledger
+from ftslurm.hooks.as_owner import own_ledger
 from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.hooks.scripts import LIMITS_S
 from ftslurm.ledger.journal import to_line
@@ -60,7 +60,7 @@ def test_a_requeue_is_finished_also_after_a_thousand_restarts_in_place(tmp_path:
     place = tmp_path.joinpath(".ftslurm", *ledger_parts("c", "5"))
     place.parent.mkdir(parents=True)
     place.write_bytes(data)
-    found = find_ledger(HookSettings(), Owner(os.getuid(), os.getgid(), "me", tmp_path), 5, "5", "c")
+    found = own_ledger(HookSettings(), Owner(os.getuid(), os.getgid(), "me", tmp_path), 5, "5", "c")
     assert found is not None and found.history.requeues.open is not None and found.history.requeues.open.exclude == ("n1",)
 
 

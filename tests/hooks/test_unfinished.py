@@ -10,10 +10,10 @@ import pytest
 
 from ftslurm.errors import SlurmUnavailable
 from ftslurm.hooks import leftovers, prolog
-from ftslurm.hooks.hook_inputs import Memory, Remembered, Unfinished
+from ftslurm.hooks.hook_inputs import HookMemory, Memory, Unfinished
 from ftslurm.hooks.node_look import Looked
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node import Finding, NodeHealth
+from ftslurm.policies.node import NodeFinding, NodeHealth
 from ftslurm.system.remains import File
 from tests.hooks.test_leftovers import ME, OTHER, SELF, Admin, Node
 
@@ -45,7 +45,7 @@ def owed(node: Node) -> tuple[Unfinished, ...]:
 
 def begin_job(monkeypatch: pytest.MonkeyPatch, node: Node, admin: Admin, limit_s: float = 20.0) -> tuple[bool, str]:
     """The Prolog of job 7, on a node of which nothing else speaks."""
-    monkeypatch.setattr(prolog, "look", lambda settings, name, known: Looked((Finding("command", NodeHealth.GOOD),), known))
+    monkeypatch.setattr(prolog, "look", lambda settings, name, known: Looked((NodeFinding("command", NodeHealth.GOOD),), known))
     for module in (prolog, leftovers):
         monkeypatch.setattr(module, "SlurmAdmin", lambda timeout_s: admin)
     env = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1001"}
@@ -82,7 +82,7 @@ def test_an_epilog_that_comes_to_its_end_leaves_nothing_to_remember(node: Node) 
 
 
 def test_a_later_epilog_that_finds_nothing_left_settles_it(node: Node) -> None:
-    memory(node).change(Remembered(memory(node).read().boot), Remembered(memory(node).read().boot, unfinished=(OWED,)))
+    memory(node).change(HookMemory(memory(node).read().boot), HookMemory(memory(node).read().boot, unfinished=(OWED,)))
     node.looks = [[]]
     assert node.clear(Admin([SELF])) == "nothing was left" and not owed(node)
 

@@ -19,11 +19,11 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.local_layout import (
-    Layout,
-    Place,
+    LocalLayout,
     Simulated,
+    TaskPlace,
     distribute,
-    exported,
+    exported_values,
     in_slot_order,
     lay_out,
     nodes_asked,
@@ -33,7 +33,7 @@ from ftslurm.launchers.local_layout import (
 )
 from ftslurm.launchers.local_stdio import Labeller
 from ftslurm.launchers.local_step import Ended, describe_exits, step_status
-from ftslurm.launchers.rank_logs import Kind, Target, read_target
+from ftslurm.launchers.rank_logs import StreamKind, StreamTarget, read_target
 from ftslurm.model.exits import ExitStatus, from_shell
 from ftslurm.model.text import expand_pattern
 
@@ -72,7 +72,7 @@ LAYOUTS = [
 ]  # fmt: skip
 
 
-def told(layout: Layout) -> str:
+def told(layout: LocalLayout) -> str:
     return " ".join(f"{node}:{','.join(map(str, ranks))}" for node, ranks in zip(layout.nodes, layout.ranks, strict=True))
 
 
@@ -183,7 +183,7 @@ EXPORTS = [
 
 @pytest.mark.parametrize(("export", "passed"), EXPORTS)
 def test_export_lets_through_what_srun_does(export: str | None, passed: dict[str, str]) -> None:
-    assert exported(ENV, export) == {**ALWAYS, **passed}
+    assert exported_values(ENV, export) == {**ALWAYS, **passed}
 
 
 def test_the_environment_gives_options_too_and_the_command_line_wins() -> None:
@@ -209,17 +209,17 @@ def test_patterns_become_file_names(pattern: str, name: str) -> None:
 
 
 TARGETS = [
-    (None, Target(Kind.ALL)), ("all", Target(Kind.ALL)), ("-", Target(Kind.ALL)),
-    ("none", Target(Kind.NONE)), ("NONE", Target(Kind.NONE)), ("nonesuch", Target(Kind.FILE, pattern="nonesuch")),
-    ("0", Target(Kind.ONE, task=0)), ("3", Target(Kind.ONE, task=3)), ("4", Target(Kind.FILE, pattern="4")),
-    ("log.%j", Target(Kind.FILE, pattern="log.%j")), ("log.%%t", Target(Kind.FILE, pattern="log.%%t")),
-    ("log.%t", Target(Kind.EACH, pattern="log.%t")), ("%2n/log", Target(Kind.EACH, pattern="%2n/log")),
-    ("log.\\%t", Target(Kind.FILE, pattern="log.%%t")),
+    (None, StreamTarget(StreamKind.ALL)), ("all", StreamTarget(StreamKind.ALL)), ("-", StreamTarget(StreamKind.ALL)),
+    ("none", StreamTarget(StreamKind.NONE)), ("NONE", StreamTarget(StreamKind.NONE)), ("nonesuch", StreamTarget(StreamKind.FILE, pattern="nonesuch")),
+    ("0", StreamTarget(StreamKind.ONE, task=0)), ("3", StreamTarget(StreamKind.ONE, task=3)), ("4", StreamTarget(StreamKind.FILE, pattern="4")),
+    ("log.%j", StreamTarget(StreamKind.FILE, pattern="log.%j")), ("log.%%t", StreamTarget(StreamKind.FILE, pattern="log.%%t")),
+    ("log.%t", StreamTarget(StreamKind.EACH, pattern="log.%t")), ("%2n/log", StreamTarget(StreamKind.EACH, pattern="%2n/log")),
+    ("log.\\%t", StreamTarget(StreamKind.FILE, pattern="log.%%t")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "target"), TARGETS)
-def test_targets_are_read_as_srun_reads_them(text: str | None, target: Target) -> None:
+def test_targets_are_read_as_srun_reads_them(text: str | None, target: StreamTarget) -> None:
     assert read_target(text, tasks=4) == target
 
 
@@ -241,7 +241,7 @@ def test_a_long_line_stays_whole_and_one_without_end_is_not_kept_for_ever() -> N
 
 
 def ended(rank: int, status: int, node: str = "n1") -> Ended:
-    return Ended(Place(rank, node, int(node[1:]) - 1, rank), from_shell(status))
+    return Ended(TaskPlace(rank, node, int(node[1:]) - 1, rank), from_shell(status))
 
 
 def test_like_ends_on_a_node_share_a_line() -> None:

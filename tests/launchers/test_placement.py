@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.placement import (
-    Part,
+    StepPart,
     mpi_default,
-    parts,
+    step_parts,
     step_width,
     why_not_over_two_jobs,
     why_not_placed,
@@ -32,9 +32,9 @@ MOVED = Layout(("n1", "n4", "n3"), (0, 0, 1, 1, 2, 2))
 LENT = Layout(("n1", "m9"), (0, 0, 1, 1), {"m9": 77})
 
 
-def told(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4, width: int = 3) -> list[Part]:
+def told(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4, width: int = 3) -> list[StepPart]:
     asked = {"SLURM_NTASKS_PER_NODE": "2"} if env is None else env
-    return list(parts(shlex.split(options), asked, layout, granted, width))
+    return list(step_parts(shlex.split(options), asked, layout, granted, width))
 
 
 def only(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4, width: int = 3) -> str:

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from ftslurm.launchers.placement import parts
+from ftslurm.launchers.placement import step_parts
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component, megabytes, same_share
@@ -97,27 +97,27 @@ UNEVEN = (Share(4), Share(2), Share(4))
 
 
 def test_a_placed_step_asks_for_what_its_slots_had() -> None:
-    (part,) = parts(["--exclusive"], BY_CPU, MOVED, 4, 3, [Share(4)] * 3)
+    (part,) = step_parts(["--exclusive"], BY_CPU, MOVED, 4, 3, [Share(4)] * 3)
     assert shlex.join(part.options) == (
         "--exact --mem=4096 --ntasks=6 --distribution=arbitrary --nodelist=n1,n1,n4,n4,n3,n3 --overlap"
     )
-    (unknown,) = parts([], BY_CPU, MOVED, 4, 3, [Share(4)] * 2)
+    (unknown,) = step_parts([], BY_CPU, MOVED, 4, 3, [Share(4)] * 2)
     assert "--mem=0" in unknown.options, "known of another step than this one"
 
 
 def test_nodes_with_different_numbers_of_cpus_have_an_srun_each() -> None:
-    many, few = parts([], BY_CPU, MOVED, 4, 3, UNEVEN)
+    many, few = step_parts([], BY_CPU, MOVED, 4, 3, UNEVEN)
     assert (many.job, many.place, few.job, few.place) == (0, "6/0-1,4-5", 0, "6/2-3")
     assert "--mem=4096 --ntasks=4 --distribution=arbitrary --nodelist=n1,n1,n3,n3" in shlex.join(many.options)
     assert "--mem=2048 --ntasks=2 --distribution=arbitrary --nodelist=n4,n4" in shlex.join(few.options)
     assert "--input=none" not in many.options and "--input=none" in few.options
     for options, env in ([], {"SLURM_MEM_PER_NODE": "4096"}), (["--mpi=pmix"], BY_CPU):
-        assert len(parts(options, env, MOVED, 4, 3, UNEVEN)) == 1
+        assert len(step_parts(options, env, MOVED, 4, 3, UNEVEN)) == 1
 
 
 def test_a_lent_node_gives_what_the_dead_one_gave() -> None:
     lent = Layout(("n1", "m9"), (0, 0, 1, 1), {"m9": 77}, chosen=True)
-    own, foreign = parts(["--gpus=4"], {"SLURM_MEM_PER_NODE": "3000"}, lent, 2, 2, FOUR)
+    own, foreign = step_parts(["--gpus=4"], {"SLURM_MEM_PER_NODE": "3000"}, lent, 2, 2, FOUR)
     assert "--mem" not in shlex.join(own.options) and "--gpus=2" in own.options
     assert {"--mem=3000", "--gpus=2", "--jobid=77"} <= set(foreign.options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.launchers.script_place import Place, read_calls
+from ftslurm.launchers.script_place import CallPlace, read_calls
 from ftslurm.model.job import Reading
 
 SUBSHELLS = b"{ ftrun -n2 a; } | (sort; echo end)\n( set -e; ftrun -n1 b ) && echo well\n"
@@ -101,24 +101,26 @@ def test_a_failure_means_what_the_script_makes_of_it(name: str) -> None:
     text, wanted = CASES[name]
     before, at, _ = text.partition(HERE)
     offset = len(before) + 1 if at else None
-    call = read_calls([Place(text.replace(HERE, "").encode() + b"\n", offset)], ["ftrun"], ["ftrun", "x"])
+    call = read_calls([CallPlace(text.replace(HERE, "").encode() + b"\n", offset)], ["ftrun"], ["ftrun", "x"])
     assert call.reading is wanted, call.why
 
 
 def test_bash_stands_behind_the_command_that_runs() -> None:
     text = "ftrun x\nif ftrun x; then a; fi\n"
-    readings = [read_calls([Place(text.encode(), offset)], ["ftrun"], ["ftrun", "x"]).reading for offset in (8, len(text))]
+    readings = [read_calls([CallPlace(text.encode(), offset)], ["ftrun"], ["ftrun", "x"]).reading for offset in (8, len(text))]
     assert readings == [FAILURE, ANSWER]
 
 
 def test_without_a_position_calls_that_differ_leave_a_doubt() -> None:
     text = b"ftrun x\nif ftrun x; then a; fi\n"
-    assert read_calls([Place(text)], ["ftrun"], ["ftrun", "x"]).reading is DOUBT
+    assert read_calls([CallPlace(text)], ["ftrun"], ["ftrun", "x"]).reading is DOUBT
 
 
 def test_it_says_where_and_why() -> None:
     call = read_calls(
-        [Place(b"#!/bin/bash\nif ftrun test -d /data; then a; fi\n", None, "job.sh")], ["ftrun"], ["ftrun", "test", "-d", "/data"]
+        [CallPlace(b"#!/bin/bash\nif ftrun test -d /data; then a; fi\n", None, "job.sh")],
+        ["ftrun"],
+        ["ftrun", "test", "-d", "/data"],
     )
     assert call.words == (
         "a failed step is an answer to the script (job.sh, line 2, `if ftrun test -d /data; then a; fi`: it is the condition of `if`)"
@@ -127,13 +129,13 @@ def test_it_says_where_and_why() -> None:
 
 
 def test_what_follows_makes_it_not_the_last() -> None:
-    assert not read_calls([Place(b"ftrun x\necho on\n")], ["ftrun"], ["ftrun", "x"]).last
+    assert not read_calls([CallPlace(b"ftrun x\necho on\n")], ["ftrun"], ["ftrun", "x"]).last
 
 
 @pytest.mark.parametrize(("argv", "offset"), [(["-n2", "a"], 36), (["-n1", "b"], len(SUBSHELLS))])
 def test_a_subshell_of_a_script_is_no_caller_of_it(argv: list[str], offset: int) -> None:
     """Both have the script open; a step in the subshell has the remedies of one that the script ends with."""
-    shells = [Place(SUBSHELLS, offset, "job.sh")] * 2
+    shells = [CallPlace(SUBSHELLS, offset, "job.sh")] * 2
     assert read_calls(shells, {"ftrun"}, argv).reading is FAILURE
 
 
@@ -141,5 +143,10 @@ def test_a_text_for_a_shell_hands_its_status_to_the_script_that_has_it() -> None
     """Where more follows in the text bash stays, and is a caller."""
     text = b"ftrun x\nexit $?"
     outer = b'if bash -c "$command"; then echo well; else echo bad; fi\n'
-    assert read_calls([Place(text, None, "bash -c"), Place(outer, len(outer))], {"ftrun"}, ["ftrun", "x"]).reading is ANSWER
-    assert read_calls([Place(text, None, "bash -c"), Place(b"bash -c x\n", 10)], {"ftrun"}, ["ftrun", "x"]).reading is FAILURE
+    assert (
+        read_calls([CallPlace(text, None, "bash -c"), CallPlace(outer, len(outer))], {"ftrun"}, ["ftrun", "x"]).reading is ANSWER
+    )
+    assert (
+        read_calls([CallPlace(text, None, "bash -c"), CallPlace(b"bash -c x\n", 10)], {"ftrun"}, ["ftrun", "x"]).reading
+        is FAILURE
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.ledger.journal import Journal, to_line
-from ftslurm.ledger.live import TAIL_MAX, RequestReader, answer_to, ask
+from ftslurm.ledger.live import TAIL_MAX, RequestReader, answer_to, ask_ftrun
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
 
@@ -27,12 +27,12 @@ def hold(_: History) -> rec.Requested:
 
 
 def test_requests_are_numbered_in_the_order_in_which_they_are_written(journal: Journal) -> None:
-    assert [ask(journal, hold).number for _ in range(3)] == [1, 2, 3]
+    assert [ask_ftrun(journal, hold).number for _ in range(3)] == [1, 2, 3]
 
 
 def test_two_that_ask_at_once_get_two_numbers(journal: Journal) -> None:
     numbers: list[int] = []
-    askers = [threading.Thread(target=lambda: numbers.append(ask(Journal(journal.path), hold).number)) for _ in range(8)]
+    askers = [threading.Thread(target=lambda: numbers.append(ask_ftrun(Journal(journal.path), hold).number)) for _ in range(8)]
     for asker in askers:
         asker.start()
     for asker in askers:
@@ -41,12 +41,12 @@ def test_two_that_ask_at_once_get_two_numbers(journal: Journal) -> None:
 
 
 def test_a_reader_begins_with_what_nobody_has_answered_and_goes_on_with_what_comes(journal: Journal) -> None:
-    first, second = ask(journal, hold), ask(journal, hold)
+    first, second = ask_ftrun(journal, hold), ask_ftrun(journal, hold)
     journal.append([rec.RequestAnswered(3.0, "r1", first.number, True, "taken")])
     reader = RequestReader(journal.path)
     assert list(reader.look()) == [second]
     assert list(reader.look()) == []
-    third = ask(journal, hold)
+    third = ask_ftrun(journal, hold)
     journal.append([rec.Signalled(3.0, "SIGTERM", "warning")])
     assert list(reader.look()) == [third]
     assert answer_to(journal, first.number) is not None and answer_to(journal, third.number) is None
@@ -78,7 +78,7 @@ def test_rubbish_between_requests_is_passed_over_and_a_flood_of_it_too(journal: 
 
 def test_a_file_that_was_cut_short_is_followed_from_there(journal: Journal) -> None:
     reader = RequestReader(journal.path)
-    ask(journal, hold)
+    ask_ftrun(journal, hold)
     reader.look()
     os.truncate(journal.path, 0)
     assert list(reader.look()) == []
@@ -100,7 +100,7 @@ TRAPS: dict[str, Callable[[Path, Path], object]] = {
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("what", TRAPS)
 def test_what_is_no_ledger_of_ours_is_not_read_and_not_waited_for(journal: Journal, what: str) -> None:
-    ask(journal, hold)
+    ask_ftrun(journal, hold)
     other = journal.path.rename(journal.path.with_name("other"))
     TRAPS[what](journal.path, other)
     with pytest.raises(OSError):
@@ -108,13 +108,13 @@ def test_what_is_no_ledger_of_ours_is_not_read_and_not_waited_for(journal: Journ
 
 
 def test_what_another_user_has_laid_there_is_not_obeyed(journal: Journal) -> None:
-    ask(journal, hold)
+    ask_ftrun(journal, hold)
     with pytest.raises(PermissionError, match="ours alone"):
         RequestReader(journal.path, owner=os.getuid() + 1).look()
     reader = RequestReader(journal.path)
     reader.look()
     if os.geteuid() == 0:  # and not later either
-        ask(journal, hold)
+        ask_ftrun(journal, hold)
         os.chown(journal.path, 12345, 12345)
         with pytest.raises(PermissionError):
             reader.look()

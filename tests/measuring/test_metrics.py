@@ -22,10 +22,10 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
-from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, from_json, measure, to_json
+from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, measure, measures_from_json, measures_to_json
 from ftslurm.system.owner import Owner, start_as
 from ftslurm.wrapper import all_ledgers as as_user
-from ftslurm.wrapper.exposition import names, text
+from ftslurm.wrapper.exposition import exposition, names
 from ftslurm.wrapper.metrics import TextFile, file_of, sweep, write
 from tests.cli.test_ftrun import command
 
@@ -73,7 +73,7 @@ def test_a_job_that_is_over_takes_no_more_time() -> None:
 
 def test_prometheus_reads_it_back_and_every_name_is_of_the_list() -> None:
     pulse = Pulse(40, 499.0, 16, 1200)
-    found = {family.name: family for family in parse(text([JobOf("me", measured(), pulse)]))}
+    found = {family.name: family for family in parse(exposition([JobOf("me", measured(), pulse)]))}
     for family in found.values():
         assert family.documentation.endswith(".") and family.type in ("gauge", "counter")
         for sample in family.samples:
@@ -91,13 +91,13 @@ def test_a_thousand_failures_make_no_series_more() -> None:
     many = tuple(
         rec.Decided(300.0 + n, f"r-{n}", 1, f"rung {n}", f"cause {n}", "why", isolate={f"n{n}": "x"}) for n in range(1000)
     )  # fmt: skip
-    assert len(text([JobOf("me", measured((*RECORDS, *many)))]).splitlines()) < 80
+    assert len(exposition([JobOf("me", measured((*RECORDS, *many)))]).splitlines()) < 80
 
 
 def test_what_another_user_s_ledgers_say_is_bounded() -> None:
     good = measured()
-    assert from_json(to_json([good, good])) == [good, good]
-    body = json.loads(to_json([good]))[0]
+    assert measures_from_json(measures_to_json([good, good])) == [good, good]
+    body = json.loads(measures_to_json([good]))[0]
     for wrong in (
         {"job": "a\nb"},
         {"attempts": -1},
@@ -107,10 +107,12 @@ def test_what_another_user_s_ledgers_say_is_bounded() -> None:
         {"cluster": ""},
         {"at": "1"},
     ):
-        assert from_json(json.dumps([body | wrong]).encode()) == []
-    odd = from_json(json.dumps([body | {"state": "}", "restarts": [["a", "b", 1]] * 99, "seconds": {"x": 1}}]).encode())[0]
+        assert measures_from_json(json.dumps([body | wrong]).encode()) == []
+    odd = measures_from_json(json.dumps([body | {"state": "}", "restarts": [["a", "b", 1]] * 99, "seconds": {"x": 1}}]).encode())[
+        0
+    ]
     assert odd.state == "other" and odd.restarts == {("other", "other"): 99} and odd.seconds == {}
-    assert from_json(b"[") == [] and from_json(b"7") == [] and from_json(b"[[[[") == []
+    assert measures_from_json(b"[") == [] and measures_from_json(b"7") == [] and measures_from_json(b"[[[[") == []
 
 
 # --- the file for node_exporter
@@ -229,8 +231,8 @@ def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(monkeypatch: pyt
 
 def test_a_user_who_tells_of_a_job_twice_spoils_nobody_s_metrics() -> None:
     """The collector drops a file in which a series stands twice."""
-    hers = from_json(to_json([measure(RECORDS, summarise(RECORDS), time.time())] * 2))  # type: ignore[arg-type]
-    shown = text([JobOf(user, each) for user in ("ann", "eve") for each in hers])
+    hers = measures_from_json(measures_to_json([measure(RECORDS, summarise(RECORDS), time.time())] * 2))  # type: ignore[arg-type]
+    shown = exposition([JobOf(user, each) for user in ("ann", "eve") for each in hers])
     series = [(sample.name, *sorted(sample.labels.items())) for family in parse(shown) for sample in family.samples]
     assert (
         len(hers) == 2

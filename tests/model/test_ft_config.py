@@ -15,7 +15,7 @@ from ftslurm.model.settings.ft_config import (
     KEYS,
     BeatLimits,
     calculated,
-    checked,
+    checked_values,
     from_file,
     from_flags,
     ignored,
@@ -51,7 +51,7 @@ def test_all_keys_are_those_of_the_client_with_its_defaults() -> None:
     for name, key in KEYS.items():
         default = getattr(theirs, name)
         assert key.default == getattr(default, "name", default), name
-        assert checked({name: key.default}, "x") == {name: key.default}
+        assert checked_values({name: key.default}, "x") == {name: key.default}
     assert len(ignored(dict.fromkeys(KEYS))) == 34 - 11
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
-from ftslurm.model.nodes import Topology, count, expand, fold, fold_in_order
+from ftslurm.model.nodes import Topology, count_nodes, expand, fold_in_order, fold_nodes
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from ftslurm.model.nodes import Topology, count, expand, fold, fold_in_order
     ],
 )
 def test_nodes_fold(nodes: tuple[str, ...], text: str) -> None:
-    assert fold(nodes) == text
+    assert fold_nodes(nodes) == text
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ NAMES = st.from_regex(r"[a-z]{1,3}-?[0-9]{0,3}", fullmatch=True).filter(lambda n
 
 @given(st.lists(NAMES, unique=True, max_size=12))
 def test_what_was_folded_comes_back(names: list[str]) -> None:
-    assert sorted(expand(fold(names))) == sorted(names)
+    assert sorted(expand(fold_nodes(names))) == sorted(names)
 
 
 @given(st.text("n1290[],-", max_size=12))
@@ -104,7 +104,7 @@ def test_what_was_folded_in_order_expands_to_the_same(nodes: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_nodes_are_counted_and_none_is_made(text: str, many: int) -> None:
-    assert count(text) == many
+    assert count_nodes(text) == many
 
 
 S1, S2, S3 = frozenset({"n1", "n2", "n5"}), frozenset({"n3", "n4"}), frozenset({"n6", "n7"})

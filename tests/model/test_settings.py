@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.dialects import from_others
-from ftslurm.model.settings.kinds import Layer, count, duration, in_words, switch, words_of
+from ftslurm.model.settings.kinds import Layer, count, duration, switch, value_in_words, words_of
 from ftslurm.model.settings.tree import LEAVES, Settings, env_name, from_environment, from_tree, is_on, resolve
 from tests.settings import settings_with
 
@@ -64,7 +64,7 @@ def test_a_number_without_a_unit_or_with_a_wrong_one_is_refused(text: object) ->
 @given(st.integers(0, 864_000))
 def test_a_duration_in_words_means_the_same(seconds: int) -> None:
     leaf = LEAVES["stop.grace"]
-    assert duration(in_words(leaf, float(seconds))) == seconds
+    assert duration(value_in_words(leaf, float(seconds))) == seconds
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_any_value_is_taken_or_refused_with_its_place(leaf: str, raw: Any) -> No
 @given(st.sampled_from(sorted(LEAVES)))
 def test_a_default_in_words_is_that_default(leaf: str) -> None:
     field = LEAVES[leaf]
-    words = in_words(field, field.default)
+    words = value_in_words(field, field.default)
     assert words and (words in ("none", "(empty)") or field.kind(words) == field.default)
 
 
@@ -233,7 +233,7 @@ def test_how_long_a_clean_up_may_hold_up_a_requeue(said: str, grace_s: float, wo
     layer = from_others({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})
     settings = resolve([layer]).settings
     assert settings.requeue.cleanup_grace_s == grace_s
-    assert in_words(LEAVES["requeue.cleanup_grace"], settings.requeue.cleanup_grace_s) == words
+    assert value_in_words(LEAVES["requeue.cleanup_grace"], settings.requeue.cleanup_grace_s) == words
 
 
 @pytest.mark.parametrize("said", ["-2", "0", "soon", "10s", "nan"])

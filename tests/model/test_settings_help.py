@@ -43,7 +43,7 @@ def test_each_setting_says_what_it_takes_and_takes_its_default() -> None:
 def takes_its_default(leaf: Any) -> None:
     kind = leaf.kind
     assert kinds.takes(kind) != "text" or kind is kinds.text
-    written = kinds.in_words(leaf, leaf.default)
+    written = kinds.value_in_words(leaf, leaf.default)
     assert kind("" if written in ("(empty)", "none") and leaf.default in ("", (), None) else written) == leaf.default
 
 

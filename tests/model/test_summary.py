@@ -9,7 +9,7 @@ import pytest
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
 from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm, summarise
-from ftslurm.report.view import status
+from ftslurm.report.view import status_of
 from tests.stories.replay import Job, fault, requeueing
 
 
@@ -43,7 +43,7 @@ def test_a_job_that_slurm_is_ending_is_not_said_to_be_requeued() -> None:
 def test_it_agrees_with_the_detailed_view() -> None:
     job = requeued().again().begin()
     job.shows(fault())
-    short, long = summary(job), status(job.ledger)
+    short, long = summary(job), status_of(job.ledger)
     assert long is not None
     for name in ("job", "cluster", "command", "attempt", "schedule_count", "nodes", "rung", "cause", "at", "requeue_open"):
         assert getattr(short, name) == getattr(long, name), name

@@ -40,12 +40,12 @@ def over_the_wire(message: Any) -> Any:
 
 
 def test_a_shim_introduces_its_task() -> None:
-    assert wire.hello(HELLO) == wire.ShimHello(Task(3, "n2", 1, 1, "10.0.0.2", 99, 31000), 4, "7.0", "f00", 5, 2)
+    assert wire.read_hello(HELLO) == wire.ShimHello(Task(3, "n2", 1, 1, "10.0.0.2", 99, 31000), 4, "7.0", "f00", 5, 2)
 
 
 def test_an_agent_introduces_its_node() -> None:
     message = {"t": "agent", "node": "n2", "kinds": ["ascend"], "talk": "f00", "a": 0}
-    assert wire.hello(message) == wire.AgentHello("n2", ("ascend",), "f00", 0)
+    assert wire.read_hello(message) == wire.AgentHello("n2", ("ascend",), "f00", 0)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_orders_to_a_shim_are_plain() -> None:
 )
 def test_an_introduction_that_is_nearly_right_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(WireError):
-        wire.hello({**HELLO, **change})
+        wire.read_hello({**HELLO, **change})
 
 
 @pytest.mark.parametrize("missing", sorted(set(HELLO)))
 def test_an_introduction_with_something_missing_is_refused(missing: str) -> None:
     with pytest.raises(WireError):
-        wire.hello({name: value for name, value in HELLO.items() if name != missing})
+        wire.read_hello({name: value for name, value in HELLO.items() if name != missing})
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ DEVICES = st.dictionaries(
     )
 )
 def test_any_message_is_taken_or_a_wire_error(message: dict[str, Any]) -> None:
-    for read in (wire.hello, lambda m: wire.shim_report(0, m), wire.agent_report):
+    for read in (wire.read_hello, lambda m: wire.shim_report(0, m), wire.agent_report):
         try:
             read(message)
         except WireError as error:
@@ -239,7 +239,7 @@ def test_a_message_as_deep_as_the_reader_takes_it_is_a_wire_error_too() -> None:
         except RecursionError:
             return
         with pytest.raises(WireError):
-            wire.hello({"t": deep})
+            wire.read_hello({"t": deep})
 
 
 @pytest.mark.parametrize("base", AGENT_REPORTS, ids=lambda message: message["t"])

@@ -17,7 +17,20 @@ from ftslurm.model import record as rec
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings, parse_leaf
 from ftslurm.notify.deliver import Destination, read_destinations, scrubbed
-from ftslurm.notify.outbox import KINDS, TAKEN_S, TOO_OLD_S, Due, Notice, Outbox, Pace, due, from_json, shown, summary, to_json
+from ftslurm.notify.outbox import (
+    KINDS,
+    TAKEN_S,
+    TOO_OLD_S,
+    Due,
+    Notice,
+    Outbox,
+    Pace,
+    due,
+    notice_from_json,
+    notice_to_json,
+    shown,
+    summary,
+)
 from ftslurm.wrapper.controller.people import place_of
 from ftslurm.wrapper.controller.teller import Held, digests, of_record, routes
 from tests.settings import settings_with
@@ -67,8 +80,8 @@ def test_what_leaves_is_bounded_and_harmless() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"at": 1}', b'{"at": "x", "kind": "end"}', b'{"at": 1, "kind": "x"}', b"\xff"])
 def test_what_is_no_notice_is_none(data: bytes) -> None:
-    assert from_json(data) is None
-    assert from_json(to_json(notice()).encode()) is not None
+    assert notice_from_json(data) is None
+    assert notice_from_json(notice_to_json(notice()).encode()) is not None
 
 
 # --- which records

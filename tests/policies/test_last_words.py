@@ -11,7 +11,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.errors import told_error
-from ftslurm.policies.diagnose.hits import last_words
+from ftslurm.policies.diagnose.hits import end_words
 from ftslurm.policies.diagnose.lines import child_line, is_evidence, root_cause, signal_line
 
 BOOK = load_pattern_book(()).of_ranks()
@@ -83,9 +83,9 @@ def test_a_warning_is_taken_where_a_header_points_away_and_nothing_else_is_said(
 def test_a_warning_of_the_start_is_none_of_the_last_words() -> None:
     early, late = Piece(10.0, "err", "Warning: cannot load plug-in\n"), Piece(99.0, "out", "step 40\n")
     end = RankEnd(0, "n1", ExitStatus(3, 0), 100.0, output=(early, late))
-    assert last_words(end) == "; its last line: step 40"
-    assert last_words(replace(end, output=(early,))) == "; its last line: Warning: cannot load plug-in"
-    assert last_words(replace(end, at=11.0, output=(early,))) == "; it printed: Warning: cannot load plug-in"
+    assert end_words(end) == "; its last line: step 40"
+    assert end_words(replace(end, output=(early,))) == "; its last line: Warning: cannot load plug-in"
+    assert end_words(replace(end, at=11.0, output=(early,))) == "; it printed: Warning: cannot load plug-in"
 
 
 @pytest.mark.parametrize(

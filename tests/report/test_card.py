@@ -18,8 +18,8 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.text import file_of_rank
 from ftslurm.model.verdict import Piece
-from ftslurm.report.card import MAX_LINES, Card, LastCard, cards, fault_of, last_card, lines, max_lines
-from ftslurm.report.explain.decisions import explained
+from ftslurm.report.card import MAX_LINES, Card, LastCard, card_lines, cards, fault_of, last_card, max_lines
+from ftslurm.report.explain.decisions import explanations
 from tests.stories.replay import Job, fault, requeueing
 from tests.stories.test_blame import ECC, Campaign
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_that_was_being_written_and_what_became_of_it() -> None:
     done = facts(last_card(job.ledger))["done"]
     assert "rank 0 was saving when it was to stop: the checkpoint was cut off; " in done
     assert "ranks 1-2 were saving when it was to stop: the checkpoint was written whole" in done
-    (told,) = explained(job.ledger).decisions
+    (told,) = explanations(job.ledger).decisions
     assert [each.what for each in told.evidence if "saving" in each.what] == [
         each for each in done.split("; ") if "saving" in each
     ]
@@ -167,22 +167,22 @@ def test_a_hang_that_is_announced_is_a_card_until_it_is_answered(cause: str, run
 
 def test_a_hint_stands_in_the_card_and_goes_first_where_a_terminal_is_too_small_for_all() -> None:
     long = Card(1.0, "fail", "job 7 failed", "x" * 200, "meaning", "a.py:1", "why " * 40, "done " * 40, "do this", "/log", "ls")
-    assert [line.split()[0] for line in lines(long)] == ["job", "what", "where", "why", "done", "hint", "log", "next"]
-    assert not any(line.strip().startswith("hint") for line in lines(long, 80))
+    assert [line.split()[0] for line in card_lines(long)] == ["job", "what", "where", "why", "done", "hint", "log", "next"]
+    assert not any(line.strip().startswith("hint") for line in card_lines(long, 80))
     short = Card(1.0, "", "job 7 seems to hang", "who", done="nothing", hint="do this")
-    assert lines(short, 80)[-1] == "  hint   do this"
+    assert card_lines(short, 80)[-1] == "  hint   do this"
 
 
 def test_the_meaning_is_seen_however_long_the_message() -> None:
     card = Card(1.0, "fail", "t", "word " * 400, "out of memory")
-    assert lines(card)[1].endswith("... (out of memory)") and lines(card, 80)[-1].endswith("... (out of memory)")
+    assert card_lines(card)[1].endswith("... (out of memory)") and card_lines(card, 80)[-1].endswith("... (out of memory)")
 
 
 def test_a_meaning_that_does_not_fit_gives_way_to_the_whole_error() -> None:
     card = Card(
         1.0, "fail", "t", "IndexError: list index out of range in the loader of shard 17", "looked up something that is not there"
     )
-    assert "shard 17" in " ".join(lines(card, 80)) and "what   IndexError" in lines(card, 80)[1]
+    assert "shard 17" in " ".join(card_lines(card, 80)) and "what   IndexError" in card_lines(card, 80)[1]
     assert dict(card.rows(70))["what"] == card.what
 
 
@@ -227,10 +227,10 @@ def test_a_narrow_terminal_has_twice_the_lines_so_that_facts_are_wrapped_and_not
         "/home/someone/projects/llm/training/src/models/attention.py:231", "an error of the program; 3 of 64 ranks show it",
         "requeued without node gpu0013; costs one restart (2 of 20)", "lower the batch size, or shard the optimizer", "/log",
     )  # fmt: skip
-    told = lines(card, 60)
+    told = card_lines(card, 60)
     assert len(told) > MAX_LINES and max(map(len, told)) <= 60 and not any("..." in line for line in told)
     assert any(line.split() == ["hint", *card.hint.split()[: len(line.split()) - 1]] for line in told)
-    assert all(len(lines(card, width)) <= MAX_LINES for width in (73, 80, 120))
+    assert all(len(card_lines(card, width)) <= MAX_LINES for width in (73, 80, 120))
 
 
 ANY = st.text(max_size=400)
@@ -239,7 +239,7 @@ ANY = st.text(max_size=400)
 @settings(max_examples=60, deadline=None)
 @given(st.builds(Card, st.just(1.0), *[ANY] * 10), st.integers(1, 200))
 def test_no_text_of_a_user_reaches_the_terminal_as_anything_but_text(card: Card, width: int) -> None:
-    piped, wrapped = lines(card), lines(card, width)
+    piped, wrapped = card_lines(card), card_lines(card, width)
     assert len(piped) <= MAX_LINES and all(len(line) <= 320 for line in piped)
     assert len(wrapped) <= max_lines(width) and all(len(line) <= max(40, width) for line in wrapped)
     assert all(line.isprintable() for line in (*piped, *wrapped))

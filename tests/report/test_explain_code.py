@@ -12,7 +12,7 @@ from ftslurm.catalogs.patterns import ExitMeaning, Pattern
 from ftslurm.model.devices import CLASS_OF, CodeMeaning, Remedy
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, print_explained, unknown
+from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, print_explained, unknown_line
 from tests.settings import settings_with
 
 
@@ -119,10 +119,10 @@ def test_a_status_decides_only_where_nothing_else_does() -> None:
 
 
 def test_what_is_not_known_is_said_to_be_so() -> None:
-    found = unknown("gibberish", Settings())
+    found = unknown_line("gibberish", Settings())
     assert found.name == "unknown: would be answered from the unconditional budget" and not found.known
     assert rungs(found) == CRASHED
-    assert rungs(unknown("gibberish", settings_with(retry__policy="Never"))) == ["fail"]
+    assert rungs(unknown_line("gibberish", settings_with(retry__policy="Never"))) == ["fail"]
 
 
 def shown(found: list[Explained], terminal: bool, width: int = 80) -> str:
@@ -134,7 +134,7 @@ def shown(found: list[Explained], terminal: bool, width: int = 80) -> str:
 
 
 def test_lines_are_whole_in_a_pipe_and_fit_a_terminal() -> None:
-    found = [device(Remedy.RESET), line(error_class=ErrorClass.USER_CODE), unknown("x" * 200 + "\x1b[2J\n", Settings())]
+    found = [device(Remedy.RESET), line(error_class=ErrorClass.USER_CODE), unknown_line("x" * 200 + "\x1b[2J\n", Settings())]
     piped, terminal = shown(found, False), shown(found, True)
     for each in found:
         for step in each.does:

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from ftslurm.report.text import print_history
-from ftslurm.report.view import Again, AttemptView, attempts, folded, status
+from ftslurm.report.view import Again, AttemptView, attempts, folded, status_of
 from tests.stories.replay import Job, requeueing
 
 
@@ -22,7 +22,7 @@ def crashes(times: int) -> Job:
 
 
 def text(job: Job, verbose: bool = False) -> str:
-    out, view = io.StringIO(), status(job.ledger)
+    out, view = io.StringIO(), status_of(job.ledger)
     assert view is not None
     print_history(Console(file=out, width=200), view, attempts(job.ledger), 0.0, verbose)
     return out.getvalue()

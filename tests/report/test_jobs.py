@@ -6,7 +6,7 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.model.folds.summary import JobSummary
-from ftslurm.report.jobs import STATES, Wanted, chosen, lines, parse_moment, states_named
+from ftslurm.report.jobs import STATES, JobsWanted, job_lines, parse_moment, shown_jobs, states_named
 from ftslurm.report.words import age
 
 DAY_S = 86400.0
@@ -23,18 +23,18 @@ def job(number: str, state: str = "running", days: float = 0.0, attempt: int = 1
 JOBS = [job("9", "completed", 1), job("10", "failed", 30), job("11", days=40), job("12_10", "held", 2, 3), job("12_9", days=0.5)]
 
 
-def names(wanted: Wanted) -> list[str]:
-    return [one.job for one in chosen(JOBS, wanted)[0]]
+def names(wanted: JobsWanted) -> list[str]:
+    return [one.job for one in shown_jobs(JOBS, wanted)[0]]
 
 
 def test_jobs_that_are_over_are_left_out_by_their_age_and_others_never() -> None:
-    shown, older = chosen(JOBS, Wanted(since=NOW - 7 * DAY_S))
+    shown, older = shown_jobs(JOBS, JobsWanted(since=NOW - 7 * DAY_S))
     assert ({one.job for one in shown}, older) == ({"9", "11", "12_9", "12_10"}, 1)
-    assert len(names(Wanted())) == 5
+    assert len(names(JobsWanted())) == 5
 
 
 def test_of_a_state() -> None:
-    assert names(Wanted(states_named("failed,Held"))) == ["12_10", "10"]
+    assert names(JobsWanted(states_named("failed,Held"))) == ["12_10", "10"]
     with pytest.raises(UsageError, match="such state"):
         states_named("faild")
 
@@ -44,12 +44,12 @@ def test_of_a_state() -> None:
     ("attempts", ["12_10", "12_9", "9", "10", "11"]), ("state", ["12_9", "11", "12_10", "9", "10"]),
 ])  # fmt: skip
 def test_sorted(sort: str, expected: list[str]) -> None:
-    assert names(Wanted(sort=sort)) == expected
+    assert names(JobsWanted(sort=sort)) == expected
 
 
 def test_one_line_a_job_that_fits_the_terminal_and_is_whole_in_a_pipe() -> None:
     long = job("123", "failed", what="status 1: " + "x" * 200 + "\x1b[2J\ny", nodes="n[1,3,5,7,9,11,13,15,17,19,21]")
-    piped, narrow = lines([*JOBS, long], NOW), lines([*JOBS, long], NOW, width=80)
+    piped, narrow = job_lines([*JOBS, long], NOW), job_lines([*JOBS, long], NOW, width=80)
     assert len(piped) == len(narrow) == 7
     assert all(len(line) <= 80 for line in narrow) and "x" * 200 in piped[-1] and long.nodes in piped[-1]
     assert "\x1b" not in piped[-1] and "\n" not in piped[-1]
@@ -57,7 +57,7 @@ def test_one_line_a_job_that_fits_the_terminal_and_is_whole_in_a_pipe() -> None:
 
 
 def test_the_cluster_is_named_where_there_are_several() -> None:
-    assert lines([job("1"), job("1", cluster="d")], NOW)[2].startswith("d.1 ")
+    assert job_lines([job("1"), job("1", cluster="d")], NOW)[2].startswith("d.1 ")
 
 
 def test_ages() -> None:
@@ -75,20 +75,20 @@ def test_by_name_node_and_time() -> None:
     jobs = [first, second, damaged]
 
     def found(**wanted: object) -> list[str]:
-        return sorted(one.job for one in chosen(jobs, Wanted(**wanted))[0])  # type: ignore[arg-type]
+        return sorted(one.job for one in shown_jobs(jobs, JobsWanted(**wanted))[0])  # type: ignore[arg-type]
 
     assert found(names=("llama*",)) == ["1"]
     assert found(names=("llama", "ev?l")) == ["2", "3"]
     assert found(nodes=frozenset({"n2"})) == ["1", "2"]
     assert found(until=NOW - 2 * DAY_S) == ["1"]
-    assert chosen(jobs, Wanted(sort="name"))[0][-1] is first
-    assert chosen(jobs, Wanted(sort="name", backwards=True))[0][0] is first
+    assert shown_jobs(jobs, JobsWanted(sort="name"))[0][-1] is first
+    assert shown_jobs(jobs, JobsWanted(sort="name", backwards=True))[0][0] is first
 
 
 def test_names_of_jobs_are_a_column_where_they_are_asked_for() -> None:
     jobs = [job("1", name="llama-7b")]
-    assert "llama-7b" in lines(jobs, NOW, names=True)[1] and lines(jobs, NOW, names=True)[0].split()[1] == "NAME"
-    assert "llama-7b" not in lines(jobs, NOW)[1]
+    assert "llama-7b" in job_lines(jobs, NOW, names=True)[1] and job_lines(jobs, NOW, names=True)[0].split()[1] == "NAME"
+    assert "llama-7b" not in job_lines(jobs, NOW)[1]
 
 
 def test_a_moment_is_a_span_or_a_date() -> None:

@@ -24,7 +24,7 @@ from ftslurm.report.page import html, plain
 from ftslurm.report.page import job as job_page
 from ftslurm.report.page import jobs as jobs_page
 from ftslurm.report.page.document import Document, hours, percent
-from ftslurm.report.words import duration
+from ftslurm.report.words import long_span
 from tests.report import browser
 from tests.report.ledgers import HOSTILE, NOW, H, T, big_job, hostile
 
@@ -43,9 +43,9 @@ def told(records: list[rec.Record], **more: object) -> JobAccount:
 BIG, EVIL = told(big_job()), told(hostile(big_job()))
 JOBS = jobs_account([BIG, EVIL], T, NOW, ["/home/x/.ftslurm/jobs/<b>.jsonl cannot be read"])
 DOCUMENTS: dict[str, tuple[Document, object]] = {
-    "job": (job_page.document(BIG, NOW, STACKS), BIG),
-    "hostile": (job_page.document(EVIL, NOW, {f"attempt-3.{word}": word for word in HOSTILE}), EVIL),
-    "jobs": (jobs_page.document(JOBS, NOW), JOBS),
+    "job": (job_page.job_document(BIG, NOW, STACKS), BIG),
+    "hostile": (job_page.job_document(EVIL, NOW, {f"attempt-3.{word}": word for word in HOSTILE}), EVIL),
+    "jobs": (jobs_page.jobs_document(JOBS, NOW), JOBS),
 }
 
 
@@ -55,7 +55,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, (document, what) in DOCUMENTS.items():
         found[name] = folder / f"{name}.html"
-        found[name].write_text(html.render(document, what), encoding="utf-8")  # type: ignore[arg-type]
+        found[name].write_text(html.render_html(document, what), encoding="utf-8")  # type: ignore[arg-type]
     return found
 
 
@@ -109,7 +109,7 @@ def test_the_policy_forbids_all_but_the_page_s_own_style(pages: dict[str, Path],
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_no_control_character_reaches_a_page_or_a_terminal(pages: dict[str, Path], name: str) -> None:
     document, _ = DOCUMENTS[name]
-    for text in (pages[name].read_text(encoding="utf-8"), plain.render(document)):
+    for text in (pages[name].read_text(encoding="utf-8"), plain.render_text(document)):
         assert not [char for char in text if not char.isprintable() and char != "\n"]
 
 
@@ -123,7 +123,7 @@ def test_what_is_huge_is_cut(pages: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_nothing_in_a_ledger_becomes_markdown(name: str) -> None:
-    text = plain.render(DOCUMENTS[name][0])
+    text = plain.render_text(DOCUMENTS[name][0])
     lines = [line for line in text.splitlines() if not line.startswith("    ")]
     assert not [line for line in lines if re.search(r"(?<!\\)<|\]\(|(?<!\\)`", line)]
     ours = {section.title for section in DOCUMENTS[name][0].sections}
@@ -134,7 +134,7 @@ def test_nothing_in_a_ledger_becomes_markdown(name: str) -> None:
 
 
 def test_a_report_reads_well_in_a_terminal() -> None:
-    text = plain.render(DOCUMENTS["job"][0])
+    text = plain.render_text(DOCUMENTS["job"][0])
     assert "n[2-11,13-25,27-64,81-83] (512 ranks, 512 GPUs)" in text
     assert re.search(r"\|   3 \| \S+ \S+ \| hang +\| node-replacement +\| 10 min 12 s \| 34 s \|  4.0 s \|", text)
     assert "dataset.py:88" in text and "Why node-replacement, and not a rung before it" in text
@@ -179,7 +179,7 @@ def test_only_what_came_after_the_given_moment_counts() -> None:
     assert since(BIG, T - 5) is BIG
 
 
-@pytest.mark.parametrize("found", [plain.of_job(BIG), plain.of_job(EVIL), plain.of_jobs(JOBS)])
+@pytest.mark.parametrize("found", [plain.job_as_plain(BIG), plain.job_as_plain(EVIL), plain.jobs_as_plain(JOBS)])
 def test_json_is_json_and_adds_up(found: dict[str, object]) -> None:
     again = json.loads(as_json(found), parse_constant=pytest.fail)
     assert again["version"] == 1
@@ -191,7 +191,7 @@ def test_json_is_json_and_adds_up(found: dict[str, object]) -> None:
     ("shown", "expected"),
     [
         (percent(0.973), "97.3 %"), (percent(1.0), "100.0 %"), (percent(0.9999), "99.99 %"), (percent(0.9999999), "> 99.999 %"),
-        (percent(1e-9), "< 0.001 %"), (duration(0), "0 s"), (duration(-7), "-7.0 s"), (duration(200_000), "2 d 7 h"),
+        (percent(1e-9), "< 0.001 %"), (long_span(0), "0 s"), (long_span(-7), "-7.0 s"), (long_span(200_000), "2 d 7 h"),
         (hours(3600 * 1234), "1,234"), (hours(36), "0.01"),
     ],
 )  # fmt: skip

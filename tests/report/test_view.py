@@ -13,13 +13,13 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
 from ftslurm.model.devices import FaultClass
 from ftslurm.report.text import print_history, print_status
-from ftslurm.report.view import Status, attempts, status
+from ftslurm.report.view import Status, attempts, status_of
 from ftslurm.simulation.world import SIGTERM
 from tests.stories.replay import RUNNING, Job, fault, requeueing
 
 
 def view(job: Job) -> Status:
-    found = status(job.ledger)
+    found = status_of(job.ledger)
     assert found is not None
     return found
 
@@ -38,7 +38,7 @@ def long_story() -> Job:
 
 
 def test_nothing_has_no_status() -> None:
-    assert status([]) is None and attempts([]) == []
+    assert status_of([]) is None and attempts([]) == []
 
 
 def test_a_job_that_runs_well() -> None:
@@ -175,8 +175,8 @@ def test_records_without_their_beginning_end_nobody() -> None:
     ledger = long_story().ledger
     for cut in range(len(ledger)):
         attempts(ledger[cut:])
-        status(ledger[cut:], damaged=cut)
-    assert status([record for record in ledger if not isinstance(record, rec.AttemptBegan)]) is not None
+        status_of(ledger[cut:], damaged=cut)
+    assert status_of([record for record in ledger if not isinstance(record, rec.AttemptBegan)]) is not None
 
 
 # --- as text
@@ -259,12 +259,12 @@ def test_who_hangs_stands_in_fields_for_programs() -> None:
     slow = rec.CulpritSeen(6.0, 1, "RankNonCommSlow", "Info", (1,), ("n1",), "", "late")
     old = rec.HangSeen(4.0, 1, "stall", "no progress")
     records = [*job.ledger, old, found, slow]
-    hang = status(records).hang  # type: ignore[union-attr]
+    hang = status_of(records).hang  # type: ignore[union-attr]
     assert hang is not None and asdict(hang) == {
         "sign": "RankNonCommHang", "what": "Warn RankNonCommHang: rank 2 on n2 in gloo:all_reduce: asleep", "at": 5.0,
         "evidence": ("rank 0 waits",), "ranks": (2,), "nodes": ("n2",), "hang_class": "RankNonCommHang", "level": "Warn",
         "operation": "gloo:all_reduce", "cause": "asleep", "blamed": ("n2",),
     }  # fmt: skip
     assert [each.ranks for each in attempts(records)[-1].hangs] == [(), (2,), (1,)]
-    assert status([*job.ledger, old]).hang.what == "no progress"  # type: ignore[union-attr]
+    assert status_of([*job.ledger, old]).hang.what == "no progress"  # type: ignore[union-attr]
     assert view(job).hang is None

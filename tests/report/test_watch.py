@@ -10,20 +10,20 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import SlurmWord, by_slurm, summarise
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.settings.tree import Settings
-from ftslurm.report.jobs import lines
+from ftslurm.report.jobs import job_lines
 from ftslurm.report.moments import happened
-from ftslurm.report.view import status
+from ftslurm.report.view import status_of
 from ftslurm.report.watch import (
     Seen,
     changes,
-    devices,
+    devices_sheet,
     fitted,
     head,
     job_changes,
-    nodes,
-    ranks,
+    nodes_sheet,
+    ranks_sheet,
     screen,
-    table,
+    sheet_lines,
 )
 from tests.report.test_view import long_story
 from tests.stories.replay import Job, fault
@@ -45,7 +45,7 @@ def live_of(job: Job, **other: object) -> Live:
 
 
 def seen(job: Job, live: Live | None = None, now_s: float = 5.0, **other: object) -> Seen:
-    summary, view = summarise(job.ledger), status(job.ledger)
+    summary, view = summarise(job.ledger), status_of(job.ledger)
     assert summary is not None and view is not None
     return replace(Seen(job.ledger[-1].at + now_s, summary, view, tuple(job.ledger), live), **other)  # type: ignore[arg-type]
 
@@ -69,10 +69,10 @@ def test_the_first_minutes_of_a_hang_stand_in_the_row_of_its_rank() -> None:
     found = seen(job, live_of(job))
     assert "stuck? rank 1 on n2 (stopped by a signal), 40 s of 180 s" in told(found).splitlines()
     assert "next     kill -CONT 4711 on n2" in told(found).splitlines()
-    well, stuck = ranks(found).rows
+    well, stuck = ranks_sheet(found).rows
     assert stuck.cells[2] == "stuck?" and stuck.cells[-1] == "stopped by a signal, 40 s of 180 s" and stuck.weight == "bad"
     assert well.cells[2] == "running"
-    (_, line) = lines([found.summary], found.now)
+    (_, line) = job_lines([found.summary], found.now)
     assert line.endswith("stuck? rank 1 on n2 (stopped by a signal), 40 s of 180 s") and "running" in line
 
 
@@ -92,15 +92,15 @@ def test_a_job_that_runs_well() -> None:
     assert told(found).splitlines()[0] == "job 7 on c: running, attempt 1, for 5.0 s"
     assert "2 running; step 118 to 120; 2.50 to 3.25 steps/s" in told(found)
     assert "nodes    n[1-2]" in told(found) and "max_restarts 5 of 5 left" in told(found)
-    assert [row.cells for row in ranks(found).rows] == [
+    assert [row.cells for row in ranks_sheet(found).rows] == [
         ("0", "n1", "running", "0.3s", "120", "3.25", "1.0", "in allreduce 2.5s"),
         ("1", "n2", "running", "0.4s", "118", "2.50", "-", "in section step"),
     ]
-    assert [row.cells for row in nodes(found).rows] == [
+    assert [row.cells for row in nodes_sheet(found).rows] == [
         ("n1", "0.2s", "1/1", "120", "3.25", "1.0", "1 npu, 96 %"), ("n2", "0.1s", "1/1", "118", "2.50", "-", "1 npu"),
     ]  # fmt: skip
-    assert devices(found).rows[0].cells == ("n1", "0", "npu", "good", "96%", "40%", "310", "")
-    assert [row.node for row in ranks(found, "n2").rows] == ["n2"] == [row.node for row in devices(found, "n2").rows]
+    assert devices_sheet(found).rows[0].cells == ("n1", "0", "npu", "good", "96%", "40%", "310", "")
+    assert [row.node for row in ranks_sheet(found, "n2").rows] == ["n2"] == [row.node for row in devices_sheet(found, "n2").rows]
 
 
 def test_what_is_not_well_stands_out() -> None:
@@ -110,13 +110,13 @@ def test_what_is_not_well_stands_out() -> None:
         nodes=(NodeLive("n1", 0.2, 1.0, (), (DeviceLive("0", "npu", "faulty", ("80E01801",)),)), NodeLive("n2", 40.0, 40.0)),
     )  # fmt: skip
     found = seen(job, live)
-    assert [(row.cells[2], row.weight) for row in ranks(found).rows] == [("exit 1", "bad"), ("silent", "bad")]
-    assert [(row.cells[1], row.weight) for row in nodes(found).rows] == [("0.2s", "bad"), ("40s", "bad")]
+    assert [(row.cells[2], row.weight) for row in ranks_sheet(found).rows] == [("exit 1", "bad"), ("silent", "bad")]
+    assert [(row.cells[1], row.weight) for row in nodes_sheet(found).rows] == [("0.2s", "bad"), ("40s", "bad")]
     heard = replace(live, nodes=live.nodes[:1])
-    assert ranks(seen(job, heard)).rows[1].cells[2] == "no contact"
-    assert devices(found).rows[0].cells[-1] == "80E01801" and "1 device unhealthy" in told(found)
+    assert ranks_sheet(seen(job, heard)).rows[1].cells[2] == "no contact"
+    assert devices_sheet(found).rows[0].cells[-1] == "80E01801" and "1 device unhealthy" in told(found)
     silent = replace(live, nodes=(live.nodes[0], NodeLive("n2", 40.0, 1.0, (RankLive(1, 1),))))
-    assert [row.cells[2] for row in ranks(seen(job, silent)).rows] == ["exit 1", "silent"]
+    assert [row.cells[2] for row in ranks_sheet(seen(job, silent)).rows] == ["exit 1", "silent"]
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_what_is_not_known_is_not_shown_as_if_it_were(other: dict[str, object], 
         other = {**other, "live": live_of(job)}
     found = seen(job, **other)  # type: ignore[arg-type]
     assert why in told(found) and found.fresh is None
-    assert [(row.cells[1], row.cells[2], row.weight) for row in ranks(found).rows] == [
+    assert [(row.cells[1], row.cells[2], row.weight) for row in ranks_sheet(found).rows] == [
         ("n1", "unknown", "dim"),
         ("n2", "unknown", "dim"),
     ]
-    assert devices(found).rows == ()
+    assert devices_sheet(found).rows == ()
 
 
 def test_what_an_ftrun_before_told_is_not_of_the_one_that_runs() -> None:
@@ -152,7 +152,7 @@ def test_ranks_of_a_step_that_is_over_are_not_shown_as_if_they_ran() -> None:
     job = running()
     live = live_of(job)
     found = seen(job, replace(live, tasks=(), nodes=(live.nodes[0], replace(live.nodes[1], heard_s=40.0))))
-    assert [row.cells[:3] for row in ranks(found).rows] == [("-", "n1", "no rank"), ("-", "n2", "silent")]
+    assert [row.cells[:3] for row in ranks_sheet(found).rows] == [("-", "n1", "no rank"), ("-", "n2", "silent")]
     assert "ranks    none has begun" in told(found).splitlines()
 
 
@@ -168,7 +168,7 @@ def test_by_slurms_word_it_is_held() -> None:
     job.exits(0, 1)
     found = seen(job)
     found = replace(found, summary=by_slurm(found.summary, {found.summary.number: SlurmWord("PENDING", "JobHeldUser", 0, True)}))
-    assert "held" in told(found) and "none run now" in told(found) and ranks(found).rows == ()
+    assert "held" in told(found) and "none run now" in told(found) and ranks_sheet(found).rows == ()
 
 
 @pytest.mark.parametrize("width", [132, 80, 40, 20])
@@ -178,9 +178,9 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     found = seen(job, live_of(job))
     for line in screen(found, width, 24):
         assert len(line) <= width, line
-    heading = fitted(ranks(found), width).heading
+    heading = fitted(ranks_sheet(found), width).heading
     assert heading[:1] == ("RANK",)
-    assert width < 80 or heading == ranks(found).heading
+    assert width < 80 or heading == ranks_sheet(found).heading
     assert width != 40 or set(heading) == {"RANK", "NODE", "STATE", "BEAT", "STEP", "STEPS/S"}
 
 
@@ -202,7 +202,12 @@ def test_words_of_others_rule_no_terminal() -> None:
     )  # fmt: skip
     job.ledger.append(rec.ProgramSaid(job.ledger[-1].at, 1, 0, "message", f"hello{EVIL}\nnow completed"))
     found = seen(job, live)
-    shown = [*screen(found, 200, 60), *changes(found, None)[0], *table(devices(found), 200, 9), *table(nodes(found), 200, 9)]
+    shown = [
+        *screen(found, 200, 60),
+        *changes(found, None)[0],
+        *sheet_lines(devices_sheet(found), 200, 9),
+        *sheet_lines(nodes_sheet(found), 200, 9),
+    ]
     shown += [each.what for each in happened(found.records)]
     assert all(line.isprintable() for line in shown) and any("hello?" in line for line in shown)
 

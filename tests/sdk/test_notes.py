@@ -25,12 +25,12 @@ def path(page_path: str) -> str:
 
 def test_every_kind_comes_back_as_it_was_said(path: str) -> None:
     whys = [
-        notes.message(path, "the loss\nis NaN"),
-        notes.control(path, "exclude", "ECC errors"),
-        notes.retriable(path, ["connect timeout", " ", "error_yyy"]),
+        notes.write_message(path, "the loss\nis NaN"),
+        notes.write_control(path, "exclude", "ECC errors"),
+        notes.write_retriable(path, ["connect timeout", " ", "error_yyy"]),
         notes.limits(path, 10.0, None, 30.5, {"step": 5.0, "setup": None}),
-        notes.setting(path, "job_exit_hang_interval", 600),
-        notes.setting(path, "c4d_log_level", "Info"),
+        notes.write_setting(path, "job_exit_hang_interval", 600),
+        notes.write_setting(path, "c4d_log_level", "Info"),
     ]
     assert whys == [""] * 6
     found, offset = read_notes(path, 0)
@@ -44,29 +44,29 @@ def test_every_kind_comes_back_as_it_was_said(path: str) -> None:
         ("Setting", "job_exit_hang_interval", 600.0),
         ("Setting", "c4d_log_level", "Info"),
     ]
-    notes.message(path, "more")
+    notes.write_message(path, "more")
     assert [note[3] for note in read_notes(path, offset)[0]] == ["more"]
 
 
 def test_what_is_long_is_cut_and_lists_take_several_lines(path: str) -> None:
-    assert notes.message(path, "字" * 5000) == ""
-    assert notes.retriable(path, [f"{number:03}" + "语" * 150 for number in range(64)]) == ""
+    assert notes.write_message(path, "字" * 5000) == ""
+    assert notes.write_retriable(path, [f"{number:03}" + "语" * 150 for number in range(64)]) == ""
     assert notes.limits(path, 1.0, 2.0, 3.0, {f"{number:02}" + "n" * 200: 1.0 for number in range(48)}) == ""
     with open(path, "rb") as file:
         assert max(len(line) for line in file) <= notes.LINE_BYTES
     found, _ = read_notes(path, 0)
-    assert sum(len(note.words) for note in found if isinstance(note, notes.Retriable)) == 64
-    told = [note for note in found if isinstance(note, notes.Limits)]
+    assert sum(len(note.words) for note in found if isinstance(note, notes.RetriableNote)) == 64
+    told = [note for note in found if isinstance(note, notes.LimitsNote)]
     assert sum(len(note.sections) for note in told) == 48 and all(note.beat_s == 2.0 for note in told)
 
 
 def test_a_program_that_talks_too_much_can_still_be_controlled(path: str) -> None:
     for _ in range(200):
-        why = notes.message(path, "x" * 1000)
+        why = notes.write_message(path, "x" * 1000)
     assert why == "this rank has already said as much as it may" and os.path.getsize(path) <= notes.MESSAGES_BYTES
-    assert notes.control(path, "shutdown", "diverged") == ""
+    assert notes.write_control(path, "shutdown", "diverged") == ""
     for _ in range(200):
-        why = notes.control(path, "continue", "y" * 1000)
+        why = notes.write_control(path, "continue", "y" * 1000)
     assert why and os.path.getsize(path) <= notes.NOTES_BYTES
 
 
@@ -80,7 +80,7 @@ def test_lines_of_many_processes_stay_whole(path: str, rank_env: dict[str, str])
 
 
 def test_only_whole_lines_are_read(path: str) -> None:
-    notes.message(path, "first")
+    notes.write_message(path, "first")
     size = os.path.getsize(path)
     with open(path, "ab") as file:
         file.write(b'{"t":"message","at":1,"pi')
@@ -115,10 +115,10 @@ def test_only_whole_lines_are_read(path: str) -> None:
     '{"t":"setting","at":1,"pid":1,"name":5,"value":1}',
 ])  # fmt: skip
 def test_lines_that_make_no_sense_are_passed_over(path: str, line: str) -> None:
-    notes.message(path, "before")
+    notes.write_message(path, "before")
     with open(path, "ab") as file:
         file.write(line.encode() + b"\n")
-    notes.message(path, "after")
+    notes.write_message(path, "after")
     found, offset = read_notes(path, 0)
     assert [note[3] for note in found] == ["before", "after"] and offset == os.path.getsize(path)
 
@@ -142,7 +142,7 @@ def test_nor_does_a_line_that_is_nearly_right(told: dict[str, object]) -> None:
 
 
 def test_a_line_without_end_is_left_behind(path: str) -> None:
-    notes.message(path, "x")
+    notes.write_message(path, "x")
     with open(path, "wb") as file:
         file.write(b"x" * 6000)
     found, offset = read_notes(path, 0)
@@ -150,7 +150,7 @@ def test_a_line_without_end_is_left_behind(path: str) -> None:
 
 
 def test_nothing_beyond_the_bound_is_read(path: str) -> None:
-    notes.message(path, "x")
+    notes.write_message(path, "x")
     line = b'{"t":"message","at":1,"pid":5,"text":"flood"}\n'
     with open(path, "wb") as file:
         file.write(line * 100_000)
@@ -166,14 +166,14 @@ def test_what_is_no_file_is_neither_written_nor_read(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
     for name in ("link", "folder", "fifo", "nul\0"):
-        assert notes.message(str(tmp_path / name), "hello")
+        assert notes.write_message(str(tmp_path / name), "hello")
         assert read_notes(str(tmp_path / name), 5) == ((), 5)
     assert read_notes(str(tmp_path / "none"), 5) == ((), 5)
     assert (tmp_path / "victim").read_text() == "precious\n"
 
 
 def test_odd_offsets_are_no_news(path: str) -> None:
-    notes.message(path, "x")
+    notes.write_message(path, "x")
     for offset in (-1, 1 << 70, 10_000):
         assert read_notes(path, offset)[0] == ()
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_written_does_no_harm(path: str) -> None:
             raise RuntimeError("no")
 
     assert notes.limits(path, float("nan"), None, None, {})
-    assert notes.retriable(path, []) and notes.retriable(path, ["", "  "]) and notes.retriable(path, 5)  # type: ignore[arg-type]
+    assert notes.write_retriable(path, []) and notes.write_retriable(path, ["", "  "]) and notes.write_retriable(path, 5)  # type: ignore[arg-type]
     assert not os.path.exists(path)
-    assert notes.message(path, Rude()) == ""  # type: ignore[arg-type]
+    assert notes.write_message(path, Rude()) == ""  # type: ignore[arg-type]
     assert read_notes(path, 0)[0][0][3] == "(Rude that cannot be printed)"

@@ -60,7 +60,7 @@ def opened(path: str) -> list[str]:
 
 
 def limits(path: str) -> list[tuple[Any, ...]]:
-    return [note[3:] for note in read_notes(path + notes.SUFFIX, 0)[0] if isinstance(note, notes.Limits)]
+    return [note[3:] for note in read_notes(path + notes.SUFFIX, 0)[0] if isinstance(note, notes.LimitsNote)]
 
 
 # --- client: its life

@@ -67,10 +67,10 @@ def test_a_megatron_style_program_runs_unchanged(
     assert {one.name: one.times for one in state.sections} == {"setup": 1, "step": 18, "checkpointing": 2}
     told, end = read_notes(page + notes.SUFFIX, 0)
     *calculated, control = told
-    assert [type(note).__name__ for note in calculated] == ["Limits"] * 3 and isinstance(control, notes.Control)
+    assert [type(note).__name__ for note in calculated] == ["Limits"] * 3 and isinstance(control, notes.ControlNote)
     assert (control.action, control.reason, control.pid) == ("continue", "all is well", state.pid)
     last = calculated[-1]
-    assert isinstance(last, notes.Limits) and set(dict(last.sections)) == {"setup", "step", "checkpointing"}
+    assert isinstance(last, notes.LimitsNote) and set(dict(last.sections)) == {"setup", "step", "checkpointing"}
     assert last.out_of_section_s and 0 < dict(last.sections)["step"] < dict(last.sections)["setup"]
 
     saved = json.loads((tmp_path / "ft_state.json").read_text())["current_timeouts"]["section"]
@@ -79,7 +79,7 @@ def test_a_megatron_style_program_runs_unchanged(
     state = read_page(page)
     assert state is not None and (state.init_ns, state.beats) == (0, 20)  # it ended without a shutdown, and is not watched
     told, _ = read_notes(page + notes.SUFFIX, end)
-    assert isinstance(told[0], notes.Limits)
+    assert isinstance(told[0], notes.LimitsNote)
     assert dict(told[0].sections) == {name: value for name, value in saved["section"].items() if value is not None}
     again = json.loads((tmp_path / "ft_state.json").read_text())["current_timeouts"]["section"]
     assert sorted(again["calculated_sections"]) == ["checkpointing", "step"]

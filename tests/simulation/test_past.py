@@ -18,12 +18,12 @@ from ftslurm.config.settings_files import profile_layers, profile_names
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.ledger.journal import Journal, to_line
 from ftslurm.model import record as rec
-from ftslurm.model.settings.tree import Settings, resolve, settings_told, told
-from ftslurm.simulation.clockwork import Part
-from ftslurm.simulation.command import Asked, Replayed, replay
+from ftslurm.model.settings.tree import Settings, as_policy, resolve, settings_told
+from ftslurm.simulation.clockwork import TimePart
+from ftslurm.simulation.command import PlayAsked, Replayed, replay
 from ftslurm.simulation.past import how_it_ended, past
 from ftslurm.simulation.show import as_replay
-from ftslurm.simulation.trace import Kind
+from ftslurm.simulation.trace import FaultKind
 from tests.docs.blocks import ROOT
 from tests.report.ledgers import big_job, hostile
 
@@ -40,7 +40,7 @@ def records_of(job: str) -> tuple[rec.Record, ...]:
 
 
 def played(records: Sequence[rec.Record], *others: str, job: Sequence[str] = ()) -> Replayed:
-    (found,) = replay(Asked(others=tuple(others), job=tuple(job)), [past(records, records[-1].at)], {})
+    (found,) = replay(PlayAsked(others=tuple(others), job=tuple(job)), [past(records, records[-1].at)], {})
     assert sum(found.past.truth.parts.values()) == pytest.approx(found.past.truth.wall_s)
     return found
 
@@ -49,7 +49,7 @@ def played(records: Sequence[rec.Record], *others: str, job: Sequence[str] = ())
 def test_a_real_job_played_under_its_own_policy_is_what_happened(job: str) -> None:
     was = past(records_of(job), 0.0)
     assert was.settings is not None
-    (found,) = replay(Asked(job=("tasks_per_node=1",)), [was], {})
+    (found,) = replay(PlayAsked(job=("tasks_per_node=1",)), [was], {})
     truth, same = found.past.truth, found.outcomes[0]
     assert [rung for one in truth.faults for rung, _ in one.answers] == [REAL[job]] == list(truth.rungs)
     assert [rung for one in same.faults for rung, _ in one.answers] == [REAL[job]]
@@ -60,8 +60,8 @@ def test_a_real_job_played_under_its_own_policy_is_what_happened(job: str) -> No
         same.budgets == {name: same.budgets[name] for name in truth.budgets}
         and same.budgets["max_restarts"] == (truth.budgets["max_restarts"])
     )
-    for part in Part:
-        limit = STEPS_S if part in (Part.REDONE, Part.STARTING) else REST_S
+    for part in TimePart:
+        limit = STEPS_S if part in (TimePart.REDONE, TimePart.STARTING) else REST_S
         assert same.parts[part] == pytest.approx(truth.parts[part], abs=limit), part
     assert same.at == pytest.approx(truth.at, abs=STEPS_S)
 
@@ -77,8 +77,8 @@ def test_a_big_job_with_an_outage_of_every_kind() -> None:
     found = played(big_job(), "hangs:rungs.hang-restart.enabled=true", job=["tasks_per_node=1"])
     truth = found.past.truth
     assert [(one.fault.kind, [rung for rung, _ in one.answers]) for one in truth.faults] == [
-        (Kind.DEVICE, ["in-place-restart"]), (Kind.CRASH, ["in-place-restart"]), (Kind.HANG, ["node-replacement"]),
-        (Kind.CRASH, ["isolated-requeue"]), (Kind.CRASH, ["unconditional-requeue"]),
+        (FaultKind.DEVICE, ["in-place-restart"]), (FaultKind.CRASH, ["in-place-restart"]), (FaultKind.HANG, ["node-replacement"]),
+        (FaultKind.CRASH, ["isolated-requeue"]), (FaultKind.CRASH, ["unconditional-requeue"]),
     ]  # fmt: skip
     assert found.trace.names[0] == "n1" and found.trace.plan.nodes == 64
     assert [one.hit for one in found.outcomes[0].faults] == [True] * 5
@@ -139,7 +139,7 @@ def crashing(times: int) -> list[rec.Record]:
 
 
 def test_crashes_come_as_long_after_each_start_as_they_did() -> None:
-    asked = Asked(
+    asked = PlayAsked(
         others=("patient:rungs.unconditional-requeue.in_a_row=8",), job=("requeue=200s", "program_start=1s"),
     )  # fmt: skip
     (found,) = replay(asked, [past(crashing(4), 1066.0)], {"FTRUN_IN_PLACE_RESTART_CRASH_RESTARTS": "0"})
@@ -162,11 +162,11 @@ def test_how_a_rank_ended_is_read_from_the_sentence(what: str, found: tuple[int,
 @pytest.mark.parametrize("profile", profile_names())
 def test_the_policy_in_a_ledger_is_the_policy(profile: str) -> None:
     settings = resolve(profile_layers(profile, "here")).settings
-    assert settings_told(told(settings)) == (settings, ())
+    assert settings_told(as_policy(settings)) == (settings, ())
 
 
 def test_a_policy_is_told_without_secrets_and_a_later_one_is_not_guessed() -> None:
-    assert told(Settings()) == {"max_restarts": "8"}
+    assert as_policy(Settings()) == {"max_restarts": "8"}
     assert settings_told({"max_restarts": "3", "from.tomorrow": "1"}) == (Settings(max_restarts=3), ("from.tomorrow",))
     assert settings_told({"max_restarts": "many"})[1] == ("max_restarts",)
 

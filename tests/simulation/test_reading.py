@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ftslurm.cli.ftslurm import group, main
 from ftslurm.errors import PolicyError, UsageError
 from ftslurm.simulation.command import named
-from ftslurm.simulation.trace import JobPlan, Kind, rate_of, read_trace
+from ftslurm.simulation.trace import FaultKind, JobPlan, rate_of, read_trace
 
 ROOT = Path(__file__).parents[2]
 YAML = """\
@@ -36,7 +36,7 @@ def test_yaml_and_json_lines_say_the_same() -> None:
     ]
     one, other = read_trace(YAML, "t.yaml"), read_trace("\n".join(map(json.dumps, lines)), "t.jsonl")
     assert one.plan == other.plan == JobPlan(nodes=4, until_s=86400.0)
-    assert [fault.kind for fault in one.faults] == [Kind.CRASH, Kind.DEVICE], "in the order of time"
+    assert [fault.kind for fault in one.faults] == [FaultKind.CRASH, FaultKind.DEVICE], "in the order of time"
     assert [fault.line for fault in one.faults] == [6, 5] and [fault.line for fault in other.faults] == [3, 2]
     assert one.faults[0].retriable == other.faults[0].retriable == "no"
 

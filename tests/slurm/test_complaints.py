@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
-from ftslurm.slurm.retries import NoAnswer, NoChangeNow, parse_error
+from ftslurm.slurm.retries import NoAnswerYet, NoChangeNow, parse_error
 
-AWAY = NoAnswer
+AWAY = NoAnswerYet
 NO = SlurmRefused
 
 

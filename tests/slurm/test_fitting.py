@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ftslurm.slurm.client import JobState, JobView, Needs, NodeState, NodeView, Resources
-from ftslurm.slurm.fitting import Asked, asked_of, fit_answer, fit_argv, fitting, idle, satisfies
+from ftslurm.slurm.fitting import FitAsked, asked_of, fit_answer, fit_argv, fitting, idle, satisfies
 from ftslurm.slurm.parse import gres_counts, parse_job, parse_nodes, parse_reservation
 
 # Of 22.05.
@@ -67,8 +67,8 @@ def test_idle_is_what_runs_nothing_and_waits_for_nobody_else() -> None:
 
 def test_what_a_running_job_asked_for_stands_in_its_script() -> None:
     script = "#!/bin/bash\n#SBATCH -J x -N2-4\n#SBATCH --partition=small,main\ntrain -p other\n"
-    assert asked_of(JOB, script, {}) == Asked("small,main", 2)
-    assert asked_of(JOB, script, {"SBATCH_PARTITION": "main,huge"}) == Asked("main,huge", 2)
+    assert asked_of(JOB, script, {}) == FitAsked("small,main", 2)
+    assert asked_of(JOB, script, {"SBATCH_PARTITION": "main,huge"}) == FitAsked("main,huge", 2)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_what_a_running_job_asked_for_stands_in_its_script() -> None:
     ids=["none", "beaten by sbatch's command line", "heterogeneous"],
 )
 def test_a_script_that_does_not_agree_with_its_job_says_nothing(script: str) -> None:
-    assert asked_of(JOB, script, {}) == Asked("main", 2)
+    assert asked_of(JOB, script, {}) == FitAsked("main", 2)
 
 
 def test_slurm_is_asked_with_the_jobs_own_request() -> None:
     asks = job(features="fast", gres="npu:2", min_cpus=4, memory_mb=100, reservation="res1")
-    argv = fit_argv(asks, Asked("small,big", 2), {"account": "a"}, ["n1", "n2"])
+    argv = fit_argv(asks, FitAsked("small,big", 2), {"account": "a"}, ["n1", "n2"])
     assert argv[:3] == ("sbatch", "--test-only", "--nodes=2") and set(argv[5:]) == {
         "--partition=small,big", "--constraint=fast", "--gres=npu:2", "--mincpus=4", "--mem=100M", "--reservation=res1",
         "--account=a", "--exclude=n[1-2]",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ftslurm.errors import SlurmRefused
-from ftslurm.slurm.retries import TELL_AGAIN_S, NoAnswer, Retries
+from ftslurm.slurm.retries import TELL_AGAIN_S, NoAnswerYet, Retries
 
 
 @dataclass
@@ -27,7 +27,7 @@ class World:
         self.asked += 1
         self.now += self.takes_s
         if self.now < 1000.0 + self.back_at:
-            raise NoAnswer("slurmctld is away")
+            raise NoAnswerYet("slurmctld is away")
         return "there"
 
     def ask(self, limit_s: float) -> str:
@@ -50,7 +50,7 @@ def test_one_that_comes_back_has_been_waited_for_and_that_was_said_now_and_then(
 @pytest.mark.parametrize(("limit_s", "asked"), [(60.0, 5), (0.0, 1)])
 def test_patience_has_an_end(limit_s: float, asked: int) -> None:
     world = World(back_at=1e9)
-    with pytest.raises(NoAnswer):
+    with pytest.raises(NoAnswerYet):
         world.ask(limit_s)
     assert world.asked == asked and world.now - 1000.0 <= limit_s + 2 * world.takes_s
 

@@ -28,9 +28,9 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import RankEnd, Verdict
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, WhyNot
-from ftslurm.report.card import LastCard, last_card, lines
+from ftslurm.report.card import LastCard, card_lines, last_card
 from ftslurm.simulation.trace import JobPlan
-from ftslurm.simulation.world import Ranks, World, tasks_on
+from ftslurm.simulation.world import StepRanks, World, tasks_on
 from tests.settings import settings_with
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def fault(
     return Fault(node, device, code, f"name of {code}", graded, users)
 
 
-class Truth(Ranks):
+class Truth(StepRanks):
     """What is true of the world, from events and decisions alone, and the rules that no answer may break.
 
     unproven: (rank, attempt) that was started and of which nobody has proven that nothing is left; `renewed` says when
@@ -362,7 +362,7 @@ class Job(World):
                 card = self._last_card.of(self.ledger)
                 assert card is not None, "there is nothing to show"
                 assert card == last_card(self.ledger), "the same, whether it has followed the ledger or reads it now"
-                self.told += lines(card)
+                self.told += card_lines(card)
             if isinstance(decision, do.Remember):
                 self.ledger.append(decision.record)
             elif type(decision) not in self.silent:

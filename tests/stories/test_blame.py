@@ -13,7 +13,7 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.collectives import Finding, Kind, Level
+from ftslurm.model.collectives import Culprit, CulpritKind, Level
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated, remembered
@@ -359,8 +359,8 @@ def test_a_job_takes_back_what_it_has_told_of_a_node() -> None:
 # --- hangs
 
 
-def hang(rank: int, node: str) -> Finding:
-    return Finding(Kind.COMM_HANG, (rank,), (node,), "all_reduce", "its connections are stuck", Level.ERROR, (), (node,))
+def hang(rank: int, node: str) -> Culprit:
+    return Culprit(CulpritKind.COMM_HANG, (rank,), (node,), "all_reduce", "its connections are stuck", Level.ERROR, (), (node,))
 
 
 def test_a_hang_that_comes_with_its_rank_to_another_node_is_the_program_s() -> None:

@@ -15,7 +15,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.collectives import GroupView, ProcessState, RankView
 from ftslurm.model.folds.summary import summarise
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.report.view import status
+from ftslurm.report.view import status_of
 from tests.settings import settings_with
 from tests.stories.replay import Advise, Job, fault, requeueing
 
@@ -484,13 +484,13 @@ def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -
         job.tell(*(ev.RankSilent(rank, 60.0) for rank in range(4)))
     else:
         job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s; the limit is 3 s"))
-    hung = status(job.ledger)
+    hung = status_of(job.ledger)
     assert hung is not None and hung.state == "hanging" and hung.hang is not None
     assert summarise(job.ledger).state == "hanging"  # type: ignore[union-attr]
     job.jump(5.0)
     goes_on_by(job, by)
     (over,) = job.recorded(rec.HangEnded)
-    now = status(job.ledger)
+    now = status_of(job.ledger)
     assert over.sign == sign and now is not None and (now.state, now.hang) == ("running", None)
     assert summarise(job.ledger).state == "running"  # type: ignore[union-attr]
     assert "went on by itself after 5.0 s" in (now.card.done if now.card else "") and "the job makes progress again" in job.said

@@ -16,7 +16,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.settings.dialects import from_aimaster as aimaster
 from ftslurm.model.settings.dialects import from_annotations as annotations
 from ftslurm.model.settings.tree import Settings, resolve
-from ftslurm.report.view import status
+from ftslurm.report.view import status_of
 from tests.stories.replay import Job, fault
 from tests.stories.test_standstill import CUT, SOMEBODY_LATE, stalls
 from tests.stories.test_verdicts import PROGRAM, told, verdict
@@ -87,7 +87,7 @@ def test_a_crash_restart_leaves_no_requeue_where_the_maximum_is_one() -> None:
     job.exits(3, 1)
     assert job.rungs == ["in-place-restart", "fail"] and not job.did(do.Requeue)
     assert "the job has used its 1 restart (max_job_restarts)" in job.said
-    view = status(job.ledger)
+    view = status_of(job.ledger)
     assert view is not None and view.left["max_job_restarts"] == (0, 1)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.record import Finished
-from ftslurm.system.files import Spares, private_folder
+from ftslurm.system.files import SpareDescriptors, private_folder
 
 LIMIT = 256
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ print(said, len(taken), room())
 
 
 def test_what_is_held_back_can_be_opened_when_nothing_else_can(few: list[int]) -> None:
-    spares = Spares(2)
+    spares = SpareDescriptors(2)
     take_all(few)
     for _ in range(3):
         with spares.lent():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import CalledItself, CommandMissing
-from ftslurm.system.commands import MARK, find_program, mistaken_for, real_program, with_folder
+from ftslurm.system.commands import MARK, find_slurm_program, mistaken_for, real_program, with_folder
 
 DOOR = "#!{python}\nimport sys\nsys.path.insert(0, {root!r})\nfrom ftslurm.cli.ftrun import main\nmain()\n"
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,35 +47,35 @@ def searched(*folders: Path) -> dict[str, str]:
 def test_a_link_to_ftrun_is_passed_over(tmp_path: Path, door: Path, real: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first/srun").symlink_to(door)
-    assert find_program("srun", searched(tmp_path / "first", real.parent)) == str(real)
+    assert find_slurm_program("srun", searched(tmp_path / "first", real.parent)) == str(real)
 
 
 def test_a_copy_of_ftrun_is_passed_over(tmp_path: Path, door: Path, real: Path) -> None:
     (tmp_path / "first").mkdir()
     shutil.copy(door, tmp_path / "first/srun")
-    assert find_program("srun", searched(tmp_path / "first", real.parent)) == str(real)
+    assert find_slurm_program("srun", searched(tmp_path / "first", real.parent)) == str(real)
 
 
 def test_what_is_not_ftrun_is_taken_as_it_comes(tmp_path: Path, real: Path) -> None:
     """A site's own srun, which calls Slurm's, has its reasons."""
     own = program(tmp_path / "site", "srun", f'#!/bin/sh\nmodule load x\nexec {real} "$@"\n')
-    assert find_program("srun", searched(own.parent, real.parent)) == str(own)
+    assert find_slurm_program("srun", searched(own.parent, real.parent)) == str(own)
 
 
 def test_the_folder_that_is_named_is_the_only_one(tmp_path: Path, real: Path) -> None:
     other = program(tmp_path / "other", "srun", REAL)
-    assert find_program("srun", with_folder(searched(real.parent), str(other.parent))) == str(other)
+    assert find_slurm_program("srun", with_folder(searched(real.parent), str(other.parent))) == str(other)
     with pytest.raises(CommandMissing, match=r"slurm\.bin"):
-        find_program("srun", with_folder(searched(real.parent), str(tmp_path)))
+        find_slurm_program("srun", with_folder(searched(real.parent), str(tmp_path)))
 
 
 def test_nothing_but_ftrun_is_refused(tmp_path: Path, door: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first/srun").symlink_to(door)
     with pytest.raises(CalledItself, match="`srun` is ftrun itself"):
-        find_program("srun", searched(tmp_path / "first"))
+        find_slurm_program("srun", searched(tmp_path / "first"))
     with pytest.raises(CalledItself, match="`srun` is ftrun itself"):
-        find_program("srun", with_folder({}, str(tmp_path / "first")))
+        find_slurm_program("srun", with_folder({}, str(tmp_path / "first")))
 
 
 def test_programs_that_are_not_slurms_are_left_alone() -> None:

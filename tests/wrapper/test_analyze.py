@@ -22,7 +22,7 @@ from ftslurm.model.verdict import Retriable
 from ftslurm.policies.diagnose.joblog import NO_RANK
 from ftslurm.report.card import MAX_LINES
 from ftslurm.wrapper import logs as large_files
-from ftslurm.wrapper.explain_code import analyze
+from ftslurm.wrapper.explain_code import analyze_logs
 from ftslurm.wrapper.logs import LogUnreadable, read_logs
 from tests.settings import settings_with
 
@@ -113,12 +113,12 @@ def test_the_folder_that_torchrun_writes_is_read_by_rank_and_only_its_latest_att
     new = {f"run/attempt_1/{rank}/stdout.log": "step 1\n" for rank in range(2)} | {"run/attempt_1/1/stderr.log": KEY}
     write(tmp_path, **old, **new)
     assert {(log.rank, log.stream) for log in read_logs([str(tmp_path)])} == {(0, "out"), (1, "out"), (1, "err")}
-    found = analyze([str(tmp_path)], Settings())
+    found = analyze_logs([str(tmp_path)], Settings())
     assert found.verdict.signature == "py-key" and found.rank == 1 and found.place.endswith("attempt_1/1/stderr.log:3")
 
 
 def test_the_same_on_every_rank_is_told_so(tmp_path: Path) -> None:
-    found = analyze(write(tmp_path, **{f"rank{rank}.log": KEY for rank in range(4)}), Settings())
+    found = analyze_logs(write(tmp_path, **{f"rank{rank}.log": KEY for rank in range(4)}), Settings())
     assert found.card.why == "the program's fault, on every rank" and found.verdict.program
 
 
@@ -130,9 +130,9 @@ def test_of_a_huge_log_the_head_and_the_tail_are_read_and_that_is_said(tmp_path:
     (log,) = read_logs([path])
     assert log.text.startswith("first\n") and log.text.endswith(KEY) and len(log.text) <= 8192
     assert log.size == len(text) and log.skipped == len(text) - 8192
-    found = analyze([path], Settings())
+    found = analyze_logs([path], Settings())
     assert found.verdict.signature == "py-key" and found.place == path and "were not read" in found.card.log
-    early = analyze(write(tmp_path, **{"early": KEY + "step\n" * 9000}), Settings())
+    early = analyze_logs(write(tmp_path, **{"early": KEY + "step\n" * 9000}), Settings())
     assert early.skipped and early.place.endswith("early:3")
 
 
@@ -172,7 +172,7 @@ def test_what_a_progress_bar_overwrites_is_left_out(tmp_path: Path) -> None:
 
 def test_a_site_s_keywords_count(tmp_path: Path) -> None:
     path = write(tmp_path, log=KEY)
-    assert analyze(path, settings_with(retry__keywords=("KeyError: 'lr'",))).verdict.retriable is Retriable.YES
+    assert analyze_logs(path, settings_with(retry__keywords=("KeyError: 'lr'",))).verdict.retriable is Retriable.YES
 
 
 # --- the examples of ModelArts' page on hangs: a log without an error
@@ -210,9 +210,9 @@ def test_a_log_without_an_error_tells_what_may_keep_the_job(
     (path,) = write(tmp_path, log=text)
     status, out, _ = told([path], capsys)
     assert status == 3 and "nothing in it tells of a failure" in out and "if the job hangs: " in out and advice in out
-    found = analyze([path], Settings())
+    found = analyze_logs([path], Settings())
     assert [hint.name for hint in found.hang] == [name] and "-1 on ?" not in out
-    assert not analyze([path], Settings(), 0).hang, "it has ended well"
+    assert not analyze_logs([path], Settings(), 0).hang, "it has ended well"
 
 
 def test_error_12_comes_with_all_three_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,8 +222,8 @@ def test_error_12_comes_with_all_three_variables(tmp_path: Path, capsys: pytest.
 
 
 def test_a_log_that_tells_of_a_failure_has_no_hint_of_a_hang(tmp_path: Path) -> None:
-    assert not analyze(write(tmp_path, log=CHANNELS + KEY), Settings()).hang
-    assert not analyze(write(tmp_path, log="step 1\n"), Settings()).hang
+    assert not analyze_logs(write(tmp_path, log=CHANNELS + KEY), Settings()).hang
+    assert not analyze_logs(write(tmp_path, log="step 1\n"), Settings()).hang
 
 
 # --- folders, compressed logs, the journal
@@ -238,7 +238,7 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
     (" DUE TO PREEMPTION", "the job was preempted", "yes: nothing failed"),
 ])  # fmt: skip
 def test_a_log_of_a_job_that_was_ended_says_so(tmp_path: Path, why: str, title: str, again: str) -> None:
-    card = analyze(write(tmp_path, **{"7.out": CANCELLED.replace(" ***\n", f"{why} ***\n")}), Settings()).card
+    card = analyze_logs(write(tmp_path, **{"7.out": CANCELLED.replace(" ***\n", f"{why} ***\n")}), Settings()).card
     assert (card.title, card.again, card.why) == (f"{tmp_path}/7.out: {title}", again, "")
 
 
@@ -255,7 +255,7 @@ def test_of_a_folder_of_several_jobs_the_latest_is_read_with_both_streams_and_no
 def test_a_compressed_log_is_read_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "7.out.gz"
     path.write_bytes(gzip.compress(("step 1\n" + KEY).encode()))
-    card = analyze([str(path)], Settings()).card
+    card = analyze_logs([str(path)], Settings()).card
     assert card.what == "KeyError: 'lr'" and card.next == f"zless +4 {path}"
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(LogUnreadable, match="cannot be read"):
@@ -269,7 +269,7 @@ def test_a_compressed_log_is_read_and_a_damaged_one_is_refused(tmp_path: Path) -
     f"__CURSOR=s=1\n_HOSTNAME=n1\nSYSLOG_IDENTIFIER=kernel\nMESSAGE\n{chr(len(XID))}{chr(0) * 7}{XID}\n\n",
 ])  # fmt: skip
 def test_the_kernel_is_heard_in_a_journal_and_not_in_the_output_of_a_program(tmp_path: Path, text: str) -> None:
-    found = analyze(write(tmp_path, journal=text), Settings())
+    found = analyze_logs(write(tmp_path, journal=text), Settings())
     assert found.verdict.signature == "xid-line" and "Xid" in found.card.what
     assert found.place.endswith(":1") is not text.startswith("__CURSOR")
-    assert analyze(write(tmp_path, out=f"step 1\n{XID}\n"), Settings()).verdict.signature != "xid-line"
+    assert analyze_logs(write(tmp_path, out=f"step 1\n{XID}\n"), Settings()).verdict.signature != "xid-line"

@@ -45,7 +45,7 @@ def test_a_plain_cluster_gets_every_line(version: str) -> None:
 
 def test_what_has_to_be_done_before_the_lines_are_used_stands_above_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook_install, "_config", lambda: None)
-    text = hook_install.install_hooks(Path("/opt/hooks"), Path("/etc/hooks.yaml"), "", dry_run=True)
+    text = hook_install.write_hooks(Path("/opt/hooks"), Path("/etc/hooks.yaml"), "", dry_run=True)
     said = " ".join(line.removeprefix("# ") for line in text.partition("\nProlog=")[0].splitlines())
     assert "first run this on every node and on slurmctld's host" in said and "is drained" in said
     assert "a node without it runs on the defaults" in said

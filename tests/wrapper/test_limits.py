@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
+from ftslurm.config.settings_files import SettingsAsked, policy_layers, settings_in_force
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings.tree import LEAVES, Resolved
 
@@ -38,7 +38,9 @@ def site(tmp_path: Path) -> Path:
 
 
 def in_force(site: Path, **values: object) -> Resolved:
-    return settings_in_force(Request(values={name: (raw, f"--ft-set {name}") for name, raw in values.items()}), {}, site=site)
+    return settings_in_force(
+        SettingsAsked(values={name: (raw, f"--ft-set {name}") for name, raw in values.items()}), {}, site=site
+    )
 
 
 def test_defaults_stay_defaults_and_limits_are_in_force_where_nobody_says_anything(site: Path) -> None:
@@ -66,7 +68,7 @@ def test_defaults_stay_defaults_and_limits_are_in_force_where_nobody_says_anythi
 )
 def test_who_goes_beyond_is_told_both_places_in_one_sentence(site: Path, name: str, raw: object, line: int, words: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        settings_in_force(Request(values={name: (raw, f"--ft-set {name}")}), {}, site=site)
+        settings_in_force(SettingsAsked(values={name: (raw, f"--ft-set {name}")}), {}, site=site)
     said = str(caught.value)
     assert said.startswith(f"--ft-set {name}: {name} ") and words in said and f"({site}, line {line})" in said
     assert "\n" not in said and caught.value.hint and caught.value.exit_status == 65
@@ -76,9 +78,9 @@ def test_no_layer_passes_a_limit_also_not_by_what_it_implies(site: Path, tmp_pat
     policy = tmp_path / "policy.yaml"
     policy.write_text("nodes:\n  min: 2\n")  # implies a budget of 8
     for request, env in (
-        (Request(policy=str(policy)), {}),
-        (Request(), {"FTRUN_MAX_RESTARTS": "50"}),
-        (Request(profile="aimaster-async"), {}),
+        (SettingsAsked(policy=str(policy)), {}),
+        (SettingsAsked(), {"FTRUN_MAX_RESTARTS": "50"}),
+        (SettingsAsked(profile="aimaster-async"), {}),
     ):
         with pytest.raises(PolicyError, match="this site allows"):
             settings_in_force(request, env, site=site)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.launchers.python import own_python
-from ftslurm.wrapper.node_check import Question, read_answer
+from ftslurm.wrapper.node_check import CheckAsked, read_check
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLS = REPOSITORY / "tests/fakes/bin"
@@ -32,9 +32,9 @@ class Node:
         subprocess.run([str(TOOLS / inject[0]), *inject[1:]], env=self.env, check=True, timeout=120)
 
     def check(self, *command: str, limit_s: float = 20.0, env: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
-        argv = own_python().module_argv("ftslurm.wrapper.node_check", Question(limit_s, command).text())
+        argv = own_python().module_argv("ftslurm.wrapper.node_check", CheckAsked(limit_s, command).text())
         done = subprocess.run(argv, env={**self.env, **(env or {})}, capture_output=True, text=True, timeout=180, check=True)
-        good, why, self.there = read_answer(done.stdout)
+        good, why, self.there = read_check(done.stdout)
         return good, why
 
 

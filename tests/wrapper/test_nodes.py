@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ftslurm.catalogs.codes import Asked
+from ftslurm.catalogs.codes import CodeAsked
 from ftslurm.cli.site import nodes as door
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.shared_file import NodeMemory
@@ -47,7 +47,10 @@ def test_advice_is_the_catalogues(reason: str, advice: str) -> None:
 
 def test_words_that_look_like_codes_are_none() -> None:
     assert codes_of("dead beef deadbeef on n2, job 12345678x", lambda word: ()) == []
-    assert codes_of("80e3a201 and 80E3A201; Xid 79", lambda word: ()) == [Asked("ascend", "80E3A201"), Asked("nvidia", "Xid 79")]
+    assert codes_of("80e3a201 and 80E3A201; Xid 79", lambda word: ()) == [
+        CodeAsked("ascend", "80E3A201"),
+        CodeAsked("nvidia", "Xid 79"),
+    ]
 
 
 @pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])

@@ -13,7 +13,7 @@ import pytest
 
 from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.sdk import notes
-from ftslurm.wrapper.agent.pages import Pages, sweep
+from ftslurm.wrapper.agent.pages import PageWatch, sweep_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 SAYS = f"""
@@ -41,7 +41,7 @@ def started(folder: Path, seconds: float) -> subprocess.Popen[str]:
     return child
 
 
-def turns(pages: Pages, seconds: float) -> list[dict[str, Any]]:
+def turns(pages: PageWatch, seconds: float) -> list[dict[str, Any]]:
     told, until = [], time.monotonic() + seconds
     while (now := time.monotonic()) < until:
         told += pages.turn(now)
@@ -50,7 +50,7 @@ def turns(pages: Pages, seconds: float) -> list[dict[str, Any]]:
 
 
 def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
-    pages = Pages()
+    pages = PageWatch()
     pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(beat_s=0.5), time.monotonic())
     child = started(folder, 30)
     try:
@@ -66,7 +66,7 @@ def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
 
 
 def test_a_rank_that_reports_again_is_told_too(folder: Path) -> None:
-    pages = Pages()
+    pages = PageWatch()
     pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(beat_s=0.5), time.monotonic())
     child = started(folder, 30)
     try:
@@ -80,7 +80,7 @@ def test_a_rank_that_reports_again_is_told_too(folder: Path) -> None:
 
 
 def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
-    pages = Pages()
+    pages = PageWatch()
     pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(beat_s=0.5), time.monotonic())
     child = started(folder, 0)
     turns(pages, 0.3)
@@ -89,7 +89,7 @@ def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
 
 
 def test_pages_of_another_attempt_are_not_read(folder: Path) -> None:
-    pages = Pages()
+    pages = PageWatch()
     pages.watch([(3, 2)], lambda rank: str(folder), BeatLimits(beat_s=0.2), time.monotonic())
     child = started(folder, 30)
     try:
@@ -118,7 +118,7 @@ time.sleep(30)
 
 
 def test_stages_and_progress_are_told_when_they_change(folder: Path) -> None:
-    pages = Pages()
+    pages = PageWatch()
     pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), time.monotonic())
     env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen([sys.executable, "-c", STAGES], env=env, stdin=-1, stdout=-1, text=True, bufsize=1) as child:
@@ -153,7 +153,7 @@ sys.stdin.readline()
 
 
 def test_beats_and_what_is_saved_are_told_where_no_steps_are(folder: Path) -> None:
-    pages = Pages()
+    pages = PageWatch()
     pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), time.monotonic())
     env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen([sys.executable, "-c", SAVES], env=env, stdin=-1, stdout=-1, text=True, bufsize=1) as child:
@@ -183,7 +183,7 @@ def test_what_killed_steps_left_is_swept_and_nothing_that_may_live(tmp_path: Pat
         long_ago = time.time() - 3600
         for name in ("1.0.aa", "2.0.bb", "3.0.cc", "5.0.own"):
             os.utime(tmp_path / f"{mark}.{name}", (long_ago, long_ago))
-        sweep(str(tmp_path / f"{mark}.5.0.own"), time.time())
+        sweep_pages(str(tmp_path / f"{mark}.5.0.own"), time.time())
     finally:
         child.kill()
         child.wait()
@@ -194,7 +194,7 @@ def test_what_killed_steps_left_is_swept_and_nothing_that_may_live(tmp_path: Pat
 
 def test_a_watch_that_begins_anew_tells_a_late_beat_again(folder: Path) -> None:
     """What was told before may have been held for an answer to a signal."""
-    pages, limits = Pages(), BeatLimits(beat_s=0.3)
+    pages, limits = PageWatch(), BeatLimits(beat_s=0.3)
     pages.watch([(3, 1)], lambda rank: str(folder), limits, time.monotonic())
     child = started(folder, 60)
     try:
@@ -208,7 +208,7 @@ def test_a_watch_that_begins_anew_tells_a_late_beat_again(folder: Path) -> None:
 
 
 def test_the_last_words_of_a_start_are_not_lost_with_it(folder: Path) -> None:
-    pages = Pages()
+    pages = PageWatch()
     now = time.monotonic()
     assert pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), now) == []
     child = started(folder, 0)
@@ -220,7 +220,7 @@ def test_the_last_words_of_a_start_are_not_lost_with_it(folder: Path) -> None:
 
 
 def test_limits_that_the_program_has_calculated_are_told_as_well_as_kept(folder: Path) -> None:
-    pages, now = Pages(), time.monotonic()
+    pages, now = PageWatch(), time.monotonic()
     pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), now)
     assert notes.limits(f"{folder}/3.1.notes", 60.0, 2.5, None, {"step": 9.0}) == ""
     (told,) = pages.turn(now)
@@ -240,7 +240,7 @@ time.sleep(30)
 
 
 def test_a_checkpoint_is_told_the_first_too_and_makes_nobody_owe_beats(folder: Path) -> None:
-    pages = Pages()
+    pages = PageWatch()
     pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(initial_s=0.5, beat_s=0.5), time.monotonic())
     env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.config.settings_files import MAX_BYTES, Request, policy_layers, profile_layers, settings_in_force
+from ftslurm.config.settings_files import MAX_BYTES, SettingsAsked, policy_layers, profile_layers, settings_in_force
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings.tree import LEAVES, Resolved
@@ -34,7 +34,7 @@ def policy(tmp_path: Path) -> Write:
 
 
 def in_force(path: Path, **env: str) -> Resolved:
-    return settings_in_force(Request(policy=str(path)), env, site=NO_SITE)
+    return settings_in_force(SettingsAsked(policy=str(path)), env, site=NO_SITE)
 
 
 def complaint(path: Path) -> str:
@@ -188,12 +188,12 @@ def test_the_layers_lie_as_the_contract_says(tmp_path: Path, policy: Write) -> N
     comment = '{"fault-tolerance/job-retry-num": "3"}'
     option = {"max_restarts": ("6", "--ft-max-restarts")}
     stack = [
-        (Request(), {}, "", 1, f"{site}, line 1"),
-        (Request(policy=str(path)), {}, "", 2, f"{path}, line 1"),
-        (Request(policy=str(path)), {}, comment, 3, "the job's comment"),
-        (Request(policy=str(path), annotations=str(notes)), {}, comment, 4, str(notes)),
-        (Request(policy=str(path), annotations=str(notes)), env, comment, 5, "environment FTRUN_MAX_RESTARTS"),
-        (Request(policy=str(path), annotations=str(notes), values=option), env, comment, 6, "--ft-max-restarts"),
+        (SettingsAsked(), {}, "", 1, f"{site}, line 1"),
+        (SettingsAsked(policy=str(path)), {}, "", 2, f"{path}, line 1"),
+        (SettingsAsked(policy=str(path)), {}, comment, 3, "the job's comment"),
+        (SettingsAsked(policy=str(path), annotations=str(notes)), {}, comment, 4, str(notes)),
+        (SettingsAsked(policy=str(path), annotations=str(notes)), env, comment, 5, "environment FTRUN_MAX_RESTARTS"),
+        (SettingsAsked(policy=str(path), annotations=str(notes), values=option), env, comment, 6, "--ft-max-restarts"),
     ]
     for request, variables, note, restarts, place in stack:
         resolved = settings_in_force(request, variables, note, site)
@@ -205,22 +205,22 @@ def test_variables_may_name_the_files_and_options_beat_them(tmp_path: Path, poli
     path, other = policy("max_restarts: 2\n"), tmp_path / "other.yaml"
     other.write_text("max_restarts: 3\n")
     env = {"FTRUN_POLICY": str(path)}
-    assert settings_in_force(Request(), env, site=NO_SITE).settings.max_restarts == 2
-    assert settings_in_force(Request(policy=str(other)), env, site=NO_SITE).settings.max_restarts == 3
+    assert settings_in_force(SettingsAsked(), env, site=NO_SITE).settings.max_restarts == 2
+    assert settings_in_force(SettingsAsked(policy=str(other)), env, site=NO_SITE).settings.max_restarts == 3
 
 
 def test_a_mistake_anywhere_names_that_place(tmp_path: Path) -> None:
     notes = tmp_path / "job.json"
     notes.write_text('{"fault-tolerance/job-retry-num": "129"}')
     for request, env, comment, place in (
-        (Request(annotations=str(notes)), {}, "", str(notes)),
-        (Request(), {"FTRUN_ANNOTATIONS": str(notes)}, "", str(notes)),
-        (Request(), {}, notes.read_text(), "the job's comment"),
-        (Request(), {"FTRUN_STOP_GRACE": "20"}, "", "environment FTRUN_STOP_GRACE"),
-        (Request(values={"stop.grace": ("20", "--ft-grace")}), {}, "", "--ft-grace"),
-        (Request(values={"stop.gracee": ("20s", "--ft-set stop.gracee")}), {}, "", "--ft-set stop.gracee"),
-        (Request(profile="modelart"), {}, "", "--ft-profile"),
-        (Request(), {"FTRUN_PROFILE": "modelart"}, "", "FTRUN_PROFILE"),
+        (SettingsAsked(annotations=str(notes)), {}, "", str(notes)),
+        (SettingsAsked(), {"FTRUN_ANNOTATIONS": str(notes)}, "", str(notes)),
+        (SettingsAsked(), {}, notes.read_text(), "the job's comment"),
+        (SettingsAsked(), {"FTRUN_STOP_GRACE": "20"}, "", "environment FTRUN_STOP_GRACE"),
+        (SettingsAsked(values={"stop.grace": ("20", "--ft-grace")}), {}, "", "--ft-grace"),
+        (SettingsAsked(values={"stop.gracee": ("20s", "--ft-set stop.gracee")}), {}, "", "--ft-set stop.gracee"),
+        (SettingsAsked(profile="modelart"), {}, "", "--ft-profile"),
+        (SettingsAsked(), {"FTRUN_PROFILE": "modelart"}, "", "FTRUN_PROFILE"),
     ):
         with pytest.raises(PolicyError) as caught:
             settings_in_force(request, env, comment, NO_SITE)
@@ -229,12 +229,12 @@ def test_a_mistake_anywhere_names_that_place(tmp_path: Path) -> None:
 
 def test_an_annotations_file_that_is_not_there_is_named() -> None:
     with pytest.raises(PolicyError, match=r"/nonexistent/job\.json cannot be read"):
-        settings_in_force(Request(annotations="/nonexistent/job.json"), {}, site=NO_SITE)
+        settings_in_force(SettingsAsked(annotations="/nonexistent/job.json"), {}, site=NO_SITE)
 
 
 @pytest.mark.parametrize("comment", ["", "nightly run of fault-tolerance/ tests", '{"owner": "me"}', "{not json"])
 def test_a_comment_about_something_else_is_nobody_s_mistake(comment: str) -> None:
-    assert set(settings_in_force(Request(), {}, comment, NO_SITE).places.values()) == {"default"}
+    assert set(settings_in_force(SettingsAsked(), {}, comment, NO_SITE).places.values()) == {"default"}
 
 
 # --- profiles
@@ -244,11 +244,11 @@ def test_a_comment_about_something_else_is_nobody_s_mistake(comment: str) -> Non
 def test_profiles_ship_and_are_right(name: str) -> None:
     (layer,) = profile_layers(name, "here")
     assert layer.values and all(place.startswith(f"profile {name}, line ") for place in layer.places.values())
-    assert settings_in_force(Request(profile=name), {}, site=NO_SITE)
+    assert settings_in_force(SettingsAsked(profile=name), {}, site=NO_SITE)
 
 
 def test_the_profile_modelarts_is_the_ladder_of_the_seed() -> None:
-    s = settings_in_force(Request(profile="modelarts"), {}, site=NO_SITE).settings
+    s = settings_in_force(SettingsAsked(profile="modelarts"), {}, site=NO_SITE).settings
     assert (
         s.in_place_restart.enabled
         and s.hang_restart.enabled
@@ -264,21 +264,21 @@ def test_the_profile_modelarts_is_the_ladder_of_the_seed() -> None:
 
 
 def test_the_profile_ft_launcher_answers_hangs_as_ft_launcher_does() -> None:
-    settings = settings_in_force(Request(profile="ft-launcher"), {}, site=NO_SITE).settings
+    settings = settings_in_force(SettingsAsked(profile="ft-launcher"), {}, site=NO_SITE).settings
     assert settings.hang_restart.enabled and not (settings.hang.detection or settings.hang.c4d)
 
 
 @pytest.mark.parametrize(("asked", "allowed"), [(None, 0), ("5", 5), ("1", 1), ("0", 0)])
 def test_max_restarts_counts_all_restarts_under_the_profile_ft_launcher(asked: str | None, allowed: int) -> None:
     values = {"max_restarts": (asked, "--ft-max-restarts")} if asked else {}
-    resolved = settings_in_force(Request(profile="ft-launcher", values=values), {}, site=NO_SITE)
+    resolved = settings_in_force(SettingsAsked(profile="ft-launcher", values=values), {}, site=NO_SITE)
     assert resolved.settings.max_job_restarts == allowed
     assert resolved.places["max_job_restarts"].startswith("--ft-max-restarts" if asked else "profile ft-launcher")
 
 
 def test_crash_restarts_that_are_allowed_count_under_it() -> None:
     values = {"rungs.in-place-restart.crash_restarts": ("2", "--ft-set")}
-    assert settings_in_force(Request(profile="ft-launcher", values=values), {}, site=NO_SITE).settings.max_job_restarts == 2
+    assert settings_in_force(SettingsAsked(profile="ft-launcher", values=values), {}, site=NO_SITE).settings.max_job_restarts == 2
 
 
 def test_a_policy_may_stand_on_a_profile(policy: Write) -> None:

@@ -14,7 +14,7 @@ from ftslurm.model.site import Partition
 from ftslurm.slurm.client import JobState
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper import site_look
-from ftslurm.wrapper.site_look import folder_of, look, machine
+from ftslurm.wrapper.site_look import file_system_of, look_at_site, machine
 from tests.fakes.slurm import FakeSlurm
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded/slurm/22.05/partitions.txt"
@@ -43,7 +43,7 @@ def test_asks_slurm_once_for_each_thing(env: dict[str, str]) -> None:
     slurm = FakeSlurm(user_id=os.geteuid())
     number = slurm.submit(requeue=False)
     slurm.end(number, JobState.COMPLETED)
-    site = look({**env, "SLURM_JOB_ID": str(number)}, "", lambda: "", slurm, run)
+    site = look_at_site({**env, "SLURM_JOB_ID": str(number)}, "", lambda: "", slurm, run)
     assert site.config["ClusterName"] == "fake" and site.nodes == 4
     assert site.partitions == (Partition("main", nodes=3),)
     assert site.job is not None and (site.job.number, site.job.batch, site.job.requeue) == (number, True, False)
@@ -54,9 +54,9 @@ def test_what_slurm_does_not_tell_is_none(env: dict[str, str]) -> None:
     def refused(argv: Sequence[str], timeout_s: float, **_: Any) -> CommandResult:
         return CommandResult(tuple(argv), 1, "", "scontrol: error: no")
 
-    site = look({**env, "SLURM_JOB_ID": "99"}, "", lambda: "", FakeSlurm(), refused)
+    site = look_at_site({**env, "SLURM_JOB_ID": "99"}, "", lambda: "", FakeSlurm(), refused)
     assert site.partitions is None and site.job is None
-    assert look({**env, "SLURM_JOB_ID": "x;y"}, "", lambda: "", FakeSlurm(), refused).job is None
+    assert look_at_site({**env, "SLURM_JOB_ID": "x;y"}, "", lambda: "", FakeSlurm(), refused).job is None
 
 
 def test_a_machine_without_a_configuration_is_not_asked_again(env: dict[str, str]) -> None:
@@ -64,14 +64,14 @@ def test_a_machine_without_a_configuration_is_not_asked_again(env: dict[str, str
         return CommandResult(tuple(argv), 1, "", "scontrol: fatal: Could not establish a configuration source")
 
     slurm = FakeSlurm()
-    assert "no configuration" in look(env, "", lambda: "", slurm, none).silent
+    assert "no configuration" in look_at_site(env, "", lambda: "", slurm, none).silent
     assert slurm.requests == []
 
 
 def test_a_slurm_that_is_away(env: dict[str, str]) -> None:
     slurm = FakeSlurm()
     slurm.away = True
-    site = look(env, "", lambda: "", slurm, run)
+    site = look_at_site(env, "", lambda: "", slurm, run)
     assert site.silent and not site.config
 
 
@@ -81,7 +81,7 @@ def test_a_slurm_that_is_away(env: dict[str, str]) -> None:
 def test_who_is_an_administrator(env: dict[str, str], user: str, admin: bool) -> None:
     slurm = FakeSlurm()
     slurm.settings["SlurmUser"] = user
-    site = look(env, "", lambda: "hooks.yaml is odd", slurm, run)
+    site = look_at_site(env, "", lambda: "hooks.yaml is odd", slurm, run)
     assert (site.admin, site.machine.hook_settings) == (admin, "hooks.yaml is odd" if admin else "")
 
 
@@ -97,7 +97,7 @@ def test_srun_and_ftrun_are_found(env: dict[str, str], tmp_path: Path) -> None:
     assert both.ftrun.path == str(ours.with_name("ftrun"))
     only = machine({**env, "PATH": str(ours.parent)}, "", {}, run)
     assert only.stands_in and "is ftrun itself" in only.srun.why
-    wrong = look({**env, "PATH": str(real.parent)}, "/nowhere", lambda: "", FakeSlurm(), run)
+    wrong = look_at_site({**env, "PATH": str(real.parent)}, "/nowhere", lambda: "", FakeSlurm(), run)
     assert "which slurm.bin names" in wrong.machine.srun.why
 
 
@@ -133,9 +133,9 @@ def test_the_file_system_is_that_of_the_longest_mount_point(tmp_path: Path, monk
         "5 1 0:8 odd line\n"
     )
     monkeypatch.setattr(site_look, "_MOUNTS", table)
-    found = folder_of(Path("/home/me/.ftslurm"))
+    found = file_system_of(Path("/home/me/.ftslurm"))
     assert (found.kind, "local_lock=none" in found.options, "nosuid" in found.options) == ("nfs4", True, True)
-    assert folder_of(Path("/home/a b/c")).kind == "lustre"
-    assert folder_of(Path("/homes")).kind == "ext4"
+    assert file_system_of(Path("/home/a b/c")).kind == "lustre"
+    assert file_system_of(Path("/homes")).kind == "ext4"
     monkeypatch.setattr(site_look, "_MOUNTS", tmp_path / "none")
-    assert folder_of(Path("/home")).kind == ""
+    assert file_system_of(Path("/home")).kind == ""

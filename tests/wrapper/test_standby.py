@@ -26,7 +26,7 @@ from ftslurm.slurm.client import JobState, NodeState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
 from ftslurm.wrapper.agent.standby import StandbyController
-from ftslurm.wrapper.node_check import answer_text, read_answer
+from ftslurm.wrapper.node_check import answer_text, read_check
 from ftslurm.wrapper.shim.lease import boot_s
 from tests.fakes.slurm import FakeSlurm
 from tests.settings import settings_with
@@ -213,7 +213,7 @@ def looked_for(script: int = 4711, **other: str) -> bool | None:
             done = subprocess.run(
                 argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=120
             )
-            return read_answer(done.stdout)[0]
+            return read_check(done.stdout)[0]
         finally:
             process.kill()
 

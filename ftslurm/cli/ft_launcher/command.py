@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import ftslurm
-from ftslurm.cli.ft_launcher.options import Launch, read
+from ftslurm.cli.ft_launcher.options import Launch, read_options
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.srun import own_step_env
 from ftslurm.launchers.srun_options import Component
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if words == ("--version",):
             print(_about())
             sys.exit(0)
-        launch = read(words, env)
+        launch = read_options(words, env)
         status = 1
         ended = run(launch, env)
         status = ended if ended in (0, launch.no_restart_status) else 1
@@ -98,14 +98,14 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
             f"--nnodes={launch.width}, outside a Slurm allocation: ft_launchers on several machines cannot find each other",
             hint=f"start it in a job of Slurm; {CHOICE}=nvidia runs NVIDIA's own, FTRUN_LOCAL_NODES=N plays N nodes here",
         )
-    from ftslurm.config.settings_files import Request
+    from ftslurm.config.settings_files import SettingsAsked
     from ftslurm.wrapper.controller.run import run_job
     from ftslurm.wrapper.controller.survey import Order
 
     per_node = _ranks_per_node(launch.per_node, env)
     options = _shape(launch, per_node, overlap=in_step and not local)
     component = Component(options, _command(launch, env))
-    request = Request(policy=launch.own["policy"], profile="ft-launcher", values=settings_of(launch, local) | _logs(launch))
+    request = SettingsAsked(policy=launch.own["policy"], profile="ft-launcher", values=settings_of(launch, local) | _logs(launch))
     order = Order((component,), request, _environment(launch, env, in_step, local), launch.verbose)
     if launch.verbose:
         import logging

@@ -142,7 +142,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     return made
 
 
-def read(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
+def read_options(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
     """Raises: UsageError."""
     args = parser(env).parse_args(list(argv))
     if args.version:

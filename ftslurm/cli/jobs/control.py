@@ -123,11 +123,11 @@ def _conditions(after_checkpoint: bool, checkpoints: int | None, after: str | No
     now = time.time()
     return {
         "checkpoints": number, "files": os.path.join(os.getcwd(), files) if files else "",  # noqa: PTH109, PTH118 -- a pattern
-        "after": moment("--after", after, now) if after else 0.0, "until": moment("--by", by, now) if by else 0.0,
+        "after": read_moment("--after", after, now) if after else 0.0, "until": read_moment("--by", by, now) if by else 0.0,
     }  # fmt: skip
 
 
-def moment(option: str, text: str, now: float) -> float:
+def read_moment(option: str, text: str, now: float) -> float:
     """Unix seconds of `14:30` (the next one), a date and time, both local, or a time from now. Raises: UsageError."""
     from ftslurm.report.jobs import moment_of
 
@@ -233,7 +233,7 @@ def undo(number: int | None) -> dict[str, Any]:
 @click.pass_context
 def list_requests(context: click.Context, as_json: bool) -> None:
     """List all requests: who asked for what and when, and the outcome."""
-    from ftslurm.report.view import requests, table
+    from ftslurm.report.view import request_lines, requests
     from ftslurm.report.words import moment as local
 
     found = requests(store().find(context.obj)[1].records, local)
@@ -241,7 +241,7 @@ def list_requests(context: click.Context, as_json: bool) -> None:
         return print_json(found)
     if not found:
         return click.echo("no requests so far", err=True)
-    click.echo(visible("\n".join(table(found, local)), lines=True))
+    click.echo(visible("\n".join(request_lines(found, local)), lines=True))
 
 
 # --- the door of `ftslurm drill`: a fault on purpose, in a running job of one's own
@@ -297,11 +297,11 @@ def device_fault(job: str, node: str, device: str, code: str, kind: str | None, 
 
 def _explainer(job: str) -> Explainer:
     """With the job's own settings."""
-    from ftslurm.config.settings_files import Request, settings_in_force
-    from ftslurm.report.explain.terms import of_job
+    from ftslurm.config.settings_files import SettingsAsked, settings_in_force
+    from ftslurm.report.explain.terms import terms_of_job
     from ftslurm.wrapper.explain_code import Explainer
 
-    in_force, _ = of_job(store().find(job)[1].records) or (settings_in_force(Request(), os.environ), ())
+    in_force, _ = terms_of_job(store().find(job)[1].records) or (settings_in_force(SettingsAsked(), os.environ), ())
     return Explainer(in_force.settings)
 
 

@@ -96,9 +96,9 @@ def _is_file(word: str) -> bool:
 
 def _in_force(policy: str, profile: str, annotations: str) -> Resolved:
     """Raises: PolicyError."""
-    from ftslurm.config.settings_files import Request, settings_in_force
+    from ftslurm.config.settings_files import SettingsAsked, settings_in_force
 
-    return settings_in_force(Request(policy, profile, annotations), os.environ)
+    return settings_in_force(SettingsAsked(policy, profile, annotations), os.environ)
 
 
 def _decisions(job: str, journal: Journal, contents: Contents, number: str, as_json: bool) -> None:
@@ -106,21 +106,25 @@ def _decisions(job: str, journal: Journal, contents: Contents, number: str, as_j
     from ftslurm.cli.jobs.status import status_now
     from ftslurm.model.folds.summary import Story
     from ftslurm.report.explain import decisions
-    from ftslurm.report.explain.decisions import explained, numbered
+    from ftslurm.report.explain.decisions import explanations, wanted_ones
     from ftslurm.report.text import console
 
     story = Story(contents.records)
     state = status_now(journal, contents, story)
-    found = explained(contents.records, story)
+    found = explanations(contents.records, story)
     if not number:
-        return print_json(decisions.as_json(state, found)) if as_json else decisions.print_decisions(console(), state, found)
-    one = numbered(found.decisions, _number(number))
+        return (
+            print_json(decisions.decisions_as_json(state, found))
+            if as_json
+            else decisions.print_decisions(console(), state, found)
+        )
+    one = wanted_ones(found.decisions, _number(number))
     if one is None:
         count = len(found.decisions)
         there = f"there {'is' if count == 1 else 'are'} {count}" if count else "there is none"
         raise UsageError(f"job {state.job} has no decision {number}: {there}", hint=f"`ftslurm explain {job}` lists them")
     if as_json:
-        return print_json(decisions.as_json(state, found, one))
+        return print_json(decisions.decisions_as_json(state, found, one))
     decisions.print_decision(console(), state, one)
 
 
@@ -137,7 +141,7 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     """asked: a policy or the like was named: that one is shown, and not the job's."""
     from ftslurm.model.folds.history import fold
     from ftslurm.policies.ladder import rung_words
-    from ftslurm.report.explain.terms import ladder_as_json, of_job, print_ladder
+    from ftslurm.report.explain.terms import ladder_as_json, print_ladder, terms_of_job
     from ftslurm.report.text import console
     from ftslurm.report.view import in_force
 
@@ -145,7 +149,7 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     if job:
         records = find_ledger(job)[1].records
         held = in_force(fold(records).control)
-        known = None if asked else of_job(records)
+        known = None if asked else terms_of_job(records)
         if known is not None:
             resolved, unknown = known
             if unknown:
@@ -226,12 +230,12 @@ def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str,
     Exit status: 0 if another try is worth it, 1 if it is not, 3 if the log does not tell, 64 for wrong usage, 66 for a log
     that cannot be read.
     """
-    from ftslurm.config.settings_files import Request, settings_in_force
-    from ftslurm.report.analysis import as_json as for_programs
+    from ftslurm.config.settings_files import SettingsAsked, settings_in_force
+    from ftslurm.report.analysis import analysis_as_json as for_programs
     from ftslurm.report.text import console, print_card
-    from ftslurm.wrapper.explain_code import analyze as judge
+    from ftslurm.wrapper.explain_code import analyze_logs as judge
 
-    settings = settings_in_force(Request(policy, profile, annotations), os.environ).settings
+    settings = settings_in_force(SettingsAsked(policy, profile, annotations), os.environ).settings
     found = judge(log, settings, status)
     if as_json:
         print_json(for_programs(found))

@@ -82,8 +82,8 @@ def _one(name: str, form: str, now: float) -> str:
 
     found, evidence = one_job(store(), name, os.environ, now)
     if form == "json":
-        return as_json(plain.of_job(found)) + "\n"
-    return _text(page.document(found, now, evidence), form, found)
+        return as_json(plain.job_as_plain(found)) + "\n"
+    return _text(page.job_document(found, now, evidence), form, found)
 
 
 def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: float) -> str:
@@ -112,9 +112,9 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
         raise UsageError(f"no job has run under ftrun since {day(began)}", hint="--since 365d looks further back")
     account = jobs_account(found, began, now, passed)
     if form == "json":
-        return as_json(plain.of_jobs(account)) + "\n"
+        return as_json(plain.jobs_as_plain(account)) + "\n"
     title = "Training jobs of all users" if all_users else "Training jobs"
-    return _text(page.document(account, now, title), form, account)
+    return _text(page.jobs_document(account, now, title), form, account)
 
 
 def _of_all_users(began: float, now: float, passed_over: Callable[[StateError], None]) -> list[JobAccount]:
@@ -130,9 +130,9 @@ def _of_all_users(began: float, now: float, passed_over: Callable[[StateError], 
 def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> str:
     """Raises: CommandMissing where what makes pages is not installed."""
     if form == "md":
-        from ftslurm.report.page.plain import render
+        from ftslurm.report.page.plain import render_text
 
-        return render(document)
+        return render_text(document)
     try:
         from ftslurm.report.page import html
     except ImportError as error:
@@ -140,4 +140,4 @@ def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> s
             f"a page needs {error.name or 'jinja2 and matplotlib'}, which is not installed",
             hint="pip install 'ftslurm[report]'; --format md needs neither",
         ) from None
-    return html.render(document, account)
+    return html.render_html(document, account)

@@ -19,7 +19,7 @@ from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted, visible
-from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, lines_of_all, parse_moment, states_named
+from ftslurm.report.jobs import SORTS, WIDE, JobsWanted, job_lines, lines_of_all, parse_moment, shown_jobs, states_named
 from ftslurm.report.view import Status
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def status(
 
     now, folder = time.time(), state_folder(os.environ)
     oldest = parse_moment(since, now)
-    wanted = Wanted(
+    wanted = JobsWanted(
         states_named(states), 0.0 if every or tasks else oldest, "job" if tasks else sort,
         parse_moment(until, now) if until else 0.0, tuple(filter(None, names.split(","))),
         frozenset(expand(nodes)), backwards, frozenset(tasks),
@@ -77,13 +77,13 @@ def status(
     if all_users:
         return _of_all(wanted, now, as_json)
     jobs, silent = all_jobs(folder, os.environ, passed_over=passed_over)
-    shown, older = chosen(jobs, wanted)
+    shown, older = shown_jobs(jobs, wanted)
     if as_json:
         return print_json([one._asdict() for one in shown])
     if shown:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         named = bool(names) or sort == "name" or width >= WIDE
-        click.echo(visible("\n".join(lines(shown, now, width, named)), lines=True))
+        click.echo(visible("\n".join(job_lines(shown, now, width, named)), lines=True))
     if not jobs:
         click.echo(f"no ledger in {visible(folder)}: no job has run under ftrun yet", err=True)
     if older:
@@ -93,13 +93,13 @@ def status(
         click.echo(f"from the ledgers alone, because Slurm does not answer: {visible(silent)}", err=True)
 
 
-def _of_all(wanted: Wanted, now: float, as_json: bool) -> None:
+def _of_all(wanted: JobsWanted, now: float, as_json: bool) -> None:
     from ftslurm.wrapper.all_ledgers import list_of_all
 
     site = site_settings()
     found = list_of_all(wanted.since, MOST, lambda text: passed_over(StateError(text)), site.ledgers, site.first_user_id)
     rest = {id(job): (user, lost_s) for user, job, lost_s in found}
-    shown = [(rest[id(job)][0], job, rest[id(job)][1]) for job in chosen((job for _, job, _ in found), wanted)[0]]
+    shown = [(rest[id(job)][0], job, rest[id(job)][1]) for job in shown_jobs((job for _, job, _ in found), wanted)[0]]
     if as_json:
         return print_json([{"user": user, "lost_s": lost_s, **job._asdict()} for user, job, lost_s in shown])
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -126,7 +126,7 @@ def status_now(journal: Journal, contents: Contents, story: Story | None = None)
     from ftslurm.wrapper.jobs import job_now
 
     known = job_now(journal, contents, os.environ)
-    return require_begun(journal.path.stem, view.status(contents.records, contents.damaged, known, story))
+    return require_begun(journal.path.stem, view.status_of(contents.records, contents.damaged, known, story))
 
 
 def require_begun(job: str, found: T | None) -> T:

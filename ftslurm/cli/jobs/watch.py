@@ -37,9 +37,9 @@ def watch(job: str | None, as_lines: bool, once: bool) -> None:
         if job:
             _wait_for_ledger(job)
         if not as_lines and (why := _why_no_screen()) is None:
-            from ftslurm.cli.jobs.watch_screen import run
+            from ftslurm.cli.jobs.watch_screen import run_screen
 
-            return run(store(), job)
+            return run_screen(store(), job)
         if not as_lines and why:
             click.echo(f"ftslurm: {visible(why)}: a line for each change follows", err=True)
         _job_lines(job) if job else _jobs_lines()
@@ -82,14 +82,14 @@ def _why_no_screen() -> str | None:
 
 
 def _once(job: str | None) -> None:
-    from ftslurm.report.jobs import lines
+    from ftslurm.report.jobs import job_lines
     from ftslurm.report.watch import FIRST_S, screen
     from ftslurm.wrapper.watch import JobsWatch, JobWatch
 
     width, height = shutil.get_terminal_size((100, 40)) if sys.stdout.isatty() else (0, 40)
     if job is None:
         seen = JobsWatch(store(), os.environ).look()
-        return click.echo(visible("\n".join(lines(seen.jobs, seen.now, width)), lines=True))
+        return click.echo(visible("\n".join(job_lines(seen.jobs, seen.now, width)), lines=True))
     looker, end = JobWatch(store(), job, os.environ), time.monotonic() + FIRST_S
     found = looker.look()
     while time.monotonic() < end and found is not None and found.told_to and not (found.complete or found.summary.over):

@@ -25,7 +25,19 @@ from ftslurm.model.text import visible
 from ftslurm.report import card as cards
 from ftslurm.report.jobs import HEADING, SORTS, cells
 from ftslurm.report.moments import happened
-from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, head, nodes, ranks, timed, weight_of, without
+from ftslurm.report.watch import (
+    Row,
+    Seen,
+    Sheet,
+    devices_sheet,
+    fitted,
+    head,
+    nodes_sheet,
+    ranks_sheet,
+    timed,
+    weight_of,
+    without_column,
+)
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
 
 LOOK_S = 1.0
@@ -254,7 +266,13 @@ class JobPage(LookingPage, AskingPage):
     def _chosen(self, seen: Seen) -> Sheet:
         many = seen.fresh is not None and len(seen.fresh.tasks) > MANY_RANKS
         name = self._sheet or ("nodes" if many else "ranks")
-        return nodes(seen) if name == "nodes" else devices(seen, self._node) if name == "devices" else ranks(seen, self._node)
+        return (
+            nodes_sheet(seen)
+            if name == "nodes"
+            else devices_sheet(seen, self._node)
+            if name == "devices"
+            else ranks_sheet(seen, self._node)
+        )
 
     def _fill(self, sheet: Sheet) -> None:
         """The rows that are there already are changed in place, so that the cursor stays where it is."""
@@ -481,7 +499,7 @@ def card_page(records: Sequence[Record], width: int) -> TextPage:
         if not found:
             yield ["nothing has failed yet"]
         for each in reversed(found):
-            yield [*cards.lines(each, width - 1), ""]
+            yield [*cards.card_lines(each, width - 1), ""]
 
     return TextPage("what failed, the latest first", pieces, at_end=False)
 
@@ -498,7 +516,7 @@ def _jobs_sheet(jobs: Sequence[JobSummary], now: float, words: str) -> Sheet:
     )  # fmt: skip
     shown = tuple(row for row in rows if all(word in " ".join(row.cells).lower() for word in words.split()))
     sheet = Sheet(HEADING, shown, frozenset({"ATTEMPT"}))
-    return sheet if any(job.name for job in jobs) else without(sheet, "NAME")
+    return sheet if any(job.name for job in jobs) else without_column(sheet, "NAME")
 
 
 class WatchApp(App[None]):
@@ -577,7 +595,7 @@ def _justify(name: str, sheet: Sheet) -> Any:
     return "right" if name in sheet.right else "left"
 
 
-def run(store: Store, job: str | None) -> None:
+def run_screen(store: Store, job: str | None) -> None:
     """Until somebody leaves. Raises: UnknownJob, StateError."""
     if job is None:
         WatchApp(lambda: JobsPage(store)).run()

@@ -71,7 +71,7 @@ def severity_by_number(number: int) -> Severity:
     return _BY_NUMBER.get(number, Severity.UNKNOWN)
 
 
-def unlisted(device: str) -> Chip:
+def unlisted_chip(device: str) -> Chip:
     return Chip(device, DeviceHealth.UNKNOWN, detail=f"there is no chip {device} to be seen")
 
 

@@ -55,7 +55,7 @@ def words_of(code: int) -> str:
     return f"{code}, {_WORDS[code]}" if code in _WORDS else str(code)
 
 
-def explained(text: str) -> str:
+def with_code_words(text: str) -> str:
     """`text` of npu-smi with the words of the return code it names, if it names one."""
     told = _TOLD.search(text)
     words = _WORDS.get(int(told[1])) if told else None
@@ -119,7 +119,7 @@ class _Fault(ctypes.Structure):
     )  # fmt: skip
 
 
-class Event(ctypes.Structure):
+class DcmiEvent(ctypes.Structure):
     """`struct dcmi_event`; its union has one member only."""
 
     _fields_ = (("type", c_int), ("fault", _Fault))
@@ -129,7 +129,7 @@ class _Process(ctypes.Structure):
     _fields_ = (("proc_id", c_int), ("proc_mem_usage", c_ulong))
 
 
-_Handler = ctypes.CFUNCTYPE(None, ctypes.POINTER(Event))
+_Handler = ctypes.CFUNCTYPE(None, ctypes.POINTER(DcmiEvent))
 # The driver calls them from a thread of its own until the process ends.
 _FOR_EVER: list[Any] = []
 
@@ -196,7 +196,7 @@ class Dcmi:
 
     def faults(self, place: Place) -> tuple[FaultEvent, ...]:
         """The faults the chip has now, with the severity of each. The 950 tells, older chips do not support it."""
-        found, count = (Event * _MAX_CODES)(), c_int()
+        found, count = (DcmiEvent * _MAX_CODES)(), c_int()
         self._ask("dcmi_get_device_current_fault_event", place, found, _MAX_CODES, byref(count))
         return tuple(_event(event) for event in found[: min(max(count.value, 0), _MAX_CODES)])
 
@@ -279,7 +279,7 @@ class Dcmi:
             raise DcmiError(name, code)
 
 
-def _event(event: Event) -> FaultEvent:
+def _event(event: DcmiEvent) -> FaultEvent:
     fault = event.fault
     words = fault.event_name.decode(errors="replace")
     return FaultEvent(fault.deviceid, f"{fault.event_id:08X}", fault.severity, fault.assertion, words)

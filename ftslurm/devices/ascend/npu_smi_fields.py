@@ -67,7 +67,7 @@ class ResetOutcome(Enum):
     UNKNOWN = "unknown"
 
 
-class ResetAnswer(Value):
+class NpuResetAnswer(Value):
     """message: the tool's words on the outcome, without its questions and progress notes."""
 
     outcome: ResetOutcome
@@ -220,20 +220,20 @@ _MESSAGE = re.compile(r"Message\s*:\s*")
 _STATUS = re.compile(r"Status\s*:\s*(\w+)")
 
 
-def parse_reset(text: str) -> ResetAnswer:
+def parse_npu_reset(text: str) -> NpuResetAnswer:
     """How `npu-smi set -t reset` ended, by its `Status` field or its words."""
     lines = [line.strip() for line in text.splitlines()]
     message = "; ".join(_reset_words(lines))
     status = [found[1] for line in lines if (found := _STATUS.match(line))]
     if status and status[-1].upper() == "OK":
-        return ResetAnswer(ResetOutcome.DONE, message)
+        return NpuResetAnswer(ResetOutcome.DONE, message)
     if _OTHERS in message.lower():
-        return ResetAnswer(ResetOutcome.OTHERS, message)
+        return NpuResetAnswer(ResetOutcome.OTHERS, message)
     if any(words in message.lower() for words in _REFUSALS):
-        return ResetAnswer(ResetOutcome.REFUSED, message)
+        return NpuResetAnswer(ResetOutcome.REFUSED, message)
     if status or message:
-        return ResetAnswer(ResetOutcome.FAILED, message or f"Status: {status[-1]}")
-    return ResetAnswer(ResetOutcome.UNKNOWN)
+        return NpuResetAnswer(ResetOutcome.FAILED, message or f"Status: {status[-1]}")
+    return NpuResetAnswer(ResetOutcome.UNKNOWN)
 
 
 def _reset_words(lines: list[str]) -> Iterator[str]:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from ftslurm.devices.ascend.chip import KIND, Checked, Chip, by_number, unlisted
+from ftslurm.devices.ascend.chip import KIND, Checked, Chip, by_number, unlisted_chip
 from ftslurm.devices.ascend.dcmi import VARIABLE
 from ftslurm.devices.ascend.dcmi_driver import NAME, CameAndWent, Driver
-from ftslurm.devices.ascend.npu_smi_fields import ResetAnswer, ResetOutcome
+from ftslurm.devices.ascend.npu_smi_fields import NpuResetAnswer, ResetOutcome
 from ftslurm.devices.ascend.tool import TOOL, NpuSmi
 from ftslurm.devices.asking import NoAnswer, look_until
 from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer, Utilisation
@@ -99,7 +99,7 @@ class Healer:
 
     def _codes_gone(self, device: str, codes: tuple[str, ...], until: float) -> Checked:
         """Are `codes` gone (all of the chip if none is named)? Others may stay, they are not what is to be healed."""
-        chip = next((one for one in self._look(until, device) if one.device == device), unlisted(device))
+        chip = next((one for one in self._look(until, device) if one.device == device), unlisted_chip(device))
         if chip.blind:
             return Checked(None, f"{device}: {chip.blind}")
         left = set(chip.codes).intersection(codes or chip.codes)
@@ -131,7 +131,7 @@ class Healer:
         """Does every chip of the node answer again, is ours well and rid of its codes, is the group in service, are its
         network ports what they were?"""
         chips = {chip.device: chip for chip in self._look(until, reset.device)}
-        ours = chips.get(reset.device, unlisted(reset.device))
+        ours = chips.get(reset.device, unlisted_chip(reset.device))
         for chip in (ours, *chips.values()):
             if chip.health is DeviceHealth.UNKNOWN:
                 return Checked(False, str(chip))
@@ -168,7 +168,7 @@ class Healer:
 
     # ---- the order
 
-    def _order(self, device: str, until: float) -> tuple[ResetAnswer, str]:
+    def _order(self, device: str, until: float) -> tuple[NpuResetAnswer, str]:
         """In-band first; through the BMC (which needs ipmitool) if that fails for another reason than missing rights.
 
         By npu-smi and not by dcmi_set_device_reset: it also takes the network ports down and up again. Raises: NoAnswer.
@@ -185,15 +185,15 @@ class Healer:
             raise NoAnswer(f"{answer.message}; then {silence}") from None
         if second.outcome in (ResetOutcome.DONE, ResetOutcome.OTHERS):
             return second, _OUT_OF_BAND
-        return ResetAnswer(second.outcome, f"{answer.message}; without -m 1: {second.message}"), _OUT_OF_BAND
+        return NpuResetAnswer(second.outcome, f"{answer.message}; without -m 1: {second.message}"), _OUT_OF_BAND
 
-    def _after_others(self, reset: _Reset, answer: ResetAnswer, until: float) -> tuple[ResetAnswer, str]:
+    def _after_others(self, reset: _Reset, answer: NpuResetAnswer, until: float) -> tuple[NpuResetAnswer, str]:
         """Somebody else is resetting: their reset may heal ours too, else ours follows. Raises: NoAnswer."""
         way = _IN_BAND
         while answer.outcome is ResetOutcome.OTHERS and (left_s := until - self._clock()) > 0:
             self._sleep(min(OTHERS_S, left_s))
             if self._checked(lambda limit: self._all_back(reset, limit), until).holds:
-                return ResetAnswer(ResetOutcome.DONE), "another user's"
+                return NpuResetAnswer(ResetOutcome.DONE), "another user's"
             if self._clock() < until and self._checked(lambda limit: self._idle(reset.group, limit), until).holds:
                 self._driver.close()
                 answer, way = self._order(reset.device, until)
@@ -211,7 +211,7 @@ class Healer:
             return Checked(None, str(silence))
 
 
-def _reset_failed(device: str, answer: ResetAnswer) -> HealResult:
+def _reset_failed(device: str, answer: NpuResetAnswer) -> HealResult:
     if answer.outcome is ResetOutcome.REFUSED:
         return HealResult(device, False, f"reset refused: {answer.message}")
     if answer.outcome is ResetOutcome.FAILED:

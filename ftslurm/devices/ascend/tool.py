@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from ftslurm.devices.ascend import npu_smi_fields as fields
 from ftslurm.devices.ascend.chip import KIND, Checked, Chip, severity_by_number
-from ftslurm.devices.ascend.dcmi import explained
+from ftslurm.devices.ascend.dcmi import with_code_words
 from ftslurm.devices.ascend.npu_smi import ChipRow, InfoTable, ProcessTable, health_of, parse_info, parse_processes, severity_of
 from ftslurm.devices.asking import NoAnswer
 from ftslurm.errors import FtslurmError
@@ -62,14 +62,14 @@ class NpuSmi:
             return Checked(False, f"{TOOL} does not tell which processes use the chips")
         return Checked(True)
 
-    def order_reset(self, device: str, in_band: bool, until: float) -> fields.ResetAnswer:
+    def order_reset(self, device: str, in_band: bool, until: float) -> fields.NpuResetAnswer:
         if self._has_chips is None:
             self._table(until, forgiving=True)
         card, chip = (int(number) for number in device.split("."))
         way = ("-m", "1") if in_band else ()
         args = ("set", "-t", "reset", *self._address(card, chip), *way)
         result = self._ask(args, until, stdin=YES, limit_s=until - self._clock())
-        return fields.parse_reset(result.stdout + "\n" + result.stderr)
+        return fields.parse_npu_reset(result.stdout + "\n" + result.stderr)
 
     def network(self, devices: Collection[str], until: float) -> dict[str, int | None]:
         """What hccn_tool says of the network port of each chip, in DCMI's numbers; empty without that tool."""
@@ -182,7 +182,7 @@ def _memory_percent(row: ChipRow) -> float | None:
 
 def _complaint(command: str, result: CommandResult, table: InfoTable | None = None) -> str:
     lines = (result.stdout + "\n" + result.stderr).splitlines()
-    said = explained(next((line.strip() for line in lines if line.strip()), "nothing")[:200])
+    said = with_code_words(next((line.strip() for line in lines if line.strip()), "nothing")[:200])
     if result.status != 0:
         return f"`{TOOL} {command}` failed with status {result.status}: {said}"
     if table is not None and table.chips:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.record import CheckpointSeen, RequestAnswered, RequestDone, Requested
 from ftslurm.model.rungs import RUNG_NAMES, Rung
 from ftslurm.model.values import Value, field, replace
@@ -213,9 +213,9 @@ def utc(at: float) -> str:
         return "?"
 
 
-def in_words(asked: Requested, moment: Callable[[float], str] = utc) -> str:
+def request_in_words(asked: Requested, moment: Callable[[float], str] = utc) -> str:
     """What it asks for. moment: writes Unix seconds for people."""
-    nodes = fold(asked.nodes) if asked.nodes else ""
+    nodes = fold_nodes(asked.nodes) if asked.nodes else ""
     what = {
         STOP: "stop the job",
         RESTART: "restart the ranks in place",

@@ -19,7 +19,7 @@ from ftslurm.model.folds.past import (
     Budgets,
     Crashes,
     Exclusions,
-    Hangs,
+    HangStreak,
     Progress,
     Requeues,
     Sighting,
@@ -72,7 +72,7 @@ class History(Value):
     budgets: Budgets = field(default_factory=Budgets)
     progress: Progress = field(default_factory=Progress)
     verdicts: Verdicts = field(default_factory=Verdicts)
-    hangs: Hangs = field(default_factory=Hangs)
+    hangs: HangStreak = field(default_factory=HangStreak)
     crashes: Crashes = field(default_factory=Crashes)
     control: Control = field(default_factory=Control)  # what the owner of the job has asked for
 
@@ -328,7 +328,7 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
     rec.Reinstated: _reinstated,
     rec.ExperimentEnded: _experiment_ended,
     rec.CulpritSeen: _culprit_seen,
-    rec.Paused: _of_part("hangs", Hangs.paused),
+    rec.Paused: _of_part("hangs", HangStreak.paused),
     rec.SlotsChanged: _of_part("slots", Slots.changed),
     rec.NodeLent: _of_part("slots", Slots.node_lent),
     rec.NodeRefused: _of_part("exclusions", Exclusions.refused),

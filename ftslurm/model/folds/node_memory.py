@@ -81,7 +81,7 @@ def _one(found: list[NodeLeft], memory_s: float, suspect_from: int) -> Remembere
     return Remembered(last.cluster, last.node, jobs, facts, last.at, last.why, last.at + memory_s, len(facts) >= suspect_from)
 
 
-def suspects(nodes: Iterable[Remembered], cluster: str, job: str, suspect_from: int) -> Mapping[str, str]:
+def suspects_to(nodes: Iterable[Remembered], cluster: str, job: str, suspect_from: int) -> Mapping[str, str]:
     """node -> why it is suspect to `job`: enough other jobs left it. Its own faults the job has in its own ledger."""
     found = {}
     for node in nodes:
@@ -97,7 +97,7 @@ def suspects(nodes: Iterable[Remembered], cluster: str, job: str, suspect_from: 
 def suspect_nodes(known: Iterable[Told], cluster: str, job: str, now: float, settings: Settings) -> Mapping[str, str]:
     """node -> why it is suspect to `job`. known: the memory, in the order written. now: Unix seconds."""
     nodes = remembered(known, now, settings.isolation.memory_s, settings.isolation.memory_jobs)
-    return suspects(nodes, cluster, job, settings.isolation.memory_jobs)
+    return suspects_to(nodes, cluster, job, settings.isolation.memory_jobs)
 
 
 def to_remember(told: TellOthers, known: Iterable[Told], cluster: str, job: str, now: float) -> tuple[Told, ...]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History, schedule_count
-from ftslurm.model.nodes import expand, fold
+from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import Value, field, replace
@@ -137,7 +137,7 @@ def _union(lists: Iterable[str]) -> str:
     for text in several:
         with suppress(UsageError):
             nodes.update(expand(text))
-    return fold(nodes)
+    return fold_nodes(nodes)
 
 
 def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[str, str, bool, float]:
@@ -270,7 +270,7 @@ def _waiting(job: JobSummary, word: SlurmWord) -> JobSummary:
 # Cards and explanations render it.
 
 
-class Known(Value):
+class KnownThen(Value):
     """What is known of the present failure."""
 
     run: rec.RunBegan | None = None
@@ -292,7 +292,7 @@ class Answer(Value, frozen=False):
     """
 
     decided: rec.Decided
-    known: Known
+    known: KnownThen
     before: History
     past: History
     since: tuple[rec.Record, ...]
@@ -304,7 +304,7 @@ class LeftAlone(Value, frozen=False):
     """A hang that nothing was done about. after_s: it went on by itself after so long; None: it has not."""
 
     seen: rec.HangSeen
-    known: Known
+    known: KnownThen
     after_s: float | None = None
 
 
@@ -312,7 +312,7 @@ class AtLimit(Value):
     """The time limit ended the job."""
 
     finished: rec.Finished
-    known: Known
+    known: KnownThen
 
 
 class Story:
@@ -324,7 +324,7 @@ class Story:
         self.told: list[Answer | LeftAlone | AtLimit] = []
         self.since: list[rec.Record] = []
         self.by_slurm: set[str] = set()
-        self._known, self.past = Known(), History()
+        self._known, self.past = KnownThen(), History()
         self._answers: dict[str, Answer] = {}
         self._open: Answer | None = None  # the last answer, until ranks run
         for record in records:
@@ -338,7 +338,7 @@ class Story:
                 self._run_began(record)
             case rec.AttemptBegan():
                 self._goes_on(record)
-                self._known = Known(self._known.run, record)
+                self._known = KnownThen(self._known.run, record)
             case rec.RankBegan():
                 self._goes_on(record)
             case rec.TroubleSeen():
@@ -390,7 +390,7 @@ class Story:
         self._answers = {each.decided.id: each for each in self.told if isinstance(each, Answer)}
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KnownThen:
         """At the end of the records."""
         return self._known
 
@@ -403,7 +403,7 @@ class Story:
         ours = decided_in is not None and run.schedule == decided_in.schedule + 1
         if last is not None and run.schedule > last.schedule and not ours:
             self.by_slurm.add(run.run)
-        self._known = Known(run, self._known.attempt, self._known.trouble)
+        self._known = KnownThen(run, self._known.attempt, self._known.trouble)
 
     def _goes_on(self, begun: rec.AttemptBegan | rec.RankBegan) -> None:
         if self._open is not None:

@@ -150,12 +150,12 @@ class Flag(Value):
     leaf: str = ""
 
 
-def seconds(value: Any) -> str:
+def _seconds(value: Any) -> str:
     """A positive whole number of seconds, as a duration of the settings."""
     return f"{count(1, 100_000_000)(value)}s"
 
 
-def pairs(value: Any) -> tuple[str, ...]:
+def _pairs(value: Any) -> tuple[str, ...]:
     """`NAME=VALUE,NAME=VALUE`."""
     words = tuple(word.strip() for word in str(value).split(",") if word.strip())
     for word in words:
@@ -174,15 +174,15 @@ FLAGS: Mapping[str, Flag] = {
     "enable-job-restart": Flag(switch, False),
     "max-num-of-job-restart": Flag(count(1, 128), 3),
     "enable-job-hang-detection": Flag(switch, False, "hang.detection"),
-    "job-hang-interval": Flag(seconds, "1800s", "hang.interval"),
+    "job-hang-interval": Flag(_seconds, "1800s", "hang.interval"),
     "enable-c4d-hang-detection": Flag(switch, False),
     "enable-job-exit-hang-detection": Flag(switch, False, "hang.exit_detection"),
-    "job-exit-hang-interval": Flag(seconds, "600s", "hang.exit_interval"),
+    "job-exit-hang-interval": Flag(_seconds, "600s", "hang.exit_interval"),
     "fault-tolerant-policy": Flag(choice("ExitCodeAndErrorMsg", "OnFailure", "Never"), "ExitCodeAndErrorMsg", "retry.policy"),
     "max-num-of-same-error": Flag(count(1, 100_000), 10, "retry.same_error"),
     "max-tolerated-failure-rate": Flag(share, -1.0, "retry.failure_rate"),
     "c4d-log-level": Flag(choice("Info", "Warning", "Error"), "Warning", "hang.c4d_level"),
-    "c4d-common-envs": Flag(pairs, ()),
+    "c4d-common-envs": Flag(_pairs, ()),
 }
 
 

@@ -114,7 +114,7 @@ def level(value: Any) -> int:
     return names[str(value).upper()]
 
 
-def text(value: Any) -> str | None:
+def _text(value: Any) -> str | None:
     if not _is_none(value) and not isinstance(value, str):
         raise ValueError(f"`{value}` is not text")
     return None if _is_none(value) else value
@@ -156,10 +156,10 @@ KEYS: Mapping[str, Key] = {
     "enable_nic_monitor": Key(switch, False),
     "enable_nic_healthcheck": Key(switch, True),
     "enable_dist_storage_healthcheck": Key(switch, False),
-    "storage_healthcheck_path": Key(text, None),
-    "pci_topo_file": Key(text, None),
-    "link_down_path_template": Key(text, None),
-    "link_state_path_template": Key(text, None),
+    "storage_healthcheck_path": Key(_text, None),
+    "pci_topo_file": Key(_text, None),
+    "link_down_path_template": Key(_text, None),
+    "link_state_path_template": Key(_text, None),
     "skip_section_response": Key(switch, True),  # there is no response
     "segment": Key(whole_or_none, None),
     "numa_bind_strict": Key(switch, True),
@@ -169,14 +169,14 @@ KEYS: Mapping[str, Key] = {
     "check_remaining_processes": Key(switch, False),  # it is proven that none is left
     "max_no_progress_cycles": Key(count(-1_000_000, 1_000_000), 3, used=True),
     "min_progress_iterations": Key(count(0, 1_000_000_000), 1, used=True),
-    "checkpoint_iteration_file": Key(text, None, used=True),
+    "checkpoint_iteration_file": Key(_text, None, used=True),
     "install_exception_hook": Key(switch, False, used=True),
     "num_warmup_iterations": Key(count(0, 1_000_000), 5, used=True),
-    "attribution_endpoint": Key(text, None),
+    "attribution_endpoint": Key(_text, None),
     "attribution_stop_action": Key(lambda value: None if _is_none(value) else choice("log", "no-restart")(value), None),
-    "attribution_export_url": Key(text, None),
-    "cycle_info_dir": Key(text, None, used=True),
-    "segment_health_check_dir": Key(text, None),
+    "attribution_export_url": Key(_text, None),
+    "cycle_info_dir": Key(_text, None, used=True),
+    "segment_health_check_dir": Key(_text, None),
 }
 # Keys without effect here, and why.
 _SITES_CHECK = "the site's own check looks at the nodes (nodes.health_command)"
@@ -230,7 +230,7 @@ FLAG_NAMES = {"storage_health_check_path": "storage_healthcheck_path"}
 
 def limits_from(values: Mapping[str, Any], place: str = "the fault tolerance configuration") -> BeatLimits:
     """The limits in force. Raises: PolicyError naming `place` and the key: unknown, or of no such value."""
-    known = checked(values, place)
+    known = checked_values(values, place)
     return BeatLimits(
         initial_s=known.get("initial_rank_heartbeat_timeout"),
         beat_s=known.get("rank_heartbeat_timeout"),
@@ -240,7 +240,7 @@ def limits_from(values: Mapping[str, Any], place: str = "the fault tolerance con
     )
 
 
-def checked(values: Mapping[str, Any], place: str) -> dict[str, Any]:
+def checked_values(values: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Each value as its key's kind has it. Raises: PolicyError."""
     found = {}
     for name, raw in values.items():
@@ -302,7 +302,7 @@ def why_ignored(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def rank_env(values: Mapping[str, Any], place: str = "the fault tolerance configuration") -> dict[str, str]:
     """What the client in each rank has to know of it. Raises: PolicyError."""
-    known = {name: value for name, value in checked(values, place).items() if name in KEYS}
+    known = {name: value for name, value in checked_values(values, place).items() if name in KEYS}
     return {RANK_VARIABLE: json.dumps(known, separators=(",", ":"))} if known else {}
 
 
@@ -320,7 +320,7 @@ def from_file(tree: Any, place: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     unknown = [name for name in found if name not in KEYS and name not in FORMER_KEYS]
     remarks = (f"{place}: ft_launcher has no key `{name}`{suggestion(str(name), KEYS)}: it is ignored" for name in unknown)
     known = {name: value for name, value in found.items() if name not in unknown and value is not None}
-    return checked(known, place), tuple(remarks)
+    return checked_values(known, place), tuple(remarks)
 
 
 def _sections(tree: Any) -> Iterator[Any]:

@@ -52,7 +52,7 @@ def counts(value: Any) -> dict[str, int]:
     return {str(kind): number(many) for kind, many in value.items()}
 
 
-def variables(value: Any) -> dict[str, str]:
+def _variables(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError("not a table of names and values")
     return {str(name): str(one) for name, one in value.items()}
@@ -176,7 +176,7 @@ class HookSettings(Value):
         "the site's own files of codes and log lines",
     )
     environment: Mapping[str, str] = leaf(
-        variables,
+        _variables,
         {},
         "variables for the health command and the device tools",
     )

@@ -274,7 +274,7 @@ def leaves_of(table: type, prefix: str = "", path: tuple[str, ...] = ()) -> Iter
             )
 
 
-def in_words(leaf: Leaf, value: Any) -> str:
+def value_in_words(leaf: Leaf, value: Any) -> str:
     """A value as one would write it in a policy."""
     if value is None and leaf.kind is switch_or_auto:
         return "auto"

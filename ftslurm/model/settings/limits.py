@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.kinds import Layer, duration, in_words, lead, suggestion
+from ftslurm.model.settings.kinds import Layer, duration, lead, suggestion, value_in_words
 from ftslurm.model.settings.tree import LEAVES, Resolved, check_name, from_tree, parse_leaf
 from ftslurm.model.values import Value
 
@@ -33,7 +33,7 @@ class Limit(Value):
     @property
     def words(self) -> str:
         """`at most 20`, `never async or independent`, `always true`."""
-        return f"{self.word.replace('_', ' ')} {' or '.join(in_words(LEAVES[self.name], value) for value in self.values)}"
+        return f"{self.word.replace('_', ' ')} {' or '.join(value_in_words(LEAVES[self.name], value) for value in self.values)}"
 
 
 def _size(name: str, value: Any) -> float:
@@ -65,7 +65,7 @@ def _limit(word: str, name: str, raw: Any, place: str) -> Limit:
     return Limit(word, name, raw, values, place)
 
 
-def base(limits: Iterable[Limit]) -> Layer:
+def base_values(limits: Iterable[Limit]) -> Layer:
     """What is in force where nobody sets anything and the default would break a limit: it lies below all other layers."""
     values, places = {}, {}
     for limit in limits:
@@ -80,13 +80,14 @@ def base(limits: Iterable[Limit]) -> Layer:
     return Layer(values, places)
 
 
-def check(resolved: Resolved, limits: Iterable[Limit]) -> Resolved:
+def check_limits(resolved: Resolved, limits: Iterable[Limit]) -> Resolved:
     """Raises: PolicyError for the first setting that breaks a limit."""
     for limit in limits:
         value, place = LEAVES[limit.name].of(resolved.settings), resolved.places[limit.name]
         if not limit.allows(value):
+            written = value_in_words(LEAVES[limit.name], value)
             raise PolicyError(
-                f"{place}: {limit.name} {in_words(LEAVES[limit.name], value)}: this site allows {limit.words} ({limit.place})",
+                f"{place}: {limit.name} {written}: this site allows {limit.words} ({limit.place})",
                 hint=f"leave {limit.name} out, or set it to what is allowed",
             )
     return resolved

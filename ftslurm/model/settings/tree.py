@@ -19,7 +19,6 @@ from ftslurm.model.settings.kinds import (
     choice,
     count,
     how_to_correct,
-    in_words,
     leaf,
     leaves_of,
     mode,
@@ -27,6 +26,7 @@ from ftslurm.model.settings.kinds import (
     switch,
     table,
     text,
+    value_in_words,
     value_of,
     words_of,
 )
@@ -387,13 +387,15 @@ _PRIVATE = "notify."
 _ALWAYS = "max_restarts"
 
 
-def told(settings: Settings) -> dict[str, str]:
+def as_policy(settings: Settings) -> dict[str, str]:
     """Name -> value, as a policy would have it. A value that cannot be written in one is left out."""
     found = {}
     for name, each in LEAVES.items():
         value = each.of(settings)
         if name == _ALWAYS or (value != each.default and not name.startswith(_PRIVATE)):
-            written = next((one for one in (in_words(each, value), f"{value!r}s", str(value)) if _says(name, one, value)), None)
+            written = next(
+                (one for one in (value_in_words(each, value), f"{value!r}s", str(value)) if _says(name, one, value)), None
+            )
             if written is not None:
                 found[name] = written
     return found
@@ -401,7 +403,7 @@ def told(settings: Settings) -> dict[str, str]:
 
 def places_told(resolved: Resolved) -> dict[str, str]:
     """Name -> where it was set (`policy.yaml, line 4`, `--ft-max-restarts`), of what is told and was set at all."""
-    return {name: resolved.places[name] for name in told(resolved.settings) if resolved.places[name] != "default"}
+    return {name: resolved.places[name] for name in as_policy(resolved.settings) if resolved.places[name] != "default"}
 
 
 def _says(name: str, text: str, value: Any) -> bool:
@@ -450,4 +452,4 @@ def noting(settings: Settings) -> Settings:
 
 def read_of(noted: Settings) -> tuple[tuple[str, str], ...]:
     """(name, value in words) of the settings that were looked at, in that order. noted: made by `noting`."""
-    return tuple((name, in_words(LEAVES[name], value)) for name, value in cast(_Noting, noted)._read.items())
+    return tuple((name, value_in_words(LEAVES[name], value)) for name, value in cast(_Noting, noted)._read.items())

@@ -70,7 +70,7 @@ def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit], 
     others = Counter(hit.pattern.id for hit in hits if hit.pattern.id != p.id)
     where = seen.spread_of(same, ends)
     lead = Lead(
-        first.end.rank, first.end.node, seen.words_of(first, hits), p.name if p.pattern else "", first.place, where,
+        first.end.rank, first.end.node, seen.words_of_rank(first, hits), p.name if p.pattern else "", first.place, where,
         p.note if p.pattern else "",
     )  # fmt: skip
     evidence = [seen.with_own_words(first, hits)]
@@ -154,7 +154,7 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) 
         f"{first.pattern.name} ({first}); a consequence; its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
         shown={} if suspects or waited else seen.places_of(seen.ranks_of(h for h in symptoms if h.pattern is first.pattern)),
         lead=Lead(
-            first.end.rank, first.end.node, seen.words_of(first, symptoms), first.pattern.name, first.place,
+            first.end.rank, first.end.node, seen.words_of_rank(first, symptoms), first.pattern.name, first.place,
             "a consequence; its cause was not seen", first.pattern.note,
         ),
         because=(first.pattern.id, *first.pattern.because, *rules),

@@ -78,7 +78,7 @@ def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequ
     if first.oom is False and first.status.shell == _KILLED:
         m = replace(m, meaning=_NOT_FOR_MEMORY, error_class=ErrorClass.UNKNOWN)
     number = first.status.signal
-    words = seen.last_words(first)
+    words = seen.end_words(first)
     signature = signal_name(number) if number else f"exit {first.status.code}"
     known = first.status.code != GENERAL_ERROR or number
     itself = seen.own_words(first, [seen.beginning(hit) for hit in symptoms if hit.end.rank == first.rank])

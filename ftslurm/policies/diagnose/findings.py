@@ -16,7 +16,7 @@ from typing import Protocol
 from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern, PatternBook
 from ftslurm.catalogs.scanner import asks
-from ftslurm.catalogs.vocabulary import SYSTEM, Word
+from ftslurm.catalogs.vocabulary import SYSTEM, ErrorWord
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild, only_reports, root_cause
@@ -53,7 +53,7 @@ class Finding:
     pattern: Pattern
     place: str = ""  # in the user's own code, where a trace tells it
     mild: bool = False  # below the level of an error
-    word: Word | None = None  # of a device's vocabulary
+    word: ErrorWord | None = None  # of a device's vocabulary
     settled: bool = False  # the program says that it got over it
     start: int = 0  # in the line, where the words begin
     led_to: bool = False  # it comes of the exception before it

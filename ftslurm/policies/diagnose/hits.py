@@ -247,7 +247,7 @@ def complaint_of(end: RankEnd) -> str:
     return visible(next((line for text in _said(end) if (line := complaint(text))), ""))
 
 
-def last_words(end: RankEnd) -> str:
+def end_words(end: RankEnd) -> str:
     """For people: the last line about the rank's end, by the rank or by its launcher."""
     number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
     for said in _said(end):
@@ -318,7 +318,7 @@ def _came_of(hit: Hit, hits: Sequence[Hit]) -> str:
     return "" if said in hit.line or hit.line in last.line else last.line  # it may only say the same again
 
 
-def words_of(hit: Hit, hits: Sequence[Hit]) -> str:
+def words_of_rank(hit: Hit, hits: Sequence[Hit]) -> str:
     """As `with_own_words`, without rank and place."""
     own = said_beside(hit, hits)
     if not own:

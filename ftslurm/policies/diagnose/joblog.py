@@ -71,7 +71,7 @@ class JobLogBook:
         return self._book.scan(text, counts=said)
 
 
-class Part(Value):
+class LogPart(Value):
     """Some output. rank: of the file's name, NO_RANK where it is the whole job's. stream: `out` or `err`."""
 
     rank: int
@@ -113,7 +113,7 @@ class _Said(Value, frozen=False):
     since: float = 0.0
 
 
-def read_log(parts: Sequence[Part], status: int | None = None) -> JobLog:
+def read_log(parts: Sequence[LogPart], status: int | None = None) -> JobLog:
     """parts: in the order of time where they share a rank. status: the job's exit status as a shell has it, if known."""
     slurm = _Slurm()
     said: dict[tuple[int, str], _Said] = {}

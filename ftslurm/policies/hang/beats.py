@@ -18,7 +18,7 @@ from ftslurm.model.values import Value, replace
 OFF = -1.0  # of a staged interval: nothing is a hang
 
 
-class Section(Protocol):
+class _Section(Protocol):
     """A section as a page has it. opened_ns: 0 while it is not open. times: how often it was closed."""
 
     @property
@@ -29,7 +29,7 @@ class Section(Protocol):
     def times(self) -> int: ...
 
 
-class Page(Protocol):
+class BeatPage(Protocol):
     """The parts of a page that the rules judge. Times are compared for equality only."""
 
     @property
@@ -53,7 +53,7 @@ class Page(Protocol):
     @property
     def out_since_ns(self) -> int: ...
     @property
-    def sections(self) -> Sequence[Section]: ...
+    def sections(self) -> Sequence[_Section]: ...
 
 
 class Calculated(Protocol):
@@ -110,7 +110,7 @@ class _Running(Value):
     limit_s: float
 
 
-def follow(before: Watch | None, page: Page | None, now: float) -> Watch | None:
+def follow_page(before: Watch | None, page: BeatPage | None, now: float) -> Watch | None:
     """What is known once `page` was read at `now`, in seconds of the reader's clock.
 
     None: there was never a page, or the program does not report. A page that cannot be read is no news.
@@ -151,7 +151,7 @@ def overdue(watch: Watch | None, limits: BeatLimits, now: float) -> Overdue | No
     return Overdue(first.what, first.section, waited, first.limit_s, _in_words(first, waited))
 
 
-def merged(limits: BeatLimits, calculated: Calculated) -> BeatLimits:
+def merged_limits(limits: BeatLimits, calculated: Calculated) -> BeatLimits:
     """The limits in force: those that the program calculated (it has merged earlier results itself) override configured ones."""
     return replace(
         limits,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from ftslurm.model.averages import fmean, median
-from ftslurm.model.collectives import EntryTimes, Finding, Kind, Level, WaitTimes, fold
+from ftslurm.model.collectives import Culprit, CulpritKind, EntryTimes, Level, WaitTimes, fold_ranks
 from ftslurm.model.events import RanksCompared
 from ftslurm.model.values import Value, field, replace
 
@@ -103,7 +103,7 @@ def _transfer_s(waits: Iterable[WaitTimes]) -> float | None:
     return fmean(shortest) / 1e6 if shortest else None
 
 
-def see(memory: SlowMemory, seen: Window, limits: SlowLimits = LIMITS) -> tuple[SlowMemory, Finding | None]:
+def see(memory: SlowMemory, seen: Window, limits: SlowLimits = LIMITS) -> tuple[SlowMemory, Culprit | None]:
     """The finding after one more window, if any. Call with every window, in order."""
     memory = replace(memory, seen=memory.seen + 1)
     memory, finding = _outside(memory, seen, limits)
@@ -112,7 +112,7 @@ def see(memory: SlowMemory, seen: Window, limits: SlowLimits = LIMITS) -> tuple[
     return _transfer(memory, seen, limits)
 
 
-def _outside(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Finding | None]:
+def _outside(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Culprit | None]:
     """RankNonCommSlow: the same ranks stay longer outside communication than the others, window after window."""
     slow = frozenset(rank for rank in seen.outside_s if _stands_out(rank, seen, limits))
     memory = replace(memory, slow=(*memory.slow, slow)[-limits.windows :])
@@ -122,7 +122,7 @@ def _outside(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[Slow
     usual = median(seen.outside_s.values())
     told = ", ".join(f"rank {rank} {seen.outside_s[rank] * 1e3:.1f} ms" for rank in sorted(lasting)[:8])
     cause = f"spends longer outside communication than the others: {told}; median {usual * 1e3:.1f} ms"
-    return memory, _finding(Kind.NON_COMM_SLOW, lasting, seen.nodes, cause)
+    return memory, _finding(CulpritKind.NON_COMM_SLOW, lasting, seen.nodes, cause)
 
 
 def _stands_out(rank: int, seen: Window, limits: SlowLimits) -> bool:
@@ -132,7 +132,7 @@ def _stands_out(rank: int, seen: Window, limits: SlowLimits) -> bool:
     return shares[rank] > limits.ratio * others and shares[rank] - others > limits.step_share
 
 
-def _transfer(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Finding | None]:
+def _transfer(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Culprit | None]:
     """RankCommSlow: transfers take longer than they did, and one sender is busier for what it sends than the others."""
     if seen.transfer_s is None or memory.seen <= limits.warm_windows:
         return memory, None
@@ -149,8 +149,8 @@ def _transfer(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[Slo
     worst = max(costs, key=lambda rank: costs[rank], default=None)
     told = tuple(f"rank {rank}: {cost:.2f} ms busy per MB sent" for rank, cost in sorted(costs.items()))
     if worst is None or len(costs) < 2 or costs[worst] <= limits.link_ratio * median(c for r, c in costs.items() if r != worst):
-        return replace(memory, over=0), _finding(Kind.COMM_SLOW, (), seen.nodes, f"{cause}; no link stands out", told)
-    return memory, _finding(Kind.COMM_SLOW, (worst,), seen.nodes, cause, told)
+        return replace(memory, over=0), _finding(CulpritKind.COMM_SLOW, (), seen.nodes, f"{cause}; no link stands out", told)
+    return memory, _finding(CulpritKind.COMM_SLOW, (worst,), seen.nodes, cause, told)
 
 
 def _learn(memory: SlowMemory, seen: Window, transfer_s: float, limits: SlowLimits) -> SlowMemory:
@@ -175,7 +175,7 @@ def _cost_per_mb(usual: Baseline, seen: Window) -> dict[int, float]:
 
 def see_enters(
     memory: SlowMemory, enters: Iterable[EntryTimes], limits: SlowLimits = LIMITS
-) -> tuple[SlowMemory, Finding | None]:
+) -> tuple[SlowMemory, Culprit | None]:
     """RankNonCommSlow from the moments at which the ranks entered; call every few seconds with all of them."""
     together = between_enters(enters, limits)
     return see(memory, together, limits) if together is not None else (memory, None)
@@ -261,14 +261,14 @@ class SlowWatch(Value, frozen=False):
     """Joins what the agents tell when they are asked; a round is judged when all of them have answered."""
 
     memory: SlowMemory = field(default_factory=SlowMemory)
-    _told: Finding | None = None
+    _told: Culprit | None = None
     _answers: dict[str, RanksCompared] = field(default_factory=dict)
 
     def ask(self) -> None:
         """Begin a round."""
         self._answers.clear()
 
-    def seen(self, answer: RanksCompared, nodes: Collection[str], ranks: int) -> Finding | None:
+    def seen(self, answer: RanksCompared, nodes: Collection[str], ranks: int) -> Culprit | None:
         """A finding that is new and names a rank. ranks: how many there are."""
         self._answers[answer.node] = answer
         if not set(nodes) <= self._answers.keys():
@@ -289,7 +289,9 @@ class SlowWatch(Value, frozen=False):
         return finding
 
 
-def _finding(kind: Kind, ranks: Iterable[int], nodes: Mapping[int, str], cause: str, evidence: tuple[str, ...] = ()) -> Finding:
+def _finding(
+    kind: CulpritKind, ranks: Iterable[int], nodes: Mapping[int, str], cause: str, evidence: tuple[str, ...] = ()
+) -> Culprit:
     named = tuple(sorted(ranks))
     where = tuple(dict.fromkeys(nodes[rank] for rank in named if rank in nodes))
-    return Finding(kind, named, where, "", cause, Level.INFO, evidence or (f"rank {fold(named)}",) if named else evidence)
+    return Culprit(kind, named, where, "", cause, Level.INFO, evidence or (f"rank {fold_ranks(named)}",) if named else evidence)

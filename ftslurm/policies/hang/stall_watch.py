@@ -14,7 +14,7 @@ from enum import Enum
 from math import log
 
 from ftslurm.model.averages import median
-from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView, fold
+from ftslurm.model.collectives import Culprit, CulpritKind, Level, ProcessState, RankView, fold_ranks
 from ftslurm.model.events import QuietSeen, RankSilent, StallSeen, UseSampled
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.features import HangSettings
@@ -110,7 +110,7 @@ PRIOR_TAIL, PRIOR_WEIGHT = 2.0, 5.0  # of the Hill estimate: as heavy a tail as 
 FACTOR_MIN, FACTOR_MAX = 2.0, 8.0
 
 
-class Phase(str, Enum):
+class JobPhase(str, Enum):
     """STARTING: until the first sign of progress. ENDING: some ranks have ended, or said that they are about to."""
 
     STARTING = "starting"
@@ -202,18 +202,18 @@ def limit_s(learned: PauseLimits, busy: bool, limits: StallLimits) -> float:
     return min(limits.cap_s, max(limits.floor_s, factor(learned.top(busy)) * longest_s)) * learned.doubled()
 
 
-def judge(learned: PauseLimits, stalled_s: float, busy: bool, phase: Phase, limits: StallLimits) -> StallVerdict:
+def judge_pause(learned: PauseLimits, stalled_s: float, busy: bool, phase: JobPhase, limits: StallLimits) -> StallVerdict:
     """Is a stall worth a warning, or a hang? stalled_s: seconds since the last sign of progress."""
-    if phase is Phase.STARTING:
+    if phase is JobPhase.STARTING:
         act_s, of_what = max(limits.starting_s, limits.cap_s if busy else 0.0), "since the start"
-    elif phase is Phase.ENDING:
+    elif phase is JobPhase.ENDING:
         act_s, of_what = limits.ending_s, "since ranks have ended"
     else:
         # A quiet stall is a hang after act_floor_s, unless the job itself has made longer pauses.
         own_s = limit_s(learned, busy, limits) if busy or learned.is_known(busy) else 0.0
         act_s = max(limits.act_floor_s * learned.doubled(), own_s)
         of_what = "with work going on in the ranks waited for" if busy else "without any work in the ranks waited for"
-    own_s = limit_s(learned, busy, limits) if phase is Phase.RUNNING else act_s
+    own_s = limit_s(learned, busy, limits) if phase is JobPhase.RUNNING else act_s
     warn_s = min(act_s, max(limits.warn_floor_s, own_s / 3))
     stall = Stall.ACT if stalled_s >= act_s else Stall.WARN if stalled_s >= warn_s else Stall.NONE
     reason = f"no progress for {stalled_s:.0f} s {of_what}; the limit is {act_s:.0f} s"
@@ -230,7 +230,7 @@ def judge(learned: PauseLimits, stalled_s: float, busy: bool, phase: Phase, limi
 # | wait for storage or a driver | a file server that is started again; no signal ends such a wait |
 # | are all in communication, and data moves | a large broadcast over a slow network |
 
-HUNG = (Kind.COMM_HANG, Kind.NON_COMM_HANG)
+HUNG = (CulpritKind.COMM_HANG, CulpritKind.NON_COMM_HANG)
 # Kernel functions of Linux 3.10 to 6.18 in which a thread sleeps until another process answers, ends, releases a lock on a file,
 # or no longer debugs it. A lock within the program is a futex.
 _OTHER_PROCESS = re.compile(r"sk_wait|wait_woken|do_wait|kernel_wait|\w*lock_\w*wait|fcntl_|nlmclnt_|ptrace_")
@@ -242,20 +242,20 @@ _OWN_LOCK = "futex_"
 NOBODY = "no rank is named from within as the one that hangs"
 
 
-def doubt(finding: Finding | None, views: Iterable[RankView]) -> str:
+def doubt(finding: Culprit | None, views: Iterable[RankView]) -> str:
     """Why it is no proof, in words; empty if it is one. views: of all ranks, at the look that led to the finding, while no rank
     works that others may wait for.
     """
     if finding is None or finding.kind not in HUNG or not finding.ranks:
         return NOBODY
     there = list(views)
-    if finding.kind is Kind.COMM_HANG and any((view.io_bytes_s or 0.0) > whohangs.BUSY_IO_BYTES_S for view in there):
+    if finding.kind is CulpritKind.COMM_HANG and any((view.io_bytes_s or 0.0) > whohangs.BUSY_IO_BYTES_S for view in there):
         return "data still moves between the ranks"
     named = [view for view in there if view.rank in finding.ranks]
     if awake := [view.rank for view in named if wakes_up(view)]:
-        return f"rank {fold(awake)} wakes up again and again: it polls for what may still come, or does a little"
+        return f"rank {fold_ranks(awake)} wakes up again and again: it polls for what may still come, or does a little"
     if beyond := [view.rank for view in named if waits_beyond(view)]:
-        return f"rank {fold(beyond)} waits for another process, for storage or a driver, and may still get it"
+        return f"rank {fold_ranks(beyond)} waits for another process, for storage or a driver, and may still get it"
     return ""
 
 
@@ -310,7 +310,7 @@ class Opinion(Value):
     act: bool
     doubt: str
     tell: bool
-    finding: Finding | None
+    finding: Culprit | None
     what: str
     idle_s: float
     limit_s: float
@@ -328,9 +328,9 @@ class StallWatch(Value, frozen=False):
     _probed: int = 0  # ranks with a probe, on all of these
     _meeting: int = 0  # of these nodes, those on which a rank waits for a group that is being made
     _views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
-    _held: whohangs.Held | None = None
+    _held: whohangs.HeldVerdict | None = None
     _sure_at: float | None = None  # since when no look has left a doubt
-    _told: Finding | None = None
+    _told: Culprit | None = None
     _told_level: Level | None = None
     _unsure: int = 0  # consecutive looks that found something else
     _early: int = 0  # how often a stall was reported before the job's own limits asked for it
@@ -403,7 +403,7 @@ class StallWatch(Value, frozen=False):
         self._views.clear()
         finding = whohangs.who_hangs(views)
         at_work, idle = whohangs.is_busy(finding, views), idle_s(views, stalled_s)
-        unknown = finding is None or finding.kind is Kind.UNKNOWN
+        unknown = finding is None or finding.kind is CulpritKind.UNKNOWN
         busy = unknown or at_work
         # A pause is one of work if there was some in most of it.
         self._busy = busy or idle < stalled_s / 2
@@ -413,7 +413,7 @@ class StallWatch(Value, frozen=False):
         confirmed = self._held is not None and now - self._held.since >= self.c4d.confirm_s
         # A hang outside of communication is an Error by its coming back alone, so the job's own limits hold as well.
         long = idle >= self.c4d.timeout_s * (self.c4d.times - 1)
-        error = graded is not None and graded.level is Level.ERROR and graded.kind is Kind.COMM_HANG and not busy and long
+        error = graded is not None and graded.level is Level.ERROR and graded.kind is CulpritKind.COMM_HANG and not busy and long
         judge_themselves = any(event.reports and event.stage_s is None for event, _ in self._nodes.values())
         self._unsure = 0 if confirmed else self._unsure + 1
         if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, at an unknown place
@@ -430,7 +430,7 @@ class StallWatch(Value, frozen=False):
             graded = replace(graded, level=Level.INFO)
         # Ranks do not start in the same moment; that is nobody's trouble.
         # Who works in short bursts, or gets little of a crowded core, rests at most looks.
-        early = not busy and idle >= self.c4d.timeout_s and self._early < EARLY_MAX and self._phase is Phase.RUNNING
+        early = not busy and idle >= self.c4d.timeout_s and self._early < EARLY_MAX and self._phase is JobPhase.RUNNING
         over = busy and self._told_level is Level.WARN  # what was called stuck works again
         worth = verdict.stall is not Stall.NONE or early or over
         tell = worth and graded is not None and (not graded.same(self._told) or graded.level is not self._told_level)
@@ -448,11 +448,11 @@ class StallWatch(Value, frozen=False):
 
     def _verdict(self, history: History, stalled_s: float, busy: bool, idle: float) -> StallVerdict:
         """The short limit counts from when the ranks that hold up the others last did any work, the long one from the stall."""
-        at_work = judge(self._learned(history), stalled_s, True, self._phase, self._limits)
+        at_work = judge_pause(self._learned(history), stalled_s, True, self._phase, self._limits)
         return at_work if busy or at_work.stall is Stall.ACT else self._at_rest(history, idle)
 
     def _at_rest(self, history: History, idle: float) -> StallVerdict:
-        return judge(self._learned(history), idle, False, self._phase, self._limits)
+        return judge_pause(self._learned(history), idle, False, self._phase, self._limits)
 
     def _repeated(self, history: History) -> frozenset[str]:
         """Nodes on which earlier attempts hung."""
@@ -464,8 +464,8 @@ class StallWatch(Value, frozen=False):
         return any(event.begun for event, _ in self._nodes.values())
 
     @property
-    def _phase(self) -> Phase:
-        return Phase.RUNNING if self.begun else Phase.STARTING
+    def _phase(self) -> JobPhase:
+        return JobPhase.RUNNING if self.begun else JobPhase.STARTING
 
     @property
     def _limits(self) -> StallLimits:

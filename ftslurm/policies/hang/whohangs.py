@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from ftslurm.model.collectives import Finding, GroupView, Kind, Level, ProcessState, RankView, fold
+from ftslurm.model.collectives import Culprit, CulpritKind, GroupView, Level, ProcessState, RankView, fold_ranks
 from ftslurm.model.record import TO_GO_ON
 from ftslurm.model.values import Value, field, replace
 from ftslurm.policies.hang.process_activity import IDLE_CPU_PERCENT
@@ -59,21 +59,23 @@ class HangLimits(Value):
     confirm_s: float = CONFIRM_S
 
 
-class Held(Value):
+class HeldVerdict(Value):
     """A verdict, and since when it has been the same (seconds of the caller's clock)."""
 
-    finding: Finding
+    finding: Culprit
     since: float
 
 
-def hold(held: Held | None, finding: Finding | None, now: float) -> Held | None:
+def hold(held: HeldVerdict | None, finding: Culprit | None, now: float) -> HeldVerdict | None:
     """The verdict to keep. Call with every new verdict; finding: None if there is none."""
     if finding is None:
         return None
-    return Held(finding, held.since if held and held.finding.same(finding) else now)
+    return HeldVerdict(finding, held.since if held and held.finding.same(finding) else now)
 
 
-def judged(held: Held | None, now: float, stalled_s: float, limits: HangLimits, repeated: Collection[str] = ()) -> Finding | None:
+def judged(
+    held: HeldVerdict | None, now: float, stalled_s: float, limits: HangLimits, repeated: Collection[str] = ()
+) -> Culprit | None:
     """The verdict with the level it deserves by now; None while it is not confirmed, or the stall is too short to be told.
 
     stalled_s: since when nothing has moved. repeated: nodes that earlier attempts hung on; a
@@ -82,46 +84,46 @@ def judged(held: Held | None, now: float, stalled_s: float, limits: HangLimits, 
     if held is None or now - held.since < limits.confirm_s or stalled_s < limits.timeout_s:
         return None
     finding = held.finding
-    hangs = finding.kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG) and not finding.of_program
+    hangs = finding.kind in (CulpritKind.COMM_HANG, CulpritKind.NON_COMM_HANG) and not finding.of_program
     if hangs and len(finding.ranks) == 1 and set(finding.nodes) & set(repeated):
         finding = replace(finding, blamed=finding.nodes)
     # The first verdict counts too: `times` identical ones, `timeout_s` apart.
     seen = 1 + int((now - held.since) / limits.timeout_s)
-    grave = finding.kind is Kind.COMM_HANG or finding.blamed
+    grave = finding.kind is CulpritKind.COMM_HANG or finding.blamed
     if grave and finding.level is Level.WARN and seen >= limits.times:
         return replace(finding, level=Level.ERROR)
     return finding
 
 
-def is_busy(finding: Finding | None, views: Iterable[RankView]) -> bool:
+def is_busy(finding: Culprit | None, views: Iterable[RankView]) -> bool:
     """Does a rank work (a checkpoint, an evaluation, a compilation) that may hold up the others? Then the long limit holds.
 
     That is every rank that is not known to wait in communication itself, whoever is named: they may wait for it in a way
     that nothing shows (a store, a file). What a rank does beside its wait, or by polling in it, holds up nobody.
     """
-    state = JobState.of(views)
+    state = _JobState.of(views)
     return any(works(view) for view in _free(state))
 
 
 def idle_s(views: Iterable[RankView], stalled_s: float) -> float:
     """Seconds for which no rank that may delay the others has worked, `stalled_s` at most."""
-    known = (view.idle_s for view in _free(JobState.of(views)) if view.idle_s is not None)
+    known = (view.idle_s for view in _free(_JobState.of(views)) if view.idle_s is not None)
     return min(stalled_s, *known, stalled_s)
 
 
 def at_end(views: Iterable[RankView]) -> bool:
     """Has a rank destroyed its groups, while no rank waits for another? Whatever the program does then is no hang."""
-    state = JobState.of(views)
+    state = _JobState.of(views)
     return not state.waiting and any(view.left for view in state.views.values())
 
 
 def only_polls(views: Iterable[RankView]) -> bool:
     """Is there no group yet, and does no rank wait for one? Then ranks may poll for something outside the job."""
-    state = JobState.of(views)
+    state = _JobState.of(views)
     return not state.groups and not state.waiting
 
 
-def _free(state: JobState) -> list[RankView]:
+def _free(state: _JobState) -> list[RankView]:
     """Ranks that are not known to wait, and ranks whose other threads serve a caller."""
     held = state.waiting - frozenset(state.calls.values())
     return [view for rank, view in state.views.items() if rank not in held and _alive(view)]
@@ -136,9 +138,9 @@ def works(view: RankView) -> bool:
     return bool(view.device_busy) or (view.io_bytes_s or 0.0) > BUSY_IO_BYTES_S or (view.cpu_percent or 0.0) > BUSY_CPU_PERCENT
 
 
-def who_hangs(views: Iterable[RankView]) -> Finding | None:
+def who_hangs(views: Iterable[RankView]) -> Culprit | None:
     """The verdict on a stalled job; None if it is unknown. views: all ranks of the job, from all nodes."""
-    state = JobState.of(views)
+    state = _JobState.of(views)
     if not state.views:
         return None
     rules = (
@@ -164,7 +166,7 @@ class Gate(Value):
     operation: str = ""
 
 
-class JobState(Value):
+class _JobState(Value):
     """The ranks, their groups side by side, and what they wait in."""
 
     views: Mapping[int, RankView]
@@ -174,7 +176,7 @@ class JobState(Value):
     calls: Mapping[int, int | None] = field(default_factory=dict)  # rank that has called another one -> whom
 
     @classmethod
-    def of(cls, views: Iterable[RankView]) -> JobState:
+    def of(cls, views: Iterable[RankView]) -> _JobState:
         by_rank = {view.rank: view for view in sorted(views, key=lambda view: view.rank)}
         groups: dict[str, dict[int, GroupView]] = {}
         for rank, view in by_rank.items():
@@ -288,22 +290,24 @@ def _alive(view: RankView) -> bool:
 # --- the rules
 
 
-def _stopped(state: JobState) -> Finding | None:
+def _stopped(state: _JobState) -> Culprit | None:
     stopped = [view for view in state.views.values() if view.process is ProcessState.STOPPED]
     if not stopped:
         return None
     ranks = [view.rank for view in stopped]
     if len(stopped) == sum(map(_alive, state.views.values())):
         words = "all processes are stopped by a signal: the job is suspended"
-        return replace(_finding(state, Kind.UNKNOWN, ranks, words), level=Level.INFO)
+        return replace(_finding(state, CulpritKind.UNKNOWN, ranks, words), level=Level.INFO)
     places = {view.rank: _place_of_stopped(view, state) for view in stopped}
     told = tuple(f"rank {rank} is stopped {_PLACE[place]}{_to_continue(state.views[rank])}" for rank, place in places.items())
     outside = [rank for rank, place in places.items() if place is False]
     if outside:
-        return _finding(state, Kind.NON_COMM_HANG, outside, "stopped by a signal outside communication", evidence=told)
+        return _finding(state, CulpritKind.NON_COMM_HANG, outside, "stopped by a signal outside communication", evidence=told)
     if None in places.values():
-        return _finding(state, Kind.UNKNOWN, ranks, "stopped by a signal; whether inside communication is unknown", evidence=told)
-    return _finding(state, Kind.COMM_HANG, ranks, "stopped by a signal inside communication", evidence=told)
+        return _finding(
+            state, CulpritKind.UNKNOWN, ranks, "stopped by a signal; whether inside communication is unknown", evidence=told
+        )
+    return _finding(state, CulpritKind.COMM_HANG, ranks, "stopped by a signal inside communication", evidence=told)
 
 
 def _to_continue(view: RankView) -> str:
@@ -313,7 +317,7 @@ def _to_continue(view: RankView) -> str:
 _PLACE = {True: "inside communication", False: "outside communication", None: "somewhere"}
 
 
-def _place_of_stopped(view: RankView, state: JobState) -> bool | None:
+def _place_of_stopped(view: RankView, state: _JobState) -> bool | None:
     """Is it inside communication? By its own report, else its stack, else its counters (as old as its last beat)."""
     if view.inside is not None:
         return True
@@ -328,20 +332,20 @@ def _place_of_stopped(view: RankView, state: JobState) -> bool | None:
     return None if view.hidden_groups and not inside else inside
 
 
-def _outdated(mine: GroupView, state: JobState) -> bool:
+def _outdated(mine: GroupView, state: _JobState) -> bool:
     """The others have completed what it says it has not entered."""
     others = (group for group in state.groups[mine.key].values() if group is not mine)
     return any(group.completed is not None and group.completed > mine.entered for group in others)
 
 
-def _roots(state: JobState) -> Finding | None:
+def _roots(state: _JobState) -> Culprit | None:
     """Ranks that others wait for and that wait for nobody."""
     waiting = state.waiting
     roots = sorted(rank for rank in state.waited_for - waiting if rank in state.views)
     unseen = sorted(rank for rank in state.waited_for - waiting if rank not in state.views)
     if unseen and not roots:
-        words = f"the others wait for rank {fold(unseen)}, which ftrun knows nothing about"
-        return _finding(state, Kind.UNKNOWN, unseen, words, state.gates)
+        words = f"the others wait for rank {fold_ranks(unseen)}, which ftrun knows nothing about"
+        return _finding(state, CulpritKind.UNKNOWN, unseen, words, state.gates)
     if not roots:
         return None
     # Of several that wait nowhere, a rank without a probe may wait unseen.
@@ -350,8 +354,9 @@ def _roots(state: JobState) -> Finding | None:
     roots = [rank for rank in roots if state.views[rank].polls_s is None] or roots
     hidden = [rank for rank in roots if _may_wait(state.views[rank])]
     if hidden:
-        words = f"the others wait for rank {fold(hidden)}, which may itself wait in a process group that the probe does not watch"
-        return _finding(state, Kind.UNKNOWN, hidden, words, state.gates)
+        may = "may itself wait in a process group that the probe does not watch"
+        words = f"the others wait for rank {fold_ranks(hidden)}, which {may}"
+        return _finding(state, CulpritKind.UNKNOWN, hidden, words, state.gates)
     held = [gate for gate in state.gates if not set(roots).isdisjoint(gate.missing)]
     views = [state.views[rank] for rank in roots]
     words = "; ".join(
@@ -360,17 +365,18 @@ def _roots(state: JobState) -> Finding | None:
         )
     )
     seen = tuple(
-        f"rank {fold(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold(gate.missing)}" for gate in held
+        f"rank {fold_ranks(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold_ranks(gate.missing)}"
+        for gate in held
     )
     blamed = [view for view in views if view.process is ProcessState.DISK]
-    return _finding(state, Kind.NON_COMM_HANG, roots, words, held, seen, [view.node for view in blamed])
+    return _finding(state, CulpritKind.NON_COMM_HANG, roots, words, held, seen, [view.node for view in blamed])
 
 
 def _may_wait(view: RankView) -> bool:
     return view.hidden_groups > 0 and view.process not in (ProcessState.STOPPED, ProcessState.EXITED, ProcessState.DISK)
 
 
-def _not_come(state: JobState) -> Finding | None:
+def _not_come(state: _JobState) -> Culprit | None:
     """Ranks that wait nowhere, while others wait for somebody to come to where a group is made, or to a store, or poll.
 
     What is polled for may be nobody's in the job; so those that poll are believed to wait for the others only where they are
@@ -388,14 +394,14 @@ def _not_come(state: JobState) -> Finding | None:
     operation = next((stay.operation for rank in here if (stay := state.views[rank].inside)), "a loop that polls")
     words = "; ".join(dict.fromkeys(what_it_does(view) for view in absent[:EVIDENCE_MAX]))
     ranks = [view.rank for view in absent]
-    seen = (f"rank {fold(here)} waits in {operation}; rank {fold(ranks)} has not arrived",)
+    seen = (f"rank {fold_ranks(here)} waits in {operation}; rank {fold_ranks(ranks)} has not arrived",)
     if any(map(_may_wait, absent)):
-        return replace(_finding(state, Kind.UNKNOWN, ranks, words, (), seen), operation=operation)
+        return replace(_finding(state, CulpritKind.UNKNOWN, ranks, words, (), seen), operation=operation)
     blamed = [view.node for view in absent if view.process is ProcessState.DISK]
-    return replace(_finding(state, Kind.NON_COMM_HANG, ranks, words, (), seen, blamed), operation=operation)
+    return replace(_finding(state, CulpritKind.NON_COMM_HANG, ranks, words, (), seen, blamed), operation=operation)
 
 
-def _not_served(state: JobState) -> Finding | None:
+def _not_served(state: _JobState) -> Culprit | None:
     """Ranks that others have called: a thread of theirs is to answer, wherever their own is. Of a chain of calls, its end."""
     called = {rank for rank in state.calls.values() if rank is not None and rank in state.views}
     ends = sorted(called - state.calls.keys()) or sorted(called)
@@ -403,10 +409,10 @@ def _not_served(state: JobState) -> Finding | None:
         return None
     seen = tuple(f"rank {rank} has called rank {peer}" for rank, peer in state.calls.items() if peer in ends)
     words = "; ".join(dict.fromkeys(f"it does not answer a call: {what_it_does(state.views[rank])}" for rank in ends))
-    return replace(_finding(state, Kind.NON_COMM_HANG, ends, words, (), seen[:EVIDENCE_MAX]), operation=CALL)
+    return replace(_finding(state, CulpritKind.NON_COMM_HANG, ends, words, (), seen[:EVIDENCE_MAX]), operation=CALL)
 
 
-def _in_vain(state: JobState) -> Finding | None:
+def _in_vain(state: _JobState) -> Culprit | None:
     """Nobody is left to come to where a group is made, or to a store, and what the others wait for are the ranks there."""
     here = sorted(state.meeting & state.waited_for)
     if not here or any(not view.left and view.rank not in state.waiting for view in _free(state)):
@@ -414,10 +420,11 @@ def _in_vain(state: JobState) -> Finding | None:
     operation = next(stay.operation for rank in here if (stay := state.views[rank].inside))
     held = [gate for gate in state.gates if not set(here).isdisjoint(gate.missing)]
     seen = tuple(
-        f"rank {fold(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold(gate.missing)}" for gate in held
+        f"rank {fold_ranks(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold_ranks(gate.missing)}"
+        for gate in held
     )
     words = "it waits for ranks that cannot arrive any more"
-    return replace(_finding(state, Kind.NON_COMM_HANG, here, words, held, seen), operation=operation)
+    return replace(_finding(state, CulpritKind.NON_COMM_HANG, here, words, held, seen), operation=operation)
 
 
 def what_it_does(view: RankView) -> str:
@@ -445,17 +452,17 @@ def what_it_does(view: RankView) -> str:
     return asleep if view.probed else f"{asleep} (no probe in it)"
 
 
-def _left_behind(state: JobState) -> Finding | None:
+def _left_behind(state: _JobState) -> Culprit | None:
     ended = [view for view in state.views.values() if not _alive(view)]
     left = [view for view in state.views.values() if _alive(view)]
     if not ended or not left or state.waiting:
         return None
     doing = "; ".join(dict.fromkeys(map(what_it_does, left[:EVIDENCE_MAX])))
     words = f"{len(ended)} of {len(state.views)} ranks have ended, but not these: {doing}"
-    return _finding(state, Kind.EXIT_HANG, [view.rank for view in left], words)
+    return _finding(state, CulpritKind.EXIT_HANG, [view.rank for view in left], words)
 
 
-def _full(state: JobState) -> list[Gate]:
+def _full(state: _JobState) -> list[Gate]:
     """The collectives that all members have entered, those first that most ranks wait behind."""
     full = [gate for gate in state.gates if not gate.missing]
     if len(full) < 2:
@@ -464,7 +471,7 @@ def _full(state: JobState) -> list[Gate]:
     return sorted(full, key=lambda gate: (-len(asked.intersection(gate.waiting)), -len(gate.waiting)))
 
 
-def _not_begun_on_device(state: JobState) -> Finding | None:
+def _not_begun_on_device(state: _JobState) -> Culprit | None:
     """Every host enqueued the collective, and some devices have not begun it while it runs on others."""
     for gate in _full(state):
         members = state.groups[gate.key]
@@ -472,11 +479,11 @@ def _not_begun_on_device(state: JobState) -> Finding | None:
         late = sorted(rank for rank, started in begun.items() if started < gate.number)
         if late and len(begun) == len(members) and len(late) < len(begun):
             words = "enqueued, but the device has not begun it: it works on something else"
-            return _finding(state, Kind.NON_COMM_HANG, late, words, [gate], (), state.nodes(late))
+            return _finding(state, CulpritKind.NON_COMM_HANG, late, words, [gate], (), state.nodes(late))
     return None
 
 
-def _odd_one_out(state: JobState) -> Finding | None:
+def _odd_one_out(state: _JobState) -> Culprit | None:
     for gate in _full(state):
         if not gate.number:
             continue
@@ -487,13 +494,13 @@ def _odd_one_out(state: JobState) -> Finding | None:
         if len(kinds) > 1:
             (usual, most), (_, next_most) = kinds.most_common(2)
             odd = sorted(names) if most == next_most else sorted(rank for rank, name in names.items() if name != usual)
-            seen = tuple(f"rank {fold(r for r, n in names.items() if n == kind)}: {kind}" for kind in kinds)
+            seen = tuple(f"rank {fold_ranks(r for r, n in names.items() if n == kind)}: {kind}" for kind in kinds)
             words = f"different operations at the same place (number {gate.number} of group {gate.key})"
-            return replace(_finding(state, Kind.NON_COMM_HANG, odd, words, [gate], seen), of_program=True)
+            return replace(_finding(state, CulpritKind.NON_COMM_HANG, odd, words, [gate], seen), of_program=True)
     return None
 
 
-def _none_completes(state: JobState) -> Finding | None:
+def _none_completes(state: _JobState) -> Culprit | None:
     full = _full(state)
     if not full:
         return None
@@ -502,25 +509,25 @@ def _none_completes(state: JobState) -> Finding | None:
     return _by_links(state, sorted(full[0].waiting), words, full[:1])
 
 
-def _by_links(state: JobState, ranks: Sequence[int], words: str, gates: Sequence[Gate]) -> Finding:
+def _by_links(state: _JobState, ranks: Sequence[int], words: str, gates: Sequence[Gate]) -> Culprit:
     """A hang inside communication: at the rank with the most stuck connections, or the two ends of one."""
     stuck = [link for link in stuck_links(state.views.values()) if link.trouble != "unread" or len(link.ends) == 2]
     # Unread data may only show that the reader waits for another rank; retransmitted data was lost.
     strong = [link for link in stuck if link.trouble != "unread"] or stuck
     degree = Counter(rank for ends in {link.ends for link in strong} for rank in ends)
     if not degree:
-        return _finding(state, Kind.COMM_HANG, ranks, f"{words}; no connection stands out", gates)
+        return _finding(state, CulpritKind.COMM_HANG, ranks, f"{words}; no connection stands out", gates)
     most = max(degree.values())
     named = sorted(rank for rank, count in degree.items() if count == most)
     seen = tuple(map(str, strong))
     if len(named) > 2:
-        return _finding(state, Kind.COMM_HANG, named, f"{words}; connections are stuck in many places", gates, seen)
+        return _finding(state, CulpritKind.COMM_HANG, named, f"{words}; connections are stuck in many places", gates, seen)
     told = f"{words}; {'the connection between them is' if len(named) == 2 else 'its connections are'} stuck"
     lost = any(link.trouble != "unread" for link in strong)
-    return _finding(state, Kind.COMM_HANG, named, told, gates, seen, state.nodes(named) if lost else ())
+    return _finding(state, CulpritKind.COMM_HANG, named, told, gates, seen, state.nodes(named) if lost else ())
 
 
-def _circle(state: JobState) -> Finding | None:
+def _circle(state: _JobState) -> Culprit | None:
     ring = _ring(state)
     if not ring:
         return None
@@ -536,18 +543,18 @@ def _circle(state: JobState) -> Finding | None:
     words = "they wait for each other in a circle: they issued operations in different orders"
     told = tuple(_waits_for(state, rank) for rank in sorted(ring)[:EVIDENCE_MAX])
     gates = [gate for gate in state.gates if set(gate.waiting) & set(ring)]
-    return replace(_finding(state, Kind.NON_COMM_HANG, sorted(ring), words, gates, told), of_program=True)
+    return replace(_finding(state, CulpritKind.NON_COMM_HANG, sorted(ring), words, gates, told), of_program=True)
 
 
-def _waits_for(state: JobState, rank: int) -> str:
+def _waits_for(state: _JobState, rank: int) -> str:
     if rank in state.peers:
         peer, inside = state.peers[rank], state.views[rank].inside
         return f"rank {rank} waits in {inside.operation if inside else 'an operation'} for rank {peer}"
     gates = [gate for gate in state.gates if rank in gate.waiting]
-    return "; ".join(f"rank {rank} waits in {state.operation_of([gate])} for rank {fold(gate.missing)}" for gate in gates)
+    return "; ".join(f"rank {rank} waits in {state.operation_of([gate])} for rank {fold_ranks(gate.missing)}" for gate in gates)
 
 
-def _ring(state: JobState) -> list[int]:
+def _ring(state: _JobState) -> list[int]:
     """Ranks that wait for each other in a circle, in its order; empty if there is none. Not recursive: jobs are large."""
     gates_of: dict[int, list[Gate]] = {}
     for gate in state.gates:
@@ -586,7 +593,7 @@ def _ring(state: JobState) -> list[int]:
     return []
 
 
-def _all_in_mpi(state: JobState) -> Finding | None:
+def _all_in_mpi(state: _JobState) -> Culprit | None:
     """Every rank waits in MPI, and what they wait for does not come: a lost message, or calls that do not match."""
     alive = [view for view in state.views.values() if _alive(view)]
     calls = {view.rank: view.inside.operation for view in alive if view.inside and view.inside.operation.startswith(MPI)}
@@ -597,7 +604,7 @@ def _all_in_mpi(state: JobState) -> Finding | None:
     return replace(_by_links(state, sorted(calls), words, ()), operation=kinds[0])
 
 
-def _nobody_waits(state: JobState) -> Finding | None:
+def _nobody_waits(state: _JobState) -> Culprit | None:
     """All ranks are in their own code, or nothing shows where they are."""
     if state.peers:
         return _by_links(state, sorted(state.peers), "all ranks are inside point-to-point communication", ())
@@ -607,14 +614,16 @@ def _nobody_waits(state: JobState) -> Finding | None:
     deep = [view for view in alive if view.process is ProcessState.DISK]
     if deep:
         words = "; ".join(dict.fromkeys(map(what_it_does, deep)))
-        return _finding(state, Kind.NON_COMM_HANG, [view.rank for view in deep], words, blamed=[view.node for view in deep])
+        return _finding(
+            state, CulpritKind.NON_COMM_HANG, [view.rank for view in deep], words, blamed=[view.node for view in deep]
+        )
     if not any(view.probed for view in alive):
-        return _finding(state, Kind.UNKNOWN, (), "no rank has a probe, so ftrun cannot tell who waits for whom")
+        return _finding(state, CulpritKind.UNKNOWN, (), "no rank has a probe, so ftrun cannot tell who waits for whom")
     words = "no rank is inside a collective"
     if state.meeting:
         words = "all remaining ranks wait where groups are made or in a store, and none makes progress"
     told = tuple(f"rank {view.rank}: {what_it_does(view)}" for view in alive)
-    return _finding(state, Kind.UNKNOWN, (), words, evidence=told)
+    return _finding(state, CulpritKind.UNKNOWN, (), words, evidence=told)
 
 
 # --- connections
@@ -662,14 +671,14 @@ def _place(view: RankView, address: str) -> str:
 
 
 def _finding(
-    state: JobState,
-    kind: Kind,
+    state: _JobState,
+    kind: CulpritKind,
     ranks: Sequence[int],
     cause: str,
     gates: Sequence[Gate] = (),
     evidence: Sequence[str] = (),
     blamed: Iterable[str] = (),
-) -> Finding:
-    operation = state.operation_of(gates) if kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG) else ""
+) -> Culprit:
+    operation = state.operation_of(gates) if kind in (CulpritKind.COMM_HANG, CulpritKind.NON_COMM_HANG) else ""
     told, nodes = tuple(evidence)[:EVIDENCE_MAX], tuple(dict.fromkeys(blamed))
-    return Finding(kind, tuple(ranks), state.nodes(ranks), operation, cause, Level.WARN, told, nodes)
+    return Culprit(kind, tuple(ranks), state.nodes(ranks), operation, cause, Level.WARN, told, nodes)

@@ -28,7 +28,7 @@ from ftslurm.policies.situation import Trouble
 _TO_SHIMS = {"rank-crash": "crash", "hang": "hang", "slow-rank": "slow", "lost-node": "lost", "end": "end"}
 
 
-class Drill(Value):
+class _Drill(Value):
     """target, how: for people. injects: False for the end of a drill."""
 
     target: str
@@ -37,7 +37,7 @@ class Drill(Value):
     injects: bool = True
 
 
-def plan_drill(event: DrillAsked, tasks: Mapping[int, Task]) -> Drill | None:
+def plan_drill(event: DrillAsked, tasks: Mapping[int, Task]) -> _Drill | None:
     """None where there is nobody of that name in the step that runs."""
     nodes = {task.node for task in tasks.values()}
     if event.fault == "device-fault":
@@ -45,16 +45,16 @@ def plan_drill(event: DrillAsked, tasks: Mapping[int, Task]) -> Drill | None:
             return None
         order = DrillDevice(event.node, event.device, event.code, event.severity, event.kind, event.heals)
         how = f"{event.code} on device {event.device}, {'heals' if event.heals else 'does not heal'}"
-        return Drill(target_of(event), how, order)
+        return _Drill(_target_of(event), how, order)
     on_node = [task.rank for task in tasks.values() if task.node == event.node]
     ranks = tuple(sorted(on_node)) if event.node else tuple(tasks.keys() & {event.rank})
     if not ranks or event.fault not in _TO_SHIMS:
         return None
     to_shims = DrillRanks(ranks, _TO_SHIMS[event.fault], event.status, event.signal, event.share)
-    return Drill(target_of(event), _how(event), to_shims, event.fault != "end")
+    return _Drill(_target_of(event), _how(event), to_shims, event.fault != "end")
 
 
-def target_of(event: DrillAsked) -> str:
+def _target_of(event: DrillAsked) -> str:
     return f"node {event.node}" if event.node else f"rank {event.rank}"
 
 
@@ -147,7 +147,7 @@ class Drills:
         """Record the ordered fault, then inject it, so that nobody takes it for a real one."""
         drill = plan_drill(event, self.run.tasks)
         if drill is None:
-            return [AnswerDrill(event.asker, False, f"there is no {target_of(event)} in the step that runs")]
+            return [AnswerDrill(event.asker, False, f"there is no {_target_of(event)} in the step that runs")]
         note = self.run.note(rec.Drilled(now.unix, self.run.attempt.number, event.fault, drill.target, drill.how), vital=True)
         told = Say(f"drill: {event.fault} on {drill.target} ({drill.how})")
         said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]

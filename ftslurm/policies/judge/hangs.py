@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.collectives import Finding, Kind, Level
+from ftslurm.model.collectives import Culprit, CulpritKind, Level
 from ftslurm.model.decisions import AskWords, CompareRanks, Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.folds.history import HANG
@@ -213,7 +213,7 @@ class Hangs:
     # --- what a hang leads to
 
     def report(
-        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None,
+        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Culprit | None = None,
         ranks: tuple[int, ...] = (), still_s: float = 0.0, doubt: str = NOBODY,
     ) -> Answer:  # fmt: skip
         """Record and print the hang. If a rung handles it, look at what the ranks do before they are stopped.
@@ -279,7 +279,7 @@ class Hangs:
         self.run.attempt.hang.words.clear()  # for a thousand ranks this may be a hundred megabytes
         return asked or [ShowCard()]
 
-    def _hang_record(self, seen: rec.HangSeen, found: Finding | None, ranks: tuple[int, ...]) -> rec.HangSeen:
+    def _hang_record(self, seen: rec.HangSeen, found: Culprit | None, ranks: tuple[int, ...]) -> rec.HangSeen:
         """The record of a hang, with the hung ranks, for programs that read the ledger."""
         if found is not None:
             return replace(
@@ -289,12 +289,12 @@ class Hangs:
         nodes = tuple(dict.fromkeys(self.run.tasks[rank].node for rank in ranks if rank in self.run.tasks))
         return replace(seen, ranks=ranks, nodes=nodes)
 
-    def answers(self, found: Finding | None, now: Now, doubt: str) -> bool:
+    def answers(self, found: Culprit | None, now: Now, doubt: str) -> bool:
         """Does the ladder have an answer? Without hang restarts, only a restart without the nodes to blame is one."""
         wanted = self.run.settings.hang_restart.enabled
         return (not doubt and _has_progressed(self.run) if wanted is None else wanted) or self.can_leave(found, now)
 
-    def can_leave(self, found: Finding | None, now: Now) -> bool:
+    def can_leave(self, found: Culprit | None, now: Now) -> bool:
         """Can the job continue without the nodes that the finding blames?"""
         hung, _ = self.held_against(found, now)
         if not hung:
@@ -303,7 +303,7 @@ class Hangs:
         rung = choose(self.run.situation(Trouble(Cause.HANG, str(found), 1), now, attempt)).rung
         return rung in LEAVES
 
-    def held_against(self, found: Finding | None, now: Now) -> tuple[dict[str, str], Contrast | None]:
+    def held_against(self, found: Culprit | None, now: Now) -> tuple[dict[str, str], Contrast | None]:
         """Gives node -> reason, for an Error; and the contrast that blames the program instead: the same rank has hung on another
         node.
         """
@@ -313,15 +313,15 @@ class Hangs:
         cleared = contrast(HANG, ranks, self.run.history, now.unix - self.run.settings.in_place_restart.same_code_window_s)
         return ({}, cleared) if cleared is not None else ({node: str(found) for node in found.blamed}, None)
 
-    def begin_trouble(self, trouble: Trouble, now: Now, found: Finding | None = None) -> Answer:
+    def begin_trouble(self, trouble: Trouble, now: Now, found: Culprit | None = None) -> Answer:
         """Begin trouble for a hang, with the rank that caused it, if the finding tells."""
         found = found or who_hangs(view for views in self.run.attempt.hang.views.values() for view in views)
-        if found is None or found.kind is Kind.UNKNOWN:
+        if found is None or found.kind is CulpritKind.UNKNOWN:
             return [trouble]
         trouble = replace(trouble, what=f"{trouble.what}; {found}")
         return [self.run.note(self.culprit_record(found, now)), trouble]
 
-    def culprit_record(self, found: Finding, now: Now) -> rec.CulpritSeen:
+    def culprit_record(self, found: Culprit, now: Now) -> rec.CulpritSeen:
         return rec.CulpritSeen(
             now.unix, self.run.attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,
             found.cause, found.evidence, found.blamed,
@@ -429,16 +429,16 @@ class Stalls:
         evidence = o.finding.evidence if o.finding else ()
         return self.hangs.report("stall", o.what, evidence, now, o.finding, still_s=stalled_s, doubt=o.doubt)
 
-    def _wants_slurm(self, found: Finding | None, now: Now) -> bool:
+    def _wants_slurm(self, found: Culprit | None, now: Now) -> bool:
         """Could the ladder have an answer once Slurm reports the state of job and nodes?"""
         convicted = found is not None and found.level is Level.ERROR and found.blamed
         may_ask = Capability.ASK in self.run.facts.can and Timer.ASK not in self.run.timers
         return bool(convicted and may_ask and not self.run.heard_lately(now))
 
-    def _said_of(self, finding: Finding, what: str = "") -> list[Decision]:
+    def _said_of(self, finding: Culprit, what: str = "") -> list[Decision]:
         if not levels_from(self.run.settings.hang.c4d_level)[finding.level]:
             return []
-        if finding.kind is Kind.UNKNOWN and not finding.ranks:  # nobody can act on it; the history keeps it
+        if finding.kind is CulpritKind.UNKNOWN and not finding.ranks:  # nobody can act on it; the history keeps it
             return []
         return [Say(f"{finding.level.value}: {finding}{f' ({what})' if what else ''}")]
 

@@ -10,9 +10,9 @@ from ftslurm.model.decisions import CheckNode, Decision, ListSteps, Say
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name, undelivered
 from ftslurm.model.job import Task
-from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.nodes import fold_nodes as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
-from ftslurm.model.settings.tree import Settings, most_crash_restarts, told
+from ftslurm.model.settings.tree import Settings, as_policy, most_crash_restarts
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
 from ftslurm.policies.judge.ending import Ending
@@ -134,7 +134,7 @@ class Launching:
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, me.version, me.host, me.pid, budgets(st), f.number, st.requeue.cleanup_grace_s,
             f.batch_node, me.pid_space, len({*f.nodes, *f.granted}), me.started, f.submit_time, f.output.log, f.output.labels,
-            told(st),
+            as_policy(st),
         )  # fmt: skip
         last = self.run.history.last_run
         forgotten = self.run.history.slots.lent.values() if last is not None and f.schedule > last.schedule else ()

@@ -12,7 +12,7 @@ from ftslurm.model.exits import signal_name, signal_number
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
 from ftslurm.model.folds.history import History
-from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.nodes import fold_nodes as fold_nodes
 from ftslurm.model.record import IterationSeen
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.features import CheckpointSettings, ProgressSettings
@@ -444,7 +444,7 @@ def _undo(request: Request, history: History, _: Collection[str]) -> Reply:
     never_taken = target.state is State.UNDONE and not target.order
     if not never_taken and (why := ctl.not_undoable(target)):
         return Reply(False, why)
-    return Reply(True, f"request {target.number} ({ctl.in_words(target.asked)}) no longer counts")
+    return Reply(True, f"request {target.number} ({ctl.request_in_words(target.asked)}) no longer counts")
 
 
 _REPLIES: Mapping[str, Callable[[Request, History, Collection[str]], Reply]] = {

@@ -33,7 +33,7 @@ class Answers:
         """Accept the request; the request itself is in the ledger, so everything that is done is recorded. done: it is carried
         out already.
         """
-        said = Say(f"request {request.number} of {asked_by(request)} ({ctl.in_words(request.asked)}): {text}")
+        said = Say(f"request {request.number} of {asked_by(request)} ({ctl.request_in_words(request.asked)}): {text}")
         if request.state is not State.OPEN:  # another ftrun of the job has answered
             return [said, *(self.close(request, text, now) if done else [])]
         answer = self._answer(request, True, text, now)
@@ -41,7 +41,7 @@ class Answers:
 
     def refuse(self, request: Request, why: str, now: Now) -> list[Decision]:
         """Refuse the request. An accepted one that cannot be carried out when its time has come is refused as well."""
-        said = Say(f"request {request.number} of {asked_by(request)} ({ctl.in_words(request.asked)}) is refused: {why}")
+        said = Say(f"request {request.number} of {asked_by(request)} ({ctl.request_in_words(request.asked)}) is refused: {why}")
         self.run.requests.forget(request.number)
         if request.state is State.TAKEN:
             return [*self.close(request, why, now, ok=False), said]

@@ -16,7 +16,7 @@ from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
-from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.nodes import fold_nodes as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
@@ -167,7 +167,7 @@ class Requests:
         return bool({*nodes} & {*self.run.facts.nodes})
 
     def _what(self, request: Request) -> str:
-        return f"{asked_by(request)} asked to {ctl.in_words(request.asked)} (request {request.number})"
+        return f"{asked_by(request)} asked to {ctl.request_in_words(request.asked)} (request {request.number})"
 
     def _consider_later(self, request: Request, now: Now) -> list[Decision]:
         self.run.requests.consider_later(request.number)

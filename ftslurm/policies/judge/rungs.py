@@ -12,9 +12,9 @@ from ftslurm.model.decisions import Decision, HealDevices, Say, ShowCard, TellOt
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.folds.past import AT_LIMIT
-from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.nodes import fold_nodes as fold_nodes
 from ftslurm.model.outcome import ENDING_STATES
-from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
+from ftslurm.model.rungs import SWAPS, Capability, Rung, RungRemedy
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
 from ftslurm.policies.judge import then
@@ -226,12 +226,12 @@ class Rungs:
 _PREEMPTION = "preemption.requeue"
 
 # A rank that starts again alone does not concern the whole attempt: see judge/ranks.
-_REMEDIES: Mapping[Remedy, Callable[[Rungs, Choice, Situation, Now], Answer]] = {
-    Remedy.RESTART: Rungs._restart_in_place,
-    Remedy.REPLACE: Rungs._replace,
-    Remedy.SHRINK: Rungs._shrink,
-    Remedy.REQUEUE: Rungs.requeue,
-    Remedy.END: Rungs._fail,
+_REMEDIES: Mapping[RungRemedy, Callable[[Rungs, Choice, Situation, Now], Answer]] = {
+    RungRemedy.RESTART: Rungs._restart_in_place,
+    RungRemedy.REPLACE: Rungs._replace,
+    RungRemedy.SHRINK: Rungs._shrink,
+    RungRemedy.REQUEUE: Rungs.requeue,
+    RungRemedy.END: Rungs._fail,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftslurm.model.rungs import LEAVES
 from ftslurm.model.settings.kinds import port_range
-from ftslurm.model.site import Change, Level, Said, Site, Whose
+from ftslurm.model.site import Change, Said, Site, SiteLevel, Whose
 from ftslurm.policies.site import reading as conf
 from ftslurm.policies.site.requeue_rules import FACTS, HOOKS
 
@@ -22,12 +22,12 @@ def _hook(key: str, does: str, lost: str, source: str, *instead: Change) -> conf
     def judge(site: Site) -> Said:
         named = tuple(program for program in conf.programs(site.config, key) if program not in ("(null)", "none"))
         if any(map(conf.is_ours, named)):
-            return Said(Level.OK, f"{key} of ftslurm {does}")
+            return Said(SiteLevel.OK, f"{key} of ftslurm {does}")
         if named:
             what = f"{key} names another program; ftslurm cannot see whether that program also runs ftslurm's {key}"
-            return Said(Level.UNKNOWN, what, changes=(HOOKS,))
+            return Said(SiteLevel.UNKNOWN, what, changes=(HOOKS,))
         ours = conf.set_to(key, f"{SCRIPTS}/{FILES[key]}")
-        return Said(Level.COSTS, f"{key} is not set", lost, changes=(ours, HOOKS, *instead))
+        return Said(SiteLevel.COSTS, f"{key} is not set", lost, changes=(ours, HOOKS, *instead))
 
     return conf.Rule(key, ("SLURM_VERSION",), source, judge)
 
@@ -38,11 +38,11 @@ FILES = {"Prolog": "prolog", "Epilog": "epilog", "TaskProlog": "task_prolog", "H
 def _health_interval(site: Site) -> Said | None:
     if not site.config["HealthCheckProgram"]:
         return None
-    every = conf.seconds(site.config, "HealthCheckInterval")
+    every = conf.seconds_said(site.config, "HealthCheckInterval")
     if every:
-        return Said(Level.OK, f"nodes are checked every {every:g} s")
+        return Said(SiteLevel.OK, f"nodes are checked every {every:g} s")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "HealthCheckProgram is set, but Slurm never runs it (HealthCheckInterval is 0)",
         "a bad node is found only when a job fails there",
         changes=(conf.set_to("HealthCheckInterval", "300"), conf.set_to("HealthCheckNodeState", "ANY")),
@@ -51,11 +51,11 @@ def _health_interval(site: Site) -> Said | None:
 
 def _no_hold(site: Site) -> Said:
     if conf.has(site.config, "SchedulerParameters", "nohold_on_prolog_fail"):
-        return Said(Level.OK, "a job that the Prolog turns away from a bad node starts on other nodes")
+        return Said(SiteLevel.OK, "a job that the Prolog turns away from a bad node starts on other nodes")
     if not conf.programs(site.config, "Prolog"):
-        return Said(Level.OK, "Prolog is not set, so no job is turned away")
+        return Said(SiteLevel.OK, "Prolog is not set, so no job is turned away")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "Slurm holds a job that the Prolog turns away from a bad node",
         "such a job waits until somebody releases it (scontrol release)",
         changes=(conf.with_words(site.config, "SchedulerParameters", "nohold_on_prolog_fail"),),
@@ -64,11 +64,11 @@ def _no_hold(site: Site) -> Said:
 
 def _prolog_flags(site: Site) -> Said:
     if conf.has(site.config, "PrologFlags", "Alloc") or conf.has(site.config, "PrologFlags", "Contain"):
-        return Said(Level.OK, "the Prolog checks all nodes of a job, including spares, before the job begins")
+        return Said(SiteLevel.OK, "the Prolog checks all nodes of a job, including spares, before the job begins")
     if not conf.programs(site.config, "Prolog"):
-        return Said(Level.OK, "Prolog is not set, so there is no check that spares could miss")
+        return Said(SiteLevel.OK, "Prolog is not set, so there is no check that spares could miss")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "Slurm does not run the Prolog on a spare node before its first step",
         "a bad spare is found only when it is needed",
         changes=(conf.with_words(site.config, "PrologFlags", "Alloc"),),
@@ -85,16 +85,16 @@ def _hook_limits(site: Site) -> Said | None:
     if not shown:
         raise conf.NotSaid("Slurm does not show PrologEpilogTimeout")
     for key in shown:
-        limit = conf.seconds(site.config, key)
+        limit = conf.seconds_said(site.config, key)
         if 0 < limit <= needs[key]:
             return Said(
-                Level.COSTS,
+                SiteLevel.COSTS,
                 f"Slurm drains a node whose Prolog or Epilog takes longer than {limit:g} s; the hooks of ftslurm may"
                 f" take {needs[key]} s",
                 "Slurm drains a healthy node when a clean-up or a reset takes long",
                 changes=(conf.set_to(key, f"{needs[key] + 60}"),),
             )
-    return Said(Level.OK, "the time limits of Prolog and Epilog are longer than the hooks of ftslurm may take")
+    return Said(SiteLevel.OK, "the time limits of Prolog and Epilog are longer than the hooks of ftslurm may take")
 
 
 # --- replacements
@@ -104,8 +104,8 @@ def _nodes(site: Site) -> Said:
     if site.nodes is None or (site.nodes == 0 and not site.admin):
         raise conf.NotSaid("Slurm shows no nodes to you")
     if site.nodes > 1:
-        return Said(Level.OK, f"the cluster has {site.nodes} nodes")
-    return Said(Level.BLOCKS, "the cluster has one node, so a bad one cannot be avoided", "", LEAVES)
+        return Said(SiteLevel.OK, f"the cluster has {site.nodes} nodes")
+    return Said(SiteLevel.BLOCKS, "the cluster has one node, so a bad one cannot be avoided", "", LEAVES)
 
 
 def _small_partitions(site: Site) -> Said | None:
@@ -114,7 +114,7 @@ def _small_partitions(site: Site) -> Said | None:
     if site.nodes == 1 or not (small := [each.name for each in site.partitions if each.nodes == 1]):
         return None
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         f"{', '.join(small[:3])} {'has' if len(small) == 1 else 'have'} one node, so a job there cannot avoid a bad one",
         "node-replacement and isolated-requeue there",
         changes=(conf.job_line("--partition=OTHER,..."),),
@@ -122,11 +122,11 @@ def _small_partitions(site: Site) -> Said | None:
 
 
 def _limits(site: Site) -> Said:
-    enforced = conf.words(site.config, "AccountingStorageEnforce")
+    enforced = conf.words_said(site.config, "AccountingStorageEnforce")
     if not {"limits", "qos", "safe"} & {word.lower() for word in enforced}:
-        return Said(Level.OK, "no limit of your account or QOS forbids a donor job beside yours")
+        return Said(SiteLevel.OK, "no limit of your account or QOS forbids a donor job beside yours")
     return Said(
-        Level.UNKNOWN,
+        SiteLevel.UNKNOWN,
         "limits of your account or QOS may forbid a donor job (one more node) beside yours; ftrun then uses the next rung",
         "node replacement by a donor job; spare nodes do not need one",
         changes=(conf.shell_line("sacctmgr show assoc user=$USER format=account,qos,maxjobs,maxsubmit,grptres"),),
@@ -134,11 +134,11 @@ def _limits(site: Site) -> Said:
 
 
 def _power(site: Site) -> Said:
-    idle, boot = conf.seconds(site.config, "SuspendTime"), conf.seconds(site.config, "ResumeTimeout")
+    idle, boot = conf.seconds_said(site.config, "SuspendTime"), conf.seconds_said(site.config, "ResumeTimeout")
     if not 0 < idle < float("inf") or boot < REPLACEMENT_WAIT_S:
-        return Said(Level.OK, "a node for a donor job is up within nodes.replacement_wait (default: 5 min)")
+        return Said(SiteLevel.OK, "a node for a donor job is up within nodes.replacement_wait (default: 5 min)")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         f"a powered-down node may take {boot:g} s to boot, but ftrun waits only {REPLACEMENT_WAIT_S} s for a replacement",
         "one of node_replacements for each donor job that ftrun gives up",
         changes=(conf.policy_line(f"nodes.replacement_wait: {boot + 60:g}s"),),
@@ -148,9 +148,9 @@ def _power(site: Site) -> Said:
 def _mpi(site: Site) -> Said:
     default = site.config["MpiDefault"]
     if default.lower() in ("", "none"):
-        return Said(Level.OK, "a step has no MPI plugin unless it asks for one, so it can span a node of a donor job")
+        return Said(SiteLevel.OK, "a step has no MPI plugin unless it asks for one, so it can span a node of a donor job")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         f"each step uses the MPI plugin {default}; with `restart_via: step` such a step cannot span two jobs",
         "replacement by donor jobs; spare nodes still work",
         changes=(conf.job_line("--nodes=N+1"), conf.shell_line("ftrun --ft-spares 1 ...")),
@@ -161,19 +161,19 @@ def _preempt(site: Site) -> Said:
     mode = site.config["PreemptMode"].upper()
     if "SUSPEND" in mode or "GANG" in mode:
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             "Slurm may suspend jobs, but it does not suspend a node that a donor job has lent to the suspended job",
             "one of max_restarts, if a node is borrowed and the suspension is longer than lease.time (60 s)",
             changes=(conf.shell_line("ftrun --ft-spares 1 ..."), conf.policy_line("nodes.donor: false")),
         )
     if "CANCEL" in mode:
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             "preemption ends a job, unless the job's partition or QOS sets another PreemptMode",
             "the job",
             changes=(conf.policy_line("warning.requeue: true"), conf.set_to("PreemptMode", "REQUEUE")),
         )
-    return Said(Level.OK, "preemption does not end a job" if mode not in ("", "OFF") else "Slurm does not preempt jobs")
+    return Said(SiteLevel.OK, "preemption does not end a job" if mode not in ("", "OFF") else "Slurm does not preempt jobs")
 
 
 # --- network
@@ -185,9 +185,9 @@ def _ports(site: Site) -> Said:
     except ValueError:
         raise conf.NotSaid("ftslurm cannot read SrunPortRange") from None
     if named is not None:
-        return Said(Level.OK, f"ftrun listens on a port from {named[0]} to {named[1]}, as srun does")
+        return Said(SiteLevel.OK, f"ftrun listens on a port from {named[0]} to {named[1]}, as srun does")
     return Said(
-        Level.UNKNOWN,
+        SiteLevel.UNKNOWN,
         "ftrun listens on any free port; ftslurm cannot see whether a firewall between the nodes blocks it",
         "",
         changes=(conf.policy_line("nodes.ports: 60000-60100"), conf.set_to("SrunPortRange", "60000-60100")),
@@ -196,12 +196,12 @@ def _ports(site: Site) -> Said:
 
 def _auth(site: Site) -> Said:
     if site.config["AuthType"] == "auth/munge":
-        return Said(Level.OK, "ftrun sends the secret of a run as a munge credential that only you can read")
+        return Said(SiteLevel.OK, "ftrun sends the secret of a run as a munge credential that only you can read")
     encrypts = site.config.get("TLSType", "")
     if encrypts and not encrypts.endswith("none"):
-        return Said(Level.OK, "srun sends the secret of a run, and Slurm encrypts it (TLS)")
+        return Said(SiteLevel.OK, "srun sends the secret of a run, and Slurm encrypts it (TLS)")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "Slurm does not use munge, so srun sends the secret of a run unencrypted, with the rest of the environment",
         "whoever can read the network can pretend to be your ranks",
         changes=(conf.policy_line("nodes.secret: file"), conf.set_to("TLSType", "tls/s2n")),
@@ -214,25 +214,27 @@ def _auth(site: Site) -> Said:
 def _tracking(site: Site) -> Said:
     how = site.config["ProctrackType"].rpartition("/")[2]
     if how == "cgroup":
-        return Said(Level.OK, "Slurm ends every process that a step has started (cgroups); a clean-up takes 3 to 5 s")
+        return Said(SiteLevel.OK, "Slurm ends every process that a step has started (cgroups); a clean-up takes 3 to 5 s")
     if how == "linuxproc":
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             "Slurm tracks processes by their parents and does not end a process that has lost its parent",
             "if a shim dies, its ranks run on until the next step on their node; a clean-up takes under 1 s instead of 3 to 5 s",
             changes=(conf.set_to("ProctrackType", "proctrack/cgroup"),),
         )
     return Said(
-        Level.UNKNOWN, f"ftslurm was not tried with proctrack/{how}", changes=(conf.set_to("ProctrackType", "proctrack/cgroup"),)
+        SiteLevel.UNKNOWN,
+        f"ftslurm was not tried with proctrack/{how}",
+        changes=(conf.set_to("ProctrackType", "proctrack/cgroup"),),
     )
 
 
 def _tasks(site: Site) -> Said:
-    plugins = conf.words(site.config, "TaskPlugin")
+    plugins = conf.words_said(site.config, "TaskPlugin")
     if any("cgroup" in each for each in plugins):
-        return Said(Level.OK, "Slurm confines the tasks of a job by cgroups, as set in cgroup.conf")
+        return Said(SiteLevel.OK, "Slurm confines the tasks of a job by cgroups, as set in cgroup.conf")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "Slurm does not confine tasks to the memory and devices of their job",
         "another job can use the memory or the devices of yours, and the failure then looks like a fault of the node",
         changes=(conf.set_to("TaskPlugin", "task/cgroup,task/affinity"),),
@@ -241,16 +243,16 @@ def _tasks(site: Site) -> Said:
 
 def _confined(key: str, what: str, lost: str, gpus_only: bool) -> conf.Rule:
     def judge(site: Site) -> Said | None:
-        if gpus_only and "GresTypes" in site.config and not conf.words(site.config, "GresTypes"):
+        if gpus_only and "GresTypes" in site.config and not conf.words_said(site.config, "GresTypes"):
             return None
-        if not any("cgroup" in each for each in conf.words(site.config, "TaskPlugin")):
+        if not any("cgroup" in each for each in conf.words_said(site.config, "TaskPlugin")):
             return None
         if key not in site.config:
             raise conf.NotSaid(f"Slurm does not show {key} of cgroup.conf")
         if site.config[key].lower() == "yes":
-            return Said(Level.OK, f"Slurm confines a job to its own {what}")
+            return Said(SiteLevel.OK, f"Slurm confines a job to its own {what}")
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             f"Slurm does not confine a job to its own {what}",
             lost,
             changes=(Change(Whose.ADMIN, "cgroup.conf", f"{key}=yes"),),
@@ -262,13 +264,13 @@ def _confined(key: str, what: str, lost: str, gpus_only: bool) -> conf.Rule:
 def _memory(site: Site) -> Said:
     counted = "MEMORY" in site.config["SelectTypeParameters"].upper()
     if not counted:
-        return Said(Level.OK, "Slurm does not allocate memory, so it never refuses a second step for lack of memory")
+        return Said(SiteLevel.OK, "Slurm does not allocate memory, so it never refuses a second step for lack of memory")
     by_node = site.config.get("DefMemPerNode", "")
     default = by_node not in ("", "UNLIMITED", "0") or site.config.get("DefMemPerCPU", "") not in ("", "UNLIMITED", "0")
     if default:
-        return Said(Level.OK, "Slurm allocates memory; ftrun asks for as much on each node as its first step had")
+        return Said(SiteLevel.OK, "Slurm allocates memory; ftrun asks for as much on each node as its first step had")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "Slurm allocates memory, and a job that requests none gets all memory of each node",
         "a donor job then waits for an empty node",
         changes=(conf.job_line("--mem=SIZE"), conf.set_to("DefMemPerCPU", "MEGABYTES")),
@@ -278,9 +280,11 @@ def _memory(site: Site) -> Said:
 def _select(site: Site) -> Said:
     how = site.config["SelectType"].rpartition("/")[2]
     if how in ("cons_tres", "cons_res"):
-        return Said(Level.OK, f"ftslurm was tried with select/{how}" if how == "cons_tres" else "steps share nodes by --overlap")
+        return Said(
+            SiteLevel.OK, f"ftslurm was tried with select/{how}" if how == "cons_tres" else "steps share nodes by --overlap"
+        )
     return Said(
-        Level.UNKNOWN, f"ftslurm was not tried with select/{how}", changes=(conf.set_to("SelectType", "select/cons_tres"),)
+        SiteLevel.UNKNOWN, f"ftslurm was not tried with select/{how}", changes=(conf.set_to("SelectType", "select/cons_tres"),)
     )
 
 
@@ -289,9 +293,9 @@ def _tmp(site: Site) -> Said:
     if not keys:
         raise conf.NotSaid("Slurm shows neither JobContainerType nor NamespaceType")
     if not any("tmpfs" in site.config[key] or "linux" in site.config[key] for key in keys):
-        return Said(Level.OK, "files of ranks in /tmp and /dev/shm survive a restart in place")
+        return Said(SiteLevel.OK, "files of ranks in /tmp and /dev/shm survive a restart in place")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "each job has its own /tmp and /dev/shm; they survive a restart in place, but not a requeue",
         "on a node that a donor job lends they are new and empty",
         changes=(conf.shell_line("ftrun --ft-spares 1 ..."),),
@@ -299,14 +303,14 @@ def _tmp(site: Site) -> Said:
 
 
 def _launch(site: Site) -> Said:
-    odd = [word for word in conf.words(site.config, "LaunchParameters") if word not in HARMLESS]
+    odd = [word for word in conf.words_said(site.config, "LaunchParameters") if word not in HARMLESS]
     if odd:
-        return Said(Level.UNKNOWN, f"ftslurm was not tried with LaunchParameters={','.join(odd)}")
-    return Said(Level.OK, "nothing in LaunchParameters concerns ftrun")
+        return Said(SiteLevel.UNKNOWN, f"ftslurm was not tried with LaunchParameters={','.join(odd)}")
+    return Said(SiteLevel.OK, "nothing in LaunchParameters concerns ftrun")
 
 
 def _bad_exit(site: Site) -> Said:
-    return Said(Level.OK, f"ftrun passes --kill-on-bad-exit and --wait itself (here {site.config['KillOnBadExit'] or '0'})")
+    return Said(SiteLevel.OK, f"ftrun passes --kill-on-bad-exit and --wait itself (here {site.config['KillOnBadExit'] or '0'})")
 
 
 _HOOKS = f'{FACTS}, "Prolog, Epilog and TaskProlog"'

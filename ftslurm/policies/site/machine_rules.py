@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftslurm.model.rungs import RUNG_NAMES, SWAPS, Rung
-from ftslurm.model.site import Change, Folder, Level, Said, Site, Whose
+from ftslurm.model.site import Change, Folder, Said, Site, SiteLevel, Whose
 from ftslurm.policies.site.reading import NotSaid, Rule, is_ours, policy_line, shell_line
 from ftslurm.policies.site.requeue_rules import HOOKS, REQUEUES
 
@@ -36,15 +36,15 @@ def _slurm(site: Site) -> Said:
     bin_ = policy_line("slurm.bin: /opt/slurm/bin")
     if site.machine.srun.why:
         return Said(
-            Level.BLOCKS,
+            SiteLevel.BLOCKS,
             f"ftrun finds no srun to start steps with: {site.machine.srun.why}",
             "",
             SLURM_RUNGS,
             (bin_, shell_line("ftrun --ft-launcher local ...")),
         )
     if site.silent:
-        return Said(Level.BLOCKS, f"Slurm does not answer: {site.silent}", "", SLURM_RUNGS, (shell_line("scontrol ping"),))
-    return Said(Level.OK, f"slurmctld answers, and srun is {site.machine.srun.path}")
+        return Said(SiteLevel.BLOCKS, f"Slurm does not answer: {site.silent}", "", SLURM_RUNGS, (shell_line("scontrol ping"),))
+    return Said(SiteLevel.OK, f"slurmctld answers, and srun is {site.machine.srun.path}")
 
 
 def _stands_in(site: Site) -> Said:
@@ -52,9 +52,9 @@ def _stands_in(site: Site) -> Said:
     if m.srun.why:
         raise NotSaid("no srun was found")
     if m.stands_in:
-        return Said(Level.OK, f"`srun` on PATH is ftrun ({m.first_srun}), and ftrun finds Slurm's own")
+        return Said(SiteLevel.OK, f"`srun` on PATH is ftrun ({m.first_srun}), and ftrun finds Slurm's own")
     return Said(
-        Level.OK,
+        SiteLevel.OK,
         "`srun` on PATH is Slurm's own, so a program that calls srun itself runs without ftrun",
         "",
         changes=(shell_line("ln -s $(command -v ftrun) /shared/ftslurm/as-srun/srun"),),
@@ -64,33 +64,33 @@ def _stands_in(site: Site) -> Said:
 def _ftrun(site: Site) -> Said:
     m = site.machine
     if m.version < OLDEST_PYTHON:
-        return Said(Level.BLOCKS, f"{m.python} is older than Python 3.10", "", ALL_RUNGS)
+        return Said(SiteLevel.BLOCKS, f"{m.python} is older than Python 3.10", "", ALL_RUNGS)
     if not m.ftrun.path:
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             "`ftrun` is not on PATH",
             "job scripts must name its path",
             changes=(shell_line(f"export PATH={m.installed.path}:$PATH"),),
         )
-    return Said(Level.OK, f"ftrun is {m.ftrun.path}, with Python {m.version[0]}.{m.version[1]}")
+    return Said(SiteLevel.OK, f"ftrun is {m.ftrun.path}, with Python {m.version[0]}.{m.version[1]}")
 
 
 def _installation(site: Site) -> Said:
     place = site.machine.installed
     shared = _is_shared(place)
     if shared:
-        return Said(Level.OK, f"ftslurm is installed on {place.kind}, which other machines can see")
+        return Said(SiteLevel.OK, f"ftslurm is installed on {place.kind}, which other machines can see")
     again = shell_line("/usr/bin/python3 -m venv /shared/ftslurm && /shared/ftslurm/bin/pip install .")
     if shared is False:
         return Said(
-            Level.BLOCKS,
+            SiteLevel.BLOCKS,
             f"ftslurm is installed in the memory of this machine ({place.path}), so other nodes do not have it",
             "",
             ALL_RUNGS,
             (again,),
         )
     return Said(
-        Level.UNKNOWN,
+        SiteLevel.UNKNOWN,
         f"ftslurm is installed on {place.kind or 'an unknown file system'} ({place.path}); every node needs it at that path",
         "",
         changes=(again,),
@@ -101,23 +101,23 @@ def _writable(site: Site) -> Said:
     ledgers = site.machine.ledgers
     if ledgers.trouble:
         return Said(
-            Level.BLOCKS,
+            SiteLevel.BLOCKS,
             f"ftrun cannot write its ledger in {ledgers.folder.path} and ends with status 73: {ledgers.trouble}",
             "",
             ALL_RUNGS,
             (_state_dir(),),
         )
-    return Said(Level.OK, f"ftrun can write its ledger in {ledgers.folder.path}")
+    return Said(SiteLevel.OK, f"ftrun can write its ledger in {ledgers.folder.path}")
 
 
 def _shared(site: Site) -> Said:
     folder = site.machine.ledgers.folder
     shared = _is_shared(folder)
     if shared:
-        return Said(Level.OK, f"the ledgers are on {folder.kind}, which other machines can see")
+        return Said(SiteLevel.OK, f"the ledgers are on {folder.kind}, which other machines can see")
     if shared is False:
         return Said(
-            Level.BLOCKS,
+            SiteLevel.BLOCKS,
             f"the ledgers are in the memory of this machine ({folder.path}, {folder.kind}), so a job that is requeued to"
             " another node does not find its ledger",
             "counters, budgets and excluded nodes",
@@ -125,7 +125,7 @@ def _shared(site: Site) -> Said:
             (_state_dir(),),
         )
     return Said(
-        Level.UNKNOWN,
+        SiteLevel.UNKNOWN,
         f"the ledgers are on {folder.kind or 'an unknown file system'} ({folder.path}); ftslurm cannot tell whether every"
         " node sees that folder",
         "if not: counters, budgets and excluded nodes of a job that is requeued to another node",
@@ -139,7 +139,7 @@ def _locks(site: Site) -> Said:
         raise NotSaid("no file can be created there")
     if ledgers.no_lock:
         return Said(
-            Level.BLOCKS,
+            SiteLevel.BLOCKS,
             f"ftrun locks each write, but files in {ledgers.folder.path} cannot be locked: {ledgers.no_lock}",
             "",
             ALL_RUNGS,
@@ -148,12 +148,12 @@ def _locks(site: Site) -> Said:
     local = sorted({"nolock", "local_lock=all", "local_lock=flock", "localflock"} & ledgers.folder.options)
     if local:
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             f"{ledgers.folder.path} is mounted with {local[0]}, so a lock on one machine does not stop another machine",
             "two machines that write the same ledger at once may mix their lines",
             changes=(Change(Whose.ADMIN, "fstab", f"mount it without {local[0]}"), _state_dir()),
         )
-    return Said(Level.OK, "files there can be locked")
+    return Said(SiteLevel.OK, "files there can be locked")
 
 
 def _sync(site: Site) -> Said:
@@ -162,9 +162,9 @@ def _sync(site: Site) -> Said:
         raise NotSaid("no file can be created there")
     took = f"{ledgers.sync_s * 1000:.1f} ms" if ledgers.sync_s < SLOW_SYNC_S else f"{ledgers.sync_s:.1f} s"
     if ledgers.sync_s < SLOW_SYNC_S:
-        return Said(Level.OK, f"a write to the ledger is on disk after {took}")
+        return Said(SiteLevel.OK, f"a write to the ledger is on disk after {took}")
     return Said(
-        Level.COSTS, f"a write to the ledger took {took} to be on disk", f"{took} for each decision", changes=(_state_dir(),)
+        SiteLevel.COSTS, f"a write to the ledger took {took} to be on disk", f"{took} for each decision", changes=(_state_dir(),)
     )
 
 
@@ -172,17 +172,17 @@ def _devices(site: Site) -> Said:
     m = site.machine
     if not m.tools:
         return Said(
-            Level.UNKNOWN, "this machine has no tool of a device vendor (`ftslurm plugins`); run `ftslurm doctor` on a node"
+            SiteLevel.UNKNOWN, "this machine has no tool of a device vendor (`ftslurm plugins`); run `ftslurm doctor` on a node"
         )
     if m.deaf:
         missing = sorted(m.deaf.values())
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             f"this machine has devices ({', '.join(sorted(m.deaf))}), but the package that reads their faults is missing",
             "ftrun notices a faulty device only by what ranks print",
             changes=tuple(shell_line(f"pip install '.[{extra}]'") for extra in missing),
         )
-    return Said(Level.OK, f"ftslurm can read faults of these devices: {', '.join(m.tools)}")
+    return Said(SiteLevel.OK, f"ftslurm can read faults of these devices: {', '.join(m.tools)}")
 
 
 def _scripts(site: Site) -> Said | None:
@@ -192,16 +192,16 @@ def _scripts(site: Site) -> Said | None:
     if not scripts or not (ours or missing):
         return None
     if not missing:
-        return Said(Level.OK, "the scripts that slurm.conf names are on this machine")
+        return Said(SiteLevel.OK, "the scripts that slurm.conf names are on this machine")
     if site.machine.on_node:
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             f"slurm.conf names {missing[0]}, which is missing on this node or not executable",
             "Slurm drains a node on which the Prolog is missing",
             changes=(shell_line("sudo ftslurm install-hooks", Whose.ADMIN), HOOKS),
         )
     return Said(
-        Level.UNKNOWN, f"slurm.conf names {missing[0]}, which is not on this machine; every node and slurmctld's host need it"
+        SiteLevel.UNKNOWN, f"slurm.conf names {missing[0]}, which is not on this machine; every node and slurmctld's host need it"
     )
 
 
@@ -211,9 +211,9 @@ def _hook_settings(site: Site) -> Said | None:
         return None
     if site.machine.hook_settings:
         return Said(
-            Level.COSTS, site.machine.hook_settings, "the hooks do nothing, neither to nodes nor to jobs", changes=(HOOKS,)
+            SiteLevel.COSTS, site.machine.hook_settings, "the hooks do nothing, neither to nodes nor to jobs", changes=(HOOKS,)
         )
-    return Said(Level.OK, "the settings of the hooks are valid, or the defaults")
+    return Said(SiteLevel.OK, "the settings of the hooks are valid, or the defaults")
 
 
 _INSTALL, _LEDGER = "docs/install.md", "docs/operating.md, The ledger"

@@ -44,7 +44,7 @@ def release(config: Config) -> Release:
     return int(found[1]), int(found[2]), int(found[3])
 
 
-def seconds(config: Config, key: str) -> float:
+def seconds_said(config: Config, key: str) -> float:
     """Seconds of `30 sec`, `2 min`, `65534` or INFINITE (inf). Raises: NotSaid."""
     text = config[key]
     if text.upper() in _ENDLESS:
@@ -56,14 +56,14 @@ def seconds(config: Config, key: str) -> float:
     return math.inf if took >= _NO_LIMIT_S and not found[2] else took
 
 
-def words(config: Config, key: str) -> tuple[str, ...]:
+def words_said(config: Config, key: str) -> tuple[str, ...]:
     """The words of a comma-separated list; `none` does not count as one."""
     return tuple(word for word in re.split(r"[,\s]+", config[key]) if word and word.lower() != "none")
 
 
 def option(config: Config, key: str, name: str, default: float) -> float:
     """N of `NAME=N` in a list such as SchedulerParameters; the default if the list has no such entry. Raises: NotSaid."""
-    found = [word.partition("=")[2] for word in words(config, key) if word.partition("=")[0].lower() == name]
+    found = [word.partition("=")[2] for word in words_said(config, key) if word.partition("=")[0].lower() == name]
     if not found:
         return default
     if not re.fullmatch(r"-?\d{1,9}", found[-1]):
@@ -72,7 +72,7 @@ def option(config: Config, key: str, name: str, default: float) -> float:
 
 
 def has(config: Config, key: str, name: str) -> bool:
-    return any(word.lower() == name.lower() for word in words(config, key))
+    return any(word.lower() == name.lower() for word in words_said(config, key))
 
 
 def programs(config: Config, key: str) -> tuple[str, ...]:
@@ -95,13 +95,13 @@ def set_to(key: str, value: str) -> Change:
 def with_words(config: Config, key: str, *more: str) -> Change:
     """The present line with `more` added; NAME=N replaces another value of NAME."""
     names = {word.partition("=")[0].lower() for word in more}
-    kept = [word for word in words(config, key) if word.partition("=")[0].lower() not in names]
+    kept = [word for word in words_said(config, key) if word.partition("=")[0].lower() not in names]
     return set_to(key, ",".join((*kept, *more)))
 
 
 def without_word(config: Config, key: str, name: str) -> Change:
     """The present line without `name`."""
-    return set_to(key, ",".join(word for word in words(config, key) if word.lower() != name.lower()))
+    return set_to(key, ",".join(word for word in words_said(config, key) if word.lower() != name.lower()))
 
 
 def job_line(text: str) -> Change:

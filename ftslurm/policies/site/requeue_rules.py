@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ftslurm.model.rungs import RUNG_NAMES, Rung
-from ftslurm.model.site import Change, Level, Said, Site, Whose
+from ftslurm.model.site import Change, Said, Site, SiteLevel, Whose
 from ftslurm.policies.site import reading as conf
 
 REQUEUES = tuple(rung for rung in map(Rung, RUNG_NAMES) if rung.is_requeue)
@@ -31,15 +31,17 @@ def _release(site: Site) -> Said:
     found = conf.release(site.config)
     name = site.config["SLURM_VERSION"]
     if not TRIED[0] <= found[:2] <= TRIED[1]:
-        return Said(Level.UNKNOWN, f"ftslurm was not tested on Slurm {name} (tested: 22.05 to 26.05)")
+        return Said(SiteLevel.UNKNOWN, f"ftslurm was not tested on Slurm {name} (tested: 22.05 to 26.05)")
     if found >= LOSES_GPUS_BEFORE:
-        return Said(Level.OK, f"Slurm {name} has none of the bugs that ftslurm works around")
+        return Said(SiteLevel.OK, f"Slurm {name} has none of the bugs that ftslurm works around")
     if "GresTypes" not in site.config:
         raise conf.NotSaid("Slurm does not show GresTypes")
     if not conf.has(site.config, "GresTypes", "gpu"):
-        return Said(Level.OK, f"Slurm {name} may start a requeued job without its GPUs (bug 16121), but this cluster has no GPUs")
+        return Said(
+            SiteLevel.OK, f"Slurm {name} may start a requeued job without its GPUs (bug 16121), but this cluster has no GPUs"
+        )
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         f"Slurm {name} starts a requeued job without its GPUs if one of its nodes went down during the clean-up (bug 16121)",
         "one more requeue; the GPUs of the job's nodes count as allocated until slurmctld restarts",
         changes=(Change(Whose.ADMIN, "packages", "Slurm 23.02.2 or later"),),
@@ -48,9 +50,9 @@ def _release(site: Site) -> Said:
 
 def _job_requeue(site: Site) -> Said:
     if site.config["JobRequeue"] == "1":
-        return Said(Level.OK, "Slurm may requeue a batch job unless it was submitted with --no-requeue")
+        return Said(SiteLevel.OK, "Slurm may requeue a batch job unless it was submitted with --no-requeue")
     return Said(
-        Level.BLOCKS,
+        SiteLevel.BLOCKS,
         "Slurm refuses to requeue a batch job that was submitted without --requeue",
         "",
         REQUEUES,
@@ -64,7 +66,7 @@ def _own_job(site: Site) -> Said | None:
         return None
     if not job.batch:
         return Said(
-            Level.BLOCKS,
+            SiteLevel.BLOCKS,
             f"job {job.number} has no batch script (salloc), and Slurm requeues only batch jobs",
             "",
             REQUEUES,
@@ -72,31 +74,32 @@ def _own_job(site: Site) -> Said | None:
         )
     if not job.requeue:
         return Said(
-            Level.BLOCKS,
+            SiteLevel.BLOCKS,
             f"job {job.number} was submitted with --no-requeue",
             "",
             REQUEUES,
             (conf.job_line("--requeue"), conf.policy_line("requeue.even_if_no_requeue: true")),
         )
-    return Said(Level.OK, f"job {job.number} is a batch job that may be requeued")
+    return Said(SiteLevel.OK, f"job {job.number} is a batch job that may be requeued")
 
 
 def _start(site: Site) -> Said:
     named = conf.programs(site.config, "EpilogSlurmctld")
     if any(map(conf.is_ours, named)):
         return Said(
-            Level.OK, "a requeued job starts 2 s after its nodes are clean, and EpilogSlurmctld finishes an interrupted requeue"
+            SiteLevel.OK,
+            "a requeued job starts 2 s after its nodes are clean, and EpilogSlurmctld finishes an interrupted requeue",
         )
     if named:
         return Said(
-            Level.UNKNOWN,
+            SiteLevel.UNKNOWN,
             "EpilogSlurmctld names another program; ftslurm cannot see whether that program also runs ftslurm's",
             "",
             changes=(HOOKS,),
         )
     first = 45 if conf.programs(site.config, "Epilog") else 6
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "without EpilogSlurmctld ftrun estimates the start of a requeued job from earlier clean-ups",
         f"a job on one node starts {first} s after its first requeue; a clean-up that takes longer costs {SLURMS_OWN_S} s once;"
         " an interrupted requeue waits until somebody runs `ftslurm requeue --finish`",
@@ -109,12 +112,12 @@ def _expedited(site: Site) -> Said | None:
         return None
     if conf.has(site.config, "SlurmctldParameters", "enable_expedited_requeue"):
         return Said(
-            Level.OK,
+            SiteLevel.OK,
             "a job that asks for it starts again 0.1 s after its clean-up",
             changes=(conf.job_line("--requeue=expedite"),),
         )
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "the site does not allow expedited requeue, so ftrun sets a start time after the expected end of the clean-up",
         "5.7 s for a requeue instead of the clean-up (2.9 s) and 0.1 s, on a quiet cluster without an Epilog",
         changes=(
@@ -132,10 +135,11 @@ def _batch_requeues(site: Site) -> Said | None:
     most = conf.option({"": f"n={site.config['MaxBatchRequeue']}"}, "", "n", 0)
     if most >= SOME_BAD_NODES:
         return Said(
-            Level.OK, f"Slurm holds a job after it has requeued it by itself {most:g} times, for example after a failed Prolog"
+            SiteLevel.OK,
+            f"Slurm holds a job after it has requeued it by itself {most:g} times, for example after a failed Prolog",
         )
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         f"Slurm holds a job after it has requeued it by itself only {most:g} times, for example after a failed Prolog",
         "such a job waits until an administrator releases it",
         changes=(conf.set_to("MaxBatchRequeue", f"{SOME_BAD_NODES}"),),
@@ -144,11 +148,11 @@ def _batch_requeues(site: Site) -> Said | None:
 
 def _exit_statuses(key: str, what: str, cost: str) -> conf.Rule:
     def judge(site: Site) -> Said:
-        listed = conf.words(site.config, key)
+        listed = conf.words_said(site.config, key)
         if not listed:
-            return Said(Level.OK, f"Slurm {what} no job for its exit status")
+            return Said(SiteLevel.OK, f"Slurm {what} no job for its exit status")
         return Said(
-            Level.COSTS,
+            SiteLevel.COSTS,
             f"Slurm itself {what} a job that ends with {', '.join(listed)}, even if the ladder has decided `fail`",
             cost,
             changes=(conf.set_to(key, ""),),
@@ -164,10 +168,10 @@ def _pace(site: Site) -> Said:
         backfill = -1
     each = min((every for every in (main, backfill) if every > 0), default=math.inf)
     if each <= QUICK_INTERVAL_S:
-        return Said(Level.OK, f"the scheduler looks at waiting jobs at least every {each:g} s")
+        return Said(SiteLevel.OK, f"the scheduler looks at waiting jobs at least every {each:g} s")
     often = f"at least every {each:g} s" if each < math.inf else "only when other jobs come and go"
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         f"the scheduler looks at waiting jobs {often}, and sooner only if other jobs start or end",
         "on an idle cluster a requeue takes longer: 16 to 22 s with sched_interval=60,bf_interval=30",
         changes=(
@@ -179,11 +183,11 @@ def _pace(site: Site) -> Said:
 
 
 def _completing(site: Site) -> Said:
-    wait = conf.seconds(site.config, "CompleteWait")
+    wait = conf.seconds_said(site.config, "CompleteWait")
     if not wait:
-        return Said(Level.OK, "Slurm starts waiting jobs while others are cleaned up")
+        return Said(SiteLevel.OK, "Slurm starts waiting jobs while others are cleaned up")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "Slurm starts no job while another one is cleaned up",
         f"up to {wait:g} s for each requeue and each donor job",
         changes=(conf.set_to("CompleteWait", "0"),),
@@ -191,12 +195,12 @@ def _completing(site: Site) -> Said:
 
 
 def _kill_wait(site: Site) -> Said:
-    wait = conf.seconds(site.config, "KillWait")
+    wait = conf.seconds_said(site.config, "KillWait")
     if wait >= KILL_WAIT_S:
-        return Said(Level.OK, f"the step that carries out a requeue has {wait:g} s before SIGKILL, which is enough")
+        return Said(SiteLevel.OK, f"the step that carries out a requeue has {wait:g} s before SIGKILL, which is enough")
     watched = max(0.0, wait - 3)
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         f"SIGKILL follows {wait:g} s after the SIGTERM of a requeue, so the step that carries out the requeue watches the"
         f" clean-up for {watched:g} s instead of 9 s",
         f"ftrun estimates the start less exactly; a start that is too early costs {SLURMS_OWN_S} s",
@@ -206,9 +210,9 @@ def _kill_wait(site: Site) -> Said:
 
 def _append(site: Site) -> Said:
     if site.config["JobFileAppend"] == "1":
-        return Said(Level.OK, "Slurm appends to the output file of a requeued job")
+        return Said(SiteLevel.OK, "Slurm appends to the output file of a requeued job")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "Slurm truncates the output file of a requeued job, unless the job sets --open-mode=append",
         "ftrun saves 16 MB of each file (logs.keep_bytes), which `ftslurm logs` shows; the rest is lost",
         changes=(conf.job_line("--open-mode=append"), conf.set_to("JobFileAppend", "1")),
@@ -222,25 +226,25 @@ def _waits(config: conf.Config) -> str:
     """How long a job waits for Slurm to notice a dead node, in words. Raises: NotSaid."""
     if "SlurmdTimeout" not in config:
         raise conf.NotSaid("Slurm does not show SlurmdTimeout")
-    limit = conf.seconds(config, "SlurmdTimeout")
+    limit = conf.seconds_said(config, "SlurmdTimeout")
     return f"{1.5 * limit:g} to {2 * limit:g} s" if 0 < limit < math.inf else "for ever"
 
 
 def _slurmd_timeout(site: Site) -> Said:
-    limit = conf.seconds(site.config, "SlurmdTimeout")
+    limit = conf.seconds_said(site.config, "SlurmdTimeout")
     shorter = (conf.set_to("SlurmdTimeout", f"{SHORT_TIMEOUT_S}"),)
     if not 0 < limit < math.inf:
         return Said(
-            Level.BLOCKS,
+            SiteLevel.BLOCKS,
             "Slurm never marks a node that does not answer as down, so a job that cannot give it back waits for ever",
             "",
             (Rung.ISOLATED_REQUEUE,),
             shorter,
         )
     if limit <= SHORT_TIMEOUT_S:
-        return Said(Level.OK, f"Slurm notices a dead node after {_waits(site.config)}")
+        return Said(SiteLevel.OK, f"Slurm notices a dead node after {_waits(site.config)}")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "a requeue waits until Slurm notices a dead node if the job cannot give it back: the batch node, a node of an"
         " exclusive job, and without slurmdbd any node",
         f"{_waits(site.config)} for each such requeue",
@@ -250,9 +254,9 @@ def _slurmd_timeout(site: Site) -> Said:
 
 def _shrink(site: Site) -> Said:
     if not conf.has(site.config, "SchedulerParameters", "disable_job_shrink"):
-        return Said(Level.OK, "the site allows jobs to give nodes back")
+        return Said(SiteLevel.OK, "the site allows jobs to give nodes back")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "the site does not allow jobs to give nodes back, so a job keeps its dead nodes, even if it has replaced them or"
         " continues with fewer",
         f"{_waits(site.config)} for a requeue away from a dead node; after a replacement or a shrink Slurm ends a job without"
@@ -263,14 +267,14 @@ def _shrink(site: Site) -> Said:
 
 def _accounts(site: Site) -> Said:
     if "slurmdbd" in site.config["AccountingStorageType"]:
-        return Said(Level.OK, "with slurmdbd Slurm accepts changes to a job that has lost a node")
+        return Said(SiteLevel.OK, "with slurmdbd Slurm accepts changes to a job that has lost a node")
     more = (
         f"; after a job has lost a node, ftrun cannot set a start time for its requeue: {SLURMS_OWN_S} s"
         if conf.release(site.config) < (23, 0, 0)
         else ""
     )
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "without slurmdbd a job keeps its dead node until Slurm notices",
         f"{_waits(site.config)} for a requeue away from a dead node, instead of seconds{more}",
         changes=(conf.set_to("AccountingStorageType", "accounting_storage/slurmdbd"),),
@@ -283,11 +287,11 @@ def _exclusive(site: Site) -> Said:
     names = [each.name for each in site.partitions if each.exclusive]
     if not names:
         return Said(
-            Level.OK, "no partition makes jobs exclusive; a job can give a dead node back unless it asked for --exclusive"
+            SiteLevel.OK, "no partition makes jobs exclusive; a job can give a dead node back unless it asked for --exclusive"
         )
     shown = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         f"jobs of {shown} are exclusive (OverSubscribe=EXCLUSIVE) and keep a dead node until Slurm notices",
         f"{_waits(site.config)} for a requeue away from it; Slurm ends a job without --no-kill that has replaced one",
         changes=(conf.job_line("--no-kill"), Change(Whose.ADMIN, "slurm.conf", f"PartitionName={names[0]} OverSubscribe=NO")),
@@ -295,11 +299,11 @@ def _exclusive(site: Site) -> Said:
 
 
 def _message_timeout(site: Site) -> Said:
-    limit = conf.seconds(site.config, "MessageTimeout")
+    limit = conf.seconds_said(site.config, "MessageTimeout")
     if limit <= DEFAULT_MESSAGE_S:
-        return Said(Level.OK, f"slurmctld notices {limit + 1:g} to {limit + 3:g} s after a call that a node does not answer")
+        return Said(SiteLevel.OK, f"slurmctld notices {limit + 1:g} to {limit + 3:g} s after a call that a node does not answer")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "slurmctld waits longer than by default (MessageTimeout) before it notices that a node does not answer",
         f"{limit - DEFAULT_MESSAGE_S:g} s more for each requeue away from a dead node",
         changes=(conf.set_to("MessageTimeout", f"{DEFAULT_MESSAGE_S}"),),
@@ -308,10 +312,10 @@ def _message_timeout(site: Site) -> Said:
 
 def _private(site: Site) -> Said:
     if not conf.has(site.config, "PrivateData", "nodes"):
-        return Said(Level.OK, "users can see the states of nodes")
-    kept = [word for word in conf.words(site.config, "PrivateData") if word.lower() != "nodes"]
+        return Said(SiteLevel.OK, "users can see the states of nodes")
+    kept = [word for word in conf.words_said(site.config, "PrivateData") if word.lower() != "nodes"]
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "users cannot see the states of nodes: ftrun recognises a dead node only by its slurmd, and keeps it in the job",
         f"{_waits(site.config)} for a requeue away from a dead node",
         changes=(conf.set_to("PrivateData", ",".join(kept) or "none"),),
@@ -320,9 +324,9 @@ def _private(site: Site) -> Said:
 
 def _return(site: Site) -> Said:
     if site.config["ReturnToService"] != "0":
-        return Said(Level.OK, "a node that was only silent returns to service by itself")
+        return Said(SiteLevel.OK, "a node that was only silent returns to service by itself")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "a node that was down stays down until an administrator resumes it, even if it was only silent",
         "replacements and requeues cannot use these nodes",
         changes=(conf.set_to("ReturnToService", "1"),),
@@ -330,11 +334,11 @@ def _return(site: Site) -> Said:
 
 
 def _unkillable(site: Site) -> Said:
-    limit = conf.seconds(site.config, "UnkillableStepTimeout")
+    limit = conf.seconds_said(site.config, "UnkillableStepTimeout")
     if limit <= SLURMS_OWN_S:
-        return Said(Level.OK, f"Slurm drains a node if a process there survives SIGKILL for {limit:g} s")
+        return Said(SiteLevel.OK, f"Slurm drains a node if a process there survives SIGKILL for {limit:g} s")
     return Said(
-        Level.COSTS,
+        SiteLevel.COSTS,
         "a process that survives SIGKILL holds its node, and a requeued job, until Slurm drains the node",
         f"up to {limit:g} s",
         changes=(conf.set_to("UnkillableStepTimeout", "60"),),

@@ -66,7 +66,7 @@ _RAN = frozenset({Part.TRAINING, Part.REDONE, Part.NEW_OR_REDONE})
 _OF_NODES = frozenset({"device", "node"})
 
 
-class Kind(Value):
+class FailureKind(Value):
     """Failures of one name."""
 
     name: str
@@ -124,7 +124,7 @@ class JobsAccount(Value):
     failures: int
     drills: int
     interruptions: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[FailureKind, ...]
     nodes: tuple[NodeLine, ...]
     rungs: tuple[RungLine, ...]
     # by_job, by_node, by_gpu: MTBF per job, per node, per GPU; the latter two of failures that a node or a device is behind.
@@ -182,12 +182,12 @@ def _is_nodes(job: JobAccount, one: Failure) -> bool:
     return one.outage.cause in _OF_NODES or bool(set(one.nodes) - job.reinstated.keys())
 
 
-def _kinds(failed: Sequence[tuple[JobAccount, Failure]]) -> tuple[Kind, ...]:
+def _kinds(failed: Sequence[tuple[JobAccount, Failure]]) -> tuple[FailureKind, ...]:
     groups: dict[tuple[str, str], list[tuple[JobAccount, Failure]]] = {}
     for job, one in failed:
         groups.setdefault((one.name, one.error_class), []).append((job, one))
     found = [
-        Kind(
+        FailureKind(
             name, error_class, len(group), _sorted(job.job for job, _ in group),
             _sorted(node for _, one in group for node in one.nodes),
             sum(one.lost_s for _, one in group), sum(one.lost_s * max(0, one.outage.gpus) for _, one in group),

@@ -13,7 +13,7 @@ from enum import Enum
 
 from ftslurm.model import record as rec
 from ftslurm.model.job import unfold_counts
-from ftslurm.model.nodes import count
+from ftslurm.model.nodes import count_nodes
 from ftslurm.model.outcome import outcome_of
 from ftslurm.model.rungs import Rung
 from ftslurm.model.values import Value, replace
@@ -350,7 +350,7 @@ class _Walk:
         if first:
             self.program, self._furthest = 0.0, 0
             self.seen_keys.add(begun.step_key)
-        self.attempt, self.gpus, self.nodes = begun, _gpus(begun), count(begun.nodes)
+        self.attempt, self.gpus, self.nodes = begun, _gpus(begun), count_nodes(begun.nodes)
         self.hung_since = 0.0
         if self.outage >= 0 and self.open:
             self._change(back=at)

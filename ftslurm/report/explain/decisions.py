@@ -12,12 +12,12 @@ from typing_extensions import NotRequired, TypedDict
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import Answer, Story
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.rungs import RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted
 from ftslurm.model.values import Value, field
 from ftslurm.report.moments import moments
-from ftslurm.report.text import print_facts, printable
+from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.view import Status
 from ftslurm.report.words import clock, moment, span
 
@@ -84,7 +84,7 @@ class Explanations(Value, frozen=False):
     since: tuple[Evidence, ...] = ()
 
 
-def explained(records: Iterable[rec.Record], story: Story | None = None) -> Explanations:
+def explanations(records: Iterable[rec.Record], story: Story | None = None) -> Explanations:
     """Every decision in order. story: of the records, where there is one already."""
     records = list(records)
     story = story or Story(records)
@@ -142,7 +142,7 @@ def _charged(answer: Answer) -> dict[str, tuple[int, int]]:
     return {name: (answer.past.budgets.used(name), limits.get(name, 0)) for name in charged}
 
 
-def numbered(found: Sequence[Explanation], wanted: int) -> Explanation | None:
+def wanted_ones(found: Sequence[Explanation], wanted: int) -> Explanation | None:
     """wanted: from 1; from -1 for the last backwards."""
     at = wanted - 1 if wanted > 0 else wanted
     return found[at] if -len(found) <= at < len(found) and wanted else None
@@ -168,7 +168,7 @@ class DecisionsTold(TypedDict):
     since: NotRequired[Sequence[Evidence]]
 
 
-def as_json(job: Status, found: Explanations, only: Explanation | None = None) -> DecisionsTold:
+def decisions_as_json(job: Status, found: Explanations, only: Explanation | None = None) -> DecisionsTold:
     told: DecisionsTold = {
         "job": job.job, "cluster": job.cluster, "command": job.command, "state": job.state, "what": job.what,
         "decisions": [only] if only else found.decisions,
@@ -180,16 +180,16 @@ def print_decisions(console: Console, job: Status, found: Explanations) -> None:
     """All of them, what matters most of each."""
     _print_head(console, job)
     if not found.decisions:
-        console.print(printable("no decision so far: nothing has failed, and nobody has asked for anything"))
+        console.print(safe_text("no decision so far: nothing has failed, and nobody has asked for anything"))
     for each in found.decisions:
         _print_one(console, each, whole=False)
     if found.since:
-        console.print(printable("since then", style="cyan"))
+        console.print(safe_text("since then", style="cyan"))
         print_facts(console, _known(found.since, 2 * MOST_EVIDENCE, ""), 3)
-    console.print(printable(f"now: {job.state_words}", style="bold"))
+    console.print(safe_text(f"now: {job.state_words}", style="bold"))
     if found.decisions:
-        console.print(printable(f"one decision in full: ftslurm explain {job.job} --decision {found.decisions[-1].number}"))
-        console.print(printable("how to change a rung or a setting: ftslurm explain NAME"))
+        console.print(safe_text(f"one decision in full: ftslurm explain {job.job} --decision {found.decisions[-1].number}"))
+        console.print(safe_text("how to change a rung or a setting: ftslurm explain NAME"))
 
 
 def print_decision(console: Console, job: Status, one: Explanation) -> None:
@@ -199,17 +199,17 @@ def print_decision(console: Console, job: Status, one: Explanation) -> None:
 
 
 def _print_head(console: Console, job: Status) -> None:
-    console.print(printable(f"job {job.job} on {job.cluster or '?'}: {job.command}", style="bold"))
+    console.print(safe_text(f"job {job.job} on {job.cluster or '?'}: {job.command}", style="bold"))
 
 
 def _print_one(console: Console, e: Explanation, whole: bool) -> None:
-    console.print(printable(f"{e.number}. {moment(e.at)}  {e.rung}, after attempt {e.attempt} ({e.cause})", style="cyan"))
+    console.print(safe_text(f"{e.number}. {moment(e.at)}  {e.rung}, after attempt {e.attempt} ({e.cause})", style="cyan"))
     facts = [("what", e.what)]
     facts += _known(e.evidence, len(e.evidence) if whole else MOST_EVIDENCE, e.what)
     facts += [("why", e.why)]
     facts += _whole_ladder(e) if whole else _ladder(e)
     facts += [("isolated", why if node in why else f"{node}: {why}") for node, why in e.isolate.items()]
-    facts += [("without", fold(e.exclude))] if e.exclude else []
+    facts += [("without", fold_nodes(e.exclude))] if e.exclude else []
     facts += [("cost", _cost(e)), ("then", _then(e))]
     print_facts(console, facts, 3)
 

@@ -13,10 +13,10 @@ from typing_extensions import NotRequired, TypedDict
 from ftslurm.model.record import Record, RunBegan, SettingsFrom
 from ftslurm.model.rungs import Rung, RungWords
 from ftslurm.model.settings import variables
-from ftslurm.model.settings.kinds import in_words, takes
+from ftslurm.model.settings.kinds import takes, value_in_words
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on, settings_told
 from ftslurm.model.values import Value
-from ftslurm.report.text import print_facts, printable
+from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.view import InForce
 from ftslurm.report.words import moment
 
@@ -93,12 +93,12 @@ def _plain(kind: str, words: Mapping[str, str]) -> Iterator[Term]:
 def _settings(resolved: Resolved) -> Iterator[Term]:
     for name, leaf in LEAVES.items():
         place = resolved.places[name]
-        now = in_words(leaf, leaf.of(resolved.settings))
+        now = value_in_words(leaf, leaf.of(resolved.settings))
         yield Term(
             name, "setting", leaf.what,
             (
                 ("now", now if place == "default" else f"{now} ({place})"),
-                ("default", in_words(leaf, leaf.default)),
+                ("default", value_in_words(leaf, leaf.default)),
                 ("takes", takes(leaf.kind)),
                 ("set it", f"--ft-set {name}=VALUE, {env_name(name)}=VALUE, or in a policy"),
             ),
@@ -121,7 +121,7 @@ def _variables() -> Iterator[Term]:
 
 
 def print_term(console: Console, term: Term) -> None:
-    console.print(printable(f"{term.name}: {term.kind}", "bold"), soft_wrap=not console.is_terminal)
+    console.print(safe_text(f"{term.name}: {term.kind}", "bold"), soft_wrap=not console.is_terminal)
     print_facts(console, (("means", term.text), *term.facts), 2)
 
 
@@ -139,7 +139,7 @@ def term_as_json(term: Term) -> TermTold:
 # --- the ladder in force, as `ftslurm explain` shows it
 
 
-def of_job(records: Iterable[Record]) -> tuple[Resolved, tuple[str, ...]] | None:
+def terms_of_job(records: Iterable[Record]) -> tuple[Resolved, tuple[str, ...]] | None:
     """What was in force in the last ftrun, by its ledger, and the names of settings that this version does not know. None for a
     ledger that does not tell."""
     settings: Mapping[str, str] = {}
@@ -223,7 +223,7 @@ def _values(resolved: Resolved, prefix: str) -> list[tuple[str, str]]:
     found = []
     for name, leaf in LEAVES.items():
         if name.startswith(prefix):
-            value, place = in_words(leaf, leaf.of(resolved.settings)), resolved.places[name]
-            default = "" if place == "default" else f"; default {in_words(leaf, leaf.default)}"
+            value, place = value_in_words(leaf, leaf.of(resolved.settings)), resolved.places[name]
+            default = "" if place == "default" else f"; default {value_in_words(leaf, leaf.default)}"
             found.append((name.removeprefix(prefix), f"{value}  [{place}{default}]  {leaf.what}"))
     return found

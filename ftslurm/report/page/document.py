@@ -22,7 +22,7 @@ class Figures(Value):
     note: str = ""
 
 
-class Facts(Value):
+class FactList(Value):
     rows: tuple[tuple[str, str], ...]
 
 
@@ -48,7 +48,7 @@ class Plot(Value):
     caption: str
 
 
-class Leaf(Value):
+class CardBlock(Value):
     """A failure card. anchor: for links. details: (summary, text), folded away at first."""
 
     anchor: str
@@ -58,11 +58,11 @@ class Leaf(Value):
 
 
 class Cards(Value):
-    cards: tuple[Leaf, ...]
+    cards: tuple[CardBlock, ...]
     more: int = 0
 
 
-Block = Facts | Table | Text | Plot | Cards
+Block = FactList | Table | Text | Plot | Cards
 
 
 class Section(Value):
@@ -83,7 +83,7 @@ def cell(value: object, most: int = CELL_MOST) -> str:
     return cut(visible(value), most)
 
 
-def table(
+def table_of(
     head: Sequence[str], rows: Iterable[Sequence[object]], numbers: Iterable[int] = (), empty: str = "none", caption: str = "",
     most: int = ROWS_MOST,
 ) -> Table:  # fmt: skip
@@ -91,8 +91,8 @@ def table(
     return Table(tuple(head), tuple(every[:most]), frozenset(numbers), max(0, len(every) - most), empty, caption)
 
 
-def facts(*rows: tuple[str, object]) -> Facts:
-    return Facts(tuple((label, cell(value, 600)) for label, value in rows if str(value)))
+def facts(*rows: tuple[str, object]) -> FactList:
+    return FactList(tuple((label, cell(value, 600)) for label, value in rows if str(value)))
 
 
 def long_text(text: str) -> str:

@@ -27,12 +27,12 @@ _WHEN = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _LONG = 32
 
 
-def render(document: Document, account: JobAccount | JobsAccount) -> str:
+def render_html(document: Document, account: JobAccount | JobsAccount) -> str:
     style = _text("style.css")
     return _environment().get_template("page.html.j2").render(
         document=document, style=Markup(style),  # noqa: S704 - a file of ours
         style_hash=b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        plots=plots.of_job(account) if isinstance(account, JobAccount) else plots.of_jobs(account),
+        plots=plots.job_pictures(account) if isinstance(account, JobAccount) else plots.jobs_pictures(account),
         breaks=BREAKS, kind_of=lambda block: type(block).__name__, class_of=_class_of,
     )  # fmt: skip
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ftslurm.model.folds.summary import state_words
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION, FAILURES_SHOWN, Failure, JobAccount, Saved
 from ftslurm.report.account.parts import LOST, UNSURE, Part
 from ftslurm.report.page import document as doc
 from ftslurm.report.view import AttemptView
-from ftslurm.report.words import duration, moment
+from ftslurm.report.words import long_span, moment
 
 # In the order of an outage; of each what it means, for the reader of the table.
 MEANINGS: Mapping[Part, str] = {
@@ -32,7 +32,7 @@ SHORT: Mapping[Part, str] = {
 }  # fmt: skip
 
 
-def document(job: JobAccount, now: float, evidence: Mapping[str, str] | None = None) -> doc.Document:
+def job_document(job: JobAccount, now: float, evidence: Mapping[str, str] | None = None) -> doc.Document:
     """evidence: name of a file (attempt-3.n2.txt) -> what hung ranks were doing."""
     where = f" on {job.cluster}" if job.cluster else ""
     return doc.Document(
@@ -53,10 +53,10 @@ def _figures(job: JobAccount) -> tuple[doc.Figures, ...]:
     gpu_lost = sum(each.seconds * max(0, each.gpus) for each in job.spent.stretches if each.part in LOST)
     unsure, starts = "" if exact else ", not known exactly", counted(len(job.attempts), "attempt")
     return (
-        doc.Figures("Effective training time", doc.ratio(known), f"of {duration(job.spent.whole_s)}{unsure}"),
-        doc.Figures("Lost", duration(job.lost_s), f"{doc.hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
+        doc.Figures("Effective training time", doc.ratio(known), f"of {long_span(job.spent.whole_s)}{unsure}"),
+        doc.Figures("Lost", long_span(job.lost_s), f"{doc.hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
         doc.Figures("Failures", str(failed), counted(others, "other interruption") if others else starts),
-        doc.Figures("Saved", duration(job.saved.seconds), _against(job.saved)) if job.saved.outages else
+        doc.Figures("Saved", long_span(job.saved.seconds), _against(job.saved)) if job.saved.outages else
         doc.Figures("Attempts", str(len(job.attempts)), "starts of all ranks"),
     )  # fmt: skip
 
@@ -74,10 +74,10 @@ def _summary(job: JobAccount) -> doc.Section:
         doc.facts(
             ("state", state), ("user", job.user), ("name", job.name), ("nodes", f"{job.nodes} ({size})"),
             ("from", moment(job.began)), ("to", moment(job.ended) if job.over else f"{moment(job.ended)}, it goes on"),
-            ("queued before", duration(job.queued_s) if job.queued_s >= 0 else ""),
+            ("queued before", long_span(job.queued_s) if job.queued_s >= 0 else ""),
             ("remedies", rungs or "none were needed"),
             ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in job.budgets.items())),
-            ("excluded nodes", fold(job.excluded) or "none"), ("reinstated", fold(job.reinstated)),
+            ("excluded nodes", fold_nodes(job.excluded) or "none"), ("reinstated", fold_nodes(job.reinstated)),
         ),
     ))  # fmt: skip
 
@@ -85,12 +85,12 @@ def _summary(job: JobAccount) -> doc.Section:
 def _time(job: JobAccount) -> doc.Section:
     parts, whole = job.spent.parts, job.spent.whole_s
     rows = [
-        (part.value, duration(parts[part]), doc.percent(parts[part] / whole), MEANINGS[part]) for part in MEANINGS if parts[part]
+        (part.value, long_span(parts[part]), doc.percent(parts[part] / whole), MEANINGS[part]) for part in MEANINGS if parts[part]
     ]
-    rows.append(("all", duration(whole), "100 %" if whole else "-", ""))
+    rows.append(("all", long_span(whole), "100 %" if whole else "-", ""))
     return doc.Section("time", "Where the time went", (
         doc.Plot("parts", "Every second of the job, by what it went for."),
-        doc.table(("part", "time", "share", "what it is"), rows, (1, 2)),
+        doc.table_of(("part", "time", "share", "what it is"), rows, (1, 2)),
     ))  # fmt: skip
 
 
@@ -105,8 +105,8 @@ def _outages(job: JobAccount) -> doc.Section:
     rows = [
         (
             one.number, moment(one.outage.at), one.name, one.remedy,
-            *(duration(one.cost[part]) if one.cost.get(part) else "·" for part in SHORT),
-            duration(one.unsure_s) if one.unsure_s else "·", duration(one.lost_s),
+            *(long_span(one.cost[part]) if one.cost.get(part) else "·" for part in SHORT),
+            long_span(one.unsure_s) if one.unsure_s else "·", long_span(one.lost_s),
         )
         for one in reversed(job.failures)
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def _outages(job: JobAccount) -> doc.Section:
         return doc.Section("outages", "What each outage cost", (doc.Text("Nothing has failed."),))
     return doc.Section("outages", "What each outage cost", (
         doc.Plot("outages", "The latest outages, one bar each: how long ranks did no new work, and why."),
-        doc.table(head, rows, (0, *range(4, len(head)))),
+        doc.table_of(head, rows, (0, *range(4, len(head)))),
     ))  # fmt: skip
 
 
@@ -128,15 +128,15 @@ def _failures(job: JobAccount, evidence: Mapping[str, str]) -> doc.Section:
     )
 
 
-def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -> doc.Leaf:
+def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -> doc.CardBlock:
     outage, card = one.outage, one.card
     title = card.title if card is not None else outage.what
     rows = [(label, doc.cell(value, 1000)) for label, value in (card.rows(1000) if card is not None else ()) if label]
     rows = [("when", moment(outage.at)), *(row for row in rows if row[0] != "next")]
     if one.nodes:
-        rows.append(("node", doc.cell(fold(one.nodes))))
+        rows.append(("node", doc.cell(fold_nodes(one.nodes))))
     if outage.back and card is None:
-        rows.append(("back", f"after {duration(outage.back - (outage.began or outage.at))}"))
+        rows.append(("back", f"after {long_span(outage.back - (outage.began or outage.at))}"))
     details: list[tuple[str, str]] = []
     last_words = "\n".join(outage.verdict.evidence) if outage.verdict is not None else ""
     if last_words and not any(last_words in value for _, value in rows):
@@ -152,21 +152,21 @@ def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -
     for name, text in evidence.items():
         if name.startswith(f"attempt-{outage.attempt}."):
             details.append((doc.cell(f"Stacks: {name.removesuffix('.txt').partition('.')[2]}", 120), doc.long_text(text)))
-    return doc.Leaf(f"failure-{one.number}", doc.cell(f"{one.number}. {title}", 600), tuple(rows), tuple(details))
+    return doc.CardBlock(f"failure-{one.number}", doc.cell(f"{one.number}. {title}", 600), tuple(rows), tuple(details))
 
 
 def _attempts(job: JobAccount) -> doc.Section:
     rows = []
     for view in reversed(job.attempts):
         runs = not view.ended and not job.over and view is job.attempts[-1]
-        lasted = duration(view.ended - view.began) if view.ended else "runs" if runs else "end not recorded"
+        lasted = long_span(view.ended - view.began) if view.ended else "runs" if runs else "end not recorded"
         exits = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(view.exits.items()))
         remedy = view.remedies[-1].rung if view.remedies else ""
         counters = f"{view.schedule_count}/{view.start_count}"
         rows.append((view.number, moment(view.began), lasted, view.nodes, view.tasks, counters, exits, remedy))
     head = ("attempt", "began", "lasted", "nodes", "ranks", "counters", "how the ranks ended", "answer")
     return doc.Section("attempts", "Attempts", (
-        doc.table(head, rows, (0, 4), caption="counters: MA_SCHEDULE_CNT / MA_PROC_START_CNT"),
+        doc.table_of(head, rows, (0, 4), caption="counters: MA_SCHEDULE_CNT / MA_PROC_START_CNT"),
     ))  # fmt: skip
 
 
@@ -174,13 +174,13 @@ def _nodes(job: JobAccount) -> doc.Section:
     blocks: list[doc.Block] = []
     if job.budgets:
         spent = [(name, limit - left, left, limit) for name, (left, limit) in job.budgets.items()]
-        blocks.append(doc.table(("budget", "spent", "left", "limit"), spent, (1, 2, 3)))
-    blocks.append(doc.table(("excluded node", "why"), job.excluded.items(), empty="no node is excluded"))
+        blocks.append(doc.table_of(("budget", "spent", "left", "limit"), spent, (1, 2, 3)))
+    blocks.append(doc.table_of(("excluded node", "why"), job.excluded.items(), empty="no node is excluded"))
     if job.reinstated:
-        blocks.append(doc.table(("reinstated node", "why"), job.reinstated.items()))
+        blocks.append(doc.table_of(("reinstated node", "why"), job.reinstated.items()))
     if job.events:
         events = ((moment(event.at), event.node, event.what, event.why) for event in reversed(job.events))
-        blocks.append(doc.table(("when", "node", "what", "why"), events))
+        blocks.append(doc.table_of(("when", "node", "what", "why"), events))
     return doc.Section("nodes", "Budgets and nodes", tuple(blocks))
 
 
@@ -192,5 +192,5 @@ def _method(job: JobAccount) -> doc.Section:
     unsure = " and ".join(f"“{part.value}”" for part in UNSURE)
     texts = [f"{ettr}Where {unsure} occur the ratio is a range: none or all of that time."]
     if job.saved.outages:
-        texts.append(f"Saved: {ASSUMPTION}; {duration(job.saved.plain_s)} for this job.")
+        texts.append(f"Saved: {ASSUMPTION}; {long_span(job.saved.plain_s)} for this job.")
     return doc.Section("method", "How this was computed", tuple(doc.Text(text) for text in (*texts, *job.notes)))

@@ -5,14 +5,27 @@ from __future__ import annotations
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION
 from ftslurm.report.account.jobs import METHOD, JobsAccount, Mtbf
-from ftslurm.report.page.document import Document, Figures, Plot, Section, Text, cell, facts, hours, percent, ratio, table, zone
+from ftslurm.report.page.document import (
+    Document,
+    Figures,
+    Plot,
+    Section,
+    Text,
+    cell,
+    facts,
+    hours,
+    percent,
+    ratio,
+    table_of,
+    zone,
+)
 from ftslurm.report.page.job import MEANINGS
-from ftslurm.report.words import day, duration, moment
+from ftslurm.report.words import day, long_span, moment
 
 JOBS_MOST = 500
 
 
-def document(jobs: JobsAccount, now: float, title: str = "Training jobs") -> Document:
+def jobs_document(jobs: JobsAccount, now: float, title: str = "Training jobs") -> Document:
     return Document(
         cell(f"{title}, {day(jobs.began)} to {day(jobs.ended)}"), f"{counted(len(jobs.jobs), 'job')} that ran under ftrun",
         _figures(jobs),
@@ -25,12 +38,12 @@ def _figures(jobs: JobsAccount) -> tuple[Figures, ...]:
     whole = sum(jobs.parts.values())
     known, mean = jobs.goodput, jobs.by_job.mean_s
     exact = known is None or percent(known.low) == percent(known.high)
-    saved = hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else duration(jobs.saved.seconds)
+    saved = hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else long_span(jobs.saved.seconds)
     unit = "GPU-hours saved" if jobs.saved.gpu_s else "Saved"
     return (
         Figures("Goodput", ratio(known), f"of {hours(whole)} {jobs.unit}-hours{'' if exact else ', not known exactly'}"),
         Figures("Lost", f"{hours(jobs.lost)}", f"{jobs.unit}-hours"),
-        Figures("Failures", str(jobs.failures), f"mean time between: {duration(mean) if mean else '-'}"),
+        Figures("Failures", str(jobs.failures), f"mean time between: {long_span(mean) if mean else '-'}"),
         Figures(unit, saved, f"against {jobs.saved.outages} plain requeues"),
     )
 
@@ -57,14 +70,14 @@ def _time(jobs: JobsAccount) -> Section:
     return Section("time", "Where the time went", (
         Plot("parts", f"{jobs.unit}-hours of all jobs, by what they went for."),
         Plot("bins", "The same over time; the points count failures."),
-        table(("part", f"{jobs.unit}-hours", "share", "what it is"), rows, (1, 2)),
+        table_of(("part", f"{jobs.unit}-hours", "share", "what it is"), rows, (1, 2)),
     ))  # fmt: skip
 
 
 def _kinds(jobs: JobsAccount) -> Section:
     rows = [
         (
-            kind.name, kind.error_class, kind.count, len(kind.jobs), _few(kind.nodes), duration(kind.lost_s),
+            kind.name, kind.error_class, kind.count, len(kind.jobs), _few(kind.nodes), long_span(kind.lost_s),
             ", ".join(f"{rung} {count}" for rung, count in kind.rungs.items()), moment(kind.last_at), kind.example,
         )
         for kind in jobs.kinds
@@ -72,7 +85,7 @@ def _kinds(jobs: JobsAccount) -> Section:
     head = ("what", "whose", "times", "jobs", "nodes", "lost", "answered by", "last", "for example")
     return Section("kinds", "What failed most", (
         *((Plot("kinds", "How often each failure came."),) if rows else ()),
-        table(head, rows, (2, 3, 5), empty="nothing has failed", most=100),
+        table_of(head, rows, (2, 3, 5), empty="nothing has failed", most=100),
     ))  # fmt: skip
 
 
@@ -88,7 +101,7 @@ def _nodes(jobs: JobsAccount) -> Section:
     head = ("node", "failures", "device faults", "excluded", "reinstated", "jobs", "last", "why")
     return Section("nodes", "Nodes", (
         *((Plot("nodes", "Nodes that failures are blamed on, or that jobs excluded."),) if rows else ()),
-        table(head, rows, (1, 2, 3, 4), empty="nothing is held against any node"),
+        table_of(head, rows, (1, 2, 3, 4), empty="nothing is held against any node"),
     ))  # fmt: skip
 
 
@@ -98,24 +111,24 @@ def _mtbf(jobs: JobsAccount) -> Section:
         rows.append(("a node or a device failed, by GPU", *_row(jobs.by_gpu)))
     percent_ = f"{100 * jobs.by_job.level:g} %"
     return Section("mtbf", "Mean time between failures", (
-        table(("of what", "failures", "in hours", "mean", f"{percent_} interval"), rows, (1, 2)),
+        table_of(("of what", "failures", "in hours", "mean", f"{percent_} interval"), rows, (1, 2)),
         Text(f"The hours are those in which ranks ran, times the nodes or GPUs they had. {METHOD[0].upper()}{METHOD[1:]}."),
     ))  # fmt: skip
 
 
 def _row(found: Mtbf) -> tuple[str, ...]:
-    high = duration(found.high_s) if found.high_s is not None else "no upper end"
-    mean = duration(found.mean_s) if found.mean_s is not None else "none came"
-    interval = f"{duration(found.low_s)} to {high}" if found.exposure_s else "-"
+    high = long_span(found.high_s) if found.high_s is not None else "no upper end"
+    mean = long_span(found.mean_s) if found.mean_s is not None else "none came"
+    interval = f"{long_span(found.low_s)} to {high}" if found.exposure_s else "-"
     return str(found.count), hours(found.exposure_s), mean, interval
 
 
 def _remedies(jobs: JobsAccount) -> Section:
     rows = [
-        (line.rung, line.taken, line.back, duration(line.median_s) if line.median_s is not None else "-") for line in jobs.rungs
+        (line.rung, line.taken, line.back, long_span(line.median_s) if line.median_s is not None else "-") for line in jobs.rungs
     ]
     head = ("remedy", "taken", "ranks ran again", "median time until then")
-    return Section("remedies", "Remedies", (table(head, rows, (1, 2, 3), empty="none were needed"),))
+    return Section("remedies", "Remedies", (table_of(head, rows, (1, 2, 3), empty="none were needed"),))
 
 
 def _jobs(jobs: JobsAccount) -> Section:
@@ -123,8 +136,8 @@ def _jobs(jobs: JobsAccount) -> Section:
     rows = [
         (
             f"{job.cluster}.{job.job}" if job.cluster else job.job, *((job.user,) if several else ()), job.state,
-            moment(job.began), duration(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", job.starts,
-            sum(one.outage.failed for one in job.failures), ratio(job.ettr), duration(job.lost_s), job.command,
+            moment(job.began), long_span(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", job.starts,
+            sum(one.outage.failed for one in job.failures), ratio(job.ettr), long_span(job.lost_s), job.command,
         )
         for job in jobs.jobs
     ]  # fmt: skip
@@ -134,8 +147,8 @@ def _jobs(jobs: JobsAccount) -> Section:
     )  # fmt: skip
     first = 3 + several
     return Section("jobs", "Jobs, those that lost most first", (
-        table(head, rows, range(first, first + 6), empty="none", most=JOBS_MOST),
-        *((table(("not read",), ((why,) for why in jobs.passed_over)),) if jobs.passed_over else ()),
+        table_of(head, rows, range(first, first + 6), empty="none", most=JOBS_MOST),
+        *((table_of(("not read",), ((why,) for why in jobs.passed_over)),) if jobs.passed_over else ()),
     ))  # fmt: skip
 
 

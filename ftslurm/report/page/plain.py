@@ -13,7 +13,7 @@ from ftslurm.model.values import fields
 from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Ratio
-from ftslurm.report.page.document import Cards, Document, Facts, Leaf, Plot, Section, Table, Text
+from ftslurm.report.page.document import CardBlock, Cards, Document, FactList, Plot, Section, Table, Text
 
 # What CommonMark and GitHub's tables take for markup inside a line. Brackets alone are none, and node lists have them; nor is
 # `_` between letters.
@@ -21,7 +21,7 @@ _MARKUP = re.compile(r"([\\`*<|&]|(?<=\])[(\[:]|(?<=~)~)")
 _WIDTH = 100
 
 
-def render(document: Document) -> str:
+def render_text(document: Document) -> str:
     lines = [f"# {escape(document.title)}", "", escape(document.subtitle), ""]
     told = [[f"**{escape(figure.value)}**", escape(figure.label), escape(figure.note)] for figure in document.figures]
     lines += _table(["", "", ""], told, set())
@@ -42,7 +42,7 @@ def _section(section: Section) -> Iterable[str]:
     yield f"## {escape(section.title)}"
     for block in section.blocks:
         match block:
-            case Facts(rows):
+            case FactList(rows):
                 yield ""
                 yield from _table(["", ""], [[f"**{escape(label)}**", escape(value)] for label, value in rows], set())
             case Table():
@@ -73,7 +73,7 @@ def _of_table(block: Table) -> Iterable[str]:
         yield from ("", escape(block.caption))
 
 
-def _card(card: Leaf) -> Iterable[str]:
+def _card(card: CardBlock) -> Iterable[str]:
     yield f"### {escape(card.title)}"
     yield ""
     for label, value in card.rows:
@@ -120,14 +120,14 @@ class Sums(TypedDict):
     interrupted: int
 
 
-def of_job(job: JobAccount) -> dict[str, Any]:
+def job_as_plain(job: JobAccount) -> dict[str, Any]:
     """Times in Unix seconds, durations in seconds."""
     failures = [{**_fields(one), "lost_s": one.lost_s, "failed": one.outage.failed, "remedy": one.remedy} for one in job.failures]
     more = {"attempts": job.attempts, "events": job.events, "stretches": job.spent.stretches, "notes": job.notes}
     return {"version": VERSION, "kind": "job", **_short(job), **more, "failures": failures}
 
 
-def of_jobs(jobs: JobsAccount) -> dict[str, Any]:
+def jobs_as_plain(jobs: JobsAccount) -> dict[str, Any]:
     """parts: seconds times GPUs or nodes (unit)."""
     return {"version": VERSION, "kind": "jobs", **_fields(jobs), "jobs": [_short(job) for job in jobs.jobs]}
 

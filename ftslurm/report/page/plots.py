@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import cut, visible
 from ftslurm.model.values import Value
 from ftslurm.report.account.job import JobAccount, nodes_of
@@ -28,7 +28,7 @@ from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
 from ftslurm.report.page.document import hours, percent
 from ftslurm.report.page.job import MEANINGS, SHORT
-from ftslurm.report.words import clock, day, duration
+from ftslurm.report.words import clock, day, long_span
 
 # Colours that stand for the page's own; nothing else is drawn in them.
 INK, SOFT, PAPER = "#010203", "#040506", "#fafbfc"
@@ -138,15 +138,15 @@ class Picture(Value):
 Draw = Callable[[bool], Figure | None]
 
 
-def of_job(job: JobAccount) -> dict[str, Picture | None]:
+def job_pictures(job: JobAccount) -> dict[str, Picture | None]:
     return {
-        "parts": _picture("parts", "Share of each part of the time", lambda broad: _parts(job.spent.parts, duration, broad)),
+        "parts": _picture("parts", "Share of each part of the time", lambda broad: _parts(job.spent.parts, long_span, broad)),
         "timeline": _picture("timeline", "Attempts over nodes", lambda broad: _timeline(job, broad)),
         "outages": _picture("outages", "What each outage cost", lambda broad: _outages(job, broad)),
     }
 
 
-def of_jobs(jobs: JobsAccount) -> dict[str, Picture | None]:
+def jobs_pictures(jobs: JobsAccount) -> dict[str, Picture | None]:
     unit = f"{jobs.unit}-hours"
     return {
         "parts": _picture("parts", f"{unit} by part", lambda broad: _parts(jobs.parts, lambda value: f"{hours(value)} h", broad)),
@@ -247,7 +247,7 @@ def _timeline(job: JobAccount, broad: bool) -> Figure | None:
         if place - last > job.spent.whole_s / unit_s * (0.025 if broad else 0.07):
             axes.text(place, -0.6, str(one.number), ha="center", va="bottom", fontsize=_POINT - 1, fontweight="bold")
             last = place
-    labels = [_label(fold(names) if len(names) > 1 else names[0], broad) for names, _, _ in rows]
+    labels = [_label(fold_nodes(names) if len(names) > 1 else names[0], broad) for names, _, _ in rows]
     axes.set_yticks(range(len(rows) + 1), ["job", *labels])
     axes.set_ylim(len(rows) + 0.6, -1.3)
     axes.set_xlim(0, at(job.spent.ended))
@@ -389,7 +389,7 @@ def _kinds(jobs: JobsAccount, broad: bool) -> Figure | None:
     figure, axes = _axes(broad, 0.6 + 0.3 * len(shown))
     axes.barh(range(len(shown)), [kind.count for kind in shown], height=0.7, facecolor="#d55e00", edgecolor=INK, linewidth=0.5)
     for row, kind in enumerate(shown):
-        _beside(axes, kind.count, row, f"{kind.count}, lost {duration(kind.lost_s)}")
+        _beside(axes, kind.count, row, f"{kind.count}, lost {long_span(kind.lost_s)}")
     axes.set_yticks(range(len(shown)), [_label(kind.name, broad) for kind in shown])
     axes.invert_yaxis()
     axes.set_xlim(0, max(kind.count for kind in shown) * (1.25 if broad else 1.8))

@@ -35,7 +35,7 @@ class _Use(Value, frozen=False):
     cpu: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
 
-def below(pid: int) -> tuple[dict[tuple[int, float], int], float]:
+def usage_below(pid: int) -> tuple[dict[tuple[int, float], int], float]:
     """The usage of all processes below the shim `pid`, without the shim's own copying of output."""
     return usage(descendants(pid))
 
@@ -43,7 +43,7 @@ def below(pid: int) -> tuple[dict[tuple[int, float], int], float]:
 class ActivityWatch:
     """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` gives the messages to send."""
 
-    def __init__(self, probes: Sequence[Probe], look: Below = below) -> None:
+    def __init__(self, probes: Sequence[Probe], look: Below = usage_below) -> None:
         self._probes = probes
         self._look = look
         self._ranks: dict[int, int] = {}

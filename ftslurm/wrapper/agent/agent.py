@@ -25,8 +25,8 @@ from ftslurm.model.text import visible
 from ftslurm.model.values import replace
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.activity import ActivityWatch
-from ftslurm.wrapper.agent.pages import Folders, Pages, limits_of, sweep
-from ftslurm.wrapper.agent.stalls import JobClock, Stalls
+from ftslurm.wrapper.agent.pages import Folders, PageWatch, limits_told, sweep_pages
+from ftslurm.wrapper.agent.stalls import JobClock, StallReports
 from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, connect
 from ftslurm.wrapper.shim.lease import CUT_OFF, boot_s
 from ftslurm.wrapper.shim.messages import LinkError
@@ -70,8 +70,8 @@ class Agent:
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices that its last reports named
         self._clock = JobClock()
         self._activity = ActivityWatch(probes)
-        self._pages = Pages()
-        self._stalls = Stalls(node, self._use_of_devices if probes else None, self._clock)
+        self._pages = PageWatch()
+        self._stalls = StallReports(node, self._use_of_devices if probes else None, self._clock)
         self._glance: Glance | None = None  # from the first time that someone watches
         self._watched: Mapping[str, Any] = {}  # the controller's order to watch ranks
         self._folders = Folders("", (), 0.0)  # of their pages
@@ -224,7 +224,7 @@ class Agent:
         fault.
         """
         read = self._beside(lambda: [self._read(probe) for probe in self._probes])
-        answer = self._with_drills(merged(read))
+        answer = self._with_drills(_merged(read))
         self._seen = answer.reports
         bad = bool(answer.error) or any(report.health is not DeviceHealth.GOOD for report in answer.reports)
         if asked or bad or self._to_tell:
@@ -264,13 +264,15 @@ class Agent:
         self._activity.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
         self._attempt = max((number for _, _, number in ranks), default=0)
         folder = self._pages_of(str(message["step"]))
-        sweep(folder, time.time())
+        sweep_pages(folder, time.time())
         self._watched, self._folders = message, Folders(folder, ranks, now)
         self._read_pages(now)
 
     def _read_pages(self, now: float) -> None:
         ranks, message, folders = self._folders.ranks, self._watched, self._folders
-        for last in self._pages.watch([(rank, number) for rank, _, number in ranks], folders, limits_of(message["limits"]), now):
+        for last in self._pages.watch(
+            [(rank, number) for rank, _, number in ranks], folders, limits_told(message["limits"]), now
+        ):
             self._tell(last)
         self._stalls.watch(ranks, folders, float(message["stall_s"]), now)
         if self._glance is not None:
@@ -354,7 +356,7 @@ def signs_of_life(io: Mapping[int, float], beats: Mapping[int, float], now: floa
     return {rank: (max(0.0, now - at), what) for rank, (at, what) in found.items()}
 
 
-def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
+def _merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
     """The answers of all kinds of devices of a node as one answer."""
     errors = [answer.error for answer in answers if answer.error]
     return ProbeAnswer(tuple(report for answer in answers for report in answer.reports), "; ".join(errors))
@@ -378,14 +380,14 @@ def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: boo
     from ftslurm.errors import FtslurmError
     from ftslurm.model.messages import from_message
     from ftslurm.policies.take_over import may_take_over
-    from ftslurm.wrapper.agent.standby import say, take_over_from
+    from ftslurm.wrapper.agent.standby import say_to_reader, take_over_from
 
     plan = from_message(message)
     if may_take_over(plan, node):
         try:
-            say(f"the agent on {node} ends: {take_over_from(plan, node, heard_at, ending)}")
+            say_to_reader(f"the agent on {node} ends: {take_over_from(plan, node, heard_at, ending)}")
         except FtslurmError as error:
-            say(f"the agent on {node} cannot find out whether ftrun still runs:  {error}")
+            say_to_reader(f"the agent on {node} cannot find out whether ftrun still runs:  {error}")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from ftslurm.model.devices import DeviceReport, Utilisation
 from ftslurm.model.messages import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive, live_message
 from ftslurm.model.values import Value, field
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
-from ftslurm.wrapper.agent.activity import Below, below
+from ftslurm.wrapper.agent.activity import Below, usage_below
 
 # Steps per second are averaged over this many seconds, and at most this many samples.
 RATE_S, RATE_LOOKS = 60.0, 30
@@ -35,7 +35,7 @@ class _Seen(Value, frozen=False):
 class Glance:
     """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` gives the messages to send."""
 
-    def __init__(self, use: Callable[[], Sequence[Utilisation]] | None, look: Below = below) -> None:
+    def __init__(self, use: Callable[[], Sequence[Utilisation]] | None, look: Below = usage_below) -> None:
         """use: measures how busy the node's devices are. look: reads the processes below a shim."""
         self._use = use
         self._look = look

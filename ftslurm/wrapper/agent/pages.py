@@ -11,9 +11,9 @@ from typing import Any
 
 from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.model.values import Value, field
-from ftslurm.policies.hang.beats import OFF, Watch, follow, merged, overdue
+from ftslurm.policies.hang.beats import OFF, Watch, follow_page, merged_limits, overdue
 from ftslurm.sdk import notes as say
-from ftslurm.sdk.notes import SUFFIX, in_words, read_placed
+from ftslurm.sdk.notes import SUFFIX, note_in_words, read_placed
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.shim.pages import is_saving
 from ftslurm.wrapper.shim.processes import descendants
@@ -87,7 +87,7 @@ class _Rank(Value, frozen=False):
     checkpoints: dict[str, int] = field(default_factory=dict)  # page -> number of checkpoints at the last look
 
 
-class Pages:
+class PageWatch:
     """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` gives the messages to send."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class Pages:
             if page is not None and owner_lives(page) is False:
                 rank.watches[path] = None  # a program that has ended sends no beats
             else:
-                rank.watches[path] = follow(rank.watches.get(path), page, now)
+                rank.watches[path] = follow_page(rank.watches.get(path), page, now)
         told += self._stage(number, rank, OFF if OFF in stages else max(stages, default=None))
         late = next((late for watch in rank.watches.values() if (late := overdue(watch, rank.limits, now))), None)
         if bool(late) != rank.told:
@@ -202,15 +202,15 @@ class Pages:
         found, rank.offset = read_placed(rank.path + SUFFIX, rank.offset)
         told = []
         for place, note in found:
-            if isinstance(note, say.Limits):
-                rank.limits = merged(rank.limits, note)
-            if (words := in_words(note)) is not None:
+            if isinstance(note, say.LimitsNote):
+                rank.limits = merged_limits(rank.limits, note)
+            if (words := note_in_words(note)) is not None:
                 about = {"rank": number, "attempt": rank.attempt, "place": place}
                 told.append({"t": "said", **about, "what": words[0], "words": list(words[1])})
         return told
 
 
-def sweep(own: str, now: float) -> None:
+def sweep_pages(own: str, now: float) -> None:
     """Remove folders of pages that steps of this user left here when they were killed. Never raises.
 
     own: our folder. now: Unix seconds. Young folders stay, and those with a page whose owner lives or may live.
@@ -234,7 +234,7 @@ def sweep(own: str, now: float) -> None:
             continue
 
 
-def limits_of(values: Mapping[str, Any]) -> BeatLimits:
+def limits_told(values: Mapping[str, Any]) -> BeatLimits:
     """The limits from the controller's message; the settings were checked when ftrun began."""
     from ftslurm.model.settings.ft_config import limits_from
 

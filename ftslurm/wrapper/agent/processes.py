@@ -100,7 +100,7 @@ class Stacks:
 # connections.
 
 
-def read_text(path: str, limit: int = 1 << 16) -> str:
+def read_proc(path: str, limit: int = 1 << 16) -> str:
     try:
         with open(path, "rb") as file:
             return file.read(limit).decode(errors="replace").strip()
@@ -140,7 +140,7 @@ def tcp_sockets(pid: int) -> tuple[Socket, ...]:
     inodes = {str(inode) for inode in inodes_of([pid])}
     if not inodes:
         return ()
-    rows = (row for table in ("tcp", "tcp6") for row in read_text(f"/proc/{pid}/net/{table}", 8 << 20).splitlines()[1:])
+    rows = (row for table in ("tcp", "tcp6") for row in read_proc(f"/proc/{pid}/net/{table}", 8 << 20).splitlines()[1:])
     found = [parsed for row in rows if (parsed := parse_tcp(row, inodes))]
     return tuple(sorted(found, key=lambda each: not each.trouble)[:SOCKETS_MAX])
 
@@ -219,7 +219,7 @@ def main_thread(pid: int) -> tuple[ProcessState, str]:
 
 def sleeps_in(pid: int, thread: int) -> str:
     """The kernel function in which a thread sleeps; empty if it does not, or nobody may look."""
-    wchan = read_text(f"/proc/{pid}/task/{thread}/wchan")
+    wchan = read_proc(f"/proc/{pid}/task/{thread}/wchan")
     return wchan if wchan != "0" else ""
 
 
@@ -233,7 +233,7 @@ def in_other_call(pid: int, thread: int = 0) -> bool:
     """Is a thread, by default the main one, in a system call that no wait for a collective uses? A stopped thread still shows its
     call.
     """
-    call = read_text(f"/proc/{pid}/task/{thread or pid}/syscall").split()
+    call = read_proc(f"/proc/{pid}/task/{thread or pid}/syscall").split()
     known = _WAITING_CALLS.get(os.uname().machine)
     return bool(known and len(call) > 1 and call[0].isdigit() and call[0] not in known)
 
@@ -265,33 +265,33 @@ def timed_wait(call: str, machine: str) -> str:
 
 def thread_io(pid: int, thread: int) -> int:
     """Bytes of I/O so far, counted as `usage` counts."""
-    counters = read_text(f"/proc/{pid}/task/{thread}/io")
+    counters = read_proc(f"/proc/{pid}/task/{thread}/io")
     return sum(map(int, re.findall(r"^(?:rchar|wchar|read_bytes|write_bytes): (\d+)", counters, re.M)))
 
 
 def thread_cpu_s(pid: int, thread: int) -> float:
     """CPU seconds so far. Source: proc(5), schedstat: the first number, nanoseconds."""
-    words = read_text(f"/proc/{pid}/task/{thread}/schedstat").split()
+    words = read_proc(f"/proc/{pid}/task/{thread}/schedstat").split()
     return int(words[0]) / 1e9 if words and words[0].isdigit() else 0.0
 
 
 def wakes_of(pid: int, thread: int) -> int:
     """How often a thread has waited so far. Source: proc(5), voluntary_ctxt_switches."""
-    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read_text(f"/proc/{pid}/task/{thread}/status"), re.M)
+    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read_proc(f"/proc/{pid}/task/{thread}/status"), re.M)
     return int(switches[1]) if switches else 0
 
 
 def look_at(pid: int, thread: int, now: float, asked: int = 0) -> Look:
     """The state of a thread of `pid` at this moment."""
-    place = timed_wait(read_text(f"/proc/{pid}/task/{thread}/syscall"), os.uname().machine)
+    place = timed_wait(read_proc(f"/proc/{pid}/task/{thread}/syscall"), os.uname().machine)
     return Look(now, wakes_of(pid, thread), thread_cpu_s(pid, thread), thread_io(pid, thread), place, asked)
 
 
 def process_line(pid: int) -> str:
     """For people: what the main thread does in the kernel."""
     state, wchan = main_thread(pid)
-    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read_text(f"/proc/{pid}/task/{pid}/status"), re.M)
-    call = read_text(f"/proc/{pid}/syscall").split()
+    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read_proc(f"/proc/{pid}/task/{pid}/status"), re.M)
+    call = read_proc(f"/proc/{pid}/syscall").split()
     told = f"pid {pid} {state.value} wchan={wchan or '-'} voluntary_switches={switches[1] if switches else '?'}"
     if call and call[0].isdigit():
         told += f" syscall={call[0]}"
@@ -318,9 +318,9 @@ def threads_beside(pid: int, trainer: int) -> list[int]:
     """The program's own threads, but for the one that trains (0: the main one). Python's threads have the name of their process,
     and libraries give theirs another.
     """
-    name = read_text(f"/proc/{pid}/comm")
+    name = read_proc(f"/proc/{pid}/comm")
     others = (thread for thread in threads_of(pid) if thread != (trainer or pid))
-    return [thread for thread in others if read_text(f"/proc/{pid}/task/{thread}/comm") == name]
+    return [thread for thread in others if read_proc(f"/proc/{pid}/task/{thread}/comm") == name]
 
 
 def sleep_beside(pid: int, trainer: int) -> tuple[str, ...]:
@@ -331,7 +331,7 @@ def sleep_beside(pid: int, trainer: int) -> tuple[str, ...]:
 
 def own_number(pid: int, thread: int) -> int:
     """The number of a thread in the process's own pid namespace."""
-    inside = re.search(r"^NSpid:\s*(.*)$", read_text(f"/proc/{pid}/task/{thread}/status"), re.M)
+    inside = re.search(r"^NSpid:\s*(.*)$", read_proc(f"/proc/{pid}/task/{thread}/status"), re.M)
     return int(inside[1].split()[-1]) if inside else 0
 
 
@@ -342,4 +342,4 @@ _SERVERS = ("pt_tcpstore", "pt_workerserver", "TP_SHM_reactor", "gloo_tcp_loop",
 
 
 def is_server(pid: int, thread: int) -> bool:
-    return read_text(f"/proc/{pid}/task/{thread}/comm").startswith(_SERVERS)
+    return read_proc(f"/proc/{pid}/task/{thread}/comm").startswith(_SERVERS)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.errors import WireError
-from ftslurm.model.collectives import unfold
+from ftslurm.model.collectives import unfold_ranks
 from ftslurm.model.values import Value
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import PageState, page_paths, parse_page, pid_namespace
-from ftslurm.wrapper.agent.processes import read_bytes, read_text
+from ftslurm.wrapper.agent.processes import read_bytes, read_proc
 from ftslurm.wrapper.shim.processes import descendants
 
 # --- The words that a rank's probe (sdk/probe.py) writes into its page, and the names of its groups beside it, as values.
@@ -154,7 +154,7 @@ def parse_groups(text: str) -> dict[int, GroupName]:
         try:
             told = json.loads(line)
             key, name = int(told["key"]), str(told["name"])[:200]
-            members = unfold(str(told["ranks"]))
+            members = unfold_ranks(str(told["ranks"]))
             found[key] = GroupName(int(told["id"]), f"{name}#{key:08x}", name, members, int(told.get("slot", 0)))
         except (ValueError, KeyError, TypeError, WireError, RecursionError):
             continue
@@ -217,7 +217,7 @@ def pid_here(page: PageState, command: int | None) -> int | None:
     if page.namespace == pid_namespace():
         return page.pid
     for pid in [command, *descendants(command)] if command else ():
-        inside = re.search(r"^NSpid:\s*(.*)$", read_text(f"/proc/{pid}/status"), re.M)
+        inside = re.search(r"^NSpid:\s*(.*)$", read_proc(f"/proc/{pid}/status"), re.M)
         if inside and inside[1].split()[-1] == str(page.pid):
             return pid
     return None
@@ -227,16 +227,16 @@ def why_no_probe(pid: int) -> str:
     """Why a Python process with torch has no probe: it was started without our folder on its path, or in a container that has
     neither the folder nor our variables. Empty for any other process, or if unknown.
     """
-    env = dict(word.partition("=")[::2] for word in read_text(f"/proc/{pid}/environ", MAPS_BYTES).split("\0"))
+    env = dict(word.partition("=")[::2] for word in read_proc(f"/proc/{pid}/environ", MAPS_BYTES).split("\0"))
     if not env.get(layout.PAGE_VARIABLE) or env.get(layout.WATCH_VARIABLE) in layout.LEVELS:
-        return _why_uninjected(pid, env) if "libtorch_python" in read_text(f"/proc/{pid}/maps", MAPS_BYTES) else ""
+        return _why_uninjected(pid, env) if "libtorch_python" in read_proc(f"/proc/{pid}/maps", MAPS_BYTES) else ""
     return ""
 
 
 def _why_uninjected(pid: int, env: Mapping[str, str]) -> str:
     if not env.get(layout.PAGE_VARIABLE):
         return "something has dropped ftrun's variables (--cleanenv of a container, env -i)"
-    for word in read_text(f"/proc/{pid}/cmdline").split("\0")[1:]:
+    for word in read_proc(f"/proc/{pid}/cmdline").split("\0")[1:]:
         if not re.fullmatch(r"-[bBdEiIOPqsSuvx]+", word):
             break
         if set(word) & set("EIS"):

@@ -28,7 +28,7 @@ from ftslurm.wrapper.agent.processes import (
     main_thread,
     mpi_call,
     own_number,
-    read_text,
+    read_proc,
     sleeps_in,
     threads_of,
 )
@@ -289,7 +289,7 @@ class WatchedRank:
         path = self.path + layout.GROUPS_SUFFIX
         if (size := file_size(path)) != self._names_size:
             self._names_size = size
-            self.names = parse_groups(read_text(path, layout.GROUPS_BYTES_MAX))
+            self.names = parse_groups(read_proc(path, layout.GROUPS_BYTES_MAX))
 
     def sample(self, shim: int | None, node: NodeConnections, now: float) -> None:
         """What it works. shim: the pid of its parent."""

@@ -39,10 +39,10 @@ def address_of(env: Mapping[str, str]) -> tuple[str, int]:
 
 def ask_here(limit_s: float) -> tuple[str, ...]:
     """The findings of this node's own RAS."""
-    return findings(ask(address_of(os.environ), min(RAS_S, limit_s)))
+    return ras_findings(ask_ras(address_of(os.environ), min(RAS_S, limit_s)))
 
 
-def ask(address: tuple[str, int], timeout_s: float = RAS_S) -> str:
+def ask_ras(address: tuple[str, int], timeout_s: float = RAS_S) -> str:
     """The detailed status, empty if no process of our user answers in time. Another user of the node may listen there, and their
     answer must not become evidence. Never raises.
     """
@@ -84,7 +84,7 @@ def _rows(table: Path) -> Iterator[list[str]]:
         yield from (line.split() for line in table.read_text().splitlines()[1:])
 
 
-def findings(answer: str) -> tuple[str, ...]:
+def ras_findings(answer: str) -> tuple[str, ...]:
     """The lines of the sections on errors and warnings, without headings; none for a healthy job."""
     kept: list[str] = []
     inside = False

@@ -66,7 +66,7 @@ LACKING_S = (30.0, 120.0, 600.0)
 Message = dict[str, Any]
 
 
-class Stalls:
+class StallReports:
     """Call `turn` at `wakes_at`; both are seconds of `clock`. `turn` and `compare` give the messages to send."""
 
     def __init__(self, node: str, use: ReadUse | None = None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -38,7 +38,7 @@ from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmCl
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.controller.people import notices_for
 from ftslurm.wrapper.controller.scheduler import answer, with_fit
-from ftslurm.wrapper.node_check import read_answer
+from ftslurm.wrapper.node_check import read_check
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
 from ftslurm.wrapper.requeue.fit import FitQuestions
 from ftslurm.wrapper.shim.lease import boot_s
@@ -101,17 +101,17 @@ class StandbyController:
 
     # --- observing
 
-    def _look(self) -> take_over.Known:
+    def _look(self) -> take_over.KnownByAgent:
         ledger, job = self._ledger(), self._ask()
         silent_s = boot_s() - self._heard_at
         ended = job is take_over.JobNow.OVER or ledger in (take_over.LedgerNow.CLOSED, take_over.LedgerNow.ELSEWHERE)
         if ended or silent_s < take_over.due_s(self._place, self._plan.settings):
-            return take_over.Known(silent_s, self._place, None, False, job, ledger)
+            return take_over.KnownByAgent(silent_s, self._place, None, False, job, ledger)
         batch, self._batch_words = self._batch_lives()
         if self._batch_is_back:
             job = self._ask()  # a script that has just ended is missing as well, and its job is over
         others = any(self._answers(node)[0] for node in self._before) if batch is False else False
-        return take_over.Known(silent_s, self._place, batch, others, job, ledger, self._noticed)
+        return take_over.KnownByAgent(silent_s, self._place, batch, others, job, ledger, self._noticed)
 
     @property
     def _place(self) -> int:
@@ -170,7 +170,7 @@ class StandbyController:
         try:
             done = self._run(argv, SCRIPT_LOOK_S, env=env)
             if done.status == 0:
-                return read_answer(done.stdout)[:2]
+                return read_check(done.stdout)[:2]
         except (FtslurmError, ValueError) as error:
             return None, f"the batch script could not be looked for:  {error}"
         said = done.stderr.strip().splitlines()
@@ -208,7 +208,7 @@ class StandbyController:
                 return self._take_over()
             return self._finish_requeue() if turn is take_over.Turn.FINISH_REQUEUE else self._finish_end()
         except FtslurmError as error:
-            say(f"{self._node} cannot take over from {self._plan.batch_node}: {error}")
+            say_to_reader(f"{self._node} cannot take over from {self._plan.batch_node}: {error}")
             return ""
         finally:
             signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
@@ -246,7 +246,7 @@ class StandbyController:
     def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Notices | None:
         """Tell people, as the dead controller would have. The sender works while the job is requeued."""
         about = f"(on {self._plan.cluster}, {self._node} took over from {self._plan.batch_node})"
-        notices = notices_for(self._plan.settings, self._journal.path.parent.parent, self._plan.job, about, say)
+        notices = notices_for(self._plan.settings, self._journal.path.parent.parent, self._plan.job, about, say_to_reader)
         if notices is not None:
             notices.record(decided, records)
         return notices
@@ -265,9 +265,9 @@ class StandbyController:
         """Keep the output of the dead controller and its script, if their files are visible here."""
         files = [path for record in records if isinstance(record, rec.OutputTo) for path in record.files]
         try:
-            output.keep(self._journal.path, self._plan.schedule, files, self._plan.settings.logs.keep_bytes)
+            output.keep_files(self._journal.path, self._plan.schedule, files, self._plan.settings.logs.keep_bytes)
         except StateError as error:
-            say(str(error))
+            say_to_reader(str(error))
 
     def _finish_end(self) -> str:
         decided = take_over.decided_end(self._journal.read().records, self._plan)
@@ -296,10 +296,10 @@ class StandbyController:
         try:
             memory.add(left)
         except StateError as error:
-            say(str(error))
+            say_to_reader(str(error))
 
 
-def say(text: str) -> None:
+def say_to_reader(text: str) -> None:
     """Print for anyone who still reads; the srun that carried our output has most likely ended."""
     try:
         print(f"ftslurm: {visible(text)}", file=sys.stderr, flush=True)

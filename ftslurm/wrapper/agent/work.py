@@ -28,7 +28,7 @@ from ftslurm.wrapper.agent.processes import (
     look_at,
     main_thread,
     read_link,
-    read_text,
+    read_proc,
     thread_cpu_s,
     thread_io,
     threads_beside,
@@ -222,5 +222,5 @@ def _per_s(counts: Sequence[tuple[float, int]]) -> float | None:
 
 def passed_on(shim: int | None) -> int:
     """Bytes that a shim has written: it passes its rank's output on, and writes almost nothing else."""
-    found = re.search(r"^wchar:\s*(\d+)", read_text(f"/proc/{shim}/io"), re.M) if shim else None
+    found = re.search(r"^wchar:\s*(\d+)", read_proc(f"/proc/{shim}/io"), re.M) if shim else None
     return int(found[1]) if found else 0

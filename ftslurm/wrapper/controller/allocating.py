@@ -19,7 +19,7 @@ from ftslurm.launchers.srun_options import Component, NewAllocation, join_compon
 from ftslurm.model.exits import from_returncode
 from ftslurm.model.text import visible
 from ftslurm.system.commands import real_program
-from ftslurm.wrapper.controller.sources import Signals
+from ftslurm.wrapper.controller.sources import SignalPipe
 
 # What salloc tells and srun does not. Source: both of 22.05 to 26.05.
 _UNTOLD = (
@@ -69,7 +69,7 @@ def refusal(components: Sequence[Component], env: Mapping[str, str]) -> int:
 
 def run_in_new_allocation(request: NewAllocation, own: Sequence[str], python: Python) -> int:
     """Gives the exit status: of the ftrun in the allocation, or salloc's if there was none. Raises: CommandMissing."""
-    signals = Signals()
+    signals = SignalPipe()
     said, their_stderr = os.pipe()
     hello, their_hello = os.pipe()
     stderr = os.dup(2)
@@ -95,7 +95,7 @@ def _start(argv: Sequence[str], env: Mapping[str, str], stderr: int, kept: Seque
     )
 
 
-def _attend(process: subprocess.Popen[bytes], signals: Signals, said: int, hello: int) -> None:
+def _attend(process: subprocess.Popen[bytes], signals: SignalPipe, said: int, hello: int) -> None:
     """Until salloc has closed its stderr, which it does by ending."""
     passed_to = process.pid
     text = b""

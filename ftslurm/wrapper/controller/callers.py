@@ -116,7 +116,7 @@ class Caller:
             raise WireError(f"{self.owner}: {error}") from None
 
 
-class Limits(Value):
+class CallerLimits(Value):
     """See the settings; seconds."""
 
     lease_s: float = 60.0
@@ -134,7 +134,7 @@ class Callers:
     that we die. drop: closes a connection that another one has replaced."""
 
     def __init__(
-        self, clock: Clock, limits: Limits, drop: Callable[[Peer, str], None], runs: Callable[[], bool] = lambda: True,
+        self, clock: Clock, limits: CallerLimits, drop: Callable[[Peer, str], None], runs: Callable[[], bool] = lambda: True,
         handover_plan: Callable[[str], Message | None] = lambda node: None,
     ) -> None:  # fmt: skip
         self.shims: dict[int, Caller] = {}
@@ -233,7 +233,7 @@ class Callers:
 
     def introduce(self, peer: Peer, message: Message) -> Sequence[ev.Event]:
         """The first message over a connection. Raises: WireError."""
-        return (*self._touched(self._clock.mono()), *self._introduced(peer, wire.hello(message)))
+        return (*self._touched(self._clock.mono()), *self._introduced(peer, wire.read_hello(message)))
 
     def hear(self, caller: Caller, message: Message) -> tuple[bool, Sequence[ev.Event]]:
         """Is it a report that was not heard yet? And what follows from its coming, whatever it says. Raises: WireError."""
@@ -343,7 +343,7 @@ class Callers:
         number, has = message.get("k"), message.get("r", 0)
         if type(number) is int and type(has) is int:
             self._quorum.record_beat(caller.owner, caller.node, number, has, now)
-            if (theirs := wire.clock(message)) is not None:
+            if (theirs := wire.sender_clock(message)) is not None:
                 caller.clock.record_beat(number, has, theirs, self._beat_at)
         if self._quorum.asks(now):
             threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()

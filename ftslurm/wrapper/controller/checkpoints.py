@@ -41,7 +41,7 @@ class CheckpointWatch:
 
     def _run(self) -> None:
         known = {pattern: looked_at(pattern) for pattern in self._patterns}
-        settling = Settling(self._settle_s)
+        settling = SettlingFiles(self._settle_s)
         pause_s = max(0.05, min(LONGEST_LOOK_S, self._settle_s / 4))
         now = 0.0
         while not self._over.wait(pause_s):
@@ -51,7 +51,7 @@ class CheckpointWatch:
                     self._put(CheckpointMade(pattern, path))
 
 
-class Settling:
+class SettlingFiles:
     """Which files have changed, and then have not for `settle_s`."""
 
     def __init__(self, settle_s: float) -> None:

@@ -15,7 +15,7 @@ from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.orders import Orders, RankSetup
 from ftslurm.wrapper.controller.people import Display, People, phase_text
-from ftslurm.wrapper.controller.sources import Signals, Sources
+from ftslurm.wrapper.controller.sources import SignalPipe, Sources
 from ftslurm.wrapper.wire import for_launch
 
 # The job's own clean-up, where no shorter wait was asked for.
@@ -32,7 +32,7 @@ class Effects:
     """`carry_out` is the only way in."""
 
     def __init__(
-        self, sources: Sources, launcher: Launcher, scheduler: Scheduler, signals: Signals, clock: Clock,
+        self, sources: Sources, launcher: Launcher, scheduler: Scheduler, signals: SignalPipe, clock: Clock,
         channel: Callable[[], str], people: People | None = None, setup: RankSetup | None = None,
         diagnosis: Diagnosis | None = None, left: Callable[[do.TellOthers], None] = lambda told: None,
         keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None, keep_output: Callable[[], None] = lambda: None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ftslurm
 from ftslurm.errors import LaunchFailed, SlurmUnavailable, StateError, UsageError
 from ftslurm.launchers.placement import parse_multi_prog, step_width, why_not_over_two_jobs, why_not_placed
-from ftslurm.launchers.script_place import Place, read_calls
+from ftslurm.launchers.script_place import CallPlace, read_calls
 from ftslurm.launchers.srun import wait_s
 from ftslurm.launchers.srun_options import Component, by_cpu, has_flag, option_value
 from ftslurm.ledger.journal import Journal
@@ -72,9 +72,9 @@ def rank_logs_of(settings: Settings) -> RankLogs | None:
 
 def _logs_of(logs: RankLogs, role: str, rank: int, place: tuple[int, int], size: int, cycle: int) -> dict[str, Any]:
     """For the rank's shim: `folder` to be made, empty for none, and the streams."""
-    from ftslurm.launchers.rank_logs import told
+    from ftslurm.launchers.rank_logs import logs_told
 
-    return {"folder": logs.rank_folder(*place, cycle), **told(logs.streams(rank, place, size, cycle, role))}
+    return {"folder": logs.rank_folder(*place, cycle), **logs_told(logs.streams(rank, place, size, cycle, role))}
 
 
 def _programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int, tuple[str, ...]]]:
@@ -142,7 +142,7 @@ def sdk_env(settings: Settings) -> dict[str, str]:
     return {**rank_env(beat_config(settings)), **provide, **watch}
 
 
-def check_room(most: int, order: Order, nodes: int) -> None:
+def check_descriptors(most: int, order: Order, nodes: int) -> None:
     """Each rank and each node's agent keeps a connection to ftrun. most: connections that ftrun may have at the same time.
 
     Raises: LaunchFailed before anything starts: ranks that cannot connect would name a firewall as the cause.
@@ -285,7 +285,7 @@ def facts_of(
 def call_read() -> Call:
     """How whoever called this ftrun takes a failure of its step."""
     own = frozenset({"ftrun", Path(sys.argv[0]).name})
-    places = [Place(each.text, each.offset, _script_name(each.name)) for each in callers(own)]
+    places = [CallPlace(each.text, each.offset, _script_name(each.name)) for each in callers(own)]
     return read_calls(places, own, sys.argv[1:])
 
 

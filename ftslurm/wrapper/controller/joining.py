@@ -46,12 +46,12 @@ from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.files import raise_limit
 from ftslurm.system.processes import killed_after_s
-from ftslurm.wrapper.controller.callers import Limits
+from ftslurm.wrapper.controller.callers import CallerLimits
 from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.facts import (
-    check_room,
+    check_descriptors,
     cycle_info_dir,
     earlier_runs,
     facts_of,
@@ -67,10 +67,10 @@ from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 from ftslurm.wrapper.controller.output_files import output_place, output_to, own_files, own_stderr, ranks_files
 from ftslurm.wrapper.controller.people import People, notices_for
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
-from ftslurm.wrapper.controller.sources import Signals, Sources
-from ftslurm.wrapper.controller.survey import Order, Site, say
+from ftslurm.wrapper.controller.sources import SignalPipe, Sources
+from ftslurm.wrapper.controller.survey import JobSite, Order, say
 from ftslurm.wrapper.requeue.lenders import Lenders
-from ftslurm.wrapper.wire import ENVIRONMENT, FILE, SecretFile, chosen, munge_socket, of_this_node, secret_word
+from ftslurm.wrapper.wire import ENVIRONMENT, FILE, SecretFile, munge_socket, of_this_node, own_address, secret_word
 
 if TYPE_CHECKING:
     from ftslurm.launchers.rank_logs import RankLogs
@@ -86,7 +86,7 @@ def joined(
 ) -> Controller:  # fmt: skip
     """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?
     ports: one of them is ours. munge: see secret_word. bundle: see Site. alone: see RankSetup. Raises: FtslurmError."""
-    clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
+    clock, signals, diagnosis = Clock(), SignalPipe(), Diagnosis(settings)
     keep_bytes = settings.logs.keep_bytes if facts.launcher == "srun" else 0  # nobody else runs a script anew
     files, ranks, logs = own_files(order.env), ranks_files(order.components, order.env, facts.number), rank_logs_of(settings)
     facts = replace(facts, output=_output_place(files, ranks, logs, facts.number))
@@ -94,11 +94,11 @@ def joined(
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
     meaning = fault_lookup(settings.devices.user_induced, settings.catalogs)
     raise_limit()
-    address = chosen(settings.nodes.address, of_this_node()) if settings.nodes.address else ""
-    limits = Limits(settings.lease.time_s, settings.nodes.silence_s, settings.stop.grace_s)
+    address = own_address(settings.nodes.address, of_this_node()) if settings.nodes.address else ""
+    limits = CallerLimits(settings.lease.time_s, settings.nodes.silence_s, settings.stop.grace_s)
     plans = _handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
     sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans, own_stderr())
-    check_room(sources.server.most, order, len(facts.nodes))
+    check_descriptors(sources.server.most, order, len(facts.nodes))
     sources.listen(RequestReader(journal.path).look)
     channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local", bundle)
     people = People(
@@ -110,7 +110,7 @@ def joined(
         rank_setup(order, settings, logs, bundle, alone), diagnosis,
         left=lambda told: tell_others(memory, facts, told),
         keep=lambda attempt, node, text: keep_evidence(journal.path, attempt, node, text),
-        keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),
+        keep_output=lambda: output.keep_files(journal.path, facts.schedule, files, keep_bytes),
     )  # fmt: skip
     _begin_to_tell(people, order, settings, facts, journal.path, sources)
     board = sources.reports.observer = LiveBoard(sources, facts.run)
@@ -187,7 +187,7 @@ BCAST_LIMIT_S = 3600.0
 TO_END_S = 2.0
 
 
-def run_on_slurm(order: Order, site: Site) -> int:
+def run_on_slurm(order: Order, site: JobSite) -> int:
     """To the end of the job, or of its scheduling. Gives the exit status. Raises: FtslurmError before it has begun."""
     allocation, client, settings = site.allocation, site.client, site.settings
     assert allocation is not None and client is not None
@@ -229,7 +229,7 @@ def run_on_slurm(order: Order, site: Site) -> int:
     return status
 
 
-def _why_no_requeue(site: Site, allocation: Allocation, can: frozenset[Capability]) -> str:
+def _why_no_requeue(site: JobSite, allocation: Allocation, can: frozenset[Capability]) -> str:
     if Capability.REQUEUE not in can:
         return "its state has no place that a requeue would find again"
     if not allocation.batch:
@@ -238,7 +238,7 @@ def _why_no_requeue(site: Site, allocation: Allocation, can: frozenset[Capabilit
     return "" if allowed else "it was submitted with --no-requeue"
 
 
-def srun_launcher(order: Order, site: Site, allocation: Allocation) -> SrunLauncher:
+def srun_launcher(order: Order, site: JobSite, allocation: Allocation) -> SrunLauncher:
     """Raises: UsageError."""
     width = step_width(order.components, allocation.size, site.settings.nodes.spares)
     components = tuple(each.component for each in _deliveries(order, allocation))
@@ -285,7 +285,7 @@ def signals_task_alone(config: Mapping[str, str]) -> bool:
     return config.get("ProctrackType") == "proctrack/cgroup"
 
 
-def _config(site: Site, client: SlurmClient) -> Mapping[str, str]:
+def _config(site: JobSite, client: SlurmClient) -> Mapping[str, str]:
     """Empty where slurmctld does not tell. It may have come back since it was first asked."""
     for ask in (site.config.answer if site.config is not None else client.config, client.config):
         with suppress(FtslurmError):

@@ -13,10 +13,10 @@ from ftslurm.model.rungs import Capability
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.facts import facts_of, ran_before
 from ftslurm.wrapper.controller.joining import joined
-from ftslurm.wrapper.controller.survey import Order, Site, say
+from ftslurm.wrapper.controller.survey import JobSite, Order, say
 
 
-def run_locally(order: Order, site: Site, store: Store) -> int:
+def run_locally(order: Order, site: JobSite, store: Store) -> int:
     """To the end of the job. Gives the exit status. Raises: FtslurmError."""
     if len(order.components) > 1:
         raise UsageError("a heterogeneous step (`:`) needs Slurm", hint="run it in an allocation, or run separate commands")
@@ -27,13 +27,13 @@ def run_locally(order: Order, site: Site, store: Store) -> int:
     return status
 
 
-def pool_for(order: Order, site: Site) -> tuple[LocalPool, int]:
+def pool_for(order: Order, site: JobSite) -> tuple[LocalPool, int]:
     """The nodes of this machine, and how many of them the job has. Raises: UsageError."""
     granted = nodes_wanted(order.components[0].options) + site.settings.nodes.spares
     return LocalPool(site.settings.local_nodes or granted), granted
 
 
-def launcher_on(order: Order, site: Site, nodes: tuple[str, ...], number: int, again: bool = False) -> LocalLauncher:
+def launcher_on(order: Order, site: JobSite, nodes: tuple[str, ...], number: int, again: bool = False) -> LocalLauncher:
     """nodes: of the allocation. number: of the job. again: as in LocalLauncher. Raises: UsageError."""
     width = step_width(order.components, len(nodes), site.settings.nodes.spares)
     return LocalLauncher(
@@ -41,7 +41,7 @@ def launcher_on(order: Order, site: Site, nodes: tuple[str, ...], number: int, a
     )
 
 
-def _run_once(order: Order, site: Site, number: int, journal: Journal) -> int:
+def _run_once(order: Order, site: JobSite, number: int, journal: Journal) -> int:
     settings, history = site.settings, fold(journal.read().records)
     pool, granted = pool_for(order, site)
     nodes = pool.allocate(granted, history.kept_out(Clock().now().unix, settings.isolation.expires_s))

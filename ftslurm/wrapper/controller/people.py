@@ -123,14 +123,14 @@ class People:
             self.say(decision.text)
 
     def show_card(self, decision: do.ShowCard) -> None:
-        from ftslurm.report.card import LastCard, lines
+        from ftslurm.report.card import LastCard, card_lines
 
         self._last_card = self._last_card or LastCard()
         card = self._last_card.of(self.records)
         if self._notices is not None and card is not None and not card.rung:
             self._notices.hang(card)  # of a decision they have its record
         if card is not None and (self._verbose or not decision.quiet):
-            self.say(*lines(card, self._width()))
+            self.say(*card_lines(card, self._width()))
 
     def _width(self) -> int | None:
         """Of the terminal, less what stands before each line; None for a file or a pipe."""

@@ -40,13 +40,13 @@ from ftslurm.slurm.commands import (
     show_topology_argv,
     steps_argv,
 )
-from ftslurm.slurm.parse import end_of_grace, parse_job, parse_steps, parse_topology, preempted, seconds, unix_time
-from ftslurm.slurm.retries import NoAnswer
+from ftslurm.slurm.parse import conf_seconds, end_of_grace, parse_job, parse_steps, parse_topology, preempted, unix_time
+from ftslurm.slurm.retries import NoAnswerYet
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.requeue.finish import keep, start_words
 from ftslurm.wrapper.requeue.fit import Fit, FitQuestions
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
-from ftslurm.wrapper.requeue.requeue import AS_IT_IS, Outage, slurms_lead_s, steps_here
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, SlurmOutage, slurms_lead_s, steps_here
 
 # Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
 # which end by themselves.
@@ -78,7 +78,7 @@ class SlurmScheduler(Value):
     comments: bool = False  # may the job's own comment be ours?
     _places: dict[str, NodeView] = field(default_factory=dict)
     _near: list[Topology] = field(default_factory=list)  # once it is known
-    outage: Outage = field(default_factory=Outage)
+    outage: SlurmOutage = field(default_factory=SlurmOutage)
 
     def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
         began = self.clock()
@@ -88,7 +88,7 @@ class SlurmScheduler(Value):
             nodes = self.client.nodes()
             fit = FitQuestions(self.run, self.env, self.timeout_s).look(job, nodes, without)
             said = with_fit(answer(job, nodes, has_epilog(config)), fit, without)
-            said = replace(said, slurmd_timeout_s=seconds(config.get("SlurmdTimeout", "")))
+            said = replace(said, slurmd_timeout_s=conf_seconds(config.get("SlurmdTimeout", "")))
             # Slurm's moments as our clock will show them: what is left until then is counted with it.
             lead_s = slurms_lead_s(config)
             end_time = int(said.end_time - lead_s) if said.end_time else 0
@@ -105,7 +105,7 @@ class SlurmScheduler(Value):
             return self._with_preemption(said, job, config, lead_s) if job.preempt_time else said
         except FtslurmError as error:
             self.outage.note(began, False)
-            return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
+            return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswerYet))
 
     def _with_preemption(self, said: SlurmAnswered, job: JobView, config: Mapping[str, str], lead_s: float) -> SlurmAnswered:
         """What Slurm does at the end of the grace, and when that is. Raises: FtslurmError."""
@@ -211,16 +211,16 @@ class SlurmScheduler(Value):
                 result = self.run(argv, KEEPER_REQUESTS * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
                 if result.status == 0:
                     return RequeueEnded(True, result.stdout.strip(), recorded=True)
-            return self._requeue_without_keeper(start, allow_first, last_words(result))
+            return self._requeue_without_keeper(start, allow_first, _last_words(result))
         except FtslurmError as error:
-            return RequeueEnded(False, str(error), isinstance(error, NoAnswer))
+            return RequeueEnded(False, str(error), isinstance(error, NoAnswerYet))
 
     def _settled_view(self) -> JobView:
         """The job, when slurmctld knows of the ended steps what it will ever know. Raises: FtslurmError."""
         began = self.clock()
         try:
             view = self.client.job(self.job)
-        except NoAnswer:
+        except NoAnswerYet:
             self.outage.note(began, False)
             raise
         self.outage.note(began, True)
@@ -264,7 +264,7 @@ class SlurmScheduler(Value):
         return [places[number % len(places)] for number in range(KEEPERS_MOST)]
 
 
-def last_words(done: CommandResult | None) -> str:
+def _last_words(done: CommandResult | None) -> str:
     """The last line that it printed, on stderr rather; empty if it has not run."""
     texts = (done.stderr, done.stdout) if done is not None else ()
     return next((line for text in texts for line in reversed(text.splitlines()) if line.strip()), "")

@@ -20,7 +20,7 @@ from ftslurm.model.messages import LiveReported, StacksReported
 from ftslurm.model.record import Requested
 from ftslurm.model.values import replace
 from ftslurm.system.clock import Clock
-from ftslurm.wrapper.controller.callers import Caller, Callers, Limits
+from ftslurm.wrapper.controller.callers import Caller, CallerLimits, Callers
 from ftslurm.wrapper.controller.output_files import SrunWords
 from ftslurm.wrapper.shim.processes import waking
 from ftslurm.wrapper.wire import Message, Peer, Server
@@ -114,9 +114,9 @@ def _last_notes(rank: int, message: Message) -> tuple[ev.ProgramSaid, ...]:
     place, data = wire.shim_notes(message)
     if not data:
         return ()
-    from ftslurm.sdk.notes import in_words, placed_notes
+    from ftslurm.sdk.notes import note_in_words, placed_notes
 
-    told = [(end, in_words(note)) for end, note in placed_notes(data, place)]
+    told = [(end, note_in_words(note)) for end, note in placed_notes(data, place)]
     number = message.get("attempt")
     attempt = number if type(number) is int else 0
     return tuple(ev.ProgramSaid(rank, words[0], words[1], attempt, end) for end, words in told if words is not None)
@@ -130,7 +130,7 @@ _HANDLED = (
 )  # fmt: skip
 
 
-class Signals:
+class SignalPipe:
     """Number by number into a pair of sockets whose reading end is `fd`. Signals ignored at the start stay so (nohup)."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Sources:
     """The one queue. `next` is the only place where ftrun waits. callers: who is in touch. reports: what they say."""
 
     def __init__(
-        self, clock: Clock, signals: Signals, meaning: Meaning, address: str = "", limits: Limits | None = None,
+        self, clock: Clock, signals: SignalPipe, meaning: Meaning, address: str = "", limits: CallerLimits | None = None,
         ports: tuple[int, int] | None = None, runs: Callable[[], bool] = lambda: True,
         handover_plan: Callable[[str], Message | None] = lambda node: None, stderr: str = "",
     ) -> None:  # fmt: skip
@@ -202,7 +202,7 @@ class Sources:
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, lambda _: os.read(self._wake_read, 4096))
         self.server = Server(self._selector, self._message, self._lost, address, ports)
-        self.callers = Callers(clock, limits or Limits(), self.server.drop, runs, handover_plan)
+        self.callers = Callers(clock, limits or CallerLimits(), self.server.drop, runs, handover_plan)
         self.reports = Reports(meaning)
         self._soon: deque[Callable[[], object]] = deque()
         self._stop_at: float | None = None  # monotonic

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 
-from ftslurm.config.settings_files import Request, settings_in_force
+from ftslurm.config.settings_files import SettingsAsked, settings_in_force
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.python import BUNDLE, Python, Runtime, in_bundle, own_python, runtimes_of
 from ftslurm.launchers.srun import are_independent
@@ -33,7 +33,7 @@ class Order(Value):
     """What ftrun was asked to do: the user's components, the settings request, and the world it runs in."""
 
     components: tuple[Component, ...]
-    request: Request
+    request: SettingsAsked
     env: Mapping[str, str]
     verbose: bool = False
     own: tuple[str, ...] = ()  # our options, as given
@@ -52,7 +52,7 @@ class Place(Enum):
     LOCAL = "where tasks are processes of this machine"
 
 
-class Site(Value):
+class JobSite(Value):
     """Where the job runs. env: for all that is started there. allocation, client, view, config: in an allocation, else None.
     no_slurm: why the local launcher serves though nobody has asked for it. bundle: the path of the interpreter that comes along,
     empty where the nodes' own serves."""
@@ -81,7 +81,7 @@ class Site(Value):
         return in_bundle(self.bundle) if self.settings.python == BUNDLE else own_python(self.settings.python)
 
 
-def survey(order: Order) -> Site:
+def survey(order: Order) -> JobSite:
     """Settings in force and the allocation, if any. Raises: FtslurmError."""
     site = _survey(order)
     return replace(site, bundle=_bundle(order, site), resolved=_as_srun_is_told(order, site.resolved))
@@ -95,19 +95,19 @@ def _as_srun_is_told(order: Order, resolved: Resolved) -> Resolved:
     return Resolved(independent, {**resolved.places, "mode": "srun's --kill-on-bad-exit=0"})
 
 
-def _bundle(order: Order, site: Site) -> str:
+def _bundle(order: Order, site: JobSite) -> str:
     """Named, so that nothing but ranks in containers of pyxis begins without it."""
     contained = not site.settings.python and not site.local and Runtime.PYXIS in runtimes_of(order.components, site.env)
     return str(bundle_in(state_folder(site.env)).path) if contained or site.settings.python == BUNDLE else ""
 
 
-def _survey(order: Order) -> Site:
+def _survey(order: Order) -> JobSite:
     resolved = settings_in_force(order.request, order.env)
     settings = resolved.settings
     env = _of_job_named(order, with_folder(order.env, settings.slurm.bin))
     if settings.launcher == "local":
-        return Site(resolved, env, Place.LOCAL)
-    site = Site(resolved, env, Place.ALLOCATION, read_allocation(env))
+        return JobSite(resolved, env, Place.LOCAL)
+    site = JobSite(resolved, env, Place.ALLOCATION, read_allocation(env))
     if site.allocation is None:
         return _survey_outside(site)
     client = CliSlurmClient(timeout_s=settings.slurm.timeout_s, env=env)
@@ -126,7 +126,7 @@ def _survey(order: Order) -> Site:
     return replace(site, resolved=resolved, allocation=allocation, client=client, view=view, config=config)
 
 
-def attaches(order: Order, site: Site) -> bool:
+def attaches(order: Order, site: JobSite) -> bool:
     """Does --jobid name a job that is not ours: one that runs a script of its own, or another one than that in which we run?"""
     number = option_value(order.components[0].options, "jobid")
     if not number or site.view is None or number == order.env.get("SLURM_JOB_ID"):
@@ -157,7 +157,7 @@ def _of_job_named(order: Order, env: Mapping[str, str]) -> Mapping[str, str]:
     return {"SLURM_JOB_NAME": component.command[0].rpartition("/")[2], **env, "SLURM_JOB_ID": number}
 
 
-def _survey_outside(site: Site) -> Site:
+def _survey_outside(site: JobSite) -> JobSite:
     """Raises: UsageError where an allocation is wanted and nobody can give one."""
     from ftslurm.slurm.env import why_no_slurm
 

@@ -28,7 +28,7 @@ from ftslurm.model.text import cut
 from ftslurm.model.values import replace
 from ftslurm.notify.deliver import need_apprise, read_destinations, why_no_apprise
 from ftslurm.notify.outbox import KINDS, MAX_TITLES, Notice, Outbox, summary
-from ftslurm.report.card import Card, last_card, lines
+from ftslurm.report.card import Card, card_lines, last_card
 from ftslurm.report.words import moment
 
 # Notices that wait for the thread: if its file system hangs, so does the ledger's.
@@ -47,7 +47,7 @@ FLUSH_S = 0.5
 
 def of_card(card: Card, job: str, about: str) -> Notice:
     """The notice of a failure card. about: one line on where the job runs."""
-    text = "\n".join([*lines(card)[1:], about])  # the first line is the title
+    text = "\n".join([*card_lines(card)[1:], about])  # the first line is the title
     return Notice(f"{job}.{card.at:.6f}.{card.rung}", card.at, job, _kind(card.rung), card.title, text)
 
 

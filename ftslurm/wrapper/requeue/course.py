@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ftslurm.model.nodes import fold
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.values import Value
 from ftslurm.slurm.client import JobState, JobView
 
@@ -35,7 +35,7 @@ class Parted(Value):
     what: str = ""
 
 
-class Known(Value):
+class KnownOfJob(Value):
     """What is known about the job."""
 
     job: JobView  # its state
@@ -67,36 +67,36 @@ class Plain(Value):
     why: str
 
 
-class Held(Value):
+class NothingToDo(Value):
     """Follow the recipe. said: what became of dead nodes, in words; empty: nothing to report."""
 
     said: str = ""
 
 
-Course = AskForChanges | PartFirst | Plain | Held
+Course = AskForChanges | PartFirst | Plain | NothingToDo
 
 
-def course(known: Known) -> Course:
+def course(known: KnownOfJob) -> Course:
     """The next step: the caller carries it out, adds the answer to `known` and calls again, until the step is Plain or Held."""
     if not known.may_go:  # the recipe itself continues from any state of the job, or says why it cannot
-        return Held()
+        return NothingToDo()
     if known.parted is not None:
         if known.parted.done and known.takes_changes is None:
             return AskForChanges(_patience_s(known.config))
-        return Plain(NO_CHANGES_AFTER) if known.parted.done and not known.takes_changes else Held(known.parted.what)
+        return Plain(NO_CHANGES_AFTER) if known.parted.done and not known.takes_changes else NothingToDo(known.parted.what)
     if (known.gave_back or len(known.job.nodes) < known.had) and known.takes_changes is None:
         return AskForChanges(_patience_s(known.config))
     if known.takes_changes is False:
         return Plain(NO_CHANGES)
-    gone = leaves(known.job, known.dead, known.batch_node)
+    gone = can_give_back(known.job, known.dead, known.batch_node)
     if not gone or not keeps_accounts(known.config):
-        return Held()
+        return NothingToDo()
     if why := stays(known.job, known.config):
-        return Held(f"{fold(gone)} stays in the job until Slurm marks it down: {why}")
+        return NothingToDo(f"{fold_nodes(gone)} stays in the job until Slurm marks it down: {why}")
     return PartFirst(gone)
 
 
-def leaves(job: JobView, dead: frozenset[str], batch_node: str) -> tuple[str, ...]:
+def can_give_back(job: JobView, dead: frozenset[str], batch_node: str) -> tuple[str, ...]:
     """The nodes of `dead` that the job can give back: not the first node, where Slurm starts the script."""
     gone = tuple(sorted(dead & {*job.nodes}))
     script = {batch_node, *job.nodes[:1]}

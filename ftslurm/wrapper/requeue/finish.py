@@ -21,14 +21,14 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.nodes import expand, mark_down
-from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.nodes import fold_nodes as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.model.text import visible
 from ftslurm.model.values import replace
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
-from ftslurm.slurm.parse import seconds
-from ftslurm.wrapper.requeue.course import AskForChanges, Held, Known, Parted, PartFirst, Plain, course
+from ftslurm.slurm.parse import conf_seconds
+from ftslurm.wrapper.requeue.course import AskForChanges, KnownOfJob, NothingToDo, Parted, PartFirst, Plain, course
 from ftslurm.wrapper.requeue.fit import still_fits
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock
 
@@ -61,7 +61,7 @@ def part_with_dead(
     for the given number of seconds.
     """
     stays = f"{fold_nodes(gone)} stays in the job until Slurm marks it down"
-    limit_s = (seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
+    limit_s = (conf_seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
     try:
         if not _noticed(client, job.number, gone, limit_s, clock, pause):
             return Parted(what=f"{stays}: Slurm has not noticed that it does not respond")
@@ -168,7 +168,7 @@ def finish_open_requeue(
 
         given = give_back(client, number, plan, slurms_clock(config), write_down)
         what, let_in = given.what, given.let_in
-        said = way.said if isinstance(way, Held) else ""
+        said = way.said if isinstance(way, NothingToDo) else ""
         what += f"; {said}" if said else ""
     what += _next_start(client, number, decided.dead, config)
     what += f", finished {outsider}" if outsider else ""
@@ -176,14 +176,14 @@ def finish_open_requeue(
     return what
 
 
-def _known(job: JobView, may_go: bool, history: History, dead: Sequence[str], config: Mapping[str, str]) -> Known:
+def _known(job: JobView, may_go: bool, history: History, dead: Sequence[str], config: Mapping[str, str]) -> KnownOfJob:
     run = history.last_run
     had = max(len(expand(run.nodes)) if run is not None else 0, history.slots.size)
     batch_node = run.batch_node if run is not None else ""
-    return Known(job, may_go, config, frozenset(dead), batch_node, had, bool(history.slots.nodes))
+    return KnownOfJob(job, may_go, config, frozenset(dead), batch_node, had, bool(history.slots.nodes))
 
 
-def _follow(client: SlurmClient, known: Known) -> Known:
+def _follow(client: SlurmClient, known: KnownOfJob) -> KnownOfJob:
     """Ask and try until it is known how the job is requeued. Raises: FtslurmError."""
     while True:
         match course(known):
@@ -212,7 +212,7 @@ def _next_start(client: SlurmClient, number: int, dead: Sequence[str], config: M
     if job.state is not JobState.PENDING or job.held:
         return ""
     if unclean := sorted({*dead} & {*job.cleaning}):
-        limit_s = seconds(config.get("SlurmdTimeout", ""))
+        limit_s = conf_seconds(config.get("SlurmdTimeout", ""))
         usual = f", SlurmdTimeout {limit_s:g} s, up to twice that" if limit_s else ""
         sooner = f"; at once by an administrator: {mark_down(unclean)}"
         return f"; it can start when Slurm marks {fold_nodes(unclean)} down{usual}{sooner}"

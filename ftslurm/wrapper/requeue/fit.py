@@ -10,7 +10,7 @@ from ftslurm.model.values import Value, replace
 from ftslurm.slurm import commands
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobView, NodeState, NodeView, SlurmClient
-from ftslurm.slurm.fitting import Asked, asked_of, fit_answer, fit_argv, fitting, idle
+from ftslurm.slurm.fitting import FitAsked, asked_of, fit_answer, fit_argv, fitting, idle
 from ftslurm.slurm.parse import parse_reservation
 from ftslurm.system.commands import Runner, run
 
@@ -43,7 +43,7 @@ class FitQuestions(Value):
     def look(self, job: JobView, nodes: Collection[NodeView], without: Collection[str] = ()) -> Fit:
         """Never raises: what is not answered is not known."""
         job = self._with_gres(job)
-        asked = self._asked(job) if without else Asked(job.partition, job.node_count)
+        asked = self._asked(job) if without else FitAsked(job.partition, job.node_count)
         job = replace(job, partition=asked.partition)
         usable = fitting(job, nodes, self._reserved(job.needs.reservation)) if nodes else None
         by_name = bool(job.required)  # the job waits for those, and for no other node
@@ -63,7 +63,7 @@ class FitQuestions(Value):
         return replace(job, needs=replace(job.needs, gres=commands.gres_of(job, self.env)))
 
     def _fits(
-        self, job: JobView, asked: Asked, nodes: Collection[NodeView], usable: frozenset[str] | None, without: set[str]
+        self, job: JobView, asked: FitAsked, nodes: Collection[NodeView], usable: frozenset[str] | None, without: set[str]
     ) -> bool | None:
         """A no counts where Slurm says yes to the same request with those nodes, and where enough others that seem to fit are up:
         nodes that are down may come back while the job waits."""
@@ -75,7 +75,7 @@ class FitQuestions(Value):
         waits = left is not None and len(left) >= asked.least > len(left & up)
         return None if waits or not self._test(job, asked, job.excluded - without) else False
 
-    def _test(self, job: JobView, asked: Asked, exclude: Collection[str]) -> bool | None:
+    def _test(self, job: JobView, asked: FitAsked, exclude: Collection[str]) -> bool | None:
         try:
             done = self.run(fit_argv(job, asked, self._inherited(), sorted(exclude)), self.timeout_s, stdin=SCRIPT,
                             env=plain_env(self.env))  # fmt: skip
@@ -83,9 +83,9 @@ class FitQuestions(Value):
             return None
         return fit_answer(done.status, done.stderr)
 
-    def _asked(self, job: JobView) -> Asked:
+    def _asked(self, job: JobView) -> FitAsked:
         if not job.batch:
-            return Asked(job.partition, job.node_count)
+            return FitAsked(job.partition, job.node_count)
         try:
             done = self.run(commands.batch_script_argv(job.number), self.timeout_s, env=plain_env(self.env))
             script = done.stdout if done.status == 0 else ""

@@ -14,16 +14,16 @@ from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
-from ftslurm.model.nodes import ANYWHERE, Near, fold
+from ftslurm.model.nodes import ANYWHERE, Near, fold_nodes
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import Value, field
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
 from ftslurm.slurm.fitting import GROUP_REASON, fitting, group_limits, idle, limits_argv, taken, without_room
-from ftslurm.slurm.retries import NoAnswer
+from ftslurm.slurm.retries import NoAnswerYet
 from ftslurm.system.commands import CommandResult, Runner
-from ftslurm.wrapper.node_check import Question, read_answer
+from ftslurm.wrapper.node_check import CheckAsked, read_check
 from ftslurm.wrapper.requeue.fit import FitQuestions, inherited, plain_env
 
 # Seconds between two looks at a pending donor job: Slurm schedules a new job at once, or when something ends.
@@ -77,7 +77,7 @@ class Lenders(Value):
             if done.status:
                 said = done.stderr.strip().splitlines()
                 return NodeChecked(node, None, f"it could not be checked: {said[-1] if said else f'status {done.status}'}")
-            return NodeChecked(node, *read_answer(done.stdout))
+            return NodeChecked(node, *read_check(done.stdout))
         except (FtslurmError, ValueError) as error:
             return NodeChecked(node, None, f"it could not be checked: {error}")
 
@@ -91,7 +91,7 @@ class Lenders(Value):
         return self.run(argv, limit_s, env=beside_env(self.env, lender))
 
     def check_argv(self, node: str, lender: int, limit_s: float) -> tuple[str, ...]:
-        question = Question(limit_s, self.settings.nodes.health_command, self.settings.catalogs)
+        question = CheckAsked(limit_s, self.settings.nodes.health_command, self.settings.catalogs)
         argv = self.python.module_argv("ftslurm.wrapper.node_check", question.text())
         return beside_argv([node], "ftslurm-check", argv, lender)
 
@@ -107,14 +107,14 @@ class Lenders(Value):
             ours = self.client.job(self.job)
             nodes = self.client.nodes() if near.groups else ()
         except FtslurmError as error:
-            return NodeBorrowed(slot, "", 0, str(error), isinstance(error, NoAnswer))
+            return NodeBorrowed(slot, "", 0, str(error), isinstance(error, NoAnswerYet))
         unfit = {*exclude, *ours.excluded}
         for elsewhere in nearby(near, ours, nodes, unfit):
             short_s = min(NEAR_S, wait_s / 2) if elsewhere else 0.0
             lent = self._lend(ours, slot, unfit | elsewhere, short_s or wait_s, submitted)
             wait_s -= short_s
             if lent.node and not self._may_stand(ours, lent.node, nodes, near):
-                why = f"Slurm would not place {lent.node} beside {fold(near.beside)} (topology)"
+                why = f"Slurm would not place {lent.node} beside {fold_nodes(near.beside)} (topology)"
                 lent = NodeBorrowed(slot, "", max(self._end([lent.job]), default=0), why)
                 unfit |= {lent.node}
             if lent.job or self._over.is_set():
@@ -134,7 +134,7 @@ class Lenders(Value):
             donor = self._running(job, wait_s, lambda node: submitted(job, node))
         except FtslurmError as error:
             stays = max(self._end([job] if job else []), default=0)
-            return NodeBorrowed(slot, "", stays, str(error), isinstance(error, NoAnswer))
+            return NodeBorrowed(slot, "", stays, str(error), isinstance(error, NoAnswerYet))
         if donor.state is JobState.RUNNING and donor.nodes and not donor.configuring:
             return NodeBorrowed(slot, donor.nodes[0], job)
         left = self._end([job])
@@ -174,10 +174,10 @@ class Lenders(Value):
                 if looks == LOOKS_AT_BOOT:
                     boots(view.nodes[0])
                 return view.configuring  # its node boots (power saving): a step would wait there without telling
-            return view.state is JobState.PENDING and not (hopeless(view.reason) or self._without_room(view))
+            return view.state is JobState.PENDING and not (_hopeless(view.reason) or self._without_room(view))
 
         tries = Retrying(
-            retry=retry_if_result(waits) | retry_if_exception_type(NoAnswer),  # slurmctld may be back in time
+            retry=retry_if_result(waits) | retry_if_exception_type(NoAnswerYet),  # slurmctld may be back in time
             wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
             stop=stop_after_delay(wait_s),
             sleep=self.sleep,
@@ -287,14 +287,14 @@ def nearby(near: Near, ours: JobView, nodes: Collection[NodeView], unfit: Collec
     return [*(turn for turn in turns if turn), frozenset()]
 
 
-def hopeless(reason: str) -> bool:
+def _hopeless(reason: str) -> bool:
     """Will time never solve what a donor job waits for? reason: Slurm's word."""
     return reason in HOPELESS or _OWN_LIMIT.fullmatch(reason) is not None
 
 
 def why_not_lent(donor: JobView, wait_s: float, no_room: str = "") -> str:
     """no_room: the limit of a group that it exceeds with our job."""
-    if hopeless(donor.reason) or no_room:
+    if _hopeless(donor.reason) or no_room:
         limit = f" ({no_room})" if no_room else ""
         return f"donor job {donor.number} could not start beside this job: {donor.reason}{limit}"
     if donor.configuring:

@@ -82,7 +82,7 @@ def _parents() -> frozenset[int]:
     return frozenset(process.parent for process in all_processes().values())
 
 
-class Outage:
+class SlurmOutage:
     """Whether slurmctld was away a short while ago. clock: any seconds; unix: Unix seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, unix: Callable[[], float] = time.time) -> None:

@@ -1222,7 +1222,7 @@ STRANGERS = "it belongs to another user, or is not a file, in a folder that ever
 LABELLED_MOST = 1 << 16  # of a line that does not end, a progress bar, say: then it is broken
 
 
-class Target:
+class _Target:
     """label: before each line, which is written whole then. mine: a file to be closed at the end. shared: by several ranks."""
 
     def __init__(self, fd: int, shared: bool, label: bytes = b"", mine: bool = False) -> None:
@@ -1282,10 +1282,10 @@ class Target:
         return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or data.find(b"\n", begin) + 1 or len(data)
 
 
-def open_file(path: str, label: str) -> Target:
+def open_file(path: str, label: str) -> _Target:
     """Open it for appending; creates its folder. Raises: OSError."""
     folder = os.path.dirname(path) or "."
-    make_folder(folder)
+    make_output_folder(folder)
     open_to_all = os.stat(folder).st_mode & EVERYBODY_WRITES
     # Of a FIFO that nobody reads we want an error, and not to wait.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -1296,10 +1296,10 @@ def open_file(path: str, label: str) -> Target:
         os.close(fd)
         raise PermissionError(errno.EACCES, STRANGERS, path)
     os.set_blocking(fd, True)
-    return Target(fd, False, label.encode(errors="replace"), mine=True)
+    return _Target(fd, False, label.encode(errors="replace"), mine=True)
 
 
-def make_folder(path: str) -> None:
+def make_output_folder(path: str) -> None:
     """With what is above it. In a folder that everybody may write to (/tmp) somebody may have laid a link or a folder of theirs
     there, by which they choose which of our files we write to: then it is not ours to use. Raises: OSError."""
     place = "/"
@@ -1364,7 +1364,7 @@ DELIVER_S = 10.0
 class Pump:
     """Carries one stream of one attempt to where it goes, in a thread: whoever reads there may not read."""
 
-    def __init__(self, source: int, targets: list[Target], tail: Tail, earlier: list[Pump]) -> None:
+    def __init__(self, source: int, targets: list[_Target], tail: Tail, earlier: list[Pump]) -> None:
         """earlier: what they still have to deliver to the same targets goes first. Raises: ThreadError."""
         self.targets = targets
         self._tail = tail
@@ -1467,7 +1467,7 @@ class Output:
                 continue
             try:
                 ends += self._connect(
-                    fd, opened.get(fd) or [Target(fd, self._shared)], limit, there.pop(fd, None) if there else None
+                    fd, opened.get(fd) or [_Target(fd, self._shared)], limit, there.pop(fd, None) if there else None
                 )
             except OSError:
                 continue
@@ -1478,9 +1478,9 @@ class Output:
             self.piped = laid
         return ends
 
-    def _open(self, files: dict[int, tuple[str, str, bool, str]], together: bool) -> dict[int, list[Target]]:
+    def _open(self, files: dict[int, tuple[str, str, bool, str]], together: bool) -> dict[int, list[_Target]]:
         """Raises: OSError."""
-        found: dict[int, list[Target]] = {}
+        found: dict[int, list[_Target]] = {}
         for fd, (path, label, console, console_label) in files.items():
             if fd == 2 and together:
                 continue
@@ -1491,10 +1491,10 @@ class Output:
                     targets[0].end()
                 raise
             if console and fd in self._streams:
-                found[fd].append(Target(fd, self._shared, console_label.encode(errors="replace")))
+                found[fd].append(_Target(fd, self._shared, console_label.encode(errors="replace")))
         return found
 
-    def _connect(self, fd: int, targets: list[Target], limit: int, there: int | None) -> list[tuple[int, int]]:
+    def _connect(self, fd: int, targets: list[_Target], limit: int, there: int | None) -> list[tuple[int, int]]:
         """A new pump for `fd`, from `there` if given; the command's end otherwise, and `fd`. Raises: OSError."""
         like = targets[0].fd == fd and os.isatty(fd)
         source, end = (there, -1) if there is not None else terminal_like(fd) if like else os.pipe()
@@ -1840,7 +1840,7 @@ def _held() -> set[str]:
 # --- How the command of an attempt is stopped; and how it ended: reported once, with its last words.
 
 
-class Ending:
+class RankEnding:
     """From one start of the command to the report of its end."""
 
     def __init__(self, command: Command, output: Output) -> None:
@@ -1985,7 +1985,7 @@ def count_in(env: Mapping[str, str], name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
 
 
-def hello(env: Mapping[str, str], rank: int, total: int, launch: int, address: str, free_port: int) -> Message:
+def hello_message(env: Mapping[str, str], rank: int, total: int, launch: int, address: str, free_port: int) -> Message:
     """env: as Slurm gave it. total: ranks of the step. address: ours, as the controller reaches it."""
     return {
         "t": "hello",
@@ -2031,7 +2031,7 @@ def timer_library(load: Callable[[str | None], ctypes.CDLL]) -> ctypes.CDLL | No
     return None
 
 
-class Timer:
+class _Timer:
     """A signal of the kernel's for this process at a given time, also while it is stopped. Where the kernel has no such
     timer there is none.
 
@@ -2062,7 +2062,7 @@ class Guard:
 
     def __init__(self, load: Callable[[str | None], ctypes.CDLL] = ctypes.CDLL) -> None:
         library = timer_library(load)
-        self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
+        self._wakes, self._kills = _Timer(library, signal.SIGCONT), _Timer(library, signal.SIGKILL)
 
     @property
     def there(self) -> bool:
@@ -2705,14 +2705,14 @@ class Shim:
         self._total = channel.total or int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1")
         self._pages = Pages(env, self._rank, channel)
         self._alone_here = False  # nothing is left of earlier steps
-        self._ending = Ending(self._command, output)
+        self._ending = RankEnding(self._command, output)
         self._spare = Spare(self._command, output, self._ending.discount, tells=env.get("SLURM_LOCALID", "0") == "0")
         self._began = 0.0  # when the command first started, Unix seconds
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
         self._held = False  # what we watch over stands still until the controller has answered
         self._orphan = False
-        greeting = hello(env, self._rank, self._total, self._launch, sock.getsockname()[0], self._free_port())
+        greeting = hello_message(env, self._rank, self._total, self._launch, sock.getsockname()[0], self._free_port())
         self._line = Session(channel, env, sock, link, greeting)
 
     def run(self) -> int:
@@ -2855,7 +2855,7 @@ class Shim:
         plan = argv, (tail > 0, *sorted(logs))
         try:
             if logs.get("folder"):
-                make_folder(logs["folder"])
+                make_output_folder(logs["folder"])
                 env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
             self._spare.offer(plan, env)
             there = tuple(self._spare.streams)

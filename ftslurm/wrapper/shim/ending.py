@@ -132,7 +132,7 @@ def _held() -> set[str]:
 # --- How the command of an attempt is stopped; and how it ended: reported once, with its last words.
 
 
-class Ending:
+class RankEnding:
     """From one start of the command to the report of its end."""
 
     def __init__(self, command: Command, output: Output) -> None:

@@ -73,7 +73,7 @@ def count_in(env: Mapping[str, str], name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
 
 
-def hello(env: Mapping[str, str], rank: int, total: int, launch: int, address: str, free_port: int) -> Message:
+def hello_message(env: Mapping[str, str], rank: int, total: int, launch: int, address: str, free_port: int) -> Message:
     """env: as Slurm gave it. total: ranks of the step. address: ours, as the controller reaches it."""
     return {
         "t": "hello",

@@ -35,7 +35,7 @@ def timer_library(load: Callable[[str | None], ctypes.CDLL]) -> ctypes.CDLL | No
     return None
 
 
-class Timer:
+class _Timer:
     """A signal of the kernel's for this process at a given time, also while it is stopped. Where the kernel has no such
     timer there is none.
 
@@ -66,7 +66,7 @@ class Guard:
 
     def __init__(self, load: Callable[[str | None], ctypes.CDLL] = ctypes.CDLL) -> None:
         library = timer_library(load)
-        self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
+        self._wakes, self._kills = _Timer(library, signal.SIGCONT), _Timer(library, signal.SIGKILL)
 
     @property
     def there(self) -> bool:

@@ -11,12 +11,12 @@ import time
 from ftslurm.wrapper.shim.command import NAME_MAX, PR_SET_CHILD_SUBREAPER, Command, for_the_whole
 from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, NobodyAnswers, connect
 from ftslurm.wrapper.shim.drill import Drill
-from ftslurm.wrapper.shim.ending import Ending, clear_shared_memory, end_left_before
+from ftslurm.wrapper.shim.ending import RankEnding, clear_shared_memory, end_left_before
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
-from ftslurm.wrapper.shim.hello import free_port, hello
+from ftslurm.wrapper.shim.hello import free_port, hello_message
 from ftslurm.wrapper.shim.lease import Guard, boot_s
 from ftslurm.wrapper.shim.messages import LinkError, Message, SignedConnection
-from ftslurm.wrapper.shim.output import DELIVER_S, SETTLE_STEP_S, Output, Silence, complain, make_folder, open_streams
+from ftslurm.wrapper.shim.output import DELIVER_S, SETTLE_STEP_S, Output, Silence, complain, make_output_folder, open_streams
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, SAVE_LOOK_S, Pages
 from ftslurm.wrapper.shim.processes import ANNOUNCING, FORWARDED, RESCAN_S, catch_signals, end_as, passes_signals_on
 from ftslurm.wrapper.shim.session import ORPHAN_KILL_WAIT_S, Session
@@ -58,14 +58,14 @@ class Shim:
         self._total = channel.total or int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1")
         self._pages = Pages(env, self._rank, channel)
         self._alone_here = False  # nothing is left of earlier steps
-        self._ending = Ending(self._command, output)
+        self._ending = RankEnding(self._command, output)
         self._spare = Spare(self._command, output, self._ending.discount, tells=env.get("SLURM_LOCALID", "0") == "0")
         self._began = 0.0  # when the command first started, Unix seconds
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
         self._held = False  # what we watch over stands still until the controller has answered
         self._orphan = False
-        greeting = hello(env, self._rank, self._total, self._launch, sock.getsockname()[0], self._free_port())
+        greeting = hello_message(env, self._rank, self._total, self._launch, sock.getsockname()[0], self._free_port())
         self._line = Session(channel, env, sock, link, greeting)
 
     def run(self) -> int:
@@ -208,7 +208,7 @@ class Shim:
         plan = argv, (tail > 0, *sorted(logs))
         try:
             if logs.get("folder"):
-                make_folder(logs["folder"])
+                make_output_folder(logs["folder"])
                 env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
             self._spare.offer(plan, env)
             there = tuple(self._spare.streams)

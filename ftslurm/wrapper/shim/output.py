@@ -72,7 +72,7 @@ STRANGERS = "it belongs to another user, or is not a file, in a folder that ever
 LABELLED_MOST = 1 << 16  # of a line that does not end, a progress bar, say: then it is broken
 
 
-class Target:
+class _Target:
     """label: before each line, which is written whole then. mine: a file to be closed at the end. shared: by several ranks."""
 
     def __init__(self, fd: int, shared: bool, label: bytes = b"", mine: bool = False) -> None:
@@ -132,10 +132,10 @@ class Target:
         return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or data.find(b"\n", begin) + 1 or len(data)
 
 
-def open_file(path: str, label: str) -> Target:
+def open_file(path: str, label: str) -> _Target:
     """Open it for appending; creates its folder. Raises: OSError."""
     folder = os.path.dirname(path) or "."
-    make_folder(folder)
+    make_output_folder(folder)
     open_to_all = os.stat(folder).st_mode & EVERYBODY_WRITES
     # Of a FIFO that nobody reads we want an error, and not to wait.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -146,10 +146,10 @@ def open_file(path: str, label: str) -> Target:
         os.close(fd)
         raise PermissionError(errno.EACCES, STRANGERS, path)
     os.set_blocking(fd, True)
-    return Target(fd, False, label.encode(errors="replace"), mine=True)
+    return _Target(fd, False, label.encode(errors="replace"), mine=True)
 
 
-def make_folder(path: str) -> None:
+def make_output_folder(path: str) -> None:
     """With what is above it. In a folder that everybody may write to (/tmp) somebody may have laid a link or a folder of theirs
     there, by which they choose which of our files we write to: then it is not ours to use. Raises: OSError."""
     place = "/"
@@ -214,7 +214,7 @@ DELIVER_S = 10.0
 class Pump:
     """Carries one stream of one attempt to where it goes, in a thread: whoever reads there may not read."""
 
-    def __init__(self, source: int, targets: list[Target], tail: Tail, earlier: list[Pump]) -> None:
+    def __init__(self, source: int, targets: list[_Target], tail: Tail, earlier: list[Pump]) -> None:
         """earlier: what they still have to deliver to the same targets goes first. Raises: ThreadError."""
         self.targets = targets
         self._tail = tail
@@ -317,7 +317,7 @@ class Output:
                 continue
             try:
                 ends += self._connect(
-                    fd, opened.get(fd) or [Target(fd, self._shared)], limit, there.pop(fd, None) if there else None
+                    fd, opened.get(fd) or [_Target(fd, self._shared)], limit, there.pop(fd, None) if there else None
                 )
             except OSError:
                 continue
@@ -328,9 +328,9 @@ class Output:
             self.piped = laid
         return ends
 
-    def _open(self, files: dict[int, tuple[str, str, bool, str]], together: bool) -> dict[int, list[Target]]:
+    def _open(self, files: dict[int, tuple[str, str, bool, str]], together: bool) -> dict[int, list[_Target]]:
         """Raises: OSError."""
-        found: dict[int, list[Target]] = {}
+        found: dict[int, list[_Target]] = {}
         for fd, (path, label, console, console_label) in files.items():
             if fd == 2 and together:
                 continue
@@ -341,10 +341,10 @@ class Output:
                     targets[0].end()
                 raise
             if console and fd in self._streams:
-                found[fd].append(Target(fd, self._shared, console_label.encode(errors="replace")))
+                found[fd].append(_Target(fd, self._shared, console_label.encode(errors="replace")))
         return found
 
-    def _connect(self, fd: int, targets: list[Target], limit: int, there: int | None) -> list[tuple[int, int]]:
+    def _connect(self, fd: int, targets: list[_Target], limit: int, there: int | None) -> list[tuple[int, int]]:
         """A new pump for `fd`, from `there` if given; the command's end otherwise, and `fd`. Raises: OSError."""
         like = targets[0].fd == fd and os.isatty(fd)
         source, end = (there, -1) if there is not None else terminal_like(fd) if like else os.pipe()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.policies.diagnose import Facts, diagnose
-from ftslurm.policies.diagnose.joblog import NO_NODE, NO_RANK, JobLog, JobLogBook, Part, read_log
+from ftslurm.policies.diagnose.joblog import NO_NODE, NO_RANK, JobLog, JobLogBook, LogPart, read_log
 from tests.corpus.load import Case, load_all
 from tests.corpus.score import verdict_of
 
@@ -21,7 +21,7 @@ TRACE = "Traceback (most recent call last):\n  File \"t.py\", line 3, in <module
 
 
 def read(text: str, status: int | None = None) -> JobLog:
-    return read_log([Part(NO_RANK, "out", text)], status)
+    return read_log([LogPart(NO_RANK, "out", text)], status)
 
 
 def words(log: JobLog, rank: int) -> str:
@@ -107,7 +107,7 @@ def test_an_error_that_was_overcome_is_none_by_the_stamps_of_the_lines() -> None
 
 
 def test_files_by_rank() -> None:
-    log = read_log([Part(0, "out", "step\n"), Part(1, "err", TRACE), Part(1, "out", "step\n")])
+    log = read_log([LogPart(0, "out", "step\n"), LogPart(1, "err", TRACE), LogPart(1, "out", "step\n")])
     assert [end.rank for end in log.ends] == [0, 1] and {piece.stream for piece in log.ends[1].output} == {"out", "err"}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.policies.hang import beats
-from ftslurm.policies.hang.beats import Watch, follow, merged, overdue
+from ftslurm.policies.hang.beats import Watch, follow_page, merged_limits, overdue
 from ftslurm.sdk import notes
 from ftslurm.sdk.page import PageState, SectionState
 
@@ -36,15 +36,15 @@ class Reader:
 
     def sees(self, page: PageState | None, at: float) -> str | None:
         """What is overdue then."""
-        self.watch = follow(self.watch, page, at)
+        self.watch = follow_page(self.watch, page, at)
         late = overdue(self.watch, self.limits, at)
         return (late.section or late.what) if late else None
 
 
 def test_the_value_of_the_sdk_is_a_page() -> None:
-    page: beats.Page = BEGUN
-    limits: beats.Calculated = notes.Limits(1.0, 1, None, None, 5.0, None, ())
-    assert follow(None, page, 0.0) is not None and merged(BeatLimits(), limits).beat_s == 5.0
+    page: beats.BeatPage = BEGUN
+    limits: beats.Calculated = notes.LimitsNote(1.0, 1, None, None, 5.0, None, ())
+    assert follow_page(None, page, 0.0) is not None and merged_limits(BeatLimits(), limits).beat_s == 5.0
 
 
 # --- heartbeats
@@ -197,7 +197,7 @@ def test_a_staged_interval_judges_heartbeats_that_had_no_limit_and_nothing_of_wh
 
 def test_the_reason_is_a_sentence_with_both_numbers() -> None:
     limits = BeatLimits(beat_s=10, sections={"step": 2.5})
-    watch = follow(None, BEGUN._replace(beats=1, sections=opened("step"), out_since_ns=0), 100.0)
+    watch = follow_page(None, BEGUN._replace(beats=1, sections=opened("step"), out_since_ns=0), 100.0)
     late = overdue(watch, limits, 103.25)
     assert late is not None and (late.what, late.section, late.waited_s, late.limit_s) == ("section", "step", 3.25, 2.5)
     assert late.reason == "section `step` has been open for 3.2 s; the limit is 2.5 s"
@@ -207,5 +207,5 @@ def test_the_reason_is_a_sentence_with_both_numbers() -> None:
 
 def test_calculated_limits_hold_over_configured_ones() -> None:
     limits = BeatLimits(60, 30, 90, {"setup": 600, "step": 60}, 7)
-    told = notes.Limits(at=1.0, pid=1, rank=0, initial_s=None, beat_s=12.5, out_of_section_s=None, sections=(("step", 4.0),))
-    assert merged(limits, told) == BeatLimits(60, 12.5, 90, {"setup": 600, "step": 4.0}, 7)
+    told = notes.LimitsNote(at=1.0, pid=1, rank=0, initial_s=None, beat_s=12.5, out_of_section_s=None, sections=(("step", 4.0),))
+    assert merged_limits(limits, told) == BeatLimits(60, 12.5, 90, {"setup": 600, "step": 4.0}, 7)

@@ -12,9 +12,9 @@ import pytest
 from ftslurm.errors import WireError
 from ftslurm.model.collectives import (
     CallDurations,
+    Culprit,
+    CulpritKind,
     EntryTimes,
-    Finding,
-    Kind,
     Level,
     WaitTimes,
 )
@@ -36,7 +36,7 @@ def of(
     )  # fmt: skip
 
 
-def after(*windows: Window) -> list[Finding | None]:
+def after(*windows: Window) -> list[Culprit | None]:
     memory, found = SlowMemory(), []
     for each in windows:
         memory, finding = see(memory, each)
@@ -50,7 +50,12 @@ def test_a_rank_that_is_slow_outside_communication_in_three_windows() -> None:
     found = after(healthy, healthy, slow, slow, slow)
     assert found[:4] == [None] * 4
     assert found[4] is not None
-    assert (found[4].kind, found[4].ranks, found[4].nodes, found[4].level) == (Kind.NON_COMM_SLOW, (2,), ("n2",), Level.INFO)
+    assert (found[4].kind, found[4].ranks, found[4].nodes, found[4].level) == (
+        CulpritKind.NON_COMM_SLOW,
+        (2,),
+        ("n2",),
+        Level.INFO,
+    )
     assert "rank 2 36.0 ms" in found[4].cause
 
 
@@ -79,7 +84,7 @@ def test_a_link_that_became_slow_and_stands_out() -> None:
     ]
     found = after(*quick, *slow)
     assert found[:-1] == [None] * 10
-    assert found[-1] is not None and (found[-1].kind, found[-1].ranks) == (Kind.COMM_SLOW, (1,))
+    assert found[-1] is not None and (found[-1].kind, found[-1].ranks) == (CulpritKind.COMM_SLOW, (1,))
     assert "3.00 ms, 1.00 ms before" in found[-1].cause
 
 
@@ -87,7 +92,11 @@ def test_what_is_slower_for_all_names_nobody() -> None:
     windows = [of(dict.fromkeys(range(4), 18), 1.0 if n < 7 else 3.0, 10.0 * n) for n in range(12)]
     found = after(*windows)
     assert found[:10] == [None] * 10
-    assert found[10] is not None and (found[10].kind, found[10].ranks) == (Kind.COMM_SLOW, ()) and "no link" in found[10].cause
+    assert (
+        found[10] is not None
+        and (found[10].kind, found[10].ranks) == (CulpritKind.COMM_SLOW, ())
+        and "no link" in found[10].cause
+    )
     assert found[11] is None, "said once, not in every window"
 
 
@@ -122,7 +131,7 @@ def test_a_rank_that_enters_late_in_three_dumps() -> None:
         memory, finding = see_enters(memory, [enters(0, 0.1), enters(1, 9.0), enters(2, 0.2)])
         found.append(finding)
     assert found[:2] == [None, None]
-    assert found[2] is not None and (found[2].kind, found[2].ranks) == (Kind.NON_COMM_SLOW, (1,))
+    assert found[2] is not None and (found[2].kind, found[2].ranks) == (CulpritKind.NON_COMM_SLOW, (1,))
     memory, finding = see_enters(memory, [enters(0, 0.1), enters(1, 0.3), enters(2, 0.2)])
     assert finding is None and memory.slow[-1] == frozenset()
 

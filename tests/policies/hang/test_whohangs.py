@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
 from ftslurm.model.collectives import (
+    CulpritKind,
     CurrentCall,
     GroupView,
-    Kind,
     Level,
     ProcessState,
     RankView,
     Socket,
-    fold,
-    unfold,
+    fold_ranks,
+    unfold_ranks,
 )
 from ftslurm.model.plain import from_plain, to_plain
-from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
+from ftslurm.policies.hang.whohangs import HangLimits, HeldVerdict, at_end, hold, idle_s, is_busy, judged, who_hangs
 from tests.hang.simulated import missing_ranks, trial
 
 WORLD = (0, 1, 2, 3)
@@ -94,7 +94,7 @@ def test_a_stopped_rank_may_be_inside_a_collective_that_nobody_sees() -> None:
 def test_the_rank_that_has_not_entered_is_named_with_what_it_does(state: dict[str, object], words: str) -> None:
     found = who_hangs([waiting(0), waiting(1), rank(2, **state), waiting(3)])
     assert found is not None
-    assert (found.kind, found.ranks, found.nodes, found.cause) == (Kind.NON_COMM_HANG, (2,), ("n1",), words)
+    assert (found.kind, found.ranks, found.nodes, found.cause) == (CulpritKind.NON_COMM_HANG, (2,), ("n1",), words)
     assert found.operation == "gloo:all_reduce"
     assert found.evidence == ("rank 0-1,3 waits in gloo:all_reduce for rank 2",)
     assert found.blamed == (("n1",) if state.get("process") is ProcessState.DISK else ())
@@ -170,7 +170,7 @@ def test_counters_that_the_others_prove_old_are_no_evidence() -> None:
 
 def test_a_suspended_job_does_not_hang() -> None:
     found = who_hangs([waiting(each, process=ProcessState.STOPPED) for each in WORLD])
-    assert found is not None and found.kind is Kind.UNKNOWN and found.level is Level.INFO and "suspended" in found.cause
+    assert found is not None and found.kind is CulpritKind.UNKNOWN and found.level is Level.INFO and "suspended" in found.cause
 
 
 # --- inside
@@ -189,7 +189,7 @@ def test_all_inside_and_one_rank_at_the_end_of_all_stuck_connections() -> None:
     ]
     found = who_hangs(views)
     assert found is not None
-    assert (found.kind, found.ranks, found.blamed) == (Kind.COMM_HANG, (2,), ("n1",))
+    assert (found.kind, found.ranks, found.blamed) == (CulpritKind.COMM_HANG, (2,), ("n1",))
     assert len(found.evidence) == 2, "what is unread lies there for want of others"
 
 
@@ -206,7 +206,7 @@ def test_the_two_ends_of_one_stuck_connection() -> None:
 def test_without_a_stuck_connection_all_members_are_named_and_nobody_is_blamed() -> None:
     found = who_hangs([waiting(each) for each in WORLD])
     assert found is not None
-    assert (found.kind, found.ranks, found.blamed) == (Kind.COMM_HANG, WORLD, ())
+    assert (found.kind, found.ranks, found.blamed) == (CulpritKind.COMM_HANG, WORLD, ())
     assert "no connection stands out" in found.cause
 
 
@@ -218,7 +218,7 @@ def test_a_collective_that_completed_on_some() -> None:
 def test_a_device_that_has_not_begun_what_all_have_enqueued() -> None:
     views = [replace(view, groups=(replace(view.groups[0], started=5 if view.rank == 1 else 6),)) for view in map(waiting, WORLD)]
     found = who_hangs(views)
-    assert found is not None and (found.kind, found.ranks, found.blamed) == (Kind.NON_COMM_HANG, (1,), ("n0",))
+    assert found is not None and (found.kind, found.ranks, found.blamed) == (CulpritKind.NON_COMM_HANG, (1,), ("n0",))
 
 
 def test_another_operation_at_the_same_place() -> None:
@@ -236,7 +236,7 @@ def test_collectives_in_different_order() -> None:
         return rank(number, groups=(GroupView("world", (0, 1), *world), GroupView("pair", (0, 1), *pair)))
 
     found = who_hangs([in_two(0, (6, 5), (3, 3)), in_two(1, (5, 5), (4, 3))])
-    assert found is not None and (found.kind, found.ranks) == (Kind.NON_COMM_HANG, (0, 1))
+    assert found is not None and (found.kind, found.ranks) == (CulpritKind.NON_COMM_HANG, (0, 1))
     assert "different order" in found.cause
 
 
@@ -263,7 +263,7 @@ def test_ends() -> None:
 def test_without_probes_only_what_the_kernel_says() -> None:
     views = [RankView(each, "n0", ProcessState.SLEEPING, "futex_wait") for each in (0, 1)]
     found = who_hangs(views)
-    assert found is not None and (found.kind, found.ranks) == (Kind.UNKNOWN, ())
+    assert found is not None and (found.kind, found.ranks) == (CulpritKind.UNKNOWN, ())
     assert told(views[0], RankView(1, "n0", ProcessState.DISK, "rpc_wait")) == ("RankNonCommHang", (1,))
     assert told(*(rank(each) for each in WORLD)) == ("unknown", ())
     assert told() == ("", ())
@@ -275,7 +275,7 @@ def test_without_probes_only_what_the_kernel_says() -> None:
 def test_a_verdict_counts_once_it_has_held_and_grows_to_an_error() -> None:
     limits = HangLimits()
     views = [waiting(each) for each in WORLD]
-    held: Held | None = None
+    held: HeldVerdict | None = None
     levels: dict[float, Level | None] = {}
     for tenth in range(0, 2000, 5):
         now = tenth / 10
@@ -333,7 +333,7 @@ def test_a_monitored_barrier_is_seen_by_who_waits_in_it() -> None:
     assert told(here[0], rank(1), *here[2:]) == ("RankNonCommHang", (1,))
     assert told(here[0], here[1], waiting(2), rank(3)) == ("RankNonCommHang", (3,)), "and he waits in a collective for another"
     found = who_hangs(here)
-    assert found is not None and (found.kind, found.operation) == (Kind.COMM_HANG, "monitored_barrier")
+    assert found is not None and (found.kind, found.operation) == (CulpritKind.COMM_HANG, "monitored_barrier")
 
 
 def test_ranks_that_wait_in_a_store_for_whom_nothing_names() -> None:
@@ -364,7 +364,7 @@ def test_a_rank_that_does_not_answer_a_call() -> None:
     call = rank(1, inside=CurrentCall("rpc_sync", "", 0, 20.0, 2, True))
     views = [waiting(0), call, waiting(2, wchan="futex_wait"), waiting(3)]
     found = who_hangs(views)
-    assert found is not None and (found.kind, found.ranks, found.operation) == (Kind.NON_COMM_HANG, (2,), "rpc_sync")
+    assert found is not None and (found.kind, found.ranks, found.operation) == (CulpritKind.NON_COMM_HANG, (2,), "rpc_sync")
     assert found.cause == "it does not answer a call: asleep in futex_wait" and found.evidence == ("rank 1 has called rank 2",)
     assert not is_busy(found, views) and is_busy(found, [*views[:2], waiting(2, cpu_percent=80.0), views[3]])
     further = rank(2, inside=CurrentCall("rpc_sync", "", 0, 20.0, 3, True))
@@ -377,7 +377,7 @@ def test_a_rank_that_does_not_answer_a_call() -> None:
 def test_ranks_that_look_for_a_file_wait_for_who_does_not() -> None:
     here = [rank(number, polls_s=20.0) for number in range(4)]
     found = who_hangs([rank(0), *here[1:]])
-    assert found is not None and (found.kind, found.ranks) == (Kind.NON_COMM_HANG, (0,))
+    assert found is not None and (found.kind, found.ranks) == (CulpritKind.NON_COMM_HANG, (0,))
     assert found.evidence == ("rank 1-3 waits in a loop that polls; rank 0 has not arrived",)
     assert told(rank(0), rank(1), rank(2), here[3]) == ("unknown", ()), "one that polls for what may be nobody's here"
     assert told(*here) == ("unknown", ())
@@ -390,7 +390,7 @@ def test_ranks_that_look_for_a_file_wait_for_who_does_not() -> None:
 def test_a_rank_that_polls_for_something_outside_while_the_others_wait_for_it() -> None:
     licence = rank(0, polls_s=2.0, process=ProcessState.RUNNING)
     found = who_hangs([licence, *(waiting(number) for number in (1, 2, 3))])
-    assert found is not None and (found.kind, found.ranks) == (Kind.NON_COMM_HANG, (0,))
+    assert found is not None and (found.kind, found.ranks) == (CulpritKind.NON_COMM_HANG, (0,))
     assert found.cause == "it only polls, 2 times a second"
     assert not is_busy(found, [licence, waiting(1), waiting(2), waiting(3)])
     working = replace(licence, polls_s=None)
@@ -406,14 +406,14 @@ def test_ranks_that_burn_their_cpu_in_a_call_of_mpi_wait() -> None:
     asleep = rank(1, groups=(), idle_s=20.0)
     views = [in_mpi(0), asleep, in_mpi(2)]
     found = who_hangs(views)
-    assert found is not None and (found.kind, found.ranks, found.operation) == (Kind.NON_COMM_HANG, (1,), "MPI_Allreduce")
+    assert found is not None and (found.kind, found.ranks, found.operation) == (CulpritKind.NON_COMM_HANG, (1,), "MPI_Allreduce")
     assert not is_busy(found, views) and idle_s(views, 20.0) == 20.0
     assert is_busy(found, [in_mpi(0), replace(asleep, process=ProcessState.RUNNING), in_mpi(2)]), "it computes, or loops"
     unseen = replace(in_mpi(2), inside=None, hidden_groups=1, cpu_percent=90.0)
     assert told(in_mpi(0), asleep, unseen) == ("RankNonCommHang", (1,)) and is_busy(None, [in_mpi(0), asleep, unseen])
     assert told(in_mpi(0), in_mpi(1), unseen) == ("unknown", (2,)), "nobody could look at its stack"
     found = who_hangs([in_mpi(0, "MPI_Recv"), in_mpi(1), in_mpi(2)])
-    assert found is not None and (found.kind, found.ranks, found.blamed) == (Kind.COMM_HANG, (0, 1, 2), ())
+    assert found is not None and (found.kind, found.ranks, found.blamed) == (CulpritKind.COMM_HANG, (0, 1, 2), ())
     assert found.cause.startswith("all ranks wait in MPI_Recv, MPI_Allreduce, and none makes progress")
 
 
@@ -482,12 +482,12 @@ def test_whatever_comes_over_the_wire_is_checked(value: object, member: str) -> 
 
 @given(st.sets(st.integers(0, 300), max_size=40))
 def test_ranks_as_text(ranks: set[int]) -> None:
-    assert set(unfold(fold(ranks))) == ranks
+    assert set(unfold_ranks(fold_ranks(ranks))) == ranks
 
 
 def test_ranks_of_regular_groups_are_short() -> None:
-    assert fold(range(1024)) == "0-1023"
-    assert fold(range(3, 1024, 8)) == "3-1019:8"
+    assert fold_ranks(range(1024)) == "0-1023"
+    assert fold_ranks(range(3, 1024, 8)) == "3-1019:8"
     for hostile in ("0-99999999", "1-2:0", "x", "-4", ",", "1,,2"):
         with pytest.raises(WireError):
-            unfold(hostile)
+            unfold_ranks(hostile)

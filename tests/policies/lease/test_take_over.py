@@ -20,7 +20,7 @@ from ftslurm.policies.take_over import (
     STANDBYS,
     TURN_S,
     JobNow,
-    Known,
+    KnownByAgent,
     LedgerNow,
     Turn,
     allowed,
@@ -38,7 +38,7 @@ from tests.settings import settings_with
 
 ST = Settings()
 LONGEST_S = longest_s(ST)
-DEAD = Known(LONGEST_S + 1.0, 0, batch_node=False, before=False, job=JobNow.OURS, ledger=LedgerNow.OURS)
+DEAD = KnownByAgent(LONGEST_S + 1.0, 0, batch_node=False, before=False, job=JobNow.OURS, ledger=LedgerNow.OURS)
 WILL = HandoverPlan("/ledger", 7, 0, "r1", "7", "c", "n1", ("n1", "n2", "n3", "n4"), ST)
 RUNS = SlurmAnswered("RUNNING", True, True, usable=frozenset({"n1", "n2", "n3", "n4", "n5"}), node_count=4)
 
@@ -85,7 +85,7 @@ def test_no_lease_can_last_when_the_first_acts() -> None:
         (replace(DEAD, ledger=LedgerNow.FAILED), Turn.FINISH_END, "end"),
     ],
 )
-def test_the_first_of_the_others(known: Known, does: Turn, why: str) -> None:
+def test_the_first_of_the_others(known: KnownByAgent, does: Turn, why: str) -> None:
     turn, reason = succeed(known, ST)
     assert turn is does and why in reason
 

@@ -8,8 +8,8 @@ from ftslurm.model.devices import CodeMeaning, DeviceHealth, DeviceReport, Fault
 from ftslurm.policies.node import (
     MAX_REASON_CHARS,
     Drain,
-    Finding,
     Leave,
+    NodeFinding,
     NodeHealth,
     NodeVerdict,
     Undrain,
@@ -45,7 +45,7 @@ def report(*codes: str, health: DeviceHealth = DeviceHealth.FAULTY) -> ProbeAnsw
     ],
 )
 def test_one_proof_is_enough_and_a_doubt_is_none(said: list[NodeHealth], health: NodeHealth) -> None:
-    assert judge(Finding("x", each, "y") for each in said).health is health
+    assert judge(NodeFinding("x", each, "y") for each in said).health is health
 
 
 @pytest.mark.parametrize(

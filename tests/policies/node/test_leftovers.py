@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.model.exits import Process
-from ftslurm.policies.node import ROOT, NodeJob, Whose, is_logged_in, leftover_processes, others, others_of_user
+from ftslurm.policies.node import ROOT, LeftoversOf, NodeJob, is_logged_in, leftover_processes, others, others_of_user
 
 ME, YOU, SLURM = 1000, 1001, 64030
 
@@ -58,11 +58,11 @@ def test_processes_of_the_user_but_not_those_that_another_looks_after() -> None:
         Process(50, 51, ME, "a", 0.0),
         Process(51, 50, ME, "b", 0.0),  # no tree: read while pids were given out anew
     ]
-    left = leftover_processes({process.pid: process for process in table}, Whose(ME, ROOT | {SLURM}))
+    left = leftover_processes({process.pid: process for process in table}, LeftoversOf(ME, ROOT | {SLURM}))
     assert [process.pid for process in left] == [20, 21, 40, 41, 71, 50, 51]
 
 
 def test_who_is_logged_in_loses_no_session_and_no_shared_memory() -> None:
     shell = Process(20, 1, ME, "bash", 0.0, login=True)
-    assert leftover_processes({20: shell}, Whose(ME)) == ()
+    assert leftover_processes({20: shell}, LeftoversOf(ME)) == ()
     assert is_logged_in({20: shell}, ME) and not is_logged_in({20: shell}, YOU)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ftslurm.config.settings_files import Request, settings_in_force
+from ftslurm.config.settings_files import SettingsAsked, settings_in_force
 from ftslurm.hooks.scripts import KEYS, LIMITS_S
-from ftslurm.model.site import Finding, Folder, Ledgers, Level, Machine, OwnJob, Partition, Program, Site
+from ftslurm.model.site import Folder, Ledgers, Machine, OwnJob, Partition, Program, Site, SiteFinding, SiteLevel
 from ftslurm.policies.site import OF_SLURM, RULES, blocks, cluster_rules, examine, requeue_rules
 from ftslurm.policies.start_time import SLURMS_OWN_S, WATCH_S
 from ftslurm.slurm.parse import parse_config, parse_partitions
@@ -45,7 +45,7 @@ def site(config: Mapping[str, str], **more: object) -> Site:
     return replace(Site(config=config, partitions=PARTITIONS, nodes=4, machine=WELL), **more)  # type: ignore[arg-type]
 
 
-def found(asked: Site) -> dict[str, Finding]:
+def found(asked: Site) -> dict[str, SiteFinding]:
     findings = examine(asked)
     assert len({finding.check for finding in findings}) == len(findings)
     return {finding.check: finding for finding in findings}
@@ -53,7 +53,7 @@ def found(asked: Site) -> dict[str, Finding]:
 
 def levels(asked: Site) -> dict[str, str]:
     """Of what is not well."""
-    return {name: finding.said.level.value for name, finding in found(asked).items() if finding.said.level is not Level.OK}
+    return {name: finding.said.level.value for name, finding in found(asked).items() if finding.said.level is not SiteLevel.OK}
 
 
 def test_a_site_where_nothing_is_missing() -> None:
@@ -149,7 +149,7 @@ CASES: list[tuple[str, Mapping[str, str], str, str, str]] = [
 def test_one_change_of_a_good_site(check: str, differs: Mapping[str, str], level: str, words: str, line: str) -> None:
     every = found(site({**GOOD, **differs}))
     if level == "ok" and not words:
-        assert check not in every or every[check].said.level is Level.OK
+        assert check not in every or every[check].said.level is SiteLevel.OK
         return
     said = every[check].said
     assert said.level.value == level
@@ -157,7 +157,7 @@ def test_one_change_of_a_good_site(check: str, differs: Mapping[str, str], level
     assert any(line in change.line for change in said.changes) or not line
     if level in ("costs", "blocks"):
         assert said.changes and (said.lost or said.rungs)
-    assert (said.level is Level.BLOCKS) == bool(said.rungs) == blocks(examine(site({**GOOD, **differs})))
+    assert (said.level is SiteLevel.BLOCKS) == bool(said.rungs) == blocks(examine(site({**GOOD, **differs})))
 
 
 def test_partitions_and_nodes() -> None:
@@ -165,8 +165,8 @@ def test_partitions_and_nodes() -> None:
     every = found(site(GOOD, partitions=exclusive))
     assert "whole" in every["exclusive partitions"].said.reason
     assert every["exclusive partitions"].said.changes[0].line == "#SBATCH --no-kill"
-    assert every["partitions of one node"].said.level is Level.COSTS
-    assert found(site(GOOD, nodes=1))["nodes"].said.level is Level.BLOCKS
+    assert every["partitions of one node"].said.level is SiteLevel.COSTS
+    assert found(site(GOOD, nodes=1))["nodes"].said.level is SiteLevel.BLOCKS
     assert levels(site(GOOD, nodes=0, partitions=None)) == dict.fromkeys(
         ("nodes", "exclusive partitions", "partitions of one node"), "unknown"
     )
@@ -209,7 +209,7 @@ def test_one_change_of_the_machine(check: str, machine: Machine, level: str) -> 
 def test_only_an_administrator_hears_of_the_settings_of_the_hooks() -> None:
     machine = replace(WELL, scripts={OURS["Prolog"]: True}, hook_settings="hooks.yaml: line 3 is no setting")
     assert "hook settings" not in found(site(GOOD, machine=machine))
-    assert found(site(GOOD, machine=machine, admin=True))["hook settings"].said.level is Level.COSTS
+    assert found(site(GOOD, machine=machine, admin=True))["hook settings"].said.level is SiteLevel.COSTS
 
 
 def test_a_key_that_slurm_does_not_show_is_unknown() -> None:
@@ -218,7 +218,7 @@ def test_a_key_that_slurm_does_not_show_is_unknown() -> None:
         for key in rule.keys:
             config = {name: value for name, value in GOOD.items() if name != key}
             finding = found(site(config)).get(rule.check)
-            assert finding is not None and finding.said.level is Level.UNKNOWN, (rule.check, key)
+            assert finding is not None and finding.said.level is SiteLevel.UNKNOWN, (rule.check, key)
             assert key in finding.said.reason
             tried += 1
     assert tried >= 30
@@ -228,8 +228,8 @@ def test_a_key_that_slurm_does_not_show_is_unknown() -> None:
 
 def test_a_slurm_that_does_not_answer_says_nothing() -> None:
     every = found(Site(silent="no answer", machine=WELL))
-    assert every["Slurm"].said.level is Level.BLOCKS
-    assert every["configuration"].said.level is Level.UNKNOWN
+    assert every["Slurm"].said.level is SiteLevel.BLOCKS
+    assert every["configuration"].said.level is SiteLevel.UNKNOWN
     assert not {rule.check for rule in OF_SLURM} & {*every}
 
 
@@ -240,14 +240,14 @@ def test_no_value_of_a_key_is_an_error(text: str) -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    ranks = [list(Level).index(each.said.level) for each in examine(site({**CONFIGS["22.05/config"], "JobRequeue": "0"}))]
-    assert ranks == sorted(ranks) and len({*ranks}) == len(Level)
+    ranks = [list(SiteLevel).index(each.said.level) for each in examine(site({**CONFIGS["22.05/config"], "JobRequeue": "0"}))]
+    assert ranks == sorted(ranks) and len({*ranks}) == len(SiteLevel)
 
 
 # --- what the rules say holds
 
 
-def everything() -> list[Finding]:
+def everything() -> list[SiteFinding]:
     asked = [site({**GOOD, **differs}) for _, differs, *_ in CASES] + [site(GOOD, machine=machine) for _, machine, _ in MACHINES]
     asked += [site(config) for config in CONFIGS.values()] + [site(GOOD, job=OwnJob(7, requeue=False))]
     return [finding for each in asked for finding in examine(each)]
@@ -260,7 +260,7 @@ def test_lines_of_a_policy_are_settings(tmp_path: Path) -> None:
         assert isinstance(yaml.safe_load(line), dict), line
         file = tmp_path / "policy.yaml"
         file.write_text(line + "\n")
-        settings_in_force(Request(policy=str(file)), {}, site=tmp_path / "none")
+        settings_in_force(SettingsAsked(policy=str(file)), {}, site=tmp_path / "none")
 
 
 def test_sources_are_there() -> None:
@@ -280,7 +280,7 @@ def test_figures_are_those_of_the_code() -> None:
     assert (LIMITS_S["prolog"], LIMITS_S["epilog"]) == (cluster_rules.PROLOG_S, cluster_rules.EPILOG_S)
     assert {KEYS[name]: name for name in cluster_rules.FILES.values()} == {key: name for key, name in cluster_rules.FILES.items()}
     assert (
-        settings_in_force(Request(), {}, site=Path("/nowhere")).settings.nodes.replacement_wait_s
+        settings_in_force(SettingsAsked(), {}, site=Path("/nowhere")).settings.nodes.replacement_wait_s
         == cluster_rules.REPLACEMENT_WAIT_S
     )
 

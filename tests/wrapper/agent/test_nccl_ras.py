@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from ftslurm.wrapper.agent import recorders as nccl_ras
-from ftslurm.wrapper.agent.recorders import address_of, ask, findings
+from ftslurm.wrapper.agent.recorders import address_of, ask_ras, ras_findings
 
 BEHIND = """\
 NCCL version 2.24.3 compiled with CUDA 12.6
@@ -48,7 +48,7 @@ Warnings
 
 
 def test_what_is_wrong_is_kept_and_no_more() -> None:
-    found = findings(BEHIND)
+    found = ras_findings(BEHIND)
     assert found[0] == "INCOMPLETE" and "  Process 3487984 on node 172.16.64.213 managing GPU 5" in found
     assert "  6 ranks have launched up to operation 6649" in found and not [line for line in found if "Nodes" in line]
 
@@ -57,11 +57,11 @@ def test_what_is_wrong_is_kept_and_no_more() -> None:
     "text", ["", "HTTP/1.1 400 Bad Request\r\n\r\n", BEHIND.split("Errors\n===")[0], "===\n" * 50, "Errors\n======"]
 )
 def test_nothing_wrong_or_something_else(text: str) -> None:
-    assert findings(text) == ()
+    assert ras_findings(text) == ()
 
 
 def test_an_answer_without_end_is_bounded() -> None:
-    assert len(findings("Errors\n======\n" + "x\n" * 10_000)) == 40
+    assert len(ras_findings("Errors\n======\n" + "x\n" * 10_000)) == 40
 
 
 @pytest.mark.parametrize(
@@ -92,25 +92,25 @@ def serve(answer: bytes, close: bool) -> tuple[tuple[str, int], threading.Thread
 
 def test_an_answer_from_a_server() -> None:
     address, thread = serve(BEHIND.encode(), close=True)
-    assert ask(address) == BEHIND
+    assert ask_ras(address) == BEHIND
     thread.join(30)
 
 
 def test_a_server_that_does_not_finish_costs_the_time_and_no_more() -> None:
     address, thread = serve(b"half", close=False)
-    assert ask(address, 0.3) == "half"
+    assert ask_ras(address, 0.3) == "half"
     thread.join(30)
 
 
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-    assert ask(address, 1.0) == ""
+    assert ask_ras(address, 1.0) == ""
 
 
 def test_what_it_answers_rules_no_terminal() -> None:
     answer = "Errors\n======\nrank 3 \x1b]0;owned\x07\x1b[2J is \u202egone\r\n"
-    assert findings(answer) == ("rank 3 ?]0;owned??[2J is ?gone",)
+    assert ras_findings(answer) == ("rank 3 ?]0;owned??[2J is ?gone",)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "", "::"])
@@ -126,4 +126,4 @@ def test_whose_a_listener_is_the_kernel_says(host: str) -> None:
 def test_an_answer_of_another_user_s_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_ras, "listeners", lambda host, port: {os.geteuid() + 1})
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert ask(server.getsockname(), 5.0) == ""
+        assert ask_ras(server.getsockname(), 5.0) == ""

@@ -7,17 +7,17 @@ import queue
 from pathlib import Path
 
 from ftslurm.model.events import CheckpointMade
-from ftslurm.wrapper.controller.checkpoints import CheckpointWatch, Settling, looked_at
+from ftslurm.wrapper.controller.checkpoints import CheckpointWatch, SettlingFiles, looked_at
 
 
-def complete(settling: Settling, known: dict[str, tuple[int, int, int]], pattern: str, *times: float) -> list[list[str]]:
+def complete(settling: SettlingFiles, known: dict[str, tuple[int, int, int]], pattern: str, *times: float) -> list[list[str]]:
     return [settling.complete(known, looked_at(pattern), now) for now in times]
 
 
 def test_a_file_counts_once_when_it_is_new_or_another_and_then_the_same_for_a_while(tmp_path: Path) -> None:
     old, new = tmp_path / "1.pt", tmp_path / "2.pt"
     old.write_text("old")
-    pattern, settling = str(tmp_path / "*.pt"), Settling(5.0)
+    pattern, settling = str(tmp_path / "*.pt"), SettlingFiles(5.0)
     known = looked_at(pattern)
     assert complete(settling, known, pattern, 0.0, 10.0) == [[], []]
     new.write_text("half")
@@ -29,7 +29,7 @@ def test_a_file_counts_once_when_it_is_new_or_another_and_then_the_same_for_a_wh
 
 
 def test_a_folder_is_as_new_as_what_is_in_it_and_an_empty_one_is_none(tmp_path: Path) -> None:
-    pattern, settling = str(tmp_path / "step_*"), Settling(5.0)
+    pattern, settling = str(tmp_path / "step_*"), SettlingFiles(5.0)
     known = looked_at(pattern)
     shard = tmp_path / "step_7" / "a"
     shard.mkdir(parents=True)
@@ -41,7 +41,7 @@ def test_a_folder_is_as_new_as_what_is_in_it_and_an_empty_one_is_none(tmp_path: 
 
 
 def test_shards_beside_each_other_are_one_checkpoint_and_an_old_one_that_goes_is_none(tmp_path: Path) -> None:
-    pattern, settling = str(tmp_path / "*.pt"), Settling(5.0)
+    pattern, settling = str(tmp_path / "*.pt"), SettlingFiles(5.0)
     (tmp_path / "0.pt").write_text("old")
     known = looked_at(pattern)
     for name in ("1.pt", "2.pt"):

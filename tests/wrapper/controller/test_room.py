@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from ftslurm.config.settings_files import Request
+from ftslurm.config.settings_files import SettingsAsked
 from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.srun_options import Component
-from ftslurm.wrapper.controller.facts import check_room
+from ftslurm.wrapper.controller.facts import check_descriptors
 from ftslurm.wrapper.controller.survey import Order
 
 
@@ -24,7 +24,7 @@ from ftslurm.wrapper.controller.survey import Order
 ])  # fmt: skip
 def test_what_is_certain_is_counted(components: list[str], env: Mapping[str, str], needs: int) -> None:
     several = components if components == ["-n2", "-n3"] else [" ".join(components)]
-    order = Order(tuple(Component(tuple(one.split()), ("train",)) for one in several), Request(), env)
-    check_room(needs, order, 1000)
+    order = Order(tuple(Component(tuple(one.split()), ("train",)) for one in several), SettingsAsked(), env)
+    check_descriptors(needs, order, 1000)
     with pytest.raises(LaunchFailed, match=f"need {needs} connections to ftrun, which may open {needs - 1} here"):
-        check_room(needs - 1, order, 1000)
+        check_descriptors(needs - 1, order, 1000)

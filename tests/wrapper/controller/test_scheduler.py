@@ -21,7 +21,7 @@ from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.scheduler import KEEPERS_MOST, SlurmScheduler
-from ftslurm.wrapper.requeue.requeue import AS_IT_IS, LOOK_AGAIN_STEPS_S, RESEND_S, Outage, steps_here
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, LOOK_AGAIN_STEPS_S, RESEND_S, SlurmOutage, steps_here
 from tests.fakes.slurm import FakeSlurm
 
 LIMIT_S = 30.0
@@ -201,7 +201,7 @@ class Times:
 
 
 def waits_s(
-    times: Times, outage: Outage, listed: Callable[[], Collection[str] | None], ended: Callable[[], Collection[str]] = tuple
+    times: Times, outage: SlurmOutage, listed: Callable[[], Collection[str] | None], ended: Callable[[], Collection[str]] = tuple
 ) -> float:
     began = times.now
     outage.await_steps(ended, listed, times.pause)
@@ -211,7 +211,7 @@ def waits_s(
 @pytest.mark.parametrize("took_s", [0.0, 1.9])
 def test_where_slurmctld_was_there_no_step_is_asked_for(took_s: float) -> None:
     times = Times()
-    outage = Outage(times.clock, times.clock)
+    outage = SlurmOutage(times.clock, times.clock)
     outage.note(times.now - took_s, True, up_since=100)
     assert waits_s(times, outage, lambda: pytest.fail("asked"), lambda: pytest.fail("asked")) == 0.0
 
@@ -219,7 +219,7 @@ def test_where_slurmctld_was_there_no_step_is_asked_for(took_s: float) -> None:
 @pytest.mark.parametrize("how", ["no answer", "late", "just up"])
 def test_a_step_that_slurmctld_missed_the_end_of_is_waited_for(how: str) -> None:
     times = Times()
-    outage = Outage(times.clock, times.clock)
+    outage = SlurmOutage(times.clock, times.clock)
     asked = times.now - (12.0 if how == "late" else 0.0)
     outage.note(asked, how != "no answer", up_since=int(times.now) - 8 if how == "just up" else 0)
     ends = times.now + 40.0
@@ -229,7 +229,7 @@ def test_a_step_that_slurmctld_missed_the_end_of_is_waited_for(how: str) -> None
 
 def test_a_slow_answer_shows_no_outage_so_only_a_slurmstepd_that_is_seen_to_wait_counts() -> None:
     times = Times()
-    outage = Outage(times.clock, times.clock)
+    outage = SlurmOutage(times.clock, times.clock)
     outage.note(times.now - 5.0, True)
     assert waits_s(times, outage, lambda: pytest.fail("asked")) == 0.0
     outage.note(times.now - 5.0, True)
@@ -240,7 +240,7 @@ def test_a_slow_answer_shows_no_outage_so_only_a_slurmstepd_that_is_seen_to_wait
 
 def test_a_step_of_which_nobody_knows_is_waited_for_no_longer_than_a_message_may_be_late() -> None:
     times = Times()
-    outage = Outage(times.clock, times.clock)
+    outage = SlurmOutage(times.clock, times.clock)
     outage.note(times.now, False)
     times.now += 10.0
     assert waits_s(times, outage, lambda: None) == pytest.approx(RESEND_S - 10.0, abs=1.0)

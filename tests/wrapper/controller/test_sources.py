@@ -39,8 +39,8 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.record import Requested
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper import wire as channel
-from ftslurm.wrapper.controller.callers import Limits
-from ftslurm.wrapper.controller.sources import Signals, Sources
+from ftslurm.wrapper.controller.callers import CallerLimits
+from ftslurm.wrapper.controller.sources import SignalPipe, Sources
 from ftslurm.wrapper.shim import session
 from ftslurm.wrapper.shim.connection import Channel, connect
 from ftslurm.wrapper.shim.lease import boot_s
@@ -108,7 +108,7 @@ class Caller:
 
 class Stage:
     def __init__(self, lease_s: float = 60.0, silence_s: float = 6.0) -> None:
-        self.sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1", Limits(lease_s, silence_s))  # type: ignore[arg-type, return-value]
+        self.sources = Sources(Clock(), SignalPipe(), lambda *_: None, "127.0.0.1", CallerLimits(lease_s, silence_s))  # type: ignore[arg-type, return-value]
         self.callers: list[Caller] = []
 
     def call(self, first: dict[str, Any]) -> Caller:

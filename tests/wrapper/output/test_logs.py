@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import UsageError
-from ftslurm.ledger.output import keep
+from ftslurm.ledger.output import keep_files
 from ftslurm.report.logs import Outputs
 from ftslurm.wrapper.controller.output_files import own_files
 from ftslurm.wrapper.logs import follow, rank_sources, read, sources
@@ -34,7 +34,7 @@ def job(tmp_path: Path) -> tuple[Outputs, Path, Path]:
     ledger, log = tmp_path / "jobs" / "c.7.jsonl", tmp_path / "slurm-7.out"
     ledger.parent.mkdir()
     log.write_bytes(FIRST)
-    keep(ledger, 0, [str(log)], 1 << 20)
+    keep_files(ledger, 0, [str(log)], 1 << 20)
     log.write_bytes(SECOND)
     return outputs(log, label=True), ledger, log
 
@@ -51,7 +51,7 @@ def test_all_of_it_or_an_attempt_or_a_rank(job: tuple[Outputs, Path, Path]) -> N
 def test_what_was_left_out_is_told(tmp_path: Path) -> None:
     ledger, log = tmp_path / "c.7.jsonl", tmp_path / "log"
     log.write_bytes(b"a" * 1000 + b"b" * 9000)
-    keep(ledger, 0, [str(log)], 800)
+    keep_files(ledger, 0, [str(log)], 800)
     log.write_bytes(b"")
     assert text(outputs(log), ledger) == b"a" * 100 + b"\nftslurm: 9200 bytes were not kept (logs.keep_bytes)\n" + b"b" * 700
 

@@ -14,68 +14,68 @@ from ftslurm.wrapper.requeue.course import (
     OWN_NODES,
     AskForChanges,
     Course,
-    Held,
-    Known,
+    KnownOfJob,
+    NothingToDo,
     Parted,
     PartFirst,
     Plain,
+    can_give_back,
     course,
-    leaves,
     may_lose_gpus,
 )
 
 JOB = JobView(1, JobState.RUNNING, batch=True, requeue=True, nodes=("n1", "n2", "n3"), exclusive=False)
 DBD = {"AccountingStorageType": "accounting_storage/slurmdbd", "SLURM_VERSION": "22.05.8", "GresTypes": "gpu,npu"}
 NO_DBD = {**DBD, "AccountingStorageType": "accounting_storage/none"}
-KNOWN = Known(JOB, True, DBD, had=3)
+KNOWN = KnownOfJob(JOB, True, DBD, had=3)
 DEAD = replace(KNOWN, dead=frozenset({"n2"}))
 EXCLUSIVE = replace(DEAD, job=replace(JOB, exclusive=True))
 LOST = replace(KNOWN, gave_back=True)
 AWAY = Parted(True, "n2 given back to Slurm")
 NOT_AWAY = Parted(False, "n2 stays in the job: Slurm has not noticed")
 MENDED = {**DBD, "SLURM_VERSION": "23.02.2"}
-STAYS = Held(f"n2 stays in the job until Slurm marks it down: {OWN_NODES}")
+STAYS = NothingToDo(f"n2 stays in the job until Slurm marks it down: {OWN_NODES}")
 
 
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        (KNOWN, Held()),
+        (KNOWN, NothingToDo()),
         (DEAD, PartFirst(("n2",))),
-        (replace(DEAD, config=NO_DBD), Held()),
+        (replace(DEAD, config=NO_DBD), NothingToDo()),
         # What runs no more, may not be requeued, or was requeued meanwhile: the recipe itself knows.
-        (replace(DEAD, may_go=False), Held()),
-        (replace(LOST, may_go=False), Held()),
+        (replace(DEAD, may_go=False), NothingToDo()),
+        (replace(LOST, may_go=False), NothingToDo()),
         # It has lost nodes before: 22.05 may take no change of it.
         (LOST, AskForChanges(DATABASE_S)),
         (replace(LOST, config=NO_DBD), AskForChanges(0.0)),
         (replace(KNOWN, had=4), AskForChanges(DATABASE_S)),
-        (replace(LOST, takes_changes=True), Held()),
+        (replace(LOST, takes_changes=True), NothingToDo()),
         (replace(LOST, takes_changes=False), Plain(NO_CHANGES)),
         (replace(DEAD, gave_back=True, takes_changes=True), PartFirst(("n2",))),
         (replace(DEAD, gave_back=True, takes_changes=False), Plain(NO_CHANGES)),
         # It has left its dead nodes now, or could not.
         (replace(DEAD, parted=AWAY), AskForChanges(DATABASE_S)),
-        (replace(DEAD, parted=AWAY, takes_changes=True), Held(AWAY.what)),
+        (replace(DEAD, parted=AWAY, takes_changes=True), NothingToDo(AWAY.what)),
         (replace(DEAD, parted=AWAY, takes_changes=False), Plain(NO_CHANGES_AFTER)),
-        (replace(DEAD, parted=NOT_AWAY), Held(NOT_AWAY.what)),
+        (replace(DEAD, parted=NOT_AWAY), NothingToDo(NOT_AWAY.what)),
         # Of an exclusive job a node is taken from the site, unless Slurm would take all its GPUs instead.
         (EXCLUSIVE, PartFirst(("n2",))),
         (replace(EXCLUSIVE, config={**DBD, "GresTypes": "(null)"}), STAYS),
         (replace(EXCLUSIVE, config=MENDED), STAYS),
-        (replace(EXCLUSIVE, config=NO_DBD), Held()),
+        (replace(EXCLUSIVE, config=NO_DBD), NothingToDo()),
     ],
 )
-def test_the_next_step(known: Known, expected: Course) -> None:
+def test_the_next_step(known: KnownOfJob, expected: Course) -> None:
     assert course(known) == expected
 
 
 @pytest.mark.parametrize("takes", [True, False])
 @pytest.mark.parametrize("parts", [True, False])
 @pytest.mark.parametrize("known", [KNOWN, DEAD, EXCLUSIVE, LOST, replace(DEAD, gave_back=True)])
-def test_it_ends_after_three_answers_and_tries_nothing_twice(known: Known, takes: bool, parts: bool) -> None:
+def test_it_ends_after_three_answers_and_tries_nothing_twice(known: KnownOfJob, takes: bool, parts: bool) -> None:
     seen: list[type[Course]] = []
-    while not isinstance(step := course(known), Plain | Held):
+    while not isinstance(step := course(known), Plain | NothingToDo):
         seen.append(type(step))
         if isinstance(step, AskForChanges):
             known = replace(known, takes_changes=takes)
@@ -89,13 +89,13 @@ def test_it_ends_after_three_answers_and_tries_nothing_twice(known: Known, takes
     ("dead", "batch_node"), [({"n1"}, ""), ({"n1", "n2"}, ""), ({"n2"}, "n2"), ({"n4"}, ""), (set[str](), "")]
 )
 def test_the_node_of_the_script_cannot_go_nor_one_that_is_not_the_jobs(dead: set[str], batch_node: str) -> None:
-    assert leaves(JOB, frozenset(dead), batch_node) == ()
+    assert can_give_back(JOB, frozenset(dead), batch_node) == ()
 
 
 def test_only_a_running_job_gives_nodes_back_and_no_expedited_one() -> None:
-    assert leaves(JOB, frozenset({"n2", "n3", "n9"}), "n1") == ("n2", "n3")
-    assert leaves(replace(JOB, state=JobState.PENDING), frozenset({"n2"}), "") == ()
-    assert leaves(replace(JOB, expedited=True), frozenset({"n2"}), "") == ()
+    assert can_give_back(JOB, frozenset({"n2", "n3", "n9"}), "n1") == ("n2", "n3")
+    assert can_give_back(replace(JOB, state=JobState.PENDING), frozenset({"n2"}), "") == ()
+    assert can_give_back(replace(JOB, expedited=True), frozenset({"n2"}), "") == ()
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesRel
 from ftslurm.model.nodes import Near
 from ftslurm.model.settings.tree import Settings
 from ftslurm.slurm.client import JobState, JobView
-from ftslurm.slurm.retries import NoAnswer
+from ftslurm.slurm.retries import NoAnswerYet
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.effects import Effects
-from ftslurm.wrapper.node_check import Question, answer_text
+from ftslurm.wrapper.node_check import CheckAsked, answer_text
 from ftslurm.wrapper.requeue.fit import plain_env
 from ftslurm.wrapper.requeue.lenders import LOOKS_AT_BOOT, Lenders
 from tests.fakes.slurm import FakeSlurm
@@ -376,7 +376,7 @@ def test_a_donor_in_waiting_is_asked_about_again_when_slurmctld_is_back() -> Non
 
     def job(number: int) -> JobView:
         if number == 2 and silences.pop() if silences else False:
-            raise NoAnswer("nobody listens")
+            raise NoAnswerYet("nobody listens")
         return look(number)
 
     world.slurm.job = job  # type: ignore[method-assign]
@@ -387,7 +387,7 @@ def test_that_slurmctld_was_away_all_the_time_is_said() -> None:
     world = World()
 
     def nobody(argv: Sequence[str]) -> CommandResult:
-        raise NoAnswer("nobody listens")
+        raise NoAnswerYet("nobody listens")
 
     world.answers["sbatch"] = nobody
     assert world.lenders.borrow(1, [], 60.0) == NodeBorrowed(1, "", 0, "nobody listens", away=True)
@@ -551,7 +551,7 @@ def test_a_check_on_a_lent_node_is_a_step_of_its_lender() -> None:
     env = how["env"]
     assert isinstance(env, dict) and "SLURM_JOB_ID" not in env and "SLURM_NTASKS" not in env and env["SLURM_CONF"]
     assert argv[1] == "--jobid=77" and "--overlap" in argv and "--nodelist=n3" in argv and limit_s > 30.0
-    assert Question.of(argv[-1]) == Question(30.0, ("fit", "a b"), ())
+    assert CheckAsked.of(argv[-1]) == CheckAsked(30.0, ("fit", "a b"), ())
     world.lenders.check("n3", 0, 30.0)
     assert "--jobid" not in " ".join(world.ran[1][0]) and world.ran[1][2]["env"]["SLURM_JOB_ID"] == "1"  # type: ignore[index]
 
@@ -587,6 +587,6 @@ def test_a_refusal_and_a_silence_are_told() -> None:
 
 
 def test_what_is_asked_of_a_node_and_what_it_answers_are_lines_of_json() -> None:
-    question = Question(12.5, ("sh", "-c", "echo 'ä'"), ("/a b",))
-    assert Question.of(question.text()) == question
+    question = CheckAsked(12.5, ("sh", "-c", "echo 'ä'"), ("/a b",))
+    assert CheckAsked.of(question.text()) == question
     assert json.loads(answer_text(None, "x", {"ascend": 8})) == {"good": None, "why": "x", "there": {"ascend": 8}}

@@ -14,7 +14,7 @@ from ftslurm.model.settings.tree import resolve
 from ftslurm.wrapper import wire
 from ftslurm.wrapper.controller.joining import srun_ports
 from ftslurm.wrapper.shim.connection import Channel
-from ftslurm.wrapper.wire import Server, chosen, of_this_node
+from ftslurm.wrapper.wire import Server, of_this_node, own_address
 
 NODE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.1.0.7", "fe80::1"], "ib0": ["fe80::2", "fd00:5::7"], "ib1": []}
 
@@ -29,7 +29,7 @@ NODE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.1.0.7", "fe80::1"], "ib0": ["fe
     ("fd00:5::/64", "fd00:5::7"),
 ])  # fmt: skip
 def test_an_address_a_network_or_an_interface(wanted: str, found: str) -> None:
-    assert chosen(wanted, NODE) == found
+    assert own_address(wanted, NODE) == found
 
 
 @pytest.mark.parametrize(("wanted", "why"), [
@@ -39,7 +39,7 @@ def test_an_address_a_network_or_an_interface(wanted: str, found: str) -> None:
 ])  # fmt: skip
 def test_what_is_not_there_is_told_with_what_is(wanted: str, why: str) -> None:
     with pytest.raises(LaunchFailed, match=why) as caught:
-        chosen(wanted, NODE)
+        own_address(wanted, NODE)
     assert "eth0 10.1.0.7" in caught.value.hint
 
 
