@@ -46,7 +46,8 @@ def of(items: Sequence[Block] | Sequence[Command]) -> pytest.MarkDecorator:
 
 
 TYPED = [command for block in all_blocks("sh", "bash") for command in commands(block)]
-SAID = [command for module in sorted(ROOT.glob("ftslurm/**/*.py")) for command in in_the_code(module, group.commands)]
+VERBS = group.list_commands(click.Context(group))
+SAID = [command for module in sorted(ROOT.glob("ftslurm/**/*.py")) for command in in_the_code(module, VERBS)]
 TOLD = [*(command for document in DOCUMENTS for command in in_the_text(document)), *SAID]
 BY_PROGRAM: dict[str, list[Command]] = {}
 for _command in (*TYPED, *TOLD):

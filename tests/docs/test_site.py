@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
+import click
 import manual_pages
 import pictures
 import pytest
@@ -85,7 +86,7 @@ def test_the_reference_has_all_that_the_code_has(built: Path) -> None:
         "checks": [rule.check for rule in RULES],
         "json": list(schemas.SHAPES),
         "profiles": [f"{name}" for name in reference.PROFILES],
-        "ftslurm": [f"{name}" for name in group.commands],
+        "ftslurm": group.list_commands(click.Context(group)),
         "ftrun": ["--ft-policy", "--ft-set", "--ft-spares"],
         "ft_launcher": ["--max-restarts", "--ft-rank-heartbeat-timeout"],
     }
