@@ -54,8 +54,8 @@ _OURS = {
     ("cli/ftrun.py", "print(help_text())"), ("cli/ftrun.py", "print(f'ftslurm {ftslurm.__version__}')"),
     ("hooks/hook_inputs.py", "syslog.syslog(sentence)"), ("hooks/hook_inputs.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
     # For programs: JSON, or lines that a shell evaluates.
-    ("wrapper/node_check.py", "print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))"),
-    ("wrapper/script_look.py", "print(answer_text(*look(int(sys.argv[1]), os.environ), {}))"),
+    ("wrapper/node_check.py", "print(answer_text(*_check(CheckAsked.of(sys.argv[1]), dict(os.environ))))"),
+    ("wrapper/script_look.py", "print(answer_text(*_look(int(sys.argv[1]), os.environ), {}))"),
     ("cli/output.py", "click.echo(as_json(value))"),
     ("cli/ftslurm.py", "click.echo(export_lines(store(), os.environ), nl=False)"),
     ("wrapper/all_ledgers.py", "sys.stdout.buffer.write(piece)"), ("wrapper/all_ledgers.py", "sys.stdout.buffer.write(WHOLE)"),
@@ -113,6 +113,6 @@ def test_rich_is_given_text_and_never_strings() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("print", "add_row"):
                 for argument in node.args:
                     made = ast.unparse(argument)
-                    assert made.startswith(("printable(", "Text(", "*map(printable,", "Padding(grid", "table")), (
+                    assert made.startswith(("safe_text(", "Text(", "*map(safe_text,", "Padding(grid", "table")), (
                         f"{path.name}: {made}"
                     )
