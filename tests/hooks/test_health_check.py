@@ -30,7 +30,7 @@ class Slurm:
             return Looked((NodeFinding("command", health, "fan"),), known)
 
         for module in (health_check, prolog):
-            monkeypatch.setattr(module, "look", look)
+            monkeypatch.setattr(module, "look_at_node", look)
             monkeypatch.setattr(module, "SlurmAdmin", lambda timeout_s: SlurmAdmin(timeout_s, self))
 
     def __call__(self, argv: Sequence[str], timeout_s: float) -> CommandResult:

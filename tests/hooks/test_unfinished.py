@@ -45,7 +45,9 @@ def owed(node: Node) -> tuple[Unfinished, ...]:
 
 def begin_job(monkeypatch: pytest.MonkeyPatch, node: Node, admin: Admin, limit_s: float = 20.0) -> tuple[bool, str]:
     """The Prolog of job 7, on a node of which nothing else speaks."""
-    monkeypatch.setattr(prolog, "look", lambda settings, name, known: Looked((NodeFinding("command", NodeHealth.GOOD),), known))
+    monkeypatch.setattr(
+        prolog, "look_at_node", lambda settings, name, known: Looked((NodeFinding("command", NodeHealth.GOOD),), known)
+    )
     for module in (prolog, leftovers):
         monkeypatch.setattr(module, "SlurmAdmin", lambda timeout_s: admin)
     env = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1001"}
