@@ -13,8 +13,8 @@
 # make bench    the numbers of the README, measured here
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Tests on clusters beside each other: they wait far more than they compute. Six for each core, if each has 2 GB of memory.
-WORKERS ?= $(shell awk -v most=$$((6 * $$(nproc))) '/^MemTotal/ { fit = int($$2 / 2e6); print fit < 1 ? 1 : fit < most ? fit : most }' /proc/meminfo)
+# Tests on clusters beside each other: they wait far more than they compute. Four for each core, if each has 2 GB of memory.
+WORKERS ?= $(shell awk -v most=$$((4 * $$(nproc))) '/^MemTotal/ { fit = int($$2 / 2e6); print fit < 1 ? 1 : fit < most ? fit : most }' /proc/meminfo)
 PYTEST = env -u MAKEFLAGS -u MFLAGS $(VENV)/bin/python -m pytest
 BESIDE = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 CHAOS_ARGS ?=
