@@ -23,7 +23,7 @@ EPILOG = f"""
 import os, subprocess, sys, time
 from ftslurm.hooks.leftovers import Case, _end
 from ftslurm.model.settings.hook_settings import HookSettings
-from ftslurm.policies.node import Whose, leftover_processes
+from ftslurm.policies.node import LeftoversOf, leftover_processes
 from ftslurm.system.processes import all_processes
 
 def her(program):
@@ -44,8 +44,8 @@ def await_hers(least, stopped=0):
 
 def epilog(limit_s=15.0):
     asked = []
-    case = Case("5", Whose({HER}), "n1", lambda: asked.append(1) and "")
-    left = leftover_processes(all_processes(), Whose({HER}))
+    case = Case("5", LeftoversOf({HER}), "n1", lambda: asked.append(1) and "")
+    left = leftover_processes(all_processes(), LeftoversOf({HER}))
     began = time.monotonic()
     stuck, why = _end(HookSettings(kill_grace_s=0.2, kill_wait_s=1.0), case, left, began + limit_s)
     print(len(left), "were left;", len(stuck), "stuck;", why or "gone", "in", round(time.monotonic() - began, 1), flush=True)

@@ -20,7 +20,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
             except OSError:
                 pass
 """
-ASK = "import sys; from ftslurm.wrapper.agent.recorders import ask, findings; print(findings(ask(('127.0.0.1', int(sys.argv[1])), 5.0)))"
+ASK = "import sys; from ftslurm.wrapper.agent.recorders import ask_ras, ras_findings; print(ras_findings(ask_ras(('127.0.0.1', int(sys.argv[1])), 5.0)))"
 
 
 def test_nccl_s_port_is_believed_only_where_the_job_s_user_listens() -> None:

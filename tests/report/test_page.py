@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -23,7 +24,7 @@ from ftslurm.report.account.jobs import jobs_account
 from ftslurm.report.page import html, plain
 from ftslurm.report.page import job as job_page
 from ftslurm.report.page import jobs as jobs_page
-from ftslurm.report.page.document import Document, hours, percent
+from ftslurm.report.page.document import Block, Document, hours, percent
 from ftslurm.report.words import long_span
 from tests.report import browser
 from tests.report.ledgers import HOSTILE, NOW, H, T, big_job, hostile
@@ -111,6 +112,11 @@ def test_no_control_character_reaches_a_page_or_a_terminal(pages: dict[str, Path
     document, _ = DOCUMENTS[name]
     for text in (pages[name].read_text(encoding="utf-8"), plain.render_text(document)):
         assert not [char for char in text if not char.isprintable() and char != "\n"]
+
+
+def test_the_page_has_a_form_for_every_kind_of_block() -> None:
+    forms = re.findall(r'kind == "(\w+)"', (Path(html.__file__).parent / "page.html.j2").read_text())
+    assert sorted(forms) == sorted(kind.__name__ for kind in get_args(Block))
 
 
 def test_what_is_huge_is_cut(pages: dict[str, Path]) -> None:

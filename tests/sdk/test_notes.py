@@ -38,9 +38,9 @@ def test_every_kind_comes_back_as_it_was_said(path: str) -> None:
     assert {(note.pid, note.rank) for note in found} == {(os.getpid(), 3)} and found[0].at > 1.7e9
     assert [(type(note).__name__, *note[3:]) for note in found] == [
         ("Message", "the loss is NaN"),
-        ("Control", "exclude", "ECC errors"),
-        ("Retriable", ("connect timeout", "error_yyy")),
-        ("Limits", 10.0, None, 30.5, (("step", 5.0),)),
+        ("ControlNote", "exclude", "ECC errors"),
+        ("RetriableNote", ("connect timeout", "error_yyy")),
+        ("LimitsNote", 10.0, None, 30.5, (("step", 5.0),)),
         ("Setting", "job_exit_hang_interval", 600.0),
         ("Setting", "c4d_log_level", "Info"),
     ]

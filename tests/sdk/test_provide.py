@@ -67,7 +67,7 @@ def test_a_megatron_style_program_runs_unchanged(
     assert {one.name: one.times for one in state.sections} == {"setup": 1, "step": 18, "checkpointing": 2}
     told, end = read_notes(page + notes.SUFFIX, 0)
     *calculated, control = told
-    assert [type(note).__name__ for note in calculated] == ["Limits"] * 3 and isinstance(control, notes.ControlNote)
+    assert [type(note).__name__ for note in calculated] == ["LimitsNote"] * 3 and isinstance(control, notes.ControlNote)
     assert (control.action, control.reason, control.pid) == ("continue", "all is well", state.pid)
     last = calculated[-1]
     assert isinstance(last, notes.LimitsNote) and set(dict(last.sections)) == {"setup", "step", "checkpointing"}

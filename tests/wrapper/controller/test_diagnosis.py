@@ -71,7 +71,7 @@ diagnosis.prepare()
 sys.meta_path.insert(0, Gone())
 found = diagnosis.diagnose(do.Diagnose(3, ()))
 assert "classification" not in found.verdict.what, found
-from ftslurm.report.card import LastCard, lines
+from ftslurm.report.card import LastCard, card_lines
 from ftslurm.policies.hang.hints import hints
 """
 
