@@ -14,6 +14,7 @@ from ftslurm.model.values import Value
 # A range of more is an error to Slurm as well: MAX_RANGE in its src/common/hostlist.c.
 MOST_NODES = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+_HUGE = re.compile(r"[0-9]{19}")  # ClusterShell folds no number of a hundred digits, and no node bears one of nineteen
 # ClusterShell knows more: groups (`@all`), whose name it hands to a shell, sums (`n[1-9]!n2`), and steps (`n[1-9/2]`).
 _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,18})")
@@ -31,7 +32,7 @@ def fold_nodes(nodes: Iterable[str]) -> str:
 def _fold(names: frozenset[str]) -> str:
     from ClusterShell.NodeSet import NodeSet  # 20 ms to load, and a step of one node never prints a node list
 
-    plain = {name for name in names if _NAME.fullmatch(name)}
+    plain = {name for name in names if _NAME.fullmatch(name) and not _HUGE.search(name)}
     folded = str(NodeSet.fromlist(list(plain)))
     return ",".join(filter(None, [folded, *sorted(names - plain)]))  # the rest comes from damaged ledgers only
 

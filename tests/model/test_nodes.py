@@ -20,6 +20,7 @@ from ftslurm.model.nodes import Topology, count_nodes, expand, fold_in_order, fo
         (("n1", "n2", "n7"), "n[1-2,7]"),
         (("gpu-a", "gpu-b"), "gpu-a,gpu-b"),
         (("n09", "n10"), "n[09-10]"),
+        (("9" * 101, "n1", "n2"), "n[1-2]," + "9" * 101),  # no node, but what may stand in a damaged ledger
     ],
 )
 def test_nodes_fold(nodes: tuple[str, ...], text: str) -> None:
@@ -76,6 +77,7 @@ def test_hostile_text_is_a_list_or_a_usage_error(text: str) -> None:
         (("n3", "n2", "n1"), "n3,n2,n1"),
         (("n9", "n10"), "n9,n10"),  # n[9-10] is the same to Slurm, n[09-10] is not
         (("n09", "n10"), "n[09-10]"),
+        (("9" * 101, "n1", "n2"), "n[1-2]," + "9" * 101),  # no node, but what may stand in a damaged ledger
         (("r1c1", "r1c2", "r2c1"), "r1c[1-2],r2c1"),
         (("n1", "n1"), "n1,n1"),
         (("login", "n1", "gpu-a"), "login,n1,gpu-a"),
