@@ -386,13 +386,22 @@ def _listen_beside(first: socket.socket) -> list[socket.socket]:
         held = max(1, int(SOMAXCONN.read_text()))
         while len(found) + 1 < min(SOCKETS_MAX, WAITING / held):
             first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sock = socket.socket(first.family)
-            found.append(sock)
-            for level, name in _SHARED if first.family == socket.AF_INET6 else _SHARED[:2]:
-                sock.setsockopt(level, name, first.getsockopt(level, name))
-            sock.bind(first.getsockname())
-            sock.listen(WAITING)
+            found.append(_sharing(first))
     return found
+
+
+def _sharing(first: socket.socket) -> socket.socket:
+    """One more that listens at its port."""
+    sock = socket.socket(first.family)
+    try:
+        for level, name in _SHARED if first.family == socket.AF_INET6 else _SHARED[:2]:
+            sock.setsockopt(level, name, first.getsockopt(level, name))
+        sock.bind(first.getsockname())
+        sock.listen(WAITING)
+    except OSError:
+        sock.close()  # a selector would report one that does not listen again and again
+        raise
+    return sock
 
 
 _SHARED = (

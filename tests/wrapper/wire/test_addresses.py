@@ -113,3 +113,14 @@ def test_as_many_callers_may_wait_where_the_kernel_holds_few_for_a_socket(
     usual = server(None)
     assert len(usual._listeners) == 1
     usual.close()
+
+
+def test_a_socket_that_cannot_share_the_port_is_none_of_the_server_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that does not listen would be reported by every select."""
+    (tmp_path / "somaxconn").write_text("128\n")
+    monkeypatch.setattr(wire, "SOMAXCONN", tmp_path / "somaxconn")
+    monkeypatch.setattr(wire, "_SHARED", ())
+    selector = selectors.DefaultSelector()
+    found = Server(selector, lambda *_: None, lambda *_: None, "127.0.0.1")
+    assert len(found._listeners) == 1 and selector.select(0.0) == []
+    found.close()
