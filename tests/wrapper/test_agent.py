@@ -15,7 +15,7 @@ import pytest
 from ftslurm.model import messages as wire
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
-from ftslurm.wrapper.agent.agent import Agent, signs_of_life
+from ftslurm.wrapper.agent.agent import Agent, load_late, signs_of_life
 from ftslurm.wrapper.agent.node_watch import Examined
 from ftslurm.wrapper.shim.lease import Lease
 from ftslurm.wrapper.shim.messages import LinkError
@@ -266,3 +266,12 @@ def test_what_it_needs_late_is_loaded_ahead_and_a_take_over_only_where_it_may_ha
     assert told["n1"][0] == "none True" and told["n2"][0] == "standby True"
     rooms = ("ftslurm.wrapper.agent", "ftslurm.wrapper.requeue", "ftslurm.slurm", "ftslurm.ledger", "ftslurm.launchers")
     assert [line for line in told["n2"][1:] if line.startswith(rooms)] == []
+
+
+def test_a_file_that_is_being_replaced_then_is_left_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "half_written.py").write_text("def begun(")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("ftslurm.wrapper.agent.agent.LATE", ("half_written", "json.tool"))
+    monkeypatch.delitem(sys.modules, "json.tool", raising=False)
+    load_late({}, "n1")
+    assert "json.tool" in sys.modules

@@ -369,7 +369,7 @@ def load_late(message: Mapping[str, Any], node: str) -> None:
     for name in (*LATE, *(OF_STANDBYS if node in others[:STANDBYS] else ())):
         try:
             importlib.import_module(name)
-        except ImportError:
+        except Exception:  # of a file that is being replaced, whatever it is
             pass  # who needs it says so
 
 
