@@ -211,10 +211,11 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
 
 def _replace(path: Path, text: str) -> None:
     """Raises: StateError."""
-    from ftslurm.wrapper.metrics import write
+    from ftslurm.system.files import replace_file
+    from ftslurm.wrapper.metrics import MODE
 
     try:
-        write(path, text)
+        replace_file(path, text.encode(), MODE)
     except OSError as error:
         raise StateError(f"{path} cannot be written: {error.strerror}", hint="check free space and rights") from None
 

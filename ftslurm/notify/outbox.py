@@ -190,7 +190,7 @@ class Outbox:
         except OSError:
             return
         for name in names:
-            parts = name.split(".")  # seconds, microseconds, id, file, destination, ...
+            parts = name.lstrip(".").split(".")  # seconds, microseconds, id, file, destination, ...
             if len(parts) < 6 or parts[3] != self._of or destination not in (None, parts[4]):
                 continue
             path = self._folder / name

@@ -276,8 +276,11 @@ def append(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Give a file new content as a whole: whoever reads meets the old one or the new. Raises: OSError; then the old one stays."""
-    new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
+    """Give a file new content as a whole: whoever reads meets the old one or the new. Raises: OSError; then the old one stays.
+
+    In a folder that everybody may write to nobody can have laid a link under the name of the new one, which a `*` passes over.
+    """
+    new = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
     try:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         with os.fdopen(fd, "wb") as file:

@@ -8,7 +8,6 @@ import logging
 import os
 import pwd
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import visible
 from ftslurm.report.measures import Span, spans
 from ftslurm.system.commands import run_group
+from ftslurm.system.files import replace_file
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -192,20 +192,6 @@ def file_of(folder: Path, user_id: int, cluster: str, job: str) -> Path:
     return folder / f"{PREFIX}-{user_id}-{safe}{SUFFIX}"
 
 
-def write(path: Path, text: str) -> None:
-    """Write all or nothing: a reader meanwhile sees the previous content. Raises: OSError."""
-    fd, new = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".new", dir=path.parent)  # O_EXCL, an unpredictable name
-    try:
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-            os.fchmod(fd, MODE)
-        Path(new).rename(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(new).unlink()
-        raise
-
-
 def sweep(folder: Path, user_id: int, keep_s: float, now: float) -> None:
     """Remove files of the user's jobs that were not written for `keep_s`: the job is over, or runs elsewhere. Never raises."""
     with suppress(OSError):
@@ -239,7 +225,7 @@ class TextFile:
         ending = False
         while not (ending and self._remove):
             try:
-                write(self._path, self._text())
+                replace_file(self._path, self._text().encode(), MODE)
             except Exception as error:  # the job continues whatever happens here
                 self._complain(error)
             if ending:

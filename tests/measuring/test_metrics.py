@@ -23,10 +23,11 @@ from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
 from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, measure, measures_from_json, measures_to_json
+from ftslurm.system.files import replace_file
 from ftslurm.system.owner import Owner, start_as
 from ftslurm.wrapper import all_ledgers as as_user
 from ftslurm.wrapper.exposition import exposition, names
-from ftslurm.wrapper.metrics import TextFile, file_of, sweep, write
+from ftslurm.wrapper.metrics import MODE, TextFile, file_of, sweep
 from tests.cli.test_ftrun import command
 
 RUN = rec.RunBegan(100.0, "r", "7", "c", 0, "k", "train.py", "n[1-2]", budgets={"max_restarts": 8, "crash_restarts": 0})
@@ -124,7 +125,7 @@ def test_the_file_is_replaced_whole_by_a_name_nobody_can_lay(tmp_path: Path) -> 
     victim = tmp_path / "victim"
     victim.write_text("mine")
     path.symlink_to(victim)
-    write(path, "one\n")
+    replace_file(path, b"one\n", MODE)
     assert victim.read_text() == "mine" and not path.is_symlink() and path.read_text() == "one\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644 and sorted(p.name for p in tmp_path.iterdir()) == [path.name, "victim"]
 
