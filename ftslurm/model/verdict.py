@@ -88,6 +88,9 @@ class Suspect(Value):
     why: str
 
 
+EVERYWHERE = "on every rank"  # the spread of what all ranks say
+
+
 class Lead(Value):
     """What a verdict goes by, taken apart for people. rank: -1 where it is the word of a device, a node or Slurm.
 

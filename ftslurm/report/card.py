@@ -17,7 +17,7 @@ from ftslurm.model.nodes import fold_nodes, mark_down
 from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, file_of_rank, visible
 from ftslurm.model.values import Value, field, replace
-from ftslurm.model.verdict import Confidence, ErrorClass
+from ftslurm.model.verdict import EVERYWHERE, Confidence, ErrorClass
 from ftslurm.report.words import FAULT, KILLED, KILLED_BY, experiment, saves, span
 
 MAX_LINES = 8
@@ -258,7 +258,7 @@ class _Writer(Value):
             return decided.why.partition("; ")[0]
         if trouble.cause in _DEVICE and v is not None and v.place and v.said and v.said in trouble.what:
             return v.place
-        everywhere = v is not None and v.tasks > 1 and v.spread == "on every rank"  # some were stopped before they had ended
+        everywhere = v is not None and v.tasks > 1 and v.spread == EVERYWHERE  # some were stopped before they had ended
         if v is not None and v.program and (len(v.ranks) > 1 or everywhere):
             many = f"all {v.tasks}" if everywhere or len(v.ranks) == v.tasks else f"{len(v.ranks)} of {v.tasks}"
             return f"{many} ranks failed; {trouble.what}"

@@ -14,7 +14,7 @@ from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value, field, replace
-from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Role
+from ftslurm.model.verdict import EVERYWHERE, ErrorClass, Piece, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error, unlabelled_line
 from ftslurm.policies.diagnose.findings import Book, Finding, ends_of_runs
 from ftslurm.policies.diagnose.lines import (
@@ -218,7 +218,7 @@ def places_of(ends: Mapping[int, RankEnd]) -> dict[int, str]:
 def spread_of(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
     if len(ends) < 2:
         return ""
-    return "on every rank" if len(same) == len(ends) else f"on {len(same)} of {len(ends)} ranks"
+    return EVERYWHERE if len(same) == len(ends) else f"on {len(same)} of {len(ends)} ranks"
 
 
 # --- What a rank itself says of its end, and of what led to a line that it printed: its words, where no pattern knows them
