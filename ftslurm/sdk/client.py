@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import os
 from _thread import RLock
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Callable, Iterable, NamedTuple, TypeVar, cast  # noqa: UP035 -- training environments are older
 
 from ftslurm.sdk import notes
-from ftslurm.sdk.page import NAMES_MAX, VARIABLE, NoPage, Page, claim
+from ftslurm.sdk.page import NAMES_MAX, VARIABLE, Page, claim, nowhere
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_NO_PAGE = NoPage()
+_NO_PAGE = nowhere()
+_quietly = suppress(Exception)
 
 
 class RestartInfo(NamedTuple):
@@ -49,31 +51,17 @@ class RestartInfo(NamedTuple):
 # --- the page of this process
 
 
-class _FirstUse(NoPage):
+class _FirstUse:
     """Stands where the page will be until something is told for the first time."""
 
-    def beat(self) -> None:
-        _begun().beat()
-
-    def step(self, number: int) -> None:
-        _begun().step(number)
-
-    def warmup(self, steps: int) -> None:
-        _begun().warmup(steps)
-
-    def stage(self, seconds: float | None) -> None:
-        (page() or _NO_PAGE).stage(seconds)  # says nothing of heartbeats yet, so they are not watched for it
-
-    def checkpoint(self, step: int | None) -> None:
-        (page() or _NO_PAGE).checkpoint(step)  # nor does this
-
-    def open(self, name: str) -> None:
-        _begun().open(name)
+    def __getattr__(self, name: str) -> Any:
+        # The others say nothing of heartbeats yet, so they are not watched for it.
+        return getattr(_begun() if name in ("beat", "step", "warmup", "open") else page() or _NO_PAGE, name)
 
 
 _FIRST_USE = _FirstUse()
-_page: NoPage = _FIRST_USE  # what is written to
-_claimed: NoPage | None = None  # None: not asked for yet
+_page: Page | _FirstUse = _FIRST_USE  # what is written to
+_claimed: Page | None = None  # None: not asked for yet
 
 
 # For what happens once, and in two threads at once. A child that is forked meanwhile finds it taken for ever, hence the
@@ -96,10 +84,10 @@ def page(even_in_a_child: bool = False) -> Page | None:
                 _claimed = _claim()
         finally:
             _once.release()
-    return _claimed if isinstance(_claimed, Page) else None
+    return None if _claimed is _NO_PAGE else _claimed
 
 
-def _claim() -> NoPage:
+def _claim() -> Page:
     path = os.environ.get(VARIABLE, "")
     found = claim(path, _number(os.environ.get("FTSLURM_ATTEMPT", ""), 0), notes.rank_of(os.environ)) if path else None
     if found is None:
@@ -108,30 +96,28 @@ def _claim() -> NoPage:
     return found
 
 
-def begin(even_in_a_child: bool = False) -> NoPage:
+def begin(even_in_a_child: bool = False) -> Page:
     """The program reports from now on. even_in_a_child: a forked one gets a page of its own."""
     global _page, _claimed
     try:
         begun = page(even_in_a_child) or _NO_PAGE
         begun.begin()
-        _page = begun
     except Exception:
-        _page = _NO_PAGE
-    return _page
+        begun = _NO_PAGE
+    _page = begun
+    return begun
 
 
 def over() -> None:
     """The program reports no more, and is not watched."""
-    try:
+    with _quietly:
         _page.over()
-    except Exception:
-        pass
 
 
-def _begun() -> NoPage:
+def _begun() -> Page:
     if _once.acquire(timeout=_ONCE_S):
         try:
-            return begin() if _page is _FIRST_USE else _page
+            return begin() if isinstance(_page, _FirstUse) else _page
         finally:
             _once.release()
     return _NO_PAGE
@@ -159,41 +145,31 @@ def heartbeat() -> None:
 
 def progress(step: int) -> None:
     """Training step `step` is done."""
-    try:
+    with _quietly:
         _page.step(int(step))
-    except Exception:
-        pass
 
 
 def checkpoint(step: int | None = None) -> None:
     """A checkpoint is complete on disk, of training step `step`: to be called where that is known, on one rank or on all."""
-    try:
+    with _quietly:
         _page.checkpoint(None if step is None else int(step))
-    except Exception:
-        pass
 
 
 def start_section(name: str) -> None:
     """A part of the program begins that has a time limit of its own. One that is open already begins anew."""
-    try:
+    with _quietly:
         _page.open(name)
-    except Exception:
-        pass
 
 
 def end_section(name: str) -> None:
     """It ends; nothing happens if it was not open."""
-    try:
+    with _quietly:
         _page.close(name)
-    except Exception:
-        pass
 
 
 def end_all_sections() -> None:
-    try:
+    with _quietly:
         _page.close_all()
-    except Exception:
-        pass
 
 
 class _Scope:
@@ -376,10 +352,8 @@ class hang_interval(_Scope):
 
 
 def _tell_stage() -> None:
-    try:
+    with _quietly:
         _page.stage(_scopes[-1][0] if _scopes else _base)
-    except Exception:
-        pass
 
 
 def _warn(text: str, *told: object) -> None:

@@ -21,7 +21,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any, Iterable, Mapping, NamedTuple, Union  # noqa: UP035 -- what a training program runs may be older
 
-from ftslurm.sdk.page import check_folder, printable
+from ftslurm.sdk.page import check_folder, printable, read_plain
 
 SUFFIX = ".notes"
 NOTES_BYTES, LINE_BYTES = 64 << 10, 4 << 10
@@ -184,19 +184,7 @@ def read_placed(path: str, offset: int) -> tuple[tuple[tuple[int, Note], ...], i
     Never raises, never waits. Lines that make no sense are passed over. Nothing beyond NOTES_BYTES is read, whatever was written
     there.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return (), offset
-    try:
-        told = os.fstat(fd)
-        if not stat.S_ISREG(told.st_mode) or not 0 <= offset < NOTES_BYTES:
-            return (), offset
-        data = os.pread(fd, NOTES_BYTES - offset, offset)
-    except OSError:
-        return (), offset
-    finally:
-        os.close(fd)
+    data = read_plain(path, NOTES_BYTES - offset, offset) if 0 <= offset < NOTES_BYTES else b""
     whole = data.rfind(b"\n") + 1
     if not whole and len(data) > LINE_BYTES:
         return (), offset + len(data)  # a line without end

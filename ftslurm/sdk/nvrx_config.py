@@ -20,12 +20,6 @@ LEVELS = {
     "DEBUG": logging.DEBUG, "DBG": logging.DEBUG, "INFO": logging.INFO, "WARNING": logging.WARNING, "WARN": logging.WARNING,
     "ERROR": logging.ERROR, "CRITICAL": logging.CRITICAL,
 }  # fmt: skip
-# Of these, text on a command line is a number, or `none`, `null` or nothing for None.
-NUMBERS = frozenset(
-    "workload_check_interval initial_rank_heartbeat_timeout rank_heartbeat_timeout rank_out_of_section_timeout safety_factor"
-    " node_health_check_interval restart_check_interval gpu_memory_reclaim_timeout gpu_memory_tolerance_mb"
-    " gpu_memory_poll_interval".split()
-)
 
 
 @dataclasses.dataclass
@@ -129,6 +123,8 @@ class FaultToleranceConfig:
 
 
 KEYS = tuple(field.name for field in dataclasses.fields(FaultToleranceConfig))
+# Of these, text on a command line is a number, or `none`, `null` or nothing for None.
+NUMBERS = [field.name for field in dataclasses.fields(FaultToleranceConfig) if field.type in ("float", "Optional[float]")]
 
 
 def given_by_ftrun(env: Mapping[str, str] = os.environ) -> FaultToleranceConfig | None:

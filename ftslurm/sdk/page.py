@@ -110,40 +110,6 @@ class PageState(NamedTuple):
     checkpoint_ns: int = 0
 
 
-class NoPage:
-    """Where there is no page to write: every call does nothing."""
-
-    def begin(self) -> None:
-        """The program begins to report, or does so anew: from now on it is watched."""
-
-    def over(self) -> None:
-        """The program does not report any more."""
-
-    def beat(self) -> None:
-        """The rank lives."""
-
-    def step(self, number: int) -> None:
-        """Training step `number` is done."""
-
-    def warmup(self, steps: int) -> None:
-        """As many steps from the first may take longer."""
-
-    def stage(self, seconds: float | None) -> None:
-        """Without a sign for `seconds` is a hang from now on; -1: nothing is; None: as if never said."""
-
-    def checkpoint(self, step: int | None) -> None:
-        """A checkpoint is complete, of training step `step`."""
-
-    def open(self, name: str) -> None:
-        """A section begins; one that is open already begins anew."""
-
-    def close(self, name: str, whole: bool = True) -> None:
-        """A section ends, if it is open. whole: with all that was to be done in it."""
-
-    def close_all(self) -> None:
-        """All open sections end."""
-
-
 class _Slot:
     """Where the words of a section are, and what the last two say."""
 
@@ -154,7 +120,7 @@ class _Slot:
         self.longest = self.count = 0
 
 
-class Page(NoPage):
+class Page:
     """The page of this process, as its only writer."""
 
     def __init__(self, path: str, words: memoryview) -> None:
@@ -168,6 +134,7 @@ class Page(NoPage):
         self._out_since = self._out_longest = 0
 
     def begin(self) -> None:
+        """The program begins to report, or does so anew: from now on it is watched."""
         self.over()
         words, now = self.words, monotonic_ns()
         self._beats = self._last = self._longest = 0
@@ -178,12 +145,14 @@ class Page(NoPage):
         words[INIT] = now
 
     def over(self) -> None:
+        """The program does not report any more."""
         self.words[INIT] = 0
         for name in list(self._opened):
             self.close(name, whole=False)
         self._out_since = self.words[OUT_SINCE] = 0
 
     def beat(self) -> None:
+        """The rank lives."""
         now, words, last = monotonic_ns(), self.words, self._last
         words[BEAT_AT] = now
         self._last = now
@@ -194,6 +163,7 @@ class Page(NoPage):
         self._beats = words[BEATS] = self._beats + 1
 
     def step(self, number: int) -> None:
+        """Training step `number` is done."""
         words, number = self.words, number & WORD_MAX
         if not self._steps:
             words[FIRST_STEP] = number
@@ -202,18 +172,22 @@ class Page(NoPage):
         self._steps = words[STEPS] = self._steps + 1
 
     def warmup(self, steps: int) -> None:
+        """As many steps from the first may take longer."""
         self.words[WARMUP] = min(max(steps, 0), 1 << 32) + 1
 
     def stage(self, seconds: float | None) -> None:
+        """Without a sign for `seconds` is a hang from now on; -1: nothing is; None: as if never said."""
         self._stages = self.words[STAGES] = self._stages + 1
         self.words[STAGE] = 0 if seconds is None else STAGE_OFF if seconds < 0 else max(1, int(min(seconds, 1e9) * 1000))
 
     def checkpoint(self, step: int | None) -> None:
+        """A checkpoint is complete, of training step `step`."""
         self.words[CHECKPOINT] = 0 if step is None or step < 0 else (step & WORD_MAX >> 1) + 1
         self.words[CHECKPOINT_AT] = monotonic_ns()
         self._checkpoints = self.words[CHECKPOINTS] = self._checkpoints + 1
 
     def open(self, name: str) -> None:
+        """A section begins; one that is open already begins anew."""
         slot = self._slots.get(name) or self._lay(name)
         opened, now = self._opened, monotonic_ns()
         if not opened:
@@ -224,6 +198,7 @@ class Page(NoPage):
         self.words[slot.opened] = now
 
     def close(self, name: str, whole: bool = True) -> None:
+        """A section ends, if it is open. whole: with all that was to be done in it."""
         opened = self._opened
         began = opened.pop(name, 0)
         if not began:
@@ -238,6 +213,7 @@ class Page(NoPage):
             self._out_since = words[OUT_SINCE] = now
 
     def close_all(self) -> None:
+        """All open sections end."""
         for name in list(self._opened):
             self.close(name)
 
@@ -267,6 +243,11 @@ class Page(NoPage):
 
 
 # --- taking a page
+
+
+def nowhere() -> Page:
+    """A page that nobody reads, for where there is no other."""
+    return Page("", memoryview(bytearray(SIZE)).cast("Q"))
 
 
 def claim(path: str, attempt: int, rank: int | None) -> Page | None:
@@ -372,21 +353,26 @@ def page_paths(path: str) -> list[str]:
     return found
 
 
-def read_page(path: str) -> PageState | None:
-    """What the page says now; None if there is none, or it is not in order. Never raises, never waits.
+def read_plain(path: str, size: int, offset: int = 0) -> bytes:
+    """Up to `size` bytes of a plain file; nothing of what is none. Never raises, never waits.
 
     It is read, not mapped: whoever cuts a mapped file short kills the reader.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
-        return None
+        return b""
     try:
-        return parse_page(os.pread(fd, SIZE, 0)) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        return os.pread(fd, size, offset) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
-        return None
+        return b""
     finally:
         os.close(fd)
+
+
+def read_page(path: str) -> PageState | None:
+    """What the page says now; None if there is none, or it is not in order. Never raises, never waits."""
+    return parse_page(read_plain(path, SIZE))
 
 
 def parse_page(data: bytes) -> PageState | None:

@@ -595,10 +595,7 @@ def _nothing() -> None:
 
 def _entered(group: Any, issued: int) -> int:
     """Collectives so far: gloo counts point-to-point operations in the same sequence, so those come off."""
-    try:
-        return max(int(group._get_sequence_number_for_group()) - (issued >> 32), 0)
-    except Exception:
-        return 0
+    return max(_sequence(group) - (issued >> 32), 0)
 
 
 def _folded(ranks: list[int]) -> str:
@@ -707,18 +704,23 @@ def _wrap_calls(module: Any) -> None:
                 peer = int(module._to_worker_info(to).id) + 1
             except Exception:
                 peer = 0
-            words[IN_WHAT], words[IN_NUMBER], words[IN_PEER] = operation | DIRECT, 0, peer
-            words[IN] = monotonic_ns()
-            try:
-                return own(to, *args, **kwargs)
-            finally:
-                words[IN] = 0
+            return _within(words, operation | DIRECT, peer, own, (to, *args), kwargs)
 
         wrapper = _named(call, own)
         wrapper.__module__, wrapper.__wrapped__ = own.__module__, own
         module.rpc_sync = wrapper
     except Exception:
         pass
+
+
+def _within(words: Any, what: int, peer: int, call: Any, args: Any, kwargs: Any) -> Any:
+    """Make the call in which the thread that trains waits, and tell so."""
+    words[IN_WHAT], words[IN_NUMBER], words[IN_PEER] = what, 0, peer
+    words[IN] = monotonic_ns()
+    try:
+        return call(*args, **kwargs)
+    finally:
+        words[IN] = 0
 
 
 def _asking(function: Any, name: str) -> Any:
@@ -781,12 +783,9 @@ def _meeting(function: Any, operation: int) -> Any:
         words = _words
         if words is None or words[IN] or not _trains(_get_ident()):
             return function(*args, **kwargs)
-        words[IN_WHAT], words[IN_NUMBER], words[IN_PEER] = operation, 0, 0
-        words[IN] = monotonic_ns()
         try:
-            return function(*args, **kwargs)
+            return _within(words, operation, 0, function, args, kwargs)
         finally:
-            words[IN] = 0
             if begins:
                 _know_rank()
 
@@ -877,12 +876,9 @@ def _blocking(method: Any, operation: int) -> Any:
             return method(self, *args, **kwargs)
         at = _at.get(id(self)) or _place(self)
         before = _sequence(self)
-        words[IN_WHAT], words[IN_NUMBER], words[IN_PEER] = _what(operation, at) | DIRECT, 0, 0
-        words[IN] = monotonic_ns()
         try:
-            return method(self, *args, **kwargs)
+            return _within(words, _what(operation, at) | DIRECT, 0, method, (self, *args), kwargs)
         finally:
-            words[IN] = 0
             _count_direct(at, _sequence(self) - before)
 
     return call

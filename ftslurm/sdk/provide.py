@@ -22,25 +22,20 @@ _NVRX = "nvidia_resiliency_ext"
 _FT = f"{_NVRX}.fault_tolerance"
 _CLIENT = "RankMonitorClient RankMonitorClientError"
 _STATES = "InvalidStateTransitionException RankMonitorState RankMonitorStateMachine"
-# Module -> the word in FTSLURM_PROVIDE that asks for it, our module, the names it has.
+# Module -> our module, which is also the word in FTSLURM_PROVIDE that asks for it, and the names it has.
 MODULES = {
-    _FT: (
-        "nvrx",
-        "nvrx",
-        f"FaultToleranceConfig {_CLIENT} RankMonitorServer WorkloadAction WorkloadControlRequest {_STATES}",
-    ),
-    f"{_FT}.config": ("nvrx", "nvrx", "FaultToleranceConfig"),
+    _FT: ("nvrx", f"FaultToleranceConfig {_CLIENT} RankMonitorServer WorkloadAction WorkloadControlRequest {_STATES}"),
+    f"{_FT}.config": ("nvrx", "FaultToleranceConfig"),
     f"{_FT}.data": (
-        "nvrx",
         "nvrx",
         "FT_LAUNCHER_IPC_SOCKET_ENV_VAR FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR HeartbeatTimeouts RankInfo SectionAction"
         " SectionTimeouts WorkloadAction WorkloadControlRequest",
     ),
-    f"{_FT}.rank_monitor_client": ("nvrx", "nvrx", _CLIENT),
-    f"{_FT}.rank_monitor_server": ("nvrx", "nvrx", "RankMonitorServer"),
-    f"{_FT}.rank_monitor_state_machine": ("nvrx", "nvrx", _STATES),
-    f"{_FT}.timeouts_calc": ("nvrx", "nvrx", "TimeoutsCalc TimeoutsCalcError"),
-    "aimaster.job_monitor": ("aimaster", "aimaster", "Monitor PyTorchConfig Status TFConfig hang_detect"),
+    f"{_FT}.rank_monitor_client": ("nvrx", _CLIENT),
+    f"{_FT}.rank_monitor_server": ("nvrx", "RankMonitorServer"),
+    f"{_FT}.rank_monitor_state_machine": ("nvrx", _STATES),
+    f"{_FT}.timeouts_calc": ("nvrx", "TimeoutsCalc TimeoutsCalcError"),
+    "aimaster.job_monitor": ("aimaster", "Monitor PyTorchConfig Status TFConfig hang_detect"),
 }
 # Packages that only hold others, where there is no real one.
 PARENTS = (_NVRX, "aimaster")
@@ -105,8 +100,8 @@ class Finder:
         from importlib.machinery import ModuleSpec
 
         if name in MODULES and self._others:
-            word, ours, names = MODULES[name]
-            if self.asked and word not in self.asked:
+            ours, names = MODULES[name]
+            if self.asked and ours not in self.asked:
                 return None
             return self._ours(name, path, ours, names)
         if self.asked:

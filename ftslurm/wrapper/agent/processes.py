@@ -17,7 +17,6 @@ from ftslurm.model.collectives import SOCKETS_MAX, THREADS_MAX, ProcessState, So
 from ftslurm.policies.hang.process_activity import Look
 from ftslurm.policies.hang.whohangs import MPI
 from ftslurm.sdk import probe as layout
-from ftslurm.sdk.page import SIZE
 from ftslurm.system.commands import Runner
 from ftslurm.system.sockets import inodes_of, kernel_address
 from ftslurm.wrapper.agent.recorders import ASK_S
@@ -113,19 +112,6 @@ def read_link(path: str) -> str:
         return os.readlink(path)
     except OSError:
         return ""
-
-
-def read_bytes(path: str) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError):
-        return b""
-    try:
-        return os.pread(fd, SIZE, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 def file_size(path: str) -> int:

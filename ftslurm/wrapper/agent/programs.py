@@ -13,8 +13,8 @@ from ftslurm.errors import WireError
 from ftslurm.model.collectives import unfold_ranks
 from ftslurm.model.values import Value
 from ftslurm.sdk import probe as layout
-from ftslurm.sdk.page import PageState, page_paths, parse_page, pid_namespace
-from ftslurm.wrapper.agent.processes import read_bytes, read_proc
+from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, read_plain
+from ftslurm.wrapper.agent.processes import read_proc
 from ftslurm.wrapper.shim.processes import descendants
 
 # --- The words that a rank's probe (sdk/probe.py) writes into its page, and the names of its groups beside it, as values.
@@ -176,7 +176,7 @@ def pages_of(task: str, attempt: int) -> list[Page]:
     """Of one start of a task, those with a probe. task: its FTSLURM_PAGE."""
     found = []
     for path in page_paths(task):
-        data = read_bytes(path)
+        data = read_plain(path, SIZE)
         page, state = parse_page(data), parse_probe(data)
         if page is not None and state is not None and page.attempt == attempt:
             found.append((path, page, state))
