@@ -8,7 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import click
@@ -29,6 +30,7 @@ from ftslurm.model.settings.tree import resolve
 from ftslurm.notify.deliver import read_destinations
 from ftslurm.simulation.trace import read_trace
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_code, in_the_text
+from tests.each import each
 
 BIN = Path(sys.executable).parent
 LANGUAGES = frozenset({"sh", "bash", "python", "yaml", "ini", "json", "text", "{toctree}", "{reference}", "{eval-rst}"})
@@ -41,17 +43,36 @@ OTHERS = frozenset({
 SLURMS = frozenset({"sbatch", "scontrol", "sinfo", "squeue"})
 
 
-def of(items: Sequence[Block] | Sequence[Command]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("item", items, ids=[getattr(item, "place", "") or str(item) for item in items])
+@cache
+def typed() -> list[Command]:
+    return [command for block in all_blocks("sh", "bash") for command in commands(block)]
 
 
-TYPED = [command for block in all_blocks("sh", "bash") for command in commands(block)]
-VERBS = group.list_commands(click.Context(group))
-SAID = [command for module in sorted(ROOT.glob("ftslurm/**/*.py")) for command in in_the_code(module, VERBS)]
-TOLD = [*(command for document in DOCUMENTS for command in in_the_text(document)), *SAID]
-BY_PROGRAM: dict[str, list[Command]] = {}
-for _command in (*TYPED, *TOLD):
-    BY_PROGRAM.setdefault(Path(_command.words[0]).name, []).append(_command)
+@cache
+def said() -> list[Command]:
+    verbs = group.list_commands(click.Context(group))
+    return [command for module in sorted(ROOT.glob("ftslurm/**/*.py")) for command in in_the_code(module, verbs)]
+
+
+@cache
+def told() -> list[Command]:
+    return [*(command for document in DOCUMENTS for command in in_the_text(document)), *said()]
+
+
+@cache
+def by_program() -> dict[str, list[Command]]:
+    found: dict[str, list[Command]] = {}
+    for command in (*typed(), *told()):
+        found.setdefault(Path(command.words[0]).name, []).append(command)
+    return found
+
+
+def each_of(check: Callable[[Command], None], *programs: str) -> None:
+    each([command for program in programs for command in by_program()[program]], check)
+
+
+def each_block(check: Callable[[Block], None], *languages: str) -> None:
+    each(all_blocks(*languages), check, lambda block: block.place)
 
 
 def test_each_block_says_what_it_is() -> None:
@@ -61,36 +82,45 @@ def test_each_block_says_what_it_is() -> None:
 
 def test_each_program_that_is_called_is_known() -> None:
     checked = {"ftrun", "ftslurm", "ft_launcher", "srun", "make", "pip", "python3", "slurm-cluster"}
-    unknown = {program: calls for program, calls in BY_PROGRAM.items() if program not in checked | OTHERS | SLURMS}
+    unknown = {program: calls for program, calls in by_program().items() if program not in checked | OTHERS | SLURMS}
     assert unknown == {}
-    assert checked | SLURMS - {"squeue"} <= {*BY_PROGRAM}
+    assert checked | SLURMS - {"squeue"} <= {*by_program()}
 
 
 def test_what_the_code_tells_people_to_type_is_found() -> None:
-    told = {str(command).partition(" ")[2] for command in SAID}
-    assert {"ftslurm notify --test", "ftslurm control JOB list", "ftrun --ft-spares 1 ..."} <= told
-    assert {"ftslurm explain JOB --decision 1", "ftslurm history JOB", "ftslurm status JOB"} <= told, "with a number; of a choice"
-    assert len(SAID) > 90
+    found = {str(command).partition(" ")[2] for command in said()}
+    assert {"ftslurm notify --test", "ftslurm control JOB list", "ftrun --ft-spares 1 ..."} <= found
+    assert {"ftslurm explain JOB --decision 1", "ftslurm history JOB", "ftslurm status JOB"} <= found, (
+        "with a number; of a choice"
+    )
+    assert len(said()) > 90
 
 
 # --- commands of ours, by the parsers that read them
 
 
-@of(BY_PROGRAM["ftrun"] + BY_PROGRAM["srun"])
-def test_ftrun_takes_it(item: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ftrun_takes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for block in all_blocks("yaml"):
         Path(block.name).write_text(block.text)
-    line = split_command_line([word for word in item.words[1:] if word != "..."], ftrun.FLAGS | ftrun.FT_LAUNCHER_FLAGS)
-    assert line.unknown == ()
-    mine, theirs = ftrun_options.split_ft_launcher(line.ft)
-    asked = ftrun_options.parse_ftrun(mine)
-    files = {name: asked[f"ft_{name}"] or "" for name in ("policy", "profile", "annotations", "aimaster")}
-    settings_in_force(SettingsAsked(**files, values={**theirs, **ftrun_options.values_of(asked)}), {}, site=tmp_path / "none")
+
+    def check(item: Command) -> None:
+        line = split_command_line([word for word in item.words[1:] if word != "..."], ftrun.FLAGS | ftrun.FT_LAUNCHER_FLAGS)
+        assert line.unknown == ()
+        mine, theirs = ftrun_options.split_ft_launcher(line.ft)
+        asked = ftrun_options.parse_ftrun(mine)
+        files = {name: asked[f"ft_{name}"] or "" for name in ("policy", "profile", "annotations", "aimaster")}
+        values = {**theirs, **ftrun_options.values_of(asked)}
+        settings_in_force(SettingsAsked(**files, values=values), {}, site=tmp_path / "none")
+
+    each_of(check, "ftrun", "srun")
 
 
-@of(BY_PROGRAM["ftslurm"])
-def test_ftslurm_takes_it(item: Command) -> None:
+def test_ftslurm_takes_it() -> None:
+    each_of(ftslurm_takes, "ftslurm")
+
+
+def ftslurm_takes(item: Command) -> None:
     words = ["1" if word in ("$?", "N", "R") else word for word in item.words[1:] if word != "..."]
     context: click.Context | None = None
     command: click.Command = group
@@ -100,7 +130,7 @@ def test_ftslurm_takes_it(item: Command) -> None:
         try:
             context = command.make_context(command.name, list(words), parent=context)
         except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
-            assert item in TOLD, "what is typed is whole; a sentence may name the command alone"
+            assert item in told(), "what is typed is whole; a sentence may name the command alone"
             return
         except click.exceptions.Exit:
             return  # --help
@@ -111,9 +141,14 @@ def test_ftslurm_takes_it(item: Command) -> None:
         command = found
 
 
-@of([command for command in BY_PROGRAM["ftslurm"] if command.words[1:2] in (("explain",), ("completion",))])
-def test_what_needs_no_job_runs(item: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_no_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, however often it is named."""
     monkeypatch.setenv("FTSLURM_STATE_DIR", str(tmp_path))
+    lines = {command.words[1:]: command for command in by_program()["ftslurm"]}
+    each([command for words, command in lines.items() if words[:1] in (("explain",), ("completion",))], runs)
+
+
+def runs(item: Command) -> None:
     if {"JOB", "--decision"} & {*item.words} or item.words[1:] == ("completion",):
         return
     shell = {"VERB", "SHELL", "bash|zsh|fish"}
@@ -122,12 +157,15 @@ def test_what_needs_no_job_runs(item: Command, tmp_path: Path, monkeypatch: pyte
     assert done.output
 
 
-@of(BY_PROGRAM["ft_launcher"])
-def test_ft_launcher_takes_it(item: Command) -> None:
+def test_ft_launcher_takes_it() -> None:
+    each_of(ft_launcher_takes, "ft_launcher")
+
+
+def ft_launcher_takes(item: Command) -> None:
     if len(item.words) == 1 or "..." in item.words or item.words[1:] in (("--version",), ("--help",)):
         return
     more = (
-        () if any(word.endswith(".py") for word in item.words) or item in TYPED else ("train.py",)
+        () if any(word.endswith(".py") for word in item.words) or item in typed() else ("train.py",)
     )  # a sentence may leave it out
     launch = ft_launcher_options.read_options((*item.words[1:], *more), {})
     ft_launcher.settings_of(launch, True)
@@ -136,8 +174,11 @@ def test_ft_launcher_takes_it(item: Command) -> None:
 # --- commands around them
 
 
-@of(BY_PROGRAM["make"] + BY_PROGRAM["pip"] + BY_PROGRAM["slurm-cluster"])
-def test_what_it_builds_or_installs_is_there(item: Command) -> None:
+def test_what_it_builds_or_installs_is_there() -> None:
+    each_of(is_there, "make", "pip", "slurm-cluster")
+
+
+def is_there(item: Command) -> None:
     program, *words = item.words
     if program == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -153,58 +194,64 @@ def test_what_it_builds_or_installs_is_there(item: Command) -> None:
         assert done.returncode == 0
 
 
-@of(BY_PROGRAM["sbatch"] + BY_PROGRAM["python3"])
-def test_the_script_that_it_runs_stands_in_the_documents(item: Command) -> None:
+def test_the_script_that_it_runs_stands_in_the_documents() -> None:
     names = {block.name for block in all_blocks(*NAMED)}
-    scripts = [word for word in item.words[1:] if re.fullmatch(r"[\w-]+\.(sh|py)", word)]
-    assert [script for script in scripts if script not in names] == []
-    assert scripts or item.words[1:3] in (("-m", "venv"),) or item.words[1].startswith("-")
+
+    def check(item: Command) -> None:
+        scripts = [word for word in item.words[1:] if re.fullmatch(r"[\w-]+\.(sh|py)", word)]
+        assert [script for script in scripts if script not in names] == []
+        assert scripts or item.words[1:3] in (("-m", "venv"),) or item.words[1].startswith("-")
+
+    each_of(check, "sbatch", "python3")
 
 
 # --- scripts and configuration
 
 
-@of(all_blocks("bash", "sh"))
-def test_bash_reads_it(item: Block) -> None:
+def test_bash_reads_each_script() -> None:
+    each_block(bash_reads, "bash", "sh")
+
+
+def bash_reads(item: Block) -> None:
     done = subprocess.run(["bash", "-n"], input=item.text, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr
     if item.language == "bash":
         assert item.text.startswith("#!/bin/bash\n"), "sbatch takes nothing else"
 
 
-@of(all_blocks("python"))
-def test_python_reads_it(item: Block) -> None:
-    compile(item.text, item.name, "exec")
+def test_python_reads_each_program() -> None:
+    each_block(lambda block: compile(block.text, block.name, "exec") and None, "python")
 
 
-@of(all_blocks("yaml"))
-def test_the_configuration_is_taken(item: Block, tmp_path: Path) -> None:
-    file = tmp_path / item.name
-    file.write_text(item.text)
-    file.chmod(0o600)
-    if item.name == "notify.yaml":
-        assert read_destinations(file).keys() == yaml.safe_load(item.text).keys()
-    elif item.name == "faults.yaml":
-        assert read_trace(item.text, item.name).faults
-    elif item.name == "ft.yaml":
-        assert ftrun_options.fault_tolerance({}, str(file), pytest.fail)
-    elif item.name == "site.yaml":
-        assert settings_in_force(SettingsAsked(), {}, site=file)
-    else:
-        assert item.name == "policy.yaml"
-        resolve(policy_layers(file))
+def test_the_configuration_is_taken(tmp_path: Path) -> None:
+    def check(item: Block) -> None:
+        file = tmp_path / item.name
+        file.write_text(item.text)
+        file.chmod(0o600)
+        if item.name == "notify.yaml":
+            assert read_destinations(file).keys() == yaml.safe_load(item.text).keys()
+        elif item.name == "faults.yaml":
+            assert read_trace(item.text, item.name).faults
+        elif item.name == "ft.yaml":
+            assert ftrun_options.fault_tolerance({}, str(file), pytest.fail)
+        elif item.name == "site.yaml":
+            assert settings_in_force(SettingsAsked(), {}, site=file)
+        else:
+            assert item.name == "policy.yaml"
+            resolve(policy_layers(file))
+
+    each_block(check, "yaml")
 
 
-@of(all_blocks("ini"))
-def test_the_lines_for_slurm_are_those_that_install_hooks_prints(item: Block) -> None:
-    assert item.name == "slurm.conf"
+def test_the_lines_for_slurm_are_those_that_install_hooks_prints() -> None:
     printed = [line for line in conf_lines("/usr/local/lib/ftslurm", {}) if not line.startswith("#")]
-    assert item.text.splitlines() == printed
+    for block in all_blocks("ini"):
+        assert (block.name, block.text.splitlines()) == ("slurm.conf", printed), block.place
 
 
-@of(all_blocks("json"))
-def test_the_record_is_one(item: Block) -> None:
-    assert [line for line in item.text.splitlines() if from_line(line.encode()) is None] == []
+def test_each_record_is_one() -> None:
+    lines = [line for block in all_blocks("json") for line in block.text.splitlines()]
+    assert lines and [line for line in lines if from_line(line.encode()) is None] == []
 
 
 # --- programs, under the local launcher
@@ -221,7 +268,7 @@ def ran(tmp_path: Path, *argv: str) -> str:
 
 def test_the_first_program_runs_under_the_local_launcher_as_the_page_says(tmp_path: Path) -> None:
     page = ROOT / "docs/first-job.md"
-    (line,) = [command for command in TYPED if command.place.startswith("docs/first-job.md") and "local" in command.words]
+    (line,) = [command for command in typed() if command.place.startswith("docs/first-job.md") and "local" in command.words]
     assert page.exists() and ran(tmp_path, *line.words).count(": done") == 4
 
 

@@ -123,7 +123,7 @@ JOBS = {
         for name in ("DefMemPerCPU", "mem-per-cpu", "gpus-per-task")
     },
 }
-# Also on the other releases, where each is refused or granted as on 22.05.
+# One of each kind; also on the other releases, where each is refused or granted as on 22.05.
 EVERYWHERE = (
     "by a spare: DefMemPerCPU", "by a spare: mem-per-cpu above MaxMemPerCPU", "by a spare: exclusive step",
     "by a spare: gres and mem-per-gpu", "by a donor: DefMemPerCPU", "by a donor: gres and mem-per-gpu", "with fewer: gpus-per-task",
@@ -232,7 +232,9 @@ def check(told: Story, case: Case, ranks: int, rung: str) -> None:
     assert rungs == [rung], told.describe()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slurms] if name in EVERYWHERE else []) for name in JOBS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slurms if name in EVERYWHERE else pytest.mark.long) for name in JOBS]
+)
 def test_without_a_dead_node_the_ranks_have_what_they_had_beside_the_step_that_slurm_still_lists(
     struck: dict[str, Story], name: str
 ) -> None:
@@ -249,7 +251,9 @@ def renewed(request: pytest.FixtureRequest, place: Stage) -> dict[str, Story]:
     return {name: begun(place, f"step-{name}", RENEWED[name], BY_STEP, nodes, fails=True) for name in dict.fromkeys(wanted)}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "gpus" else [pytest.mark.slurms]) for name in RENEWED])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "gpus" else pytest.mark.slurms) for name in RENEWED]
+)
 def test_a_restart_by_step_gives_the_ranks_the_same_again(renewed: dict[str, Story], name: str) -> None:
     check(renewed[name], RENEWED[name], 4, "in-place-restart")
 
