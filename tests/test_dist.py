@@ -54,9 +54,9 @@ def test_the_wheel_from_the_source_package_runs(tmp_path: Path) -> None:
     prefix = tmp_path / "venv"
     assert all((prefix / name).stat().st_size > 500 for name in BESIDE)
     pages = prefix / "share/doc/ftslurm"
-    assert {*re.findall(r"docs/([a-z-]+\.md)", "".join(map(Path.read_text, (site / "ftslurm/policies/site").glob("*.py"))))} <= {
-        page.name for page in pages.iterdir()
-    }
+    assert {
+        *re.findall(r"docs/([a-z-]+\.md)", "".join(map(Path.read_text, (site / "ftslurm/catalogs").glob("site-checks.yaml"))))
+    } <= {page.name for page in pages.iterdir()}
     checked = subprocess.run(
         [prefix / "bin/ftslurm", "doctor"],
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},

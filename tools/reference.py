@@ -31,7 +31,6 @@ from ftslurm.model.devices import Severity
 from ftslurm.model.record import KINDS
 from ftslurm.model.settings import hook_settings, kinds, variables
 from ftslurm.model.settings import tree as settings
-from ftslurm.policies.site import RULES
 
 PROFILES = ("modelarts", "aimaster-sync", "aimaster-async", "ft-launcher")
 GROUPS = {
@@ -287,8 +286,10 @@ def _by_number(name: str) -> tuple[str, int, str]:
 
 
 def checks_part() -> str:
-    rows = ([plain(each.check), ", ".join(map(code, each.keys)) or "", plain(each.source)] for each in RULES)
-    return f"{len(RULES)} checks.\n\n{table(('check', 'asks for', 'source'), rows)}"
+    checks = catalog_files.load_site_checks()
+    every = {**checks.machine, **checks.slurm}
+    rows = ([plain(name), ", ".join(map(code, each.keys)) or "", plain(each.source)] for name, each in every.items())
+    return f"{len(every)} checks.\n\n{table(('check', 'asks for', 'source'), rows)}"
 
 
 class _Narrow(argparse.RawDescriptionHelpFormatter):

@@ -67,6 +67,7 @@ def doctor(verbose: bool, policy: str, as_json: bool) -> None:
     or SlurmUser it checks the settings of the hooks as well. The exit status is 1 if something blocks.
     """
     from ftslurm.cli.output import print_json
+    from ftslurm.config.catalog_files import load_site_checks
     from ftslurm.config.settings_files import SettingsAsked, settings_in_force
     from ftslurm.policies.site import blocks, examine
     from ftslurm.report.site import print_findings
@@ -76,7 +77,7 @@ def doctor(verbose: bool, policy: str, as_json: bool) -> None:
 
     settings = settings_in_force(SettingsAsked(policy), os.environ).settings
     site = look_at_site(os.environ, settings.slurm.bin, _hook_settings)
-    findings = examine(site)
+    findings = examine(site, load_site_checks())
     if as_json:
         print_json(for_programs(findings))
     else:

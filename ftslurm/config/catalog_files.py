@@ -15,6 +15,8 @@ from ftslurm.catalogs.pattern_files import SiteFile, build_book, codes_laid_over
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.settings_files import read_text, read_yaml
 from ftslurm.errors import PolicyError
+from ftslurm.model.plain import Bounds, from_plain
+from ftslurm.model.site import SiteChecks
 from ftslurm.system.plugins import CATALOGS, load
 
 Known = TypeVar("Known", CodeBook, PatternBook)
@@ -38,6 +40,11 @@ def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> Cod
     shipped = {"ascend": build_catalog, "nvidia": build_nvidia, "amd": build_amd}
     book = CodeBook({kind: build(_shipped(f"{kind}.yaml")) for kind, build in shipped.items()})
     return _laid_over(book, codes_laid_over, paths, only_roots)
+
+
+def load_site_checks() -> SiteChecks:
+    """What `ftslurm doctor` says."""
+    return from_plain(SiteChecks, _shipped("site-checks.yaml"), Bounds(1000))
 
 
 def _laid_over(book: Known, lay: Callable[[Known, SiteFile, str], Known], paths: tuple[str, ...], only_roots: bool) -> Known:

@@ -50,11 +50,6 @@ class Rung(Word):
         rung._value_, rung.remedy = name, remedy
         return rung
 
-    @property
-    def is_requeue(self) -> bool:
-        """Does ftrun requeue the job by it?"""
-        return self in REQUEUES
-
 
 class Budget(Word):
     """What a decision may cost, as `Decided.cost` and RunBegan name it."""

@@ -33,23 +33,42 @@ class Change(Value):
     line: str
 
 
-class Said(Value):
-    """What a rule says. reason: one sentence. lost: what that costs, with the measured figure where there is one. rungs: those
-    that cannot be used."""
+class SiteOutcome(Value):
+    """What can be found of a check (catalogs/site-checks.yaml). Words in braces are values that are found with it. changes:
+    `FILE: LINE`."""
 
+    level: SiteLevel
+    reason: str  # one sentence
+    lost: str = ""  # what that costs, with the measured figure where there is one
+    rungs: tuple[Rung, ...] = ()  # that cannot be used
+    changes: tuple[str, ...] = ()
+
+
+class SiteCheck(Value):
+    """keys: of `scontrol show config`; if one is not shown, the outcome is not known. source: where the reason is documented."""
+
+    source: str
+    outcomes: Mapping[str, SiteOutcome]
+    keys: tuple[str, ...] = ()
+
+
+class SiteChecks(Value):
+    """By name, in their order. machine: about this machine, made even if Slurm does not answer."""
+
+    machine: Mapping[str, SiteCheck]
+    slurm: Mapping[str, SiteCheck]
+
+
+class SiteFinding(Value):
+    """What one check has found; see SiteOutcome and SiteCheck."""
+
+    check: str
     level: SiteLevel
     reason: str
     lost: str = ""
     rungs: tuple[Rung, ...] = ()
     changes: tuple[Change, ...] = ()
-
-
-class SiteFinding(Value):
-    """One check. source: where the reason is documented."""
-
-    check: str
-    said: Said
-    source: str
+    source: str = ""
 
 
 class Partition(Value):

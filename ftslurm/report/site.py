@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console
 from typing_extensions import TypedDict
 
-from ftslurm.model.rungs import Rung
-from ftslurm.model.site import Change, SiteFinding, SiteLevel, Whose
+from ftslurm.model.site import SiteFinding, SiteLevel, Whose
 from ftslurm.model.values import Value
 from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.words import moment
@@ -22,61 +21,29 @@ def print_findings(console: Console, findings: Sequence[SiteFinding], head: str,
     """head: what was asked, in one line. whole: also where to read up what is well."""
     console.print(safe_text(head, style="bold"))
     print_facts(console, [fact for finding in findings for fact in _finding_facts(finding, whole)], 2)
-    counts = Counter(finding.said.level for finding in findings)
-    console.print(safe_text(", ".join(f"{counts[level]} {level.value}" for level in SiteLevel), style="bold"))
+    counts = site_as_json(findings)["counts"]
+    console.print(safe_text(", ".join(f"{many} {level.value}" for level, many in counts.items()), style="bold"))
 
 
 def _finding_facts(finding: SiteFinding, whole: bool) -> Iterable[tuple[str, str]]:
-    said = finding.said
-    yield said.level.value, f"{finding.check}: {said.reason}"
-    if said.rungs:
-        yield "  rungs", ", ".join(said.rungs)
-    yield "  lost", said.lost
-    for change in said.changes:
-        if said.level is not SiteLevel.OK or whole:
-            yield "  change", _change(change)
-    if said.level is not SiteLevel.OK or whole:
+    yield finding.level.value, f"{finding.check}: {finding.reason}"
+    if finding.rungs:
+        yield "  rungs", ", ".join(finding.rungs)
+    yield "  lost", finding.lost
+    if finding.level is not SiteLevel.OK or whole:
+        for change in finding.changes:
+            yield "  change", f"{change.line}  ({change.file}, {_ROLE[change.whose]})"
         yield "  source", finding.source
-
-
-def _change(change: Change) -> str:
-    return f"{change.line}  ({change.file}, {_ROLE[change.whose]})"
-
-
-class FindingTold(TypedDict):
-    """`lost`: what a job does without. `source`: where to read it up."""
-
-    check: str
-    level: SiteLevel
-    reason: str
-    lost: str
-    rungs: Sequence[Rung]
-    changes: Sequence[Change]
-    source: str
 
 
 class FindingsTold(TypedDict):
     counts: Mapping[SiteLevel, int]
-    findings: Sequence[FindingTold]
+    findings: Sequence[SiteFinding]
 
 
 def site_as_json(findings: Sequence[SiteFinding]) -> FindingsTold:
-    counts = Counter(finding.said.level for finding in findings)
-    return {
-        "counts": {level: counts[level] for level in SiteLevel},
-        "findings": [
-            {
-                "check": finding.check,
-                "level": finding.said.level,
-                "reason": finding.said.reason,
-                "lost": finding.said.lost,
-                "rungs": finding.said.rungs,
-                "changes": finding.said.changes,
-                "source": finding.source,
-            }
-            for finding in findings
-        ],
-    }
+    counts = Counter(finding.level for finding in findings)
+    return {"counts": {level: counts[level] for level in SiteLevel}, "findings": findings}
 
 
 # --- nodes that jobs left for a fault, or that ftslurm has drained, for people

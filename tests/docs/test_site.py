@@ -24,7 +24,7 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.record import KINDS
 from ftslurm.model.settings import hook_settings, variables
 from ftslurm.model.settings import tree as settings
-from ftslurm.policies.site import RULES
+from ftslurm.policies.site import JUDGES
 from tests.report import browser
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_the_reference_has_all_that_the_code_has(built: Path) -> None:
         "environment": [*variables.READ, *variables.COUNTERS, *variables.RANK, *variables.TORCH, *variables.NOTICE],
         "patterns": [pattern.id for pattern in load_pattern_book().patterns if pattern.pattern],
         "codes": ["80E01801", "XID 79", "ECC-UNCORRECTABLE"],
-        "checks": [rule.check for rule in RULES],
+        "checks": list(JUDGES),
         "json": list(schemas.SHAPES),
         "profiles": [f"{name}" for name in reference.PROFILES],
         "ftslurm": group.list_commands(click.Context(group)),

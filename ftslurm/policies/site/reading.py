@@ -1,30 +1,30 @@
-"""Reads values of `scontrol show config`, and makes lines for slurm.conf from them. Source: slurm.conf(5)."""
+"""Reads values of `scontrol show config`, and makes values for slurm.conf from them. Source: slurm.conf(5)."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ftslurm.model.site import Change, Said, Site, Whose
-from ftslurm.model.values import Value
+from ftslurm.model.values import Value, field
 
 
 class NotSaid(Exception):
     """A rule lacks a value: Slurm does not show it, or it cannot be read. The text says which, in words."""
 
 
-class Rule(Value):
-    """keys: of `scontrol show config`; if one is not shown, the finding is unknown. judge: raises NotSaid; gives None if the
-    check does not apply to this site."""
+class Holds(Value):
+    """outcome: of a check, by its name in catalogs/site-checks.yaml. values: those in its words."""
 
-    check: str
-    keys: tuple[str, ...]
-    source: str
-    judge: Callable[[Site], Said | None]
+    outcome: str
+    values: Mapping[str, object] = field(default_factory=dict)
 
 
-# --- reads values of `scontrol show config`, and makes lines for slurm.conf from them. Source: slurm.conf(5)
+def holds(outcome: str, **values: object) -> Holds:
+    return Holds(outcome, values)
+
+
+# --- reads values of `scontrol show config`, and makes values for slurm.conf from them. Source: slurm.conf(5)
 
 Config = Mapping[str, str]
 Release = tuple[int, int, int]
@@ -88,29 +88,13 @@ def is_ours(program: str) -> bool:
     return "ftslurm" in program
 
 
-def set_to(key: str, value: str) -> Change:
-    return Change(Whose.ADMIN, "slurm.conf", f"{key}={value}")
-
-
-def with_words(config: Config, key: str, *more: str) -> Change:
+def line_with(config: Config, key: str, *more: str) -> str:
     """The present line with `more` added; NAME=N replaces another value of NAME."""
     names = {word.partition("=")[0].lower() for word in more}
     kept = [word for word in words_said(config, key) if word.partition("=")[0].lower() not in names]
-    return set_to(key, ",".join((*kept, *more)))
+    return f"{key}={','.join((*kept, *more))}"
 
 
-def without_word(config: Config, key: str, name: str) -> Change:
+def line_without(config: Config, key: str, name: str) -> str:
     """The present line without `name`."""
-    return set_to(key, ",".join(word for word in words_said(config, key) if word.lower() != name.lower()))
-
-
-def job_line(text: str) -> Change:
-    return Change(Whose.USER, "job script", f"#SBATCH {text}")
-
-
-def policy_line(text: str) -> Change:
-    return Change(Whose.USER, "policy.yaml", text)
-
-
-def shell_line(text: str, whose: Whose = Whose.USER) -> Change:
-    return Change(whose, "shell", text)
+    return f"{key}={','.join(word for word in words_said(config, key) if word.lower() != name.lower())}"

@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ftslurm.config.catalog_files import load_site_checks
 from ftslurm.config.settings_files import SettingsAsked, settings_in_force
 from ftslurm.hooks.scripts import KEYS, LIMITS_S
+from ftslurm.model.rungs import LEAVES, RUNG_NAMES, Rung
 from ftslurm.model.site import Folder, Ledgers, Machine, OwnJob, Partition, Program, Site, SiteFinding, SiteLevel
-from ftslurm.policies.site import OF_SLURM, RULES, blocks, cluster_rules, examine, requeue_rules
+from ftslurm.policies.site import JUDGES, blocks, cluster_rules, requeue_rules
+from ftslurm.policies.site import examine as examined
 from ftslurm.policies.start_time import SLURMS_OWN_S, WATCH_S
 from ftslurm.slurm.parse import parse_config, parse_partitions
 from ftslurm.wrapper.requeue.course import KEEPS_GPUS
 from ftslurm.wrapper.requeue.finish import SPARE_S
 
+CHECKS = load_site_checks()
 ROOT = Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "tests/recorded/slurm"
 CONFIGS = {
@@ -45,6 +49,10 @@ def site(config: Mapping[str, str], **more: object) -> Site:
     return replace(Site(config=config, partitions=PARTITIONS, nodes=4, machine=WELL), **more)  # type: ignore[arg-type]
 
 
+def examine(asked: Site) -> tuple[SiteFinding, ...]:
+    return examined(asked, CHECKS)
+
+
 def found(asked: Site) -> dict[str, SiteFinding]:
     findings = examine(asked)
     assert len({finding.check for finding in findings}) == len(findings)
@@ -53,7 +61,7 @@ def found(asked: Site) -> dict[str, SiteFinding]:
 
 def levels(asked: Site) -> dict[str, str]:
     """Of what is not well."""
-    return {name: finding.said.level.value for name, finding in found(asked).items() if finding.said.level is not SiteLevel.OK}
+    return {name: finding.level.value for name, finding in found(asked).items() if finding.level is not SiteLevel.OK}
 
 
 def test_a_site_where_nothing_is_missing() -> None:
@@ -149,9 +157,9 @@ CASES: list[tuple[str, Mapping[str, str], str, str, str]] = [
 def test_one_change_of_a_good_site(check: str, differs: Mapping[str, str], level: str, words: str, line: str) -> None:
     every = found(site({**GOOD, **differs}))
     if level == "ok" and not words:
-        assert check not in every or every[check].said.level is SiteLevel.OK
+        assert check not in every or every[check].level is SiteLevel.OK
         return
-    said = every[check].said
+    said = every[check]
     assert said.level.value == level
     assert words in f"{said.reason}; {said.lost}"
     assert any(line in change.line for change in said.changes) or not line
@@ -163,10 +171,10 @@ def test_one_change_of_a_good_site(check: str, differs: Mapping[str, str], level
 def test_partitions_and_nodes() -> None:
     exclusive = (*PARTITIONS, Partition("whole", exclusive=True, nodes=2), Partition("one", nodes=1))
     every = found(site(GOOD, partitions=exclusive))
-    assert "whole" in every["exclusive partitions"].said.reason
-    assert every["exclusive partitions"].said.changes[0].line == "#SBATCH --no-kill"
-    assert every["partitions of one node"].said.level is SiteLevel.COSTS
-    assert found(site(GOOD, nodes=1))["nodes"].said.level is SiteLevel.BLOCKS
+    assert "whole" in every["exclusive partitions"].reason
+    assert every["exclusive partitions"].changes[0].line == "#SBATCH --no-kill"
+    assert every["partitions of one node"].level is SiteLevel.COSTS
+    assert found(site(GOOD, nodes=1))["nodes"].level is SiteLevel.BLOCKS
     assert levels(site(GOOD, nodes=0, partitions=None)) == dict.fromkeys(
         ("nodes", "exclusive partitions", "partitions of one node"), "unknown"
     )
@@ -176,7 +184,7 @@ def test_partitions_and_nodes() -> None:
     (OwnJob(7), "ok"), (OwnJob(7, batch=False), "blocks"), (OwnJob(7, requeue=False), "blocks"),
 ])  # fmt: skip
 def test_the_job_that_asks(job: OwnJob, level: str) -> None:
-    assert found(site(GOOD, job=job))["this job"].said.level.value == level
+    assert found(site(GOOD, job=job))["this job"].level.value == level
 
 
 MACHINES: list[tuple[str, Machine, str]] = [
@@ -203,23 +211,23 @@ MACHINES: list[tuple[str, Machine, str]] = [
 
 @pytest.mark.parametrize(("check", "machine", "level"), MACHINES)
 def test_one_change_of_the_machine(check: str, machine: Machine, level: str) -> None:
-    assert found(site(GOOD, machine=machine))[check].said.level.value == level
+    assert found(site(GOOD, machine=machine))[check].level.value == level
 
 
 def test_only_an_administrator_hears_of_the_settings_of_the_hooks() -> None:
     machine = replace(WELL, scripts={OURS["Prolog"]: True}, hook_settings="hooks.yaml: line 3 is no setting")
     assert "hook settings" not in found(site(GOOD, machine=machine))
-    assert found(site(GOOD, machine=machine, admin=True))["hook settings"].said.level is SiteLevel.COSTS
+    assert found(site(GOOD, machine=machine, admin=True))["hook settings"].level is SiteLevel.COSTS
 
 
 def test_a_key_that_slurm_does_not_show_is_unknown() -> None:
     tried = 0
-    for rule in OF_SLURM:
-        for key in rule.keys:
-            config = {name: value for name, value in GOOD.items() if name != key}
-            finding = found(site(config)).get(rule.check)
-            assert finding is not None and finding.said.level is SiteLevel.UNKNOWN, (rule.check, key)
-            assert key in finding.said.reason
+    for name, check in CHECKS.slurm.items():
+        for key in check.keys:
+            config = {other: value for other, value in GOOD.items() if other != key}
+            finding = found(site(config)).get(name)
+            assert finding is not None and finding.level is SiteLevel.UNKNOWN, (name, key)
+            assert key in finding.reason
             tried += 1
     assert tried >= 30
     old = {key: value for key, value in GOOD.items() if key not in ("Prolog", "Epilog")} | {"SLURM_VERSION": "22.05.8"}
@@ -228,23 +236,30 @@ def test_a_key_that_slurm_does_not_show_is_unknown() -> None:
 
 def test_a_slurm_that_does_not_answer_says_nothing() -> None:
     every = found(Site(silent="no answer", machine=WELL))
-    assert every["Slurm"].said.level is SiteLevel.BLOCKS
-    assert every["configuration"].said.level is SiteLevel.UNKNOWN
-    assert not {rule.check for rule in OF_SLURM} & {*every}
+    assert every["Slurm"].level is SiteLevel.BLOCKS
+    assert every["configuration"].level is SiteLevel.UNKNOWN
+    assert not CHECKS.slurm.keys() & {*every}
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "9" * 40, "1 day", "\x1b[31m", "a=b,c", "INFINITE", "UNLIMITED sec", "٣ sec"])
 def test_no_value_of_a_key_is_an_error(text: str) -> None:
-    for key in {key for rule in OF_SLURM for key in rule.keys} | {"Prolog", "Epilog", "EpilogSlurmctld"}:
+    for key in {key for check in CHECKS.slurm.values() for key in check.keys} | {"Prolog", "Epilog", "EpilogSlurmctld"}:
         examine(site({**GOOD, key: text}))
 
 
 def test_the_worst_comes_first() -> None:
-    ranks = [list(SiteLevel).index(each.said.level) for each in examine(site({**CONFIGS["22.05/config"], "JobRequeue": "0"}))]
+    ranks = [list(SiteLevel).index(each.level) for each in examine(site({**CONFIGS["22.05/config"], "JobRequeue": "0"}))]
     assert ranks == sorted(ranks) and len({*ranks}) == len(SiteLevel)
 
 
-# --- what the rules say holds
+# --- what the checks say holds
+
+
+def test_each_check_has_its_function_and_its_rungs() -> None:
+    every = {**CHECKS.machine, **CHECKS.slurm}
+    assert every.keys() == JUDGES.keys()
+    named = {rungs for check in every.values() for each in check.outcomes.values() if (rungs := each.rungs)}
+    assert {tuple(Rung(name) for name in RUNG_NAMES if name != Rung.FAIL), LEAVES} <= named
 
 
 def everything() -> list[SiteFinding]:
@@ -254,7 +269,7 @@ def everything() -> list[SiteFinding]:
 
 
 def test_lines_of_a_policy_are_settings(tmp_path: Path) -> None:
-    lines = {change.line for each in everything() for change in each.said.changes if change.file == "policy.yaml"}
+    lines = {change.line for each in everything() for change in each.changes if change.file == "policy.yaml"}
     assert len(lines) >= 6
     for line in lines:
         assert isinstance(yaml.safe_load(line), dict), line
@@ -264,13 +279,13 @@ def test_lines_of_a_policy_are_settings(tmp_path: Path) -> None:
 
 
 def test_sources_are_there() -> None:
-    for rule in RULES:
-        path, _, heading = rule.source.partition(", ")
+    for check in (*CHECKS.machine.values(), *CHECKS.slurm.values()):
+        path, _, heading = check.source.partition(", ")
         if re.fullmatch(r"\w+(\.conf)?\(\d\)", path):
             continue
         headings = re.findall(r"^##+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
         in_the_text = re.findall(r"^\*\*([^*]+)\.\*\*", (ROOT / path).read_text(), re.MULTILINE)
-        assert not heading or any(each.startswith(heading.strip('"')) for each in (*headings, *in_the_text)), rule.source
+        assert not heading or any(each.startswith(heading.strip('"')) for each in (*headings, *in_the_text)), check.source
 
 
 def test_figures_are_those_of_the_code() -> None:
@@ -278,7 +293,8 @@ def test_figures_are_those_of_the_code() -> None:
     assert requeue_rules.KILL_WAIT_S == WATCH_S + SPARE_S
     assert requeue_rules.SLURMS_OWN_S == SLURMS_OWN_S
     assert (LIMITS_S["prolog"], LIMITS_S["epilog"]) == (cluster_rules.PROLOG_S, cluster_rules.EPILOG_S)
-    assert {KEYS[name]: name for name in cluster_rules.FILES.values()} == {key: name for key, name in cluster_rules.FILES.items()}
+    lines = {change for check in CHECKS.slurm.values() for each in check.outcomes.values() for change in each.changes}
+    assert {f"slurm.conf: {key}={OURS[key]}" for key in OURS} <= lines
     assert (
         settings_in_force(SettingsAsked(), {}, site=Path("/nowhere")).settings.nodes.replacement_wait_s
         == cluster_rules.REPLACEMENT_WAIT_S
