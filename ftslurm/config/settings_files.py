@@ -138,7 +138,7 @@ SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 class SettingsAsked(Value):
     """What the command line asked for, besides the environment. values: leaf -> (raw value, option as given).
 
-    aimaster: AIMaster's own flags in one text.
+    aimaster: AIMaster's own flags in one text. srun: as values, of srun's options; it lies below all that speaks of ftrun.
     """
 
     policy: str = ""
@@ -146,6 +146,7 @@ class SettingsAsked(Value):
     annotations: str = ""
     values: Mapping[str, tuple[Any, str]] | None = None
     aimaster: str = ""
+    srun: Mapping[str, tuple[Any, str]] | None = None
 
 
 def settings_in_force(request: SettingsAsked, env: Mapping[str, str], comment: str = "", site: Path = SITE_POLICY) -> Resolved:
@@ -153,7 +154,8 @@ def settings_in_force(request: SettingsAsked, env: Mapping[str, str], comment: s
 
     Raises: PolicyError.
     """
-    layers, limits = _of_site(site) if site.exists() else ([], ())
+    of_site, limits = _of_site(site) if _is_there(site) else ([], ())
+    layers = [_from_options(request.srun or {}), *of_site]
     if profile := request.profile or env.get("FTRUN_PROFILE", ""):
         layers += profile_layers(profile, "--ft-profile" if request.profile else "FTRUN_PROFILE")
     if policy := request.policy or env.get("FTRUN_POLICY", ""):
@@ -167,6 +169,17 @@ def settings_in_force(request: SettingsAsked, env: Mapping[str, str], comment: s
     layers += [from_others(env), from_environment(env)]
     layers.append(_from_options(request.values or {}))
     return check_limits(resolve(layers), limits)
+
+
+def _is_there(path: Path) -> bool:
+    """Also one that we cannot reach, or a link to nowhere: limits do not go by that, and its reader says what is wrong."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _from_options(values: Mapping[str, tuple[Any, str]]) -> Layer:

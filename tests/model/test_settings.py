@@ -150,7 +150,8 @@ def test_an_unknown_word_in_the_ladder_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "leaf", ["stop.grace", "stop.kill_wait", "slurm.timeout", "requeue.start_in", "warning.grace", "devices.poll"]
+    "leaf",
+    ["stop.grace", "stop.kill_wait", "slurm.timeout", "slurm.patience", "requeue.start_in", "warning.grace", "devices.poll"],
 )
 def test_never_is_refused_where_it_would_mean_at_once(leaf: str) -> None:
     """A user who writes `stop.grace: never` wants no SIGKILL; taken as 0 it would come without any grace."""
@@ -158,9 +159,12 @@ def test_never_is_refused_where_it_would_mean_at_once(leaf: str) -> None:
         resolve([Layer({leaf: "never"}, {leaf: "policy.yaml, line 4"})])
 
 
-@pytest.mark.parametrize("leaf", ["isolation.expires"])
+@pytest.mark.parametrize(
+    "leaf",
+    ["isolation.expires", "nodes.straggler_wait", "hang.detect_time", "hang.interval", "hang.c4d_timeout", "hang.compare"],
+)
 def test_never_is_taken_where_it_means_something(leaf: str) -> None:
-    assert resolve([Layer({leaf: "never"}, {leaf: "x"})]).settings.isolation.expires_s == 0.0
+    assert LEAVES[leaf].of(resolve([Layer({leaf: "never"}, {leaf: "x"})]).settings) == 0.0
 
 
 def test_a_tree_is_flattened_to_the_names() -> None:

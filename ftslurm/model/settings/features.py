@@ -172,7 +172,7 @@ class NodesSettings(Value):
     )
     # Images are loaded at different speeds; but srun waits for ever where a node cannot even start our program.
     straggler_wait_s: float = leaf(
-        lasting, 600.0,
+        duration, 600.0,
         "while a step starts: longest wait for its next task, before the node is checked and the step is ended (0s = no limit)",
     )  # fmt: skip
     address: str = leaf(
@@ -213,7 +213,7 @@ class SlurmSettings(Value):
     comment: bool = leaf(switch, True, "show in the job's comment what ftrun waits for, if the job has no comment of its own")
     timeout_s: float = leaf(lasting, 60.0, "how long slurmctld may take to answer")
     patience_s: float = leaf(
-        duration, 4 * 3600.0, "how long to wait for a slurmctld that is away before ftrun decides without it (0s = not at all)"
+        lasting, 4 * 3600.0, "how long to wait for a slurmctld that is away before ftrun decides without it (0s = not at all)"
     )
 
 
@@ -400,7 +400,7 @@ class IsolationSettings(Value):
 
     expires_s: float = leaf(duration, 0.0, "how long a node stays excluded from the job (0s = for the job's whole life)")
     memory_s: float = leaf(
-        duration, 7 * 86400.0, "how long later jobs remember nodes that were excluded because of a fault (0s = not at all)"
+        lasting, 7 * 86400.0, "how long later jobs remember nodes that were excluded because of a fault (0s = not at all)"
     )
     memory_jobs: int = leaf(
         count(1, 1000), 2, "number of jobs that must have excluded a node after a proven fault before it is suspect"
@@ -436,13 +436,13 @@ class HangSettings(Value):
         switch, True, "report a hang when no process of the job does I/O and the use of its devices (or CPUs) does not change"
     )
     detect_time_s: float = leaf(
-        lasting, 1800.0,
+        duration, 1800.0,
         "time without process I/O on all nodes after which the use of devices is sampled (MA_HANG_DETECT_TIME, there in"
         " minutes)",
     )  # fmt: skip
     sample_time_s: float = leaf(lasting, 60.0, "how long the use of devices or CPUs is sampled before a hang is reported")
     log_silence: bool = leaf(switch, False, "report a hang when no rank has printed anything for hang.interval")
-    interval_s: float = leaf(lasting, 1800.0, "time without output of any rank that counts as a hang (with hang.log_silence)")
+    interval_s: float = leaf(duration, 1800.0, "time without output of any rank that counts as a hang (with hang.log_silence)")
     exit_detection: bool = leaf(
         switch, False, "report a hang when some ranks have exited and the others do not exit within hang.exit_interval"
     )
@@ -463,7 +463,7 @@ class HangSettings(Value):
         "least severity of a finding about collectives that is printed; the history has all of them",
     )  # fmt: skip
     c4d_timeout_s: float = leaf(
-        lasting, 10.0,
+        duration, 10.0,
         "time without a finished collective after which the stalled rank is looked for (C4D_HANG_TIMEOUT, there in seconds)",
     )  # fmt: skip
     c4d_times: int = leaf(
@@ -481,7 +481,7 @@ class HangSettings(Value):
     start_s: float = leaf(
         lasting, 600.0, "longest wait for the first collective, from the moment the last of the waiting ranks arrived"
     )
-    compare_s: float = leaf(lasting, 60.0, "interval between two searches for ranks that are slower than the others (0s = never)")
+    compare_s: float = leaf(duration, 60.0, "interval between two searches for ranks that are slower than the others (0s = never)")
 
 
 class SdkSettings(Value):

@@ -83,16 +83,15 @@ class JobSite(Value):
 
 def survey(order: Order) -> JobSite:
     """Settings in force and the allocation, if any. Raises: FtslurmError."""
-    site = _survey(order)
-    return replace(site, bundle=_bundle(order, site), resolved=_as_srun_is_told(order, site.resolved))
+    site = _survey(replace(order, request=request_of(order)))
+    return replace(site, bundle=_bundle(order, site))
 
 
-def _as_srun_is_told(order: Order, resolved: Resolved) -> Resolved:
-    """The settings, with what options and variables of srun's say where nobody has set it."""
-    if resolved.places["mode"] != "default" or not all(are_independent(one.options, order.env) for one in order.components):
-        return resolved
-    independent = replace(resolved.settings, mode="independent")
-    return Resolved(independent, {**resolved.places, "mode": "srun's --kill-on-bad-exit=0"})
+def request_of(order: Order) -> SettingsAsked:
+    """The settings asked for, with what options and variables of srun's ask for."""
+    if not all(are_independent(one.options, order.env) for one in order.components):
+        return order.request
+    return replace(order.request, srun={"mode": ("independent", "srun's --kill-on-bad-exit=0")})
 
 
 def _bundle(order: Order, site: JobSite) -> str:
