@@ -53,6 +53,7 @@ def test_defaults_stay_defaults_and_limits_are_in_force_where_nobody_says_anythi
     assert (found["max_restarts"], found["max_job_restarts"], found["mode"]) == (6, 40, "sync")
     assert (found["nodes.ports"], found["rungs.unconditional-requeue.enabled"]) == ((60000, 60100), False)
     assert resolved.places["max_job_restarts"] == f"{site}, line 5", "explain says whose it is"
+    assert resolved.limits["max_restarts"] == f"at most 20 ({site}, line 4)"
     assert in_force(site, max_restarts=20).settings.max_restarts == 20, "up to the limit it is the user's"
     assert in_force(site, **{"slurm.patience": 0}).settings.slurm.patience_s == 0, "not at all is the least"
     assert in_force(site, mode="min-healthy").settings.mode == "min-healthy"

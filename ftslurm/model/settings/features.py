@@ -481,7 +481,9 @@ class HangSettings(Value):
     start_s: float = leaf(
         lasting, 600.0, "longest wait for the first collective, from the moment the last of the waiting ranks arrived"
     )
-    compare_s: float = leaf(duration, 60.0, "interval between two searches for ranks that are slower than the others (0s = never)")
+    compare_s: float = leaf(
+        duration, 60.0, "interval between two searches for ranks that are slower than the others (0s = never)"
+    )
 
 
 class SdkSettings(Value):

@@ -10,7 +10,7 @@ from typing import Any
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings.kinds import Layer, duration, lead, suggestion, value_in_words
 from ftslurm.model.settings.tree import LEAVES, Resolved, check_name, from_tree, parse_leaf
-from ftslurm.model.values import Value
+from ftslurm.model.values import Value, replace
 
 AT_MOST, NEVER, ALWAYS = "at_most", "never", "always"
 WORDS = (AT_MOST, NEVER, ALWAYS)
@@ -81,7 +81,8 @@ def base_values(limits: Iterable[Limit]) -> Layer:
 
 
 def check_limits(resolved: Resolved, limits: Iterable[Limit]) -> Resolved:
-    """Raises: PolicyError for the first setting that breaks a limit."""
+    """The same, with the words of the limits. Raises: PolicyError for the first setting that breaks a limit."""
+    told: dict[str, list[str]] = {}
     for limit in limits:
         value, place = LEAVES[limit.name].of(resolved.settings), resolved.places[limit.name]
         if not limit.allows(value):
@@ -90,4 +91,5 @@ def check_limits(resolved: Resolved, limits: Iterable[Limit]) -> Resolved:
                 f"{place}: {limit.name} {written}: this site allows {limit.words} ({limit.place})",
                 hint=f"leave {limit.name} out, or set it to what is allowed",
             )
-    return resolved
+        told.setdefault(limit.name, []).append(f"{limit.words} ({limit.place})")
+    return replace(resolved, limits={name: ", ".join(words) for name, words in told.items()})

@@ -30,7 +30,7 @@ from ftslurm.model.settings.kinds import (
     value_of,
     words_of,
 )
-from ftslurm.model.values import Value, fields, is_dataclass, replace
+from ftslurm.model.values import Value, field, fields, is_dataclass, replace
 
 # The kernel's own kill comes one second after the end of a lease (GUARD_S in shim/lease.py).
 LEAST_MARGIN_S = 2.0
@@ -185,10 +185,11 @@ def most_crash_restarts(settings: Settings) -> int:
 
 
 class Resolved(Value):
-    """Settings in force, and for each leaf the place its value came from."""
+    """Settings in force, and for each leaf the place its value came from. limits: leaf -> what the site allows, and its place."""
 
     settings: Settings
     places: Mapping[str, str]
+    limits: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve(layers: Iterable[Layer]) -> Resolved:

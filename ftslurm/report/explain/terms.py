@@ -99,6 +99,7 @@ def _settings(resolved: Resolved) -> Iterator[Term]:
             (
                 ("now", now if place == "default" else f"{now} ({place})"),
                 ("default", value_in_words(leaf, leaf.default)),
+                *((("this site", f"allows {resolved.limits[name]}"),) if name in resolved.limits else ()),
                 ("takes", takes(leaf.kind)),
                 ("set it", f"--ft-set {name}=VALUE, {env_name(name)}=VALUE, or in a policy"),
             ),
