@@ -21,7 +21,8 @@ from ftslurm.policies.attempt import Attempt
 # A broken connection says nothing yet: whoever lives calls again. Nor does silence of one: a node is silent when none of
 # its shims and agents is heard
 
-# From a break to calling the shim dead, where its node is heard of. A shim that lives calls within a second.
+# From a break to calling the shim dead, where its node is heard of. A shim that lives calls within a second; where thousands
+# broke at once, one after the other: then from the last that came back, and no longer than a silent node is waited for.
 RETURN_S = 5.0
 SOON_S = 1.0
 
@@ -52,6 +53,7 @@ class NodeContact:
         self._heard: dict[str, float] = {}  # node -> when any of its parties was heard
         self._late: set[str] = set()
         self._silent: set[str] = set()
+        self._returned_at = -math.inf  # when the last one called that had called before
         self._next: float | None = None
 
     @property
@@ -60,6 +62,8 @@ class NodeContact:
 
     def record_connection(self, owner: int | str, node: str, now: float) -> list[News]:
         """For the first time, or again over another connection."""
+        if owner in self._parties:
+            self._returned_at = now
         self._parties[owner] = _Party(owner, node, now)
         self._wake(now + LATE * self._silence_s)
         return self.record_message(owner, now)
@@ -124,8 +128,9 @@ class NodeContact:
 
     def _broken(self, party: _Party, now: float) -> list[News]:
         assert party.broke_at is not None
-        node_lives = self._heard[party.node] > party.broke_at
-        wait_s = 0.0 if party.brief else RETURN_S if node_lives or isinstance(party.owner, str) else self._silence_s
+        node_lives = self._heard[party.node] > party.broke_at or isinstance(party.owner, str)
+        return_s = max(RETURN_S, min(self._returned_at - party.broke_at + RETURN_S, self._silence_s))
+        wait_s = 0.0 if party.brief else return_s if node_lives else self._silence_s
         if now - party.broke_at < wait_s:
             self._wake(min(party.broke_at + wait_s, now + SOON_S))
             return []

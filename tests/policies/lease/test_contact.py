@@ -65,6 +65,29 @@ def test_a_shim_that_calls_again_was_never_lost() -> None:
     assert world.passes(60.0, ALL) == []
 
 
+def test_where_many_broke_at_once_nobody_is_lost_while_others_still_come_back() -> None:
+    world = World()
+    for rank in (0, 1, 2):
+        world.contact.record_loss(rank, "it hung up", world.now)
+    assert world.passes(RETURN_S - 1.0, ("n1",)) == []
+    assert world.contact.record_connection(2, "n2", world.now) == []
+    assert world.passes(RETURN_S - 1.0, (2, "n1")) == []
+    assert world.contact.record_connection(1, "n1", world.now) == []
+    assert world.passes(RETURN_S - 1.0, (1, 2, "n1")) == []
+    assert world.passes(1.0, (1, 2, "n1")) == [ShimLost(0, "it hung up")]
+
+
+def test_who_comes_back_again_and_again_hides_no_loss() -> None:
+    world = World()
+    world.contact.record_loss(0, "it hung up", world.now)
+    lost: list[object] = []
+    for _ in range(int(SILENCE_S)):
+        world.contact.record_loss(2, "reset", world.now)
+        assert world.contact.record_connection(2, "n2", world.now) == []
+        lost += world.passes(1.0, (1, "n1"))
+    assert lost == [ShimLost(0, "it hung up")]
+
+
 def test_a_shim_that_does_not_call_again_is_lost_where_its_node_lives() -> None:
     world = World()
     world.contact.record_loss(0, "it hung up", world.now)
