@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from ftslurm.devices.asking import Json, Library, LibraryError, NoAnswer, Tell, serve
+from ftslurm.devices.asking import Json, Library, NoAnswer, Tell, serve
 from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, in_words
 from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
 from ftslurm.model.devices import Utilisation
@@ -166,13 +166,13 @@ class Amdsmi(Library):
         try:
             smi = self._load()
         except Exception as error:  # it raises whatever comes of a library that is missing or does not fit
-            raise LibraryError(f"amdsmi cannot be imported: {type(error).__name__}: {error}") from None
+            raise NoAnswer(f"amdsmi cannot be imported: {type(error).__name__}: {error}") from None
         try:
             smi.amdsmi_init(smi.AmdSmiInitFlags.INIT_AMD_GPUS)
             self._handles = list(smi.amdsmi_get_processor_handles())
         except smi.AmdSmiException as error:
             absent = _status(error) in (DRIVER_NOT_LOADED, NO_DRIVER)
-            raise LibraryError(f"amdsmi does not start: {_said(error)}", absent) from None
+            raise NoAnswer(f"amdsmi does not start: {_said(error)}", absent) from None
         self._smi = smi
         self._readers = [reader for handle in self._handles if (reader := self._reader(handle)) is not None]
 

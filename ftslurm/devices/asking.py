@@ -171,14 +171,6 @@ def look_until(
 # ---- the child's side
 
 
-class LibraryError(Exception):
-    """What the library said instead of an answer."""
-
-    def __init__(self, why: str, absent: bool = False) -> None:
-        super().__init__(why)
-        self.absent = absent
-
-
 class Library(ABC):
     """A vendor's library in use."""
 
@@ -213,7 +205,7 @@ def serve(handle: Callable[[Json, Tell], Json]) -> None:
     for line in sys.stdin.buffer:
         try:
             say({"answer": handle(json.loads(line), lambda heard: say({"heard": heard}))})
-        except LibraryError as error:
+        except NoAnswer as error:
             say({"error": str(error), "absent": error.absent})
         except Exception as error:  # whatever a foreign module raises is its answer, and the next request is another
             say({"error": f"{type(error).__name__}: {error}", "absent": False})

@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ftslurm.devices.asking import Json, Library, LibraryError, Tell, serve
+from ftslurm.devices.asking import Json, Library, NoAnswer, Tell, serve
 from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, in_words
 from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
 from ftslurm.errors import FtslurmError
@@ -245,7 +245,7 @@ class Nvml(Library):
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
             absent = error.value in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND)
-            raise LibraryError(f"NVML does not start: {error}", absent) from None
+            raise NoAnswer(f"NVML does not start: {error}", absent) from None
         self._started = True
         self._events = self.asked(events=lambda: self._nvml.nvmlEventSetCreate())[0].get("events")
 
@@ -254,7 +254,7 @@ class Nvml(Library):
         try:
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
-            raise LibraryError(f"NVML does not count its GPUs: {error}") from None
+            raise NoAnswer(f"NVML does not count its GPUs: {error}") from None
         for index in range(count):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)

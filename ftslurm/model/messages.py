@@ -186,35 +186,9 @@ class DevicesReported(Value):
     there: Mapping[str, int] = field(default_factory=dict)
 
 
-class HealingReported(Value):
-    results: tuple[HealResult, ...]
-
-
-class QuietReported(Value):
-    """No IO below the node's shims for `quiet_s` seconds; 0: there is again."""
-
-    quiet_s: float
-    what: str
-    attempt: int
-
-
-class UseReported(Value):
-    """Has the use of devices or CPUs not changed? None: not known."""
-
-    unchanged: bool | None
-    what: str
-    attempt: int
-
-
-class EvidenceReported(Value):
-    text: str
-    views: tuple[RankView, ...]
-    attempt: int
-
-
 ShimReport = ev.RankStarted | ev.RankExited | ev.RankStopped | ev.RankUnstartable | ev.RankSilent | ev.RankWords | ev.SignalSeen
 AgentReport = (
-    DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported | ev.BeatOverdue | ev.ProgramSaid
+    DevicesReported | ev.HealingDone | ev.QuietSeen | ev.UseSampled | ev.EvidenceTaken | ev.BeatOverdue | ev.ProgramSaid
     | ev.StallSeen | ev.RanksCompared | ev.StageSet | ev.Progressed | ev.RanksAlive | LiveReported | StacksReported
 )  # fmt: skip
 
@@ -298,11 +272,9 @@ def agent_report(message: Message) -> AgentReport:
             answer = from_plain(ProbeAnswer, dict(message), _BOUNDS)
             return DevicesReported(answer, bool(message.get("asked")), _counts(message, "there"))
         case "stall":
-            return ev.StallSeen(
-                "", _number(message, "probed"), _seconds(message, "stalled_s"), _seconds(message, "paused_s"),
-                message.get("begun") is True, _maybe_seconds(message, "usual_s"), _stage(message), message.get("reports") is True,
-                _number(message, "left"), _seconds(message, "meets_s"), _number(message, "attempt"),
-            )  # fmt: skip
+            _number(message, "attempt")
+            stall = from_plain(ev.StallSeen, {**message, "node": "", "stage_s": None}, _BOUNDS)
+            return replace(stall, stage_s=_stage(message))
         case "stage":
             return ev.StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
         case "alive":
@@ -313,7 +285,7 @@ def agent_report(message: Message) -> AgentReport:
             return StacksReported(_text(message, "asked", 64), _text(message, "text", EVIDENCE_MAX))
         case "evidence":
             views = tuple(from_plain(RankView, view) for view in (_list(message, "views") if "views" in message else ()))
-            return EvidenceReported(_text(message, "text", EVIDENCE_MAX), views, _number(message, "attempt"))
+            return ev.EvidenceTaken("", _text(message, "text", EVIDENCE_MAX), views, _number(message, "attempt"))
         case _ if kind := _BY_FIELDS.get(what):
             if "attempt" in kind.__match_args__:
                 _number(message, "attempt")
@@ -325,7 +297,7 @@ def agent_report(message: Message) -> AgentReport:
 
 # Messages that say a value, field by field.
 _BY_FIELDS: Mapping[str, Any] = {
-    "healed": HealingReported, "quiet": QuietReported, "use": UseReported, "overdue": ev.BeatOverdue, "said": ev.ProgramSaid,
+    "healed": ev.HealingDone, "quiet": ev.QuietSeen, "use": ev.UseSampled, "overdue": ev.BeatOverdue, "said": ev.ProgramSaid,
     "compared": ev.RanksCompared, "progress": ev.Progressed,
 }  # fmt: skip
 _BOUNDS = Bounds(4096)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ftslurm.errors import WireError
 from ftslurm.model import messages as wire
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, RankWords, Save, SignalSeen
+from ftslurm.model.events import HealingDone, RankExited, RankStarted, RankStopped, RankUnstartable, RankWords, Save, SignalSeen
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.verdict import Piece
@@ -90,7 +90,7 @@ def test_what_devices_show_arrives_as_it_was(reports: list[DeviceReport], error:
 
 @given(st.lists(st.builds(HealResult, SHORT, st.sampled_from([True, False, None]), SHORT), max_size=4))
 def test_what_became_of_healing_arrives_as_it_was(results: list[HealResult]) -> None:
-    assert wire.agent_report(over_the_wire(wire.healed_message(tuple(results)))) == wire.HealingReported(tuple(results))
+    assert wire.agent_report(over_the_wire(wire.healed_message(tuple(results)))) == HealingDone("", tuple(results))
 
 
 def test_orders_to_a_shim_are_plain() -> None:

@@ -17,7 +17,7 @@ from ctypes import byref, c_char, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong, 
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ftslurm.devices.asking import Json, LibraryError, Tell, serve
+from ftslurm.devices.asking import Json, NoAnswer, Tell, serve
 from ftslurm.model.values import Value
 
 # Return codes. Source: "Return Codes" in the DCMI API references (2026). npu-smi passes them on in its texts (`ret is -8020`).
@@ -391,7 +391,7 @@ def main() -> None:
             asked[0].tell_events(tell)
             return REQUESTS[request["do"]](asked[0], request)
         except (DcmiError, OSError) as error:
-            raise LibraryError(str(error)) from None
+            raise NoAnswer(str(error)) from None
 
     serve(handle)
 

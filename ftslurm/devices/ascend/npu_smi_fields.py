@@ -21,7 +21,7 @@ _CODE_DIGITS = 8
 _MOST_CODES = 256
 
 
-class HealthBlock(Value):
+class HealthBlock(Value, frozen=False):
     """One chip as `info -t health` tells. card, chip: None where the block does not say. part: `MCU` for the board's.
 
     word: empty if none was printed. codes: upper case, no 0x, 8 digits or more.
@@ -87,7 +87,7 @@ def parse_health(text: str) -> tuple[HealthBlock, ...]:
     blocks = _Blocks()
     for key, value in _fields(text):
         blocks.take(key, value)
-    return tuple(block.frozen() for block in blocks.all)
+    return tuple(blocks.all)
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
@@ -101,28 +101,16 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
             yield key, value.strip()
 
 
-class _Block(Value, frozen=False):
-    word: str
-    card: int | None
-    chip: int | None
-    part: str = ""
-    codes: list[str] = field(default_factory=list)
-    information: list[str] = field(default_factory=list)
-
-    def frozen(self) -> HealthBlock:
-        return HealthBlock(self.word, self.card, self.chip, self.part, tuple(self.codes), tuple(self.information))
-
-
 class _Blocks(Value, frozen=False):
     """Builds blocks from fields; the last one is where fields go to. _card, _chip: told before it began."""
 
-    all: list[_Block] = field(default_factory=list)
+    all: list[HealthBlock] = field(default_factory=list)
     _card: int | None = None
     _chip: int | None = None
 
     def take(self, key: str, value: str) -> None:
         if key in ("health", "health status"):
-            self.all.append(_Block(value, self._card, self._chip))
+            self.all.append(HealthBlock(value, self._card, self._chip))
             self._chip = None
         elif key == "npu id":
             self._card = _int(value)
@@ -138,11 +126,11 @@ class _Blocks(Value, frozen=False):
             self._chip = chip
 
 
-def _add(block: _Block, key: str, value: str) -> None:
+def _add(block: HealthBlock, key: str, value: str) -> None:
     if key == "error code":
-        block.codes += list(_codes(value))[: _MOST_CODES - len(block.codes)]
+        block.codes = (*block.codes, *_codes(value))[:_MOST_CODES]
     elif key == "error information" and value not in ("", "NA", "-") and len(block.information) < _MOST_CODES:
-        block.information.append(value)
+        block.information += (value,)
     elif key == "chip name":
         block.part = value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ftslurm.devices.ascend.chip import KIND, Checked, Chip, by_number, unlisted_chip
@@ -35,7 +35,7 @@ _BOOTED = 16
 _USABLE = (0, 6)
 
 
-class _Reset(Value):
+class _Planned(Value):
     """One chip's. group: what the reset takes with it. boot, ports: whose boot status and network health is to be right
     afterwards; those of nobody if they could not be asked before."""
 
@@ -50,31 +50,105 @@ class _Reset(Value):
         return f" (not asked: {', '.join(left_out)})" if left_out else ""
 
 
-class Healer:
-    """look(until, device): every chip there is or was, `device` with its codes, however well it looks; raises NoAnswer."""
+def _reset_failed(device: str, answer: NpuResetAnswer) -> HealResult:
+    if answer.outcome is ResetOutcome.REFUSED:
+        return HealResult(device, False, f"reset refused: {answer.message}")
+    if answer.outcome is ResetOutcome.FAILED:
+        return HealResult(device, False, f"reset failed: {answer.message}")
+    if answer.outcome is ResetOutcome.OTHERS:
+        return HealResult(device, None, f"not reset: {answer.message}")
+    return HealResult(device, None, f"reset: `{TOOL}` did not say how it went")
+
+
+# Of the time for a look, what the library may take; the rest is for the tool.
+LIBRARY_SHARE = 0.5
+# There is one on every node whose driver is loaded; libraries lie in images for other nodes too.
+_DRIVER_LOADED = Path("/dev/davinci_manager")
+
+
+class AscendProbe:
+    """Reads the NPUs of this node and heals them.
+
+    Remembers the chips it has seen: one that is no longer listed is reported as unknown, never passed over.
+    run, sleep and clock are arguments so that tests need no chip and no waiting; clock gives seconds, monotonic.
+    """
+
+    kind = KIND
 
     def __init__(
         self,
-        look: Callable[[float, str], tuple[Chip, ...]],
-        tool: NpuSmi,
-        driver: Driver,
-        sleep: Callable[[float], None],
-        clock: Callable[[], float],
+        run: Runner,
+        env: Mapping[str, str],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._look = look
-        self._tool = tool
-        self._driver = driver
-        self._sleep = sleep
-        self._clock = clock
+        self._sleep, self._clock = sleep, clock
+        self._tool = NpuSmi(run, env, clock)
+        self._driver = Driver(env, clock)
+        self._chosen = VARIABLE in env
+        self._known: frozenset[str] = frozenset()
 
-    def wait(self, device: str, codes: tuple[str, ...], wait_s: float) -> Checked:
+    def present(self) -> bool:
+        return self._tool.present() or (self._driver.present() and (self._chosen or _DRIVER_LOADED.exists()))
+
+    def close(self) -> None:
+        """Let go of the devices."""
+        self._driver.close()
+
+    def read(self, timeout_s: float) -> ProbeAnswer:
+        """All chips within `timeout_s`: one question to the library, or one call of the tool and some more for each chip
+        that is not well. A fault that came and went since the last look is shown once, as a code of its chip.
+
+        A chip has one report; several if its codes have different severities, so that each is graded by its own.
+        """
+        try:
+            chips = self._look(self._clock() + timeout_s)
+        except NoAnswer as silence:
+            return ProbeAnswer(error=str(silence))
+        shown = _with_events(chips, self._driver.events())
+        return ProbeAnswer(tuple(report for chip in shown for report in chip.reports()))
+
+    def utilisation(self, timeout_s: float) -> tuple[Utilisation, ...]:
+        until = self._clock() + timeout_s
+        if self._driver.usable():
+            try:
+                return self._driver.utilisation(self._clock() + LIBRARY_SHARE * timeout_s)
+            except NoAnswer:
+                pass
+        try:
+            return self._tool.utilisation(until)
+        except NoAnswer:
+            return ()
+
+    def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
+        """As the protocol says.
+
+        On linked servers a reset takes all chips of the node with it. So it is ordered only when there is no process on
+        any chip that would be reset; that the job owns them all is for the caller to know, and to say by `may_reset`.
+        """
+        started = self._clock()
+        finding = self._wait(device, codes, wait_s)
+        if finding.holds:
+            self._driver.forget(device, codes)
+            return HealResult(device, True, f"healed by itself after {self._clock() - started:.0f} s")
+        if not may_reset:
+            return HealResult(device, finding.holds, f"after {wait_s:g} s: {finding.why}")
+        if device not in self._known:
+            # A wrong name must not cost a whole node its chips.
+            return HealResult(device, finding.holds, f"not reset: {finding.why}")
+        result = self._reset(device, codes, reset_wait_s)
+        if result.healed:
+            self._driver.events()  # chips that go down and come up raise events, which are no news
+        return result
+
+    def _wait(self, device: str, codes: tuple[str, ...], wait_s: float) -> Checked:
         """Until `codes` are gone from `device`, `wait_s` at the most."""
         return self._poll(lambda until: self._codes_gone(device, codes, until), wait_s)
 
-    def reset(self, device: str, codes: tuple[str, ...], known: Collection[str], wait_s: float) -> HealResult:
-        """Reset `device`, one of the `known` chips, and wait until it and all others are back."""
+    def _reset(self, device: str, codes: tuple[str, ...], wait_s: float) -> HealResult:
+        """Reset `device`, one of the known chips, and wait until it and all others are back."""
         started, until = self._clock(), self._clock() + wait_s
-        group = self._group(device, known, until)
+        group = self._group(device, until)
         idle = self._poll(lambda limit: self._idle(group, limit), min(PROCESSES_GONE_S, wait_s))
         if not idle.holds:
             return HealResult(device, idle.holds, f"not reset: {idle.why}")
@@ -99,7 +173,7 @@ class Healer:
 
     def _codes_gone(self, device: str, codes: tuple[str, ...], until: float) -> Checked:
         """Are `codes` gone (all of the chip if none is named)? Others may stay, they are not what is to be healed."""
-        chip = next((one for one in self._look(until, device) if one.device == device), unlisted_chip(device))
+        chip = next((one for one in self._look(until, device, anew=True) if one.device == device), unlisted_chip(device))
         if chip.blind:
             return Checked(None, f"{device}: {chip.blind}")
         left = set(chip.codes).intersection(codes or chip.codes)
@@ -107,19 +181,19 @@ class Healer:
         explained = chip.health is DeviceHealth.GOOD or bool(chip.codes)
         return Checked(chip.health is not DeviceHealth.UNKNOWN and explained and not left, str(chip))
 
-    def _group(self, device: str, known: Collection[str], until: float) -> tuple[str, ...]:
+    def _group(self, device: str, until: float) -> tuple[str, ...]:
         """The chips that are reset with `device`; all of the node where nobody tells."""
         try:
             group = self._driver.group(device, until)
         except NoAnswer:
             group = ()
-        return group if device in group else tuple(sorted(known, key=by_number))
+        return group if device in group else tuple(sorted(self._known, key=by_number))
 
-    def _planned(self, device: str, codes: tuple[str, ...], group: tuple[str, ...], until: float) -> _Reset:
+    def _planned(self, device: str, codes: tuple[str, ...], group: tuple[str, ...], until: float) -> _Planned:
         told, ports = any(self._boot_status(group, until).values()), self._network(group, until)
         # The other ports have no address, or another fault.
         usable = tuple(port for port, health in ports.items() if health in _USABLE)
-        return _Reset(device, codes, group, group if told else (), usable)
+        return _Planned(device, codes, group, group if told else (), usable)
 
     def _idle(self, group: tuple[str, ...], until: float) -> Checked:
         try:
@@ -127,10 +201,10 @@ class Healer:
         except NoAnswer:
             return self._tool.idle(until)
 
-    def _all_back(self, reset: _Reset, until: float) -> Checked:
+    def _all_back(self, reset: _Planned, until: float) -> Checked:
         """Does every chip of the node answer again, is ours well and rid of its codes, is the group in service, are its
         network ports what they were?"""
-        chips = {chip.device: chip for chip in self._look(until, reset.device)}
+        chips = {chip.device: chip for chip in self._look(until, reset.device, anew=True)}
         ours = chips.get(reset.device, unlisted_chip(reset.device))
         for chip in (ours, *chips.values()):
             if chip.health is DeviceHealth.UNKNOWN:
@@ -187,7 +261,7 @@ class Healer:
             return second, _OUT_OF_BAND
         return NpuResetAnswer(second.outcome, f"{answer.message}; without -m 1: {second.message}"), _OUT_OF_BAND
 
-    def _after_others(self, reset: _Reset, answer: NpuResetAnswer, until: float) -> tuple[NpuResetAnswer, str]:
+    def _after_others(self, reset: _Planned, answer: NpuResetAnswer, until: float) -> tuple[NpuResetAnswer, str]:
         """Somebody else is resetting: their reset may heal ours too, else ours follows. Raises: NoAnswer."""
         way = _IN_BAND
         while answer.outcome is ResetOutcome.OTHERS and (left_s := until - self._clock()) > 0:
@@ -210,99 +284,6 @@ class Healer:
         except NoAnswer as silence:
             return Checked(None, str(silence))
 
-
-def _reset_failed(device: str, answer: NpuResetAnswer) -> HealResult:
-    if answer.outcome is ResetOutcome.REFUSED:
-        return HealResult(device, False, f"reset refused: {answer.message}")
-    if answer.outcome is ResetOutcome.FAILED:
-        return HealResult(device, False, f"reset failed: {answer.message}")
-    if answer.outcome is ResetOutcome.OTHERS:
-        return HealResult(device, None, f"not reset: {answer.message}")
-    return HealResult(device, None, f"reset: `{TOOL}` did not say how it went")
-
-
-# Of the time for a look, what the library may take; the rest is for the tool.
-LIBRARY_SHARE = 0.5
-# There is one on every node whose driver is loaded; libraries lie in images for other nodes too.
-_DRIVER_LOADED = Path("/dev/davinci_manager")
-
-
-class AscendProbe:
-    """Reads the NPUs of this node and heals them.
-
-    Remembers the chips it has seen: one that is no longer listed is reported as unknown, never passed over.
-    run, sleep and clock are arguments so that tests need no chip and no waiting; clock gives seconds, monotonic.
-    """
-
-    kind = KIND
-
-    def __init__(
-        self,
-        run: Runner,
-        env: Mapping[str, str],
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clock = clock
-        self._tool = NpuSmi(run, env, clock)
-        self._driver = Driver(env, clock)
-        self._chosen = VARIABLE in env
-        self._healer = Healer(self._look_anew, self._tool, self._driver, sleep, clock)
-        self._known: frozenset[str] = frozenset()
-
-    def present(self) -> bool:
-        return self._tool.present() or (self._driver.present() and (self._chosen or _DRIVER_LOADED.exists()))
-
-    def close(self) -> None:
-        """Let go of the devices."""
-        self._driver.close()
-
-    def read(self, timeout_s: float) -> ProbeAnswer:
-        """All chips within `timeout_s`: one question to the library, or one call of the tool and some more for each chip
-        that is not well. A fault that came and went since the last look is shown once, as a code of its chip.
-
-        A chip has one report; several if its codes have different severities, so that each is graded by its own.
-        """
-        try:
-            chips = self._look(self._clock() + timeout_s)
-        except NoAnswer as silence:
-            return ProbeAnswer(error=str(silence))
-        shown = _with_events(chips, self._driver.events())
-        return ProbeAnswer(tuple(report for chip in shown for report in chip.reports()))
-
-    def utilisation(self, timeout_s: float) -> tuple[Utilisation, ...]:
-        until = self._clock() + timeout_s
-        if self._driver.usable():
-            try:
-                return self._driver.utilisation(self._clock() + LIBRARY_SHARE * timeout_s)
-            except NoAnswer:
-                pass
-        try:
-            return self._tool.utilisation(until)
-        except NoAnswer:
-            return ()
-
-    def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
-        """As the protocol says.
-
-        On linked servers a reset takes all chips of the node with it. So it is ordered only when there is no process on
-        any chip that would be reset; that the job owns them all is for the caller to know, and to say by `may_reset`.
-        """
-        started = self._clock()
-        finding = self._healer.wait(device, codes, wait_s)
-        if finding.holds:
-            self._driver.forget(device, codes)
-            return HealResult(device, True, f"healed by itself after {self._clock() - started:.0f} s")
-        if not may_reset:
-            return HealResult(device, finding.holds, f"after {wait_s:g} s: {finding.why}")
-        if device not in self._known:
-            # A wrong name must not cost a whole node its chips.
-            return HealResult(device, finding.holds, f"not reset: {finding.why}")
-        result = self._healer.reset(device, codes, self._known, reset_wait_s)
-        if result.healed:
-            self._driver.events()  # chips that go down and come up raise events, which are no news
-        return result
-
     # ---- looking
 
     def _look(self, until: float, closely_at: str = "", anew: bool = False) -> tuple[Chip, ...]:
@@ -318,9 +299,6 @@ class AscendProbe:
         if anew and self._known - listed:
             self._driver.close()
         return (*chips, *self._missing(listed, way))
-
-    def _look_anew(self, until: float, closely_at: str) -> tuple[Chip, ...]:
-        return self._look(until, closely_at, anew=True)
 
     def _by_library(self, until: float) -> tuple[tuple[Chip, ...], str]:
         """No chips if it does not answer, and why."""

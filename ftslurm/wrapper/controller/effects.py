@@ -84,9 +84,6 @@ class Effects:
             except StateError as error:
                 self.people.say(str(error))
 
-    def _watch_checkpoints(self, d: do.WatchCheckpoints) -> None:
-        self._sources.watch_checkpoints(d.patterns, d.settle_s)
-
     def _read_iteration(self, d: do.ReadIteration) -> None:
         from ftslurm.wrapper.controller.checkpoints import iteration_in  # rarely asked for
 
@@ -102,34 +99,17 @@ class Effects:
         self._agents.append(agents)
         self._sources.callers.agents_come(decision.nodes, agents)
 
-    def _dismiss_agents(self, decision: do.DismissAgents) -> None:
-        self._sources.callers.dismiss_agents(decision.nodes)
-
     # --- Slurm
-
-    def _ask(self, d: do.AskSlurm) -> None:
-        self._sources.background(partial(self._scheduler.ask, d.without))
 
     def _probe(self, decision: do.ProbeNodes) -> None:
         for node in decision.nodes:
-            self._sources.background(partial(self._scheduler.probe, node, decision.limit_s))
-
-    def _check_node(self, d: do.CheckNode) -> None:
-        self._sources.background(partial(self._scheduler.check, d.node, d.lender, d.limit_s))
+            self._beside(self._scheduler.probe, node, decision.limit_s)
 
     def _borrow(self, d: do.BorrowNode) -> None:
         def submitted(job: int, boots: str) -> None:
             self._sources.put(ev.DonorSubmitted(d.slot, job, boots))
 
-        self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted, d.near))
-
-    def _end_loans(self, d: do.EndLoans) -> None:
-        """Beside the loop, which has beats to answer while slurmctld is away. Before a requeue, which needs those nodes, and
-        before ftrun ends `call_off` is waited for."""
-        self._sources.background(partial(self._scheduler.end_loans, d.jobs))
-
-    def _list_steps(self, _: do.ListSteps) -> None:
-        self._sources.background(self._scheduler.steps)
+        self._beside(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted, d.near)
 
     def _release(self, d: do.ReleaseNodes) -> None:
         """After it a Slurm 22.05 without slurmdbd takes no change of the job, nor of its comment."""
@@ -145,7 +125,7 @@ class Effects:
         self._signals.ignore_end()
         self.end_agents()
         self._scheduler.call_off()
-        self._sources.background(partial(self._give_back, decision))
+        self._beside(self._give_back, decision)
 
     def _give_back(self, d: do.Requeue) -> ev.RequeueEnded:
         self._display.settle(SHOW_WAIT_S)  # the requeue's SIGTERM would end it
@@ -164,6 +144,9 @@ class Effects:
         return said[0] if said else f"the clean-up has not ended after {d.wait_s:g} s; ftrun no longer waits for it"
 
     # --- what is behind a failure: inside RE2 (C++) a thread that an interpreter cuts off aborts the process
+
+    def _beside(self, work: Callable[..., ev.Event], *given: Any) -> None:
+        self._sources.background(partial(work, *given))
 
     def _diagnose(self, asked: do.Diagnose) -> None:
         if self._diagnosis is not None:
@@ -193,12 +176,6 @@ class Effects:
         work = threading.Thread(target=save, daemon=True)
         work.start()
         work.join(KEEP_OUTPUT_S)
-
-    def _show_phase(self, d: do.ShowPhase) -> None:
-        self._display.show(phase_text(d))
-
-    def _nothing(self, _: do.Decision) -> None:
-        """Finish is the loop's."""
 
     # --- the end
 
@@ -234,28 +211,30 @@ def wait_for_end(handles: Sequence[StepHandle], clock: Clock, silently: bool = F
 
 _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.KeepEvidence: Effects._keep_evidence,
-    do.WatchCheckpoints: Effects._watch_checkpoints,
+    do.WatchCheckpoints: lambda effects, d: effects._sources.watch_checkpoints(d.patterns, d.settle_s),
     do.ReadIteration: Effects._read_iteration,
     do.TellOthers: Effects._tell_others,
     do.Remember: lambda effects, told: effects.people.remember(told),
     do.ShowCard: lambda effects, told: effects.people.show_card(told),
-    do.Finish: Effects._nothing,
+    do.Finish: lambda effects, _: None,  # it is the loop's
     do.LaunchStep: Effects._launch,
     do.WatchNodes: Effects._watch,
-    do.AskSlurm: Effects._ask,
-    do.ListSteps: Effects._list_steps,
+    do.AskSlurm: lambda effects, d: effects._beside(effects._scheduler.ask, d.without),
+    do.ListSteps: lambda effects, _: effects._beside(effects._scheduler.steps),
     do.ProbeNodes: Effects._probe,
     do.KillStep: Effects._kill_step,
     do.AbandonStep: Effects._abandon_step,
-    do.CheckNode: Effects._check_node,
+    do.CheckNode: lambda effects, d: effects._beside(effects._scheduler.check, d.node, d.lender, d.limit_s),
     do.BorrowNode: Effects._borrow,
-    do.EndLoans: Effects._end_loans,
+    # Beside the loop, which has beats to answer while slurmctld is away. Before a requeue, which needs those nodes, and before
+    # ftrun ends `call_off` is waited for.
+    do.EndLoans: lambda effects, d: effects._beside(effects._scheduler.end_loans, d.jobs),
     do.ReleaseNodes: Effects._release,
-    do.DismissAgents: Effects._dismiss_agents,
+    do.DismissAgents: lambda effects, d: effects._sources.callers.dismiss_agents(d.nodes),
     do.Requeue: Effects._requeue,
     do.Diagnose: Effects._diagnose,
     do.Advise: Effects._advise,
     do.Say: lambda effects, told: effects.people.tell(told),
-    do.ShowPhase: Effects._show_phase,
+    do.ShowPhase: lambda effects, d: effects._display.show(phase_text(d)),
     do.KeepOutput: Effects._save_output,
 }

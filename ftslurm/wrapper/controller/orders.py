@@ -99,18 +99,6 @@ class Orders:
                     }
                 )
 
-    def _sample_use(self, d: do.SampleUse) -> None:
-        self._to_agents({"t": "use", "window_s": d.window_s})
-
-    def _take_evidence(self, d: do.TakeEvidence) -> None:
-        self._to_agents({"t": "evidence", "limit_s": d.limit_s})
-
-    def _ask_words(self, _: do.AskWords) -> None:
-        self._to_shims({"t": "words"})
-
-    def _compare_ranks(self, _: do.CompareRanks) -> None:
-        self._to_agents({"t": "compare"})
-
     def _set_intervals(self, d: do.SetIntervals) -> None:
         self._to_shims({"t": "silence", "after_s": d.silence_s})
         self._to_agents({"t": "quiet", "after_s": d.quiet_s})
@@ -118,9 +106,6 @@ class Orders:
     def _to_agents(self, message: Mapping[str, Any]) -> None:
         for peer in list(self._callers.agents.values()):
             peer.send(message)
-
-    def _drill_ranks(self, d: do.DrillRanks) -> None:
-        self._to_shims(wire.drill_message(d.what, d.status, d.signal, d.share), d.ranks)
 
     def _drill_device(self, d: do.DrillDevice) -> None:
         if d.node in self._callers.agents:
@@ -131,9 +116,6 @@ class Orders:
         peer = self._callers.askers.pop(d.asker, None)
         if peer is not None:
             peer.send({"t": "drilled", "ok": d.ok, "text": d.text})
-
-    def _look(self, _: do.LookAtDevices) -> None:
-        self._to_agents({"t": "look"})
 
     def _heal(self, decision: do.HealDevices) -> None:
         for node, devices in decision.devices.items():
@@ -159,15 +141,15 @@ _ORDERS: Mapping[type, Callable[[Orders, Any], None]] = {
     do.StopRanks: Orders._stop,
     do.SignalRanks: Orders._signal,
     do.WatchRanks: Orders._watch_ranks,
-    do.SampleUse: Orders._sample_use,
-    do.TakeEvidence: Orders._take_evidence,
-    do.AskWords: Orders._ask_words,
-    do.CompareRanks: Orders._compare_ranks,
+    do.SampleUse: lambda orders, d: orders._to_agents({"t": "use", "window_s": d.window_s}),
+    do.TakeEvidence: lambda orders, d: orders._to_agents({"t": "evidence", "limit_s": d.limit_s}),
+    do.AskWords: lambda orders, _: orders._to_shims({"t": "words"}),
+    do.CompareRanks: lambda orders, _: orders._to_agents({"t": "compare"}),
     do.SetIntervals: Orders._set_intervals,
-    do.DrillRanks: Orders._drill_ranks,
+    do.DrillRanks: lambda orders, d: orders._to_shims(wire.drill_message(d.what, d.status, d.signal, d.share), d.ranks),
     do.DrillDevice: Orders._drill_device,
     do.AnswerDrill: Orders._answer_drill,
-    do.LookAtDevices: Orders._look,
+    do.LookAtDevices: lambda orders, _: orders._to_agents({"t": "look"}),
     do.HealDevices: Orders._heal,
     do.EndStep: Orders._end,
 }

@@ -70,21 +70,14 @@ class Reports:
             if self.observer is not None:
                 self.observer.node_said(node, report)
             return ()
-        if isinstance(report, wire.HealingReported):
-            return (ev.HealingDone(node, report.results),)
+        if isinstance(report, wire.DevicesReported):
+            faults = self._graded(node, report.answer)
+            return (ev.DevicesSeen(node, faults, report.asked, report.answer.error, there=report.there),)
         if isinstance(report, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)):
             return (report,)
-        if isinstance(report, wire.QuietReported):
-            return (ev.QuietSeen(node, report.quiet_s, report.what, report.attempt),)
-        if isinstance(report, wire.UseReported):
-            return (ev.UseSampled(node, report.unchanged, report.what, report.attempt),)
-        if isinstance(report, wire.EvidenceReported):
-            return (ev.EvidenceTaken(node, report.text, report.views, report.attempt),)
         if isinstance(report, ev.Progressed):
             self.training_step = max(self.training_step, report.step)
-        if isinstance(report, (ev.StallSeen, ev.RanksCompared, ev.Progressed, ev.RanksAlive)):
-            return (replace(report, node=node),)
-        return (ev.DevicesSeen(node, self._graded(node, report.answer), report.asked, report.answer.error, there=report.there),)
+        return (replace(report, node=node),)
 
     def new_step(self) -> None:
         if self.observer is not None:
