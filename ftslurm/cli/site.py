@@ -119,8 +119,8 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
     from ftslurm.config.settings_files import SettingsAsked, settings_in_force
     from ftslurm.ledger.store import state_folder
     from ftslurm.report.site import print_nodes
+    from ftslurm.system.owner import user_name
     from ftslurm.wrapper import nodes as look
-    from ftslurm.wrapper.metrics import user_name
 
     root, settings, now = state_folder(os.environ), settings_in_force(SettingsAsked(), os.environ).settings, time.time()
     if clear and all_users:

@@ -23,7 +23,7 @@ from ftslurm.model.messages import BOUNDS, Live
 from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.model.record import RequestAnswered, Requested
 from ftslurm.model.values import replace
-from ftslurm.system.files import open_plain, read_private, replace_file
+from ftslurm.system.files import info_of, open_plain, read_private, replace_file
 
 # --- how a request of `ftslurm control` comes into the ledger, how the ftrun of the job notices it, and how the answer is
 # found
@@ -130,12 +130,7 @@ def write_request(ledger: Path, request: dict[str, Any]) -> None:
 
 def live_changed(ledger: Path) -> Changed | None:
     """A value that changes with what ftrun writes, which takes a tenth of a second to read at thousands of ranks."""
-    try:
-        with open_plain(live_path(ledger)) as file:
-            info = os.fstat(file.fileno())
-    except OSError:
-        return None
-    return info.st_ino, info.st_mtime_ns, info.st_ctime_ns
+    return _changed(info_of(live_path(ledger)))
 
 
 def read_live(ledger: Path) -> Live | None:
@@ -157,12 +152,12 @@ def make_request(ledger: Path) -> None:
 
 def request_changed(ledger: Path) -> Changed | None:
     """A value that changes while someone watches. None: the file does not exist, or is not ours."""
-    try:
-        with open_plain(request_path(ledger)) as file:
-            info = os.fstat(file.fileno())
-    except OSError:
-        return None
-    return (info.st_ino, info.st_mtime_ns, info.st_ctime_ns) if _is_ours(info) else None
+    info = info_of(request_path(ledger))
+    return _changed(info) if info is not None and _is_ours(info) else None
+
+
+def _changed(info: os.stat_result | None) -> Changed | None:
+    return (info.st_ino, info.st_mtime_ns, info.st_ctime_ns) if info is not None else None
 
 
 def read_request(ledger: Path) -> dict[str, Any]:

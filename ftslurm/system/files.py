@@ -310,6 +310,15 @@ def open_plain(path: str | Path, link: int = os.O_NOFOLLOW) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
+def info_of(path: Path) -> os.stat_result | None:
+    """Of a plain file, None for anything else: of a file that is opened a file server tells the latest."""
+    try:
+        with open_plain(path) as file:
+            return os.fstat(file.fileno())
+    except OSError:
+        return None
+
+
 def read_private(path: Path, limit: int) -> bytes:
     """The file's last bytes, at most `limit`. Raises: as `open_plain`."""
     with open_plain(path) as file:

@@ -45,6 +45,14 @@ def owner_of(user_id: int) -> Owner:
     return Owner(entry.pw_uid, entry.pw_gid, entry.pw_name, Path(entry.pw_dir))
 
 
+def user_name(user_id: int) -> str:
+    """The number, where no name is known."""
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except (KeyError, OverflowError):
+        return str(user_id)
+
+
 def _modest(limits: Sequence[tuple[int, int]] = LIMITS) -> None:
     """Limit the child before its program starts: it acts on what a user has written, so it gets no more than it needs."""
     for kind, wanted in limits:

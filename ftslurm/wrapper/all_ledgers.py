@@ -13,21 +13,19 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError, UnknownJob, UsageError
 from ftslurm.ledger.index import Index, summary_of
-from ftslurm.ledger.journal import Journal, from_line
+from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.shared_file import MAX_BYTES, NodeMemory
 from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, Store, ledger_parts, state_folder
 from ftslurm.model.folds.node_memory import NodeCleared, Told
 from ftslurm.model.folds.summary import OVER, JobSummary, summarise
 from ftslurm.model.nodes import expand
-from ftslurm.model.record import Record
 from ftslurm.model.text import visible
 from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.report.measures import JobOf, Measures, lost_s, measure, measures_from_json, measures_to_json
 from ftslurm.system.commands import CommandResult, Group
 from ftslurm.system.files import read_private
-from ftslurm.system.owner import Owner, people, start_as
+from ftslurm.system.owner import Owner, people, start_as, user_name
 from ftslurm.wrapper.jobs import job_now, with_slurms_word
-from ftslurm.wrapper.metrics import user_name
 from ftslurm.wrapper.reports import ledgers_since
 
 # --- Reads or changes what a user's jobs have written, by a program that runs as that user: root's only access to users' files.
@@ -276,11 +274,11 @@ def _accounts(
         if time.monotonic() > until:
             passed_over(StateError(f"the ledgers of {owner.name} from the {count}th on: they take too long"))
             return
-        records, damaged = _records(ledger)
-        known = summarise(records)
+        contents = Contents(()).with_more(ledger)
+        known = summarise(contents.records)
         if known is not None:
             told = known._replace(state=state, over=over) if state in _TOLD else known
-            yield since(account(records, told, now, damaged, owner.name), began)
+            yield since(account(contents.records, told, now, contents.damaged, owner.name), began)
     if not count and printed:
         passed_over(StateError(f"the ledgers of {owner.name}: nothing of them can be understood"))
 
@@ -299,12 +297,6 @@ def ledgers(printed: bytes) -> Iterator[tuple[bytes, str, bool]]:
             return
         yield ledger, found[2].decode(), found[3] == b"1"
         at += size
-
-
-def _records(ledger: bytes) -> tuple[list[Record], int]:
-    lines = [from_line(line) for line in ledger.splitlines() if line.strip()]
-    good = [record for record in lines if record is not None]
-    return good, len(lines) - len(good)
 
 
 # --- figures about the jobs of one user or of all: a process with each user's rights reads that user's ledgers
@@ -327,46 +319,36 @@ def jobs_of_all(
     oldest: float, limit: int, passed_over: PassedOver, ledgers: Sequence[str] = ("{home}/.ftslurm",), first_user_id: int = 1000
 ) -> list[JobOf]:
     """The jobs of all users. limit: for each user. Raises: UsageError if the caller is not root."""
-    _root_only()
-    found: list[JobOf] = []
-    for owner, said in asked_of_all(first_user_id, ledgers, MEASURES, (oldest, limit), LIMIT_S, LIMIT_BYTES, also=(0,)):
-        if isinstance(said, StateError):
-            passed_over(f"the ledgers of user {owner.name} cannot be read: {said}")
-        else:
-            found += [JobOf(owner.name, each) for each in measures_from_json(said)[:limit]]
-    return found
+    told = _told_by_all(MEASURES, (oldest, limit), passed_over, ledgers, first_user_id)
+    return [JobOf(owner.name, each) for owner, said in told for each in measures_from_json(said)[:limit]]
 
 
 def list_of_all(
     oldest: float, limit: int, passed_over: PassedOver, ledgers: Sequence[str], first_user_id: int
 ) -> list[tuple[str, JobSummary, float]]:  # fmt: skip
     """User, job and lost seconds of each job of all users. As jobs_of_all."""
-    _root_only()
-    found: list[tuple[str, JobSummary, float]] = []
-    for owner, said in asked_of_all(first_user_id, ledgers, JOBS, (oldest, limit), LIMIT_S, LIMIT_BYTES, also=(0,)):
-        if isinstance(said, StateError):
-            passed_over(f"the ledgers of user {owner.name} cannot be read: {said}")
-        else:
-            found += [(owner.name, *each) for each in _jobs_in(said)[:limit]]
-    return found
+    told = _told_by_all(JOBS, (oldest, limit), passed_over, ledgers, first_user_id)
+    return [(owner.name, *each) for owner, said in told for each in _jobs_in(said)[:limit]]
 
 
 def who_has(job: str, passed_over: PassedOver, ledgers: Sequence[str], first_user_id: int) -> Owner | None:
     """The user who has the ledger of the job, of several the one whose was written last. As jobs_of_all."""
-    _root_only()
-    found: list[tuple[int, Owner]] = []
-    for owner, said in asked_of_all(first_user_id, ledgers, HAS, (job,), LIMIT_S, LIMIT_BYTES, also=(0,)):
-        if isinstance(said, StateError):
-            passed_over(f"the ledgers of user {owner.name} cannot be read: {said}")
-        elif re.fullmatch(rb"\d{1,12}", said):
-            found.append((int(said), owner))
+    told = _told_by_all(HAS, (job,), passed_over, ledgers, first_user_id)
+    found = [(int(said), owner) for owner, said in told if re.fullmatch(rb"\d{1,12}", said)]
     return max(found, key=lambda each: each[0])[1] if found else None
 
 
-def _root_only() -> None:
+def _told_by_all(
+    verb: str, words: Sequence[object], passed_over: PassedOver, ledgers: Sequence[str], first_user_id: int
+) -> Iterator[tuple[Owner, bytes]]:
     """Raises: UsageError."""
     if os.geteuid() != 0:
         raise UsageError("only root may read what other users' jobs wrote", hint="leave --all-users out, or use sudo")
+    for owner, said in asked_of_all(first_user_id, ledgers, verb, words, LIMIT_S, LIMIT_BYTES, also=(0,)):
+        if isinstance(said, StateError):
+            passed_over(f"the ledgers of user {owner.name} cannot be read: {said}")
+        else:
+            yield owner, said
 
 
 def _jobs_in(said: bytes) -> list[tuple[JobSummary, float]]:

@@ -7,7 +7,6 @@ user has put into a ledger can harm root.
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from ftslurm.model.values import replace
 from ftslurm.policies.start_time import plan_start
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.commands import with_folder
-from ftslurm.system.owner import PATH, owner_of, run_as
+from ftslurm.system.owner import PATH, owner_of, run_as, user_name
 from ftslurm.wrapper.jobs import job_now
 from ftslurm.wrapper.requeue.finish import finish_open_requeue, is_up_to_date
 
@@ -70,10 +69,7 @@ _NO_FTRUN = frozenset({"pending", "held", "requeued", "completing"})
 def who(env: Mapping[str, str]) -> str:
     if env.get(BY_VARIABLE) == ROOT:
         return ROOT
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    return user_name(os.geteuid())
 
 
 def order(store: Store, job: str, wanted: Requested, env: Mapping[str, str], wait_s: float) -> str:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from ftslurm.errors import CommandMissing, FtslurmError, LaunchFailed, SlurmRefused, WireError
@@ -24,7 +22,8 @@ from ftslurm.model.messages import drill_order, read_hello
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value
-from ftslurm.system.commands import real_program
+from ftslurm.system.commands import run
+from ftslurm.wrapper.script_look import environments
 from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, connect
 from ftslurm.wrapper.shim.messages import LinkError
 
@@ -60,24 +59,17 @@ def order_drill(target: _Target, order: DrillAsked, env: Mapping[str, str]) -> s
     """Order the drill. Gives the result, in words. Raises: FtslurmError."""
     if target.local:
         return _ask(order, target.step)
-    python = own_python()
-    argv = beside_argv([target.node], "ftslurm-drill", python.module_argv(
-        "ftslurm.wrapper.drill", target.step, json.dumps(drill_order(order))
-    ))  # fmt: skip
-    argv = (argv[0], f"--jobid={target.number}", *argv[1:])
+    words = ("ftslurm.wrapper.drill", target.step, json.dumps(drill_order(order)))
+    argv = beside_argv([target.node], "ftslurm-drill", own_python().module_argv(*words), target.number)
     try:
-        program, its_env = real_program(argv, own_step_env(env))
-        done = subprocess.run(
-            argv, executable=program, env=its_env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=STEP_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except (FileNotFoundError, CommandMissing):
+        done = run(argv, STEP_TIMEOUT_S, env=own_step_env(env))
+    except CommandMissing:
         raise LaunchFailed("there is no srun here", hint="run `ftslurm drill` where you submit jobs") from None
-    except subprocess.TimeoutExpired:
-        raise LaunchFailed(f"no step of job {target.number} came up in {STEP_TIMEOUT_S:g} s", hint="is its node well?") from None
-    if done.returncode == SlurmRefused.exit_status:
+    if done.timed_out:
+        raise LaunchFailed(f"no step of job {target.number} came up in {STEP_TIMEOUT_S:g} s", hint="is its node well?")
+    if done.status == SlurmRefused.exit_status:
         raise SlurmRefused(done.stderr.strip().removeprefix("ftslurm: "), hint="see `ftslurm status`")
-    if done.returncode:
+    if done.status:
         raise LaunchFailed(f"the step that carries the drill failed: {done.stderr.strip()[:500]}", hint="does the job run?")
     return done.stdout.strip()
 
@@ -118,16 +110,7 @@ def _channels(step: str, conf: str) -> list[tuple[Channel, dict[str, str]]]:
 
 
 def _shims(step: str) -> Iterator[tuple[Channel, dict[str, str]]]:
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if folder.stat().st_uid != os.getuid():
-                continue
-            words = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue  # the process has just ended
-        env = dict(word.split("=", 1) for word in words if "=" in word)
+    for _, env in environments():
         if CHANNEL_VARIABLE in env and f"{env.get('SLURM_JOB_ID')}.{env.get('SLURM_STEP_ID')}" == step:
             try:
                 yield Channel(env[CHANNEL_VARIABLE]), env

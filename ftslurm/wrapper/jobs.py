@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.commands import ANSWER_ENV, ended_argv, jobs_argv, show_config_argv, show_job_argv
 from ftslurm.slurm.parse import parse_config, parse_ended, parse_job, parse_jobs
 from ftslurm.system.commands import Runner, run
+from ftslurm.system.owner import user_name
 from ftslurm.system.processes import pid_space
 
 # A person waits for this, and a slurmctld that is away must not hide what the ledgers say.
@@ -112,14 +112,7 @@ def why_no_ledger(job: str, user_id: int, env: Mapping[str, str], run: Runner = 
         return ""
     if view.user_id == user_id:
         return f"job {job} is yours, but no ftrun has begun in it, or its ledger is in another folder"
-    return f"job {job} belongs to {_user(view.user_id)}, and its ledger lies with them: only they and root can read it"
-
-
-def _user(user_id: int) -> str:
-    try:
-        return pwd.getpwuid(user_id).pw_name
-    except KeyError:
-        return f"user {user_id}"
+    return f"job {job} belongs to {user_name(view.user_id)}, and its ledger lies with them: only they and root can read it"
 
 
 _TO_COME = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"})

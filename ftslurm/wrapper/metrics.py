@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from ftslurm.model.text import visible
 from ftslurm.report.measures import Span, spans
 from ftslurm.system.commands import run_group
 from ftslurm.system.files import replace_file
+from ftslurm.system.owner import user_name
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -111,13 +111,6 @@ TRACE_LIMIT_S = 15.0
 # beats, time of the last one (Unix seconds), connected ranks, training step
 Numbers = tuple[int, float, int, int]
 End = Callable[[bool], None]
-
-
-def user_name(user_id: int) -> str:
-    try:
-        return pwd.getpwuid(user_id).pw_name
-    except (KeyError, OverflowError):
-        return str(user_id)
 
 
 def measured(

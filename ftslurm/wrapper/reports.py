@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import StateError, UsageError
@@ -15,7 +13,7 @@ from ftslurm.ledger.output import kept_evidence
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.report.account.job import JobAccount, account, since, with_story
-from ftslurm.system.files import read_private
+from ftslurm.system.files import read_private, replace_file
 from ftslurm.wrapper.jobs import with_slurms_word
 
 # Bytes of the stacks of one job in one page.
@@ -89,16 +87,7 @@ def _evidence(journal: Journal) -> dict[str, str]:
 def write_whole(path: Path, text: str) -> None:
     """Write all or nothing: a reader meanwhile sees the previous report. Raises: StateError."""
     try:
-        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-            Path(name).chmod(_usual_mode())
-            Path(name).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        replace_file(path, text.encode(errors="replace"), _usual_mode())
     except OSError as error:
         raise StateError(f"the report {path} cannot be written: {error.strerror}", hint="name another place with -o") from None
 

@@ -22,7 +22,7 @@ def _look(script: int, env: Mapping[str, str]) -> tuple[bool | None, str]:
     """Does the script live, and why? script: its pid. env: of a task on that node."""
     if not script:
         return None, "nobody knows which process is the script"
-    for pid, theirs in _environments():
+    for pid, theirs in environments():
         if pid != os.getpid() and _is_of(script, theirs, env):
             return True, f"process {pid} of the batch script runs"
     return False, "neither ftrun nor its script runs there any more"
@@ -38,7 +38,7 @@ def _is_of(script: int, theirs: Mapping[str, str], ours: Mapping[str, str]) -> b
     return all(theirs[name] == ours[name] for name in SAME if name in theirs and name in ours)
 
 
-def _environments() -> Iterator[tuple[int, dict[str, str]]]:
+def environments() -> Iterator[tuple[int, dict[str, str]]]:
     """The environments of our own processes; others' are unreadable. Source: proc(5), /proc/pid/environ."""
     for place in PROC.iterdir():
         with suppress(OSError):

@@ -21,6 +21,7 @@ from ftslurm.report import view
 from ftslurm.report.jobs import SORTS
 from ftslurm.report.logs import outputs_of
 from ftslurm.report.watch import Seen
+from ftslurm.system.files import info_of
 from ftslurm.wrapper import logs
 from ftslurm.wrapper.jobs import all_jobs, with_slurms_word
 from ftslurm.wrapper.logs import Source
@@ -109,12 +110,8 @@ class JobWatch:
         """Has the ledger changed? It is opened for that: NFS may cache the state of a file that another machine writes for a
         minute.
         """
-        try:
-            fd = os.open(self.journal.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
+        if (info := info_of(self.journal.path)) is None:
             return False
-        with os.fdopen(fd, "rb"):
-            info = os.fstat(fd)
         before, self._size = self._size, (info.st_ino, info.st_size)
         return before != self._size
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ftslurm.model.decisions import KeepOutput, ShowPhase
+from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller import effects as module
 from ftslurm.wrapper.controller.people import Display, phase_text
@@ -66,7 +67,7 @@ def test_a_comment_that_is_not_ours_stays(comment: str, comments: bool, shown: b
         return CommandResult(tuple(argv), 0, text, "")
 
     nothing = cast(Any, None)
-    scheduler = SlurmScheduler(nothing, NUMBER, (), Path(), {}, nothing, run, 1.0, nothing, comments=comments)
+    scheduler = SlurmScheduler(nothing, NUMBER, 0, {}, nothing, run, with_values(Settings(), {"slurm.comment": comments}))
     scheduler.show("attempt 3 runs")
     assert [argv[-1] for argv in asked if "update" in argv] == ["Comment=ftslurm: attempt 3 runs"] * shown
 
@@ -79,7 +80,7 @@ def test_a_slurm_that_does_not_answer_is_not_asked_twice() -> None:
         return CommandResult(tuple(argv), None, "", "")
 
     nothing = cast(Any, None)
-    SlurmScheduler(nothing, 7, (), Path(), {}, nothing, run, 1.0, nothing, comments=True).show("x")
+    SlurmScheduler(nothing, 7, 0, {}, nothing, run, with_values(Settings(), {"slurm.comment": True})).show("x")
     assert len(asked) == 1
 
 

@@ -15,6 +15,7 @@ from itertools import islice
 
 from ftslurm.model.events import CheckpointMade, Event
 from ftslurm.model.text import whole
+from ftslurm.system.files import open_plain
 
 # Files that match one pattern, and entries of one folder that does; more are not looked at.
 MATCHES_MAX, ENTRIES_MAX = 10_000, 20_000
@@ -82,19 +83,10 @@ class SettlingFiles:
 def iteration_in(path: str) -> int | None:
     """The number that is all the file holds, as Megatron's latest_checkpointed_iteration.txt, else None. Never raises."""
     try:
-        with open(path, "rb", opener=_plain) as file:
+        with open_plain(path, link=0) as file:
             return whole(file.read(MOST_BYTES).decode("ascii", "replace").strip())
     except (OSError, ValueError):
         return None
-
-
-def _plain(path: str, flags: int) -> int:
-    """A FIFO would wait for a writer. Raises: OSError."""
-    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise OSError(f"{path} is not a plain file")
 
 
 def looked_at(pattern: str) -> dict[str, Look]:

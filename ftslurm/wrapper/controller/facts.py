@@ -41,7 +41,6 @@ from ftslurm.system.processes import callers, pid_space
 from ftslurm.wrapper.controller.orders import RankSetup
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.survey import Order
-from ftslurm.wrapper.requeue.lenders import Lenders
 
 if TYPE_CHECKING:
     from ftslurm.launchers.rank_logs import RankLogs
@@ -167,16 +166,15 @@ def _ranks_at_least(options: Sequence[str], env: Mapping[str, str], nodes: int) 
 
 
 def earlier_runs(
-    journal: Journal, history: History, facts: RunFacts, settings: Settings, client: SlurmClient, lenders: Lenders,
-    scheduler: SlurmScheduler,
-) -> EarlierRuns:  # fmt: skip
+    journal: Journal, history: History, facts: RunFacts, settings: Settings, client: SlurmClient, scheduler: SlurmScheduler
+) -> EarlierRuns:
     """Of this job, by its ledger and by Slurm's word."""
     records = journal.seen  # what has come since is another ftrun's, and changes the history too
     before = predecessors(records, facts.schedule, facts.start_time, ftrun_is_gone)
     unclean = before.not_cleaned_up()
     unproven, killed = before.unproven(settings, Clock().now().unix, _down(unclean, client) if unclean else {})
     # One that was killed while it waited for a donor has not written down which.
-    orphans = lenders.submitted() if before.died_alone() else ()
+    orphans = scheduler.submitted() if before.died_alone() else ()
     loans = tuple(dict.fromkeys((*before.loans(), *orphans)))
     earlier = EarlierRuns(unproven, killed, steps_over=before.steps_over(), loans_left=loans)
     if earlier.steps_over and facts.missing:

@@ -69,7 +69,6 @@ from ftslurm.wrapper.controller.people import People, notices_for
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.sources import SignalPipe, Sources
 from ftslurm.wrapper.controller.survey import JobSite, Order, say
-from ftslurm.wrapper.requeue.lenders import Lenders
 from ftslurm.wrapper.wire import ENVIRONMENT, FILE, SecretFile, munge_socket, of_this_node, own_address, secret_word
 
 if TYPE_CHECKING:
@@ -205,10 +204,9 @@ def run_on_slurm(order: Order, site: JobSite) -> int:
             _deliver(each.argv, order, allocation)
     launcher = replace(srun_launcher(order, site, allocation), again=ran_before(order, history, allocation.restarts))
     number = allocation.job.number
-    lenders = Lenders(client, number, allocation.restarts, order.env, site.python, run_command, settings)
     scheduler = SlurmScheduler(
-        client, number, allocation.nodes, journal.path, order.env, site.python, run_command,
-        settings.slurm.timeout_s, lenders, schedule=allocation.restarts, comments=settings.slurm.comment,
+        client, number, allocation.restarts, order.env, site.python, run_command, settings, nodes=allocation.nodes,
+        ledger=journal.path,
     )  # fmt: skip
     config = _config(site, client)
     can = frozenset(Capability) - (frozenset() if opened.lasts else {Capability.REQUEUE})
@@ -217,7 +215,7 @@ def run_on_slurm(order: Order, site: JobSite) -> int:
     memory = NodeMemory(root)
     facts = replace(facts, clean_ups=known_clean_up_times(root, facts, history))
     facts = replace(facts, remembered=suspects(memory, facts, settings))
-    facts = replace(facts, earlier=earlier_runs(journal, history, facts, settings, client, lenders, scheduler))
+    facts = replace(facts, earlier=earlier_runs(journal, history, facts, settings, client, scheduler))
     controller = joined(
         order, settings, history, facts, journal, launcher, scheduler, _addresses(order), memory,
         lambda: _runs(client, allocation), ports=settings.nodes.ports or srun_ports(config), munge=munge_socket(config),

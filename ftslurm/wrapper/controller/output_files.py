@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,8 @@ from ftslurm.model.exits import STEPD_ERROR
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import OutputTo
 from ftslurm.model.text import expand_pattern, whole
+from ftslurm.system.files import open_plain
+from ftslurm.system.owner import user_name
 
 
 def own_files(env: Mapping[str, str], proc: Path = Path("/proc")) -> tuple[str, ...]:
@@ -41,11 +42,7 @@ def _file_behind(place: Path) -> str:
 
 def ranks_files(components: Iterable[Component], env: Mapping[str, str], job: int) -> RankFiles:
     """The files of the ranks; for a step with several components nobody knows which rank has which."""
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = str(os.geteuid())
-    only, *others = (rank_files(each.options, env, job, user, str(Path.cwd())) for each in components)
+    only, *others = (rank_files(each.options, env, job, user_name(os.geteuid()), str(Path.cwd())) for each in components)
     if not others:
         return only
     return RankFiles(errors=None if all(each.errors is None for each in (only, *others)) else "")
@@ -108,15 +105,11 @@ class SrunWords:
         if not self._path or self._size() <= self._from:
             return ()
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open_plain(self._path) as file:
+                file.seek(self._from)
+                said = file.read(MOST_BYTES).decode(errors="replace")
         except OSError:
             return ()
-        try:
-            said = os.pread(fd, MOST_BYTES, self._from).decode(errors="replace")
-        except OSError:
-            return ()
-        finally:
-            os.close(fd)
         nodes = ended_in(said)
         return (TasksEnded(nodes, why_in(said)),) if nodes else ()
 

@@ -9,26 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
-from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import OWN_STEPS, beside_argv, own_step_env
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.events import (
-    LoansEnded,
-    NodeBorrowed,
-    NodeChecked,
     NodeProbed,
-    NodesReleased,
     RequeueEnded,
     SlurmAnswered,
     StepsListed,
 )
-from ftslurm.model.nodes import Near, Topology
+from ftslurm.model.nodes import Topology
 from ftslurm.model.record import AttemptBegan
-from ftslurm.model.values import Value, field, replace
+from ftslurm.model.values import field, replace
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm.cli_client import read_answer, slurmd_answers, slurmd_port
-from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
 from ftslurm.slurm.commands import (
     ANSWER_ENV,
     COMMENT_PREFIX,
@@ -42,7 +37,7 @@ from ftslurm.slurm.commands import (
 )
 from ftslurm.slurm.parse import conf_seconds, end_of_grace, parse_job, parse_steps, parse_topology, preempted, unix_time
 from ftslurm.slurm.retries import NoAnswerYet
-from ftslurm.system.commands import CommandResult, Runner
+from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.requeue.finish import keep, start_words
 from ftslurm.wrapper.requeue.fit import Fit, FitQuestions
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
@@ -60,25 +55,20 @@ KEEPERS_MOST = STEPS_MOST
 ASK_OTHERS = 3
 
 
-class SlurmScheduler(Value):
-    """See effects.Scheduler."""
+class SlurmScheduler(Lenders):
+    """See ports.Scheduler. restarts: of the job before our scheduling; after more of them the job is no longer ours to judge or
+    to give back."""
 
-    client: SlurmClient
-    job: int
-    nodes: tuple[str, ...]  # of the allocation, where the keeper can run
-    ledger: Path
-    env: Mapping[str, str]
-    python: Python
-    run: Runner
-    timeout_s: float  # of the client
-    lenders: Lenders
+    nodes: tuple[str, ...] = ()  # of the allocation, where the keeper can run
+    ledger: Path = Path()
     clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    schedule: int = 0  # requeues of the job before ours; after more of them it is no longer ours to judge or to give back
-    comments: bool = False  # may the job's own comment be ours?
     _places: dict[str, NodeView] = field(default_factory=dict)
     _near: list[Topology] = field(default_factory=list)  # once it is known
     outage: SlurmOutage = field(default_factory=SlurmOutage)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.settings.slurm.timeout_s
 
     def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
         began = self.clock()
@@ -86,7 +76,7 @@ class SlurmScheduler(Value):
             job = self.client.job(self.job)
             config = self.client.config()
             nodes = self.client.nodes()
-            fit = FitQuestions(self.run, self.env, self.timeout_s).look(job, nodes, without)
+            fit = FitQuestions(self.run, self.env, self._timeout_s).look(job, nodes, without)
             said = with_fit(answer(job, nodes, has_epilog(config)), fit, without)
             said = replace(said, slurmd_timeout_s=conf_seconds(config.get("SlurmdTimeout", "")))
             # Slurm's moments as our clock will show them: what is left until then is counted with it.
@@ -95,8 +85,8 @@ class SlurmScheduler(Value):
             began_at = up_since(config)
             up_at = int(began_at - lead_s) if began_at else 0
             # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
-            state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
-            over = self.lenders.ended()
+            state = said.state if job.restarts <= self.restarts else JobState.PENDING.value
+            over = self.ended()
             self.outage.note(began, True, up_at)
             late_s = self.clock() - began
             said = replace(
@@ -118,12 +108,12 @@ class SlurmScheduler(Value):
 
     def _show(self, argv: Sequence[str]) -> str:
         """Slurm's answer, empty where it has none."""
-        done = self.run(argv, self.timeout_s, env={**self.env, **ANSWER_ENV})
+        done = self.run(argv, self._timeout_s, env={**self.env, **ANSWER_ENV})
         return done.stdout if done.status == 0 else ""
 
     def _topology(self) -> Topology:
         """Asked once: it changes when slurmctld is configured anew. Where no node is replaced nobody needs it."""
-        if not self._near and self.lenders.settings.node_replacement.enabled:
+        if not self._near and self.settings.node_replacement.enabled:
             self._near.append(parse_topology(self._show(show_topology_argv())))
         return self._near[0] if self._near else Topology()
 
@@ -151,30 +141,13 @@ class SlurmScheduler(Value):
         others = sorted(well, key=lambda view: (view.name in self.nodes, view.name))[:ASK_OTHERS]
         return not others or any(slurmd_answers(view.address or view.name, view.port or port, limit_s)[0] for view in others)
 
-    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
-        return self.lenders.check(node, lender, limit_s)
-
-    def borrow(
-        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int, str], object], near: Near
-    ) -> NodeBorrowed:
-        return self.lenders.borrow(slot, exclude, wait_s, submitted, near)
-
-    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
-        return self.lenders.end_loans(jobs)
-
-    def call_off(self) -> None:
-        self.lenders.call_off()
-
     def steps(self) -> StepsListed:
         """Without our own agents and keepers."""
         try:
-            listed = parse_steps(read_answer(self.run(steps_argv(self.job), self.timeout_s, env=dict(self.env))))
+            listed = parse_steps(read_answer(self.run(steps_argv(self.job), self._timeout_s, env=dict(self.env))))
         except FtslurmError:
             return StepsListed(None)
         return StepsListed(frozenset(f"{self.job}.{step}" for step, name in listed.items() if not name.startswith(OWN_STEPS)))
-
-    def release(self, nodes: Sequence[str]) -> NodesReleased:
-        return self.lenders.release(nodes)
 
     def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
         """See effects.Scheduler."""
@@ -186,7 +159,7 @@ class SlurmScheduler(Value):
 
     def show(self, text: str) -> None:
         """See effects.Scheduler. One question and one request, neither of them made again: it is only for people."""
-        if not self.comments:
+        if not self.settings.slurm.comment:
             return
         with suppress(FtslurmError):
             job = parse_job(read_answer(self.run(show_job_argv(self.job), SHOW_S, env={**self.env, **ANSWER_ENV})), self.job)
@@ -201,14 +174,14 @@ class SlurmScheduler(Value):
                 if result is not None and REFUSED in result.stderr:
                     self.sleep(GATHERS_S)
                 view = self._settled_view()  # nothing is begun while slurmctld is away
-                if result is None and view.restarts > self.schedule:
+                if result is None and view.restarts > self.restarts:
                     return RequeueEnded(False, "somebody else requeued the job, and it runs again")
                 if view.state is JobState.PENDING and not view.held:
                     return RequeueEnded(True, "requeued; the keeper was ended with the job")
                 if view.state is JobState.PENDING:
                     break  # in which no step starts any more
                 argv = self.keeper_argv(node, start, allow_first)
-                result = self.run(argv, KEEPER_REQUESTS * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
+                result = self.run(argv, KEEPER_REQUESTS * self._timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
                 if result.status == 0:
                     return RequeueEnded(True, result.stdout.strip(), recorded=True)
             return self._requeue_without_keeper(start, allow_first, _last_words(result))
@@ -242,7 +215,7 @@ class SlurmScheduler(Value):
         if view.state is JobState.RUNNING and not self._outlives_the_script():
             self.client.requeue(self.job)
             return RequeueEnded(True, f"{AS_IT_IS}: no step of ours came up{f' ({why})' if why else ''}")
-        return RequeueEnded(True, keep(self.job, self.ledger, start, allow_first, self.timeout_s), recorded=True)
+        return RequeueEnded(True, keep(self.job, self.ledger, start, allow_first, self._timeout_s), recorded=True)
 
     def _outlives_the_script(self) -> bool:
         """The requeue's SIGTERM ends the script. Slurm then ends all that the script has started, where it tracks it by cgroups;
@@ -252,7 +225,7 @@ class SlurmScheduler(Value):
 
     def keeper_argv(self, node: str, start: Start, allow_first: bool) -> tuple[str, ...]:
         """The step that carries the requeue out; nothing secret in it."""
-        words = (str(self.job), str(self.ledger), *start_words(start), str(int(allow_first)), f"{self.timeout_s:g}")
+        words = (str(self.job), str(self.ledger), *start_words(start), str(int(allow_first)), f"{self._timeout_s:g}")
         return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.requeue.finish", *words))
 
     def _keepers_places(self, exclude: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,7 +15,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Start
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
@@ -50,7 +49,7 @@ def probe(slurm: Slurm, node: str, monkeypatch: pytest.MonkeyPatch, alive: froze
     monkeypatch.setattr("ftslurm.wrapper.controller.scheduler.slurmd_answers", answers)
     anything = cast(Any, None)
     scheduler = SlurmScheduler(
-        cast(Any, slurm), 1, ("n1", "n2", "n3"), Path(), {"SLURMD_NODENAME": "n1"}, anything, anything, 1.0, anything,
+        cast(Any, slurm), 1, 0, {"SLURMD_NODENAME": "n1"}, anything, anything, anything, nodes=("n1", "n2", "n3"),
     )  # fmt: skip
     found = scheduler.probe(node, LIMIT_S)
     assert len(asked) <= 4, "no storm of connections"
@@ -111,14 +110,14 @@ class Requeue:
         self.scheduler = SlurmScheduler(
             cast(Any, self.slurm),
             self.number,
-            ("n1", "n2", "n3"),
-            journal.path,
+            0,
             {"SLURMD_NODENAME": "n1", **env},
             python,
             self.run,
-            1.0,
-            cast(Any, None),
-            sleep=self.slept.append,
+            with_values(Settings(), {"slurm.timeout": 1.0}),
+            self.slept.append,
+            nodes=("n1", "n2", "n3"),
+            ledger=journal.path,
         )
 
     def run(self, argv: Sequence[str], timeout_s: float, **_: Any) -> CommandResult:
@@ -182,7 +181,7 @@ def test_the_moments_that_slurm_names_are_told_by_our_own_clock(tmp_path: Path, 
     job.slurm.config = lambda: {"AS_OF": str(slurms_now), "BOOT_TIME": at}  # type: ignore[method-assign]
     view = replace(job.slurm.job(job.number), end_time=slurms_now + 60)
     job.slurm.job = lambda number: view  # type: ignore[method-assign]
-    told = replace(job.scheduler, lenders=cast(Any, SimpleNamespace(ended=lambda: {}, settings=Settings()))).ask()
+    told = job.scheduler.ask()
     assert abs(told.end_time - (now + 60)) <= 2 and abs(told.up_since - (now - 600)) <= 2
 
 
