@@ -75,7 +75,8 @@ def site_settings() -> HookSettings:
     """What the site has told the hooks: where users' ledgers are, and who is a user. Raises: PolicyError."""
     from ftslurm.hooks.hook_inputs import read_settings
 
-    return read_settings(Path("/etc/ftslurm/hooks.yaml"))
+    path = Path("/etc/ftslurm/hooks.yaml")
+    return read_settings(path) if path.exists() else HookSettings()
 
 
 def print_json(value: object) -> None:

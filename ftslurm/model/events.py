@@ -343,6 +343,10 @@ class DrillAsked(Event):
     signal: int = 0
     share: float = 0.0  # of the time that a slow rank still gets
 
+    @property
+    def target(self) -> str:
+        return f"node {self.node}" if self.node else f"rank {self.rank}"
+
 
 class ControlAsked(Event):
     """The owner of the job has written a request into the ledger (`ftslurm control`), and this ftrun has not seen it yet."""

@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault
-from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartable, Save
+from ftslurm.model.events import DrillAsked, Hangup, RankExited, RankStopped, RankUnstartable, Save
 from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.job import Task
 from ftslurm.model.text import fold_numbers
 from ftslurm.model.values import Value, field
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
+
+_STALLS = frozenset({"hang", "slow-rank"})  # drills
 
 
 class StepEnd(Value, frozen=False):
@@ -212,7 +214,7 @@ class Attempt(Value, frozen=False):
     left: dict[int, tuple[int, ...]] = field(default_factory=dict)  # rank -> processes that outlived SIGKILL
     lost: dict[int, str] = field(default_factory=dict)  # rank -> why its shim cannot be reached any more
     alive: dict[int, tuple[float, str]] = field(default_factory=dict)  # rank -> its last sign of life but output, and what it was
-    drills: list[str] = field(default_factory=list)  # what was injected on purpose, in words
+    drills: list[DrillAsked] = field(default_factory=list)  # what was injected on purpose, and has not been ended
     verdict: Verdict | None = None  # what is behind its end, once that is known
     not_in_place: str = ""  # a further reason why the ranks cannot be started again here
     step_end: StepEnd = field(default_factory=StepEnd)
@@ -233,6 +235,24 @@ class Attempt(Value, frozen=False):
             if node in self.nodes.called_back and node in lent and rank not in self.late:
                 why = f"its donor job {lent[node]} was told to end"
                 self.nodes.take_back({node: self.nodes.returned.get(node, why)})
+
+    def drill(self, order: DrillAsked) -> None:
+        """A fault is injected, or a hang or slowness ends."""
+        if order.fault == "end":
+            self.drills = [each for each in self.drills if each.rank != order.rank or each.fault not in _STALLS]
+        else:
+            self.drills.append(order)
+
+    def drilled(self, hung: bool, faulty: Collection[str], tasks: Mapping[int, Task]) -> tuple[str, ...]:
+        """The drills behind the end of the attempt, in words: others run beside it. faulty: nodes whose devices show faults."""
+        failed = {rank for rank, status in self.exits.items() if rank not in self.late and not status.ok} | self.lost.keys()
+        nodes = {tasks[rank].node for rank in failed if rank in tasks}
+        hit = [
+            each for each in self.drills
+            if each.rank in failed or (hung and each.fault in _STALLS)
+            or each.node in (faulty if each.fault == "device-fault" else nodes)
+        ]  # fmt: skip
+        return tuple(f"{each.fault} on {each.target}" for each in hit)
 
     def none_begun(self) -> None:
         """Nothing has been started, so nothing has to be stopped."""
@@ -285,6 +305,7 @@ class Attempt(Value, frozen=False):
     def again(self, rank: int, number: int) -> None:
         """`rank` is started again alone."""
         self.numbers[rank] = number
+        self.drills = [each for each in self.drills if each.rank != rank]
         self.exits.pop(rank, None)
         self.ends.pop(rank, None)
         self.unstartable.pop(rank, None)

@@ -30,6 +30,7 @@ from ftslurm.wrapper.shim.messages import LinkError
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 20.0
 STEP_TIMEOUT_S = 60.0
+OURS = "ftslurm: "  # how a line of `main` begins
 
 
 class _Target(Value):
@@ -68,10 +69,15 @@ def order_drill(target: _Target, order: DrillAsked, env: Mapping[str, str]) -> s
     if done.timed_out:
         raise LaunchFailed(f"no step of job {target.number} came up in {STEP_TIMEOUT_S:g} s", hint="is its node well?")
     if done.status == SlurmRefused.exit_status:
-        raise SlurmRefused(done.stderr.strip().removeprefix("ftslurm: "), hint="see `ftslurm status`")
+        raise SlurmRefused(_refusal(done.stderr), hint="see `ftslurm status`")
     if done.status:
         raise LaunchFailed(f"the step that carries the drill failed: {done.stderr.strip()[:500]}", hint="does the job run?")
     return done.stdout.strip()
+
+
+def _refusal(errors: str) -> str:
+    """What `main` printed, without what srun says of its status."""
+    return next((line for line in errors.splitlines() if line.startswith(OURS)), errors.strip()).removeprefix(OURS)
 
 
 def _ask(order: DrillAsked, step: str, conf: str = "") -> str:
@@ -127,5 +133,5 @@ def main() -> None:
             raise WireError("not an order for a drill")
         print(visible(_ask(order, step, os.environ.get("SLURM_CONF", ""))))
     except FtslurmError as error:
-        print(f"ftslurm: {visible(error.message)}", file=sys.stderr)
+        print("ftslurm:", visible(error.message), file=sys.stderr)
         sys.exit(error.exit_status)

@@ -113,7 +113,7 @@ class Explainer:
 
     def known(self, code: CodeAsked) -> KnownCode | None:
         """What the catalogues tell a person to do about a code; None if it is unknown."""
-        found = self._device(code.kind, code.words)
+        found = self.device(code.kind, code.words)
         meaning = self._codes.meaning(code.kind, code.words, Severity.UNKNOWN)
         return KnownCode(found.code, meaning.remedy, found.note) if found.known else None
 
@@ -137,7 +137,7 @@ class Explainer:
         if each.kind == "pattern":
             pattern = self._ids[each.words]
             return [of_line(pattern.sample, pattern, self._sources(pattern.sources), self._settings)]
-        return [self._device(each.kind, each.words)]
+        return [self.device(each.kind, each.words)]
 
     def _text(self, text: str) -> list[Explained]:
         found = explain(text, self._patterns)[:MAX_LINES]
@@ -146,7 +146,7 @@ class Explainer:
 
     def _found(self, found: Finding) -> list[Explained]:
         line = found.line.decode("utf-8", "replace").strip()
-        codes = [self._device(each.kind, each.words) for each in codes_in(line)]
+        codes = [self.device(each.kind, each.words) for each in codes_in(line)]
         named = codes[0].code if codes else ""
         sources = self._sources(found.pattern.sources)
         part = str(found.word) if found.word else found.place
@@ -157,7 +157,8 @@ class Explainer:
         own = own_statuses().get(status, "")
         return of_exit(m, self._sources(m.sources), self._settings, own)
 
-    def _device(self, kind: str, code: str) -> Explained:
+    def device(self, kind: str, code: str) -> Explained:
+        """A code of a kind of device."""
         meaning = self._codes.meaning(kind, code, Severity.UNKNOWN)
         if meaning.code in self._induced:
             meaning = replace(meaning, user_induced=True)

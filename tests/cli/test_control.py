@@ -218,6 +218,7 @@ def test_a_drill_of_a_device_says_what_ftrun_does_about_the_code(
     assert (status, text.splitlines()[1]) == (
         0, "expect: nothing but to write it down: the device still works; `ftslurm status 7` shows it",
     )  # fmt: skip
+    assert run(capsys, "drill", "device-fault", "7", "--node", "n1", "--code", "63")[1] == text, "and no exit status"
 
 
 def test_a_kind_of_device_that_nobody_reads_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

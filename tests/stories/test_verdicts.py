@@ -392,6 +392,19 @@ def test_a_crash_in_a_drill_is_a_real_one_and_says_that_it_is_a_drill() -> None:
     assert job.recorded(rec.Diagnosed)[0].drill
 
 
+def test_the_mark_of_a_drill_stands_on_its_own_failure_alone() -> None:
+    job = Job(diagnose=told(PROGRAM)).begin()
+    job.tell(
+        ev.DrillAsked(5, "hang", rank=1), ev.DrillAsked(5, "device-fault", node="n2", device="0", code="XID 63", kind="nvidia")
+    )
+    job.exits(3, 1)
+    assert "drill" not in job.recorded(rec.TroubleSeen)[0].what and not job.recorded(rec.Diagnosed)[0].drill
+    job = Job(diagnose=told(PROGRAM)).begin()
+    job.tell(ev.DrillAsked(5, "hang", rank=1), ev.DrillAsked(5, "end", rank=1))
+    job.exits(1, 1)
+    assert "drill" not in job.recorded(rec.TroubleSeen)[0].what
+
+
 def test_a_node_lost_in_a_drill_is_taken_out_and_not_held_against_it_later() -> None:
     job = Job(diagnose=told(FAULT)).begin()
     job.tell(ev.DrillAsked(5, "lost-node", node="n2"))

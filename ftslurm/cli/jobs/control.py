@@ -291,7 +291,7 @@ def device_fault(job: str, node: str, device: str, code: str, kind: str | None, 
         heals=not stays,
     )  # fmt: skip
     _run(job, order)
-    expected = "; ".join(step.what for each in known.words((code,)) for step in each.does)
+    expected = "; ".join(step.what for step in known.device(order.kind, order.code).does)
     click.echo(visible(f"expect: {expected}; `ftslurm status {job}` shows it"))
 
 

@@ -14,10 +14,10 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.text import how_often
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
-from ftslurm.model.verdict import Blame, RankEnd, Verdict, unknown
+from ftslurm.model.verdict import Blame, ErrorClass, RankEnd, Verdict, unknown
 from ftslurm.policies.judge.outside import iteration_seen, read_at_end
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.state import Run
+from ftslurm.policies.judge.state import Run, drills_behind
 from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.node import CLOCKS_DIFFER_S
@@ -162,10 +162,13 @@ class Causes:
             for blame in (Blame.YES, Blame.SUSPECT)
         }
         ends = attempt.rank_ends(self.run.tasks, rank)
+        hung = self.run.trouble is not None and self.run.trouble.cause is Cause.HANG
+        # One whose partner hangs in a drill may say that it waited in vain, and fail.
+        drilled = drills_behind(self.run, hung or v.error_class is ErrorClass.NETWORK)
         failed = {end.rank: str(end.status) for end in ends if end.status is not None and not end.status.ok and not end.stopped}
         return rec.Diagnosed(
             now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
-            against[Blame.YES], against[Blame.SUSPECT], tuple(failed), len(attempt.ranks), v.program, bool(attempt.drills),
+            against[Blame.YES], against[Blame.SUSPECT], tuple(failed), len(attempt.ranks), v.program, bool(drilled),
             {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
             v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
             failed.get(v.lead.rank, ""), v.because,

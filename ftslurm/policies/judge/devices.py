@@ -29,12 +29,10 @@ _TO_SHIMS = {"rank-crash": "crash", "hang": "hang", "slow-rank": "slow", "lost-n
 
 
 class _Drill(Value):
-    """target, how: for people. injects: False for the end of a drill."""
+    """how: for people."""
 
-    target: str
     how: str
     order: DrillRanks | DrillDevice
-    injects: bool = True
 
 
 def plan_drill(event: DrillAsked, tasks: Mapping[int, Task]) -> _Drill | None:
@@ -45,17 +43,13 @@ def plan_drill(event: DrillAsked, tasks: Mapping[int, Task]) -> _Drill | None:
             return None
         order = DrillDevice(event.node, event.device, event.code, event.severity, event.kind, event.heals)
         how = f"{event.code} on device {event.device}, {'heals' if event.heals else 'does not heal'}"
-        return _Drill(_target_of(event), how, order)
+        return _Drill(how, order)
     on_node = [task.rank for task in tasks.values() if task.node == event.node]
     ranks = tuple(sorted(on_node)) if event.node else tuple(tasks.keys() & {event.rank})
     if not ranks or event.fault not in _TO_SHIMS:
         return None
     to_shims = DrillRanks(ranks, _TO_SHIMS[event.fault], event.status, event.signal, event.share)
-    return _Drill(_target_of(event), _how(event), to_shims, event.fault != "end")
-
-
-def _target_of(event: DrillAsked) -> str:
-    return f"node {event.node}" if event.node else f"rank {event.rank}"
+    return _Drill(_how(event), to_shims)
 
 
 def _how(event: DrillAsked) -> str:
@@ -147,12 +141,11 @@ class Drills:
         """Record the ordered fault, then inject it, so that nobody takes it for a real one."""
         drill = plan_drill(event, self.run.tasks)
         if drill is None:
-            return [AnswerDrill(event.asker, False, f"there is no {_target_of(event)} in the step that runs")]
-        note = self.run.note(rec.Drilled(now.unix, self.run.attempt.number, event.fault, drill.target, drill.how), vital=True)
-        told = Say(f"drill: {event.fault} on {drill.target} ({drill.how})")
+            return [AnswerDrill(event.asker, False, f"there is no {event.target} in the step that runs")]
+        note = self.run.note(rec.Drilled(now.unix, self.run.attempt.number, event.fault, event.target, drill.how), vital=True)
+        told = Say(f"drill: {event.fault} on {event.target} ({drill.how})")
         said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]
-        if drill.injects:
-            self.run.attempt.drills.append(f"{event.fault} on {drill.target}")
+        self.run.attempt.drill(event)
         if event.fault == "lost-node":
             self.run.attempt.nodes.drill(event.node)
         if isinstance(drill.order, DrillDevice) and not self.run.agents.here(event.node):

@@ -17,7 +17,7 @@ from ftslurm.policies.judge.causes import TELL_S, Causes
 from ftslurm.policies.judge.ending import CANCELLED, GATHERS_S, SlurmAway, lose_step
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, stop_ranks
+from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, drills_behind, stop_ranks
 from ftslurm.policies.judge.step import LAUNCHES_AGAIN
 from ftslurm.policies.judge.then import Answer, ThenAfterWarning, ThenEnd, ThenFulfil, ThenRemedy
 from ftslurm.policies.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
@@ -35,8 +35,8 @@ class Settling:
 
     def begin_trouble(self, trouble: Trouble, now: Now) -> Answer:
         """Record the trouble, then stop all ranks while devices and Slurm are asked what they know."""
-        if self.run.attempt.drills:
-            trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self.run.attempt.drills)}]")
+        if drilled := drills_behind(self.run, trouble.cause is Cause.HANG):
+            trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(drilled)}]")
         self.run.set_trouble(trouble)
         self.run.enter(Phase.SETTLING)
         self.run.alone.stop()

@@ -367,6 +367,12 @@ def record_decision(
     return run.note_decision(decided)
 
 
+def drills_behind(run: Run, hung: bool) -> tuple[str, ...]:
+    """The drills behind the present trouble, in words."""
+    faulty = {fault.node for fault in run.devices.acting.values()}
+    return run.attempt.drilled(hung, faulty, run.tasks)
+
+
 def stop_ranks(run: Run, grace_s: float) -> do.StopRanks:
     """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end. Where others have failed a
     checkpoint may be written to its end; one that hangs never is, and what a person asks for is done at once."""
