@@ -14,7 +14,7 @@ from ftslurm.catalogs.patterns import Pattern
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value, field, replace
-from ftslurm.model.verdict import EVERYWHERE, ErrorClass, Piece, RankEnd, Retriable, Role
+from ftslurm.model.verdict import EVERYWHERE, Blame, ErrorClass, Piece, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error, unlabelled_line
 from ftslurm.policies.diagnose.findings import Book, Finding, ends_of_runs
 from ftslurm.policies.diagnose.lines import (
@@ -231,6 +231,12 @@ FURTHEST_CHARS = 4 * LAST_CHARS
 SHELLS_OWN = range(128, 160)
 # Patterns that tell who complains, but not about what.
 GENERAL = frozenset({"nccl-warn"})
+# What CPython prints while it takes itself down, whatever the program ended with. Source: its pylifecycle.c and pythonrun.c.
+_AT_EXIT = re.compile(
+    rb"(?m)^(?:lost sys\.std(?:err|out)|sys\.excepthook is missing\b.*|close failed in file object destructor:"
+    rb"|Error in (?:sys\.(?:excepthook|unraisablehook)|atexit\._run_exitfuncs):|Original exception was:"
+    rb"|Exception ignored (?:in|on|from|while)\b.*|object (?:address|refcount|type|type name|repr) +: .*)\n?"
+)
 # A shell's word for a crash, which does not tell the cause.
 _BARE_CRASH = re.compile(r"^\W*(?:(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?)\W*$")
 
@@ -285,7 +291,7 @@ def _said_on(end: RankEnd, stream: str) -> str:
         if raised.ignored or CLEANER in raised.deepest:
             until = said.find(b"\n", raised.offset)
             said = said[: raised.offset] + said[until:] if until >= 0 else said[: raised.offset]
-    return said.decode(errors="replace")
+    return _AT_EXIT.sub(b"", said).decode(errors="replace")
 
 
 def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
@@ -433,7 +439,14 @@ def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence
     if not roots or not all(map(_is_brought_about, roots)):
         return roots
     spoke = {hit.end.rank for hit in hits}
-    return [] if told_before([end for end in ends if failed(end) and end.rank not in spoke], roots, kinds) else roots
+    silent = [end for end in ends if failed(end) and end.rank not in spoke]
+    return [] if (silent and _are_bystanders(roots, kinds)) or told_before(silent, roots, kinds) else roots
+
+
+def _are_bystanders(roots: Sequence[Hit], kinds: Kinds) -> bool:
+    """Has each of them lost a peer, and run on until it was stopped? Dask's workers do, whose scheduler has failed."""
+    own = any(failed(hit.end) or hit.pattern.blame is not Blame.NO for hit in roots)
+    return not own and ranks_of(roots) == ranks_of(hit for hit in roots if _is_loss(hit, kinds))
 
 
 def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], kinds: Kinds) -> list[RankEnd]:

@@ -333,7 +333,7 @@ _libraries_complain = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  #
 _libraries_inform = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
 _tells_a_way_out = _holds(
     r"(?i)\b(?:retrying|will retry|will try again|trying again|retry in|retry \d+ of|attempt \d+ of|falling back|fall back"
-    r"|fallback|ignored|ignoring|skipping|skipped|suppressed|recovered|recovering|continuing|non-fatal"
+    r"|fallback|defaulting to|ignored|ignoring|skipping|skipped|suppressed|recovered|recovering|continuing|non-fatal"
     r"|disabled|using .* instead|(?:continuing|going on|proceeding) with"
     r"|using (?:the |a |an )?(?:\w+ ){0,2}(?:backend|default|version))\b"
 )
