@@ -18,7 +18,7 @@ from pathlib import Path
 from in_place import FTRUN
 from measure import ROOT, TIMEOUT_S, Series, cluster, run, shared_folder
 
-ROUNDS = 7
+ROUNDS = 3
 NODES, PER_NODE = 4, 2
 SLURMD_TIMEOUT_S = 20
 SILENCE_S = 2

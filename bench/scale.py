@@ -406,7 +406,7 @@ class Stage:
         """When the last of them was made, monotonic seconds."""
         deadline = time.monotonic() + LIMIT_S
         while len(self._marks[what]) < count:
-            assert time.monotonic() < deadline, f"{len(self._marks[what])} of {count} {what}"
+            assert time.monotonic() < deadline, f"{len(self._marks[what])} of {count} {what}; {self.count('lost')} leases lost"
             if not select.select([self._read], [], [], 0.5)[0]:
                 continue
             *whole, self._text = (self._text + os.read(self._read, 1 << 20)).split(b"\n")
@@ -463,7 +463,9 @@ def measure() -> list[Series]:
     for words in (0, 64 << 10):
         for what, value in played(1024, words).items():
             if what not in ("ranks", "words_kb"):
-                what, _, unit = what.rpartition("_") if what.endswith(("_s", "_mb")) else (what, "", "%")
+                what, _, unit = (
+                    what.rpartition("_") if what.endswith(("_s", "_mb")) else (what, "", "%" if "percent" in what else "")
+                )
                 found.append(Series(f"1024 ranks, {words >> 10} kB of last words: {what.replace('_', ' ')}", (value,), unit))
     return found
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from measure import Series, run, shared_folder
 
 FTRUN = f"{Path(sys.executable).parent}/ftrun"
+TORCHRUN = shutil.which("torchrun", path=str(Path(sys.executable).parent))
+KINDS = ("cold", "warm", "torchrun")
 TRAIN_S = 3  # until the crash, and until all spares wait, if there are any
 PROGRAM = """
 import glob, os, sys, time
@@ -70,9 +72,7 @@ def seconds(how: str, ranks: int, slow: bool = False) -> float:
             (folder / "sitecustomize.py").write_text(SLOW)
         program = [str(folder / "train.py"), temporary, str(ranks if how == "warm" else 0), str(TRAIN_S)]
         if how == "torchrun":
-            torchrun = shutil.which("torchrun", path=str(Path(sys.executable).parent))
-            assert torchrun, "pip install torch"
-            argv = [torchrun, "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=3", *program]
+            argv = [str(TORCHRUN), "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=3", *program]
         else:
             warm = ["--ft-warm", "--ft-set", "warm.after=1s"] if how == "warm" else []
             argv = [FTRUN, "--ft-launcher", "local", "--ft-rendezvous", "torch", *warm, f"-n{ranks}", sys.executable, *program]
@@ -82,12 +82,12 @@ def seconds(how: str, ranks: int, slow: bool = False) -> float:
         return max(float(file.read_text()) for file in folder.glob("up.*")) - float((folder / "crash").read_text())
 
 
-def measure(rounds: int, ranks: int, kinds: tuple[str, ...], slow: bool = False) -> list[Series]:
+def measure(rounds: int = 3, ranks: int = 4, kinds: tuple[str, ...] = KINDS, slow: bool = False) -> list[Series]:
     times: dict[str, list[float]] = {how: [] for how in kinds}
-    for _ in range(rounds):
+    for _ in range(rounds if TORCHRUN else 0):
         for how, found in times.items():
             found.append(seconds(how, ranks, slow))
-    what = ", 20 ms a file" if slow else ""
+    what = (", 20 ms a file" if slow else "") + ("" if TORCHRUN else " (pip install torch)")
     return [Series(f"crash to first all_reduce, {how}, {ranks} ranks{what}", tuple(found), "s") for how, found in times.items()]
 
 
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> None:
         found = measure(int(arguments[1]) if arguments[1:] else 1, 4, ("cold", "warm"), slow=True)
     else:
         rounds, *sizes = map(int, arguments or ["3", "4", "8"])
-        found = [one for ranks in sizes or [4, 8] for one in measure(rounds, ranks, ("cold", "warm", "torchrun"))]
+        found = [one for ranks in sizes or [4, 8] for one in measure(rounds, ranks)]
     print(*found, sep="\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from ftslurm.errors import CommandMissing
+from ftslurm.errors import CommandMissing, LaunchFailed
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
 from ftslurm.system.commands import real_program
 from ftslurm.system.files import restore_limit
@@ -57,6 +58,10 @@ def nodes_in_file(argv: Sequence[str]) -> tuple[list[str], tuple[int, ...]]:
     return [*argv[:place], f"{_NODES}/dev/fd/{file}", *argv[place + 1 :]], (file,)
 
 
+def _bytes(words: Sequence[str], env: Mapping[str, str]) -> int:
+    return sum(len(os.fsencode(text)) + 1 for text in (*words, *(f"{name}={value}" for name, value in env.items())))
+
+
 def _kill_children(pid: int) -> None:
     import psutil  # rarely asked for
 
@@ -83,7 +88,7 @@ class ProcessStep:
     ) -> None:  # fmt: skip
         """quiet: no terminal, no output; for steps the user did not ask for. orphaned: the signal that the launcher's process
         gets when ours has ended in whatever way, 0 for none. unread: its stdin never has anything and never ends. Raises:
-        CommandMissing, CalledItself."""
+        CommandMissing, CalledItself, LaunchFailed."""
         sink = subprocess.DEVNULL if quiet else None
         self._end = end
         self._errors = _end_of_stderr() if not quiet else None
@@ -105,6 +110,13 @@ class ProcessStep:
             raise CommandMissing(
                 f"`{argv[0]}` cannot be run: {error.strerror}",
                 hint="is Slurm installed here, and its folder on PATH? --ft-launcher local runs without Slurm",
+            ) from None
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            raise LaunchFailed(
+                f"`{argv[0]}` cannot be run: environment and command line are {_bytes(words, its_env)} bytes together",
+                hint="export less; a quarter of the limit of the stack (`ulimit -s`) holds them, and 128 kB a single string",
             ) from None
         finally:
             for file in files:

@@ -130,6 +130,7 @@ class Machine(Value):
     scripts: Mapping[str, bool] = field(default_factory=dict)  # paths that slurm.conf names -> may be run here
     hook_settings: str = ""
     on_node: bool = False  # inside an allocation
+    connections: tuple[int, int] = (0, 0)  # that ranks and agents of this allocation need, and that ftrun may have
 
 
 class Site(Value):

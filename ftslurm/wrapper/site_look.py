@@ -18,12 +18,15 @@ from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CalledItself, FtslurmError, StateError
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.site import Folder, Ledgers, Machine, OwnJob, Partition, Program, Site
+from ftslurm.model.text import whole
 from ftslurm.slurm.cli_client import CliSlurmClient, read_answer
 from ftslurm.slurm.client import SlurmClient
 from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
 from ftslurm.slurm.env import no_configuration
 from ftslurm.slurm.parse import parse_partitions
 from ftslurm.system.commands import Runner, find_slurm_program, run, with_folder
+from ftslurm.system.files import raise_limit, room
+from ftslurm.wrapper.wire import DESCRIPTORS_KEPT
 
 # A person waits for this.
 ASK_S = 10.0
@@ -120,7 +123,15 @@ def machine(
         scripts={path: os.access(path, os.X_OK) for path in sorted(named)},
         hook_settings=hook_settings,
         on_node="SLURM_JOB_ID" in env,
+        connections=_connections(env),
     )
+
+
+def _connections(env: Mapping[str, str]) -> tuple[int, int]:
+    """See Machine. ftrun raises its limit as well."""
+    raise_limit()
+    nodes = whole(env.get("SLURM_NNODES", "")) or 0
+    return (whole(env.get("SLURM_NTASKS", "")) or nodes) + nodes, room() - DESCRIPTORS_KEPT
 
 
 def _srun(env: Mapping[str, str], first: str) -> tuple[Program, bool]:

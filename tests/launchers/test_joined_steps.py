@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component
@@ -61,6 +62,11 @@ def test_nodes_that_no_argument_can_hold_come_as_a_file(tmp_path: Path) -> None:
 def test_those_that_it_can_hold_stay_there() -> None:
     argv = ["srun", "--nodelist=" + "n" * (MOST_BYTES - 11), "x"]
     assert nodes_in_file(argv) == (argv, ())
+
+
+def test_an_environment_that_is_too_large_is_said() -> None:
+    with pytest.raises(LaunchFailed, match=r"^`true` cannot be run: environment and command line are 131\d{3} bytes together"):
+        ProcessStep(["true"], {"PATH": os.environ["PATH"], "MANY": "x" * MOST_BYTES})
 
 
 def test_a_stdin_that_nobody_is_to_read_has_nothing_and_does_not_end(tmp_path: Path) -> None:

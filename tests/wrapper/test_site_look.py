@@ -101,6 +101,12 @@ def test_srun_and_ftrun_are_found(env: dict[str, str], tmp_path: Path) -> None:
     assert "which slurm.bin names" in wrong.machine.srun.why
 
 
+def test_the_connections_that_an_allocation_needs(env: dict[str, str]) -> None:
+    assert machine(env, "", {}, run).connections[0] == 0
+    assert machine({**env, "SLURM_NNODES": "1024", "SLURM_NTASKS": "8192"}, "", {}, run).connections[0] == 9216
+    assert machine({**env, "SLURM_NNODES": "3"}, "", {}, run).connections[0] == 6
+
+
 def test_the_scripts_that_slurm_conf_names(env: dict[str, str], tmp_path: Path) -> None:
     there = program(tmp_path, "prolog")
     config = {

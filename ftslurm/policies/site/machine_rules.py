@@ -69,6 +69,11 @@ def _sync(site: Site) -> Holds:
     return holds("quick" if quick else "slow", took=f"{took_s * 1000:.1f} ms" if quick else f"{took_s:.1f} s")
 
 
+def _open_files(site: Site) -> Holds | None:
+    needed, most = site.machine.connections
+    return holds("few", needed=needed, most=most) if needed > most else None
+
+
 def _devices(site: Site) -> Holds:
     m = site.machine
     if not m.tools:
@@ -96,6 +101,6 @@ def _hook_settings(site: Site) -> Holds | None:
 JUDGES: Mapping[str, Callable[[Site], Holds | None]] = {
     "Slurm": _slurm, "srun": _stands_in, "ftrun": _ftrun, "installation": lambda site: _lies(site.machine.installed),
     "state folder": _writable, "state folder, shared": lambda site: _lies(site.machine.ledgers.folder),
-    "state folder, locks": _locks, "state folder, sync": _sync, "devices": _devices, "hook scripts": _scripts,
-    "hook settings": _hook_settings,
+    "state folder, locks": _locks, "state folder, sync": _sync, "open files": _open_files, "devices": _devices,
+    "hook scripts": _scripts, "hook settings": _hook_settings,
 }  # fmt: skip

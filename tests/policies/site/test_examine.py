@@ -201,6 +201,7 @@ MACHINES: list[tuple[str, Machine, str]] = [
     ("state folder, locks", replace(WELL, ledgers=Ledgers(ON_NFS, no_lock="No locks available", sync_s=0.0)), "blocks"),
     ("state folder, locks", replace(WELL, ledgers=Ledgers(replace(ON_NFS, options=frozenset({"nolock"})), sync_s=0.0)), "costs"),
     ("state folder, sync", replace(WELL, ledgers=Ledgers(ON_NFS, sync_s=2.5)), "costs"),
+    ("open files", replace(WELL, connections=(9216, 3968)), "blocks"),
     ("devices", replace(WELL, tools=()), "unknown"),
     ("devices", replace(WELL, deaf={"nvidia": "nvidia"}), "costs"),
     ("hook scripts", replace(WELL, scripts={OURS["Prolog"]: False}), "unknown"),
