@@ -229,7 +229,7 @@ def _send(job: str | None, endpoint: str) -> None:
         raise UsageError("--otlp sends the trace of one job", hint="ftslurm metrics --otlp JOB")
     if not (endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         raise UsageError("no endpoint is given for the trace", hint="--endpoint http://collector:4318/v1/traces")
-    journal, _ = store().find(job)
+    journal, _ = store().read(job)
     found = spans_of(journal.path)
     if not found:
         raise StateError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")

@@ -310,7 +310,7 @@ def jobs_of_me(job: str | None, oldest: float, limit: int, passed_over: PassedOv
     folder, user = state_folder(os.environ), user_name(os.getuid())
     if job is None:
         return [JobOf(user, each) for each in measures_in(folder, oldest, limit, passed_over)]
-    journal, contents = Store(folder).find(job)
+    journal, contents = Store(folder).read(job)
     known = job_now(journal, contents, os.environ)
     return [] if known is None else [JobOf(user, measure(contents.records, known, time.time()))]
 

@@ -41,7 +41,7 @@ class JobWatch:
         self.job = job
         self.store = store
         self._env = env
-        self.journal, self._contents = store.find(job)
+        self.journal, self._contents = store.read(job)
         self._status: view.Status | None = None
         self._known: JobSummary | None = None
         self._said: tuple[JobSummary, str] | None = None
@@ -79,7 +79,7 @@ class JobWatch:
         if seen.fresh is not None or self._known.over:
             return seen
         summary, silent = self._slurms_word(self._known, now)
-        if summary.over and self.store.root.stat().st_uid == os.geteuid():
+        if summary.over and self.journal.path.stat().st_uid == os.geteuid():
             files.remove_live(self.journal.path, request=True)  # a killed ftrun may have left them
         return Seen(seen.now, summary, seen.status, seen.records, seen.live, seen.told_s, seen.watched_s, seen.told_to, silent)
 
@@ -133,7 +133,7 @@ class JobWatch:
 
     def _slurms_word(self, known: JobSummary, now: float) -> tuple[JobSummary, str]:
         if self._said is None or now >= self._slurm_at:
-            (job,), silent = with_slurms_word([known], self.store.root.stat().st_uid, self._env)
+            (job,), silent = with_slurms_word([known], self.journal.path.stat().st_uid, self._env)
             self._said, self._slurm_at = (job, silent), time.monotonic() + SLURM_S
         return self._said
 

@@ -43,13 +43,13 @@ def test_every_verb_takes_a_step_and_a_path(folder: Path, capsys: pytest.Capture
     assert (status, bool(text)) == (0, True) if verb != "logs" else "output" in aside
 
 
-@pytest.mark.parametrize("verb", ["status", "history", "explain", "report"])
+@pytest.mark.parametrize("verb", ["status", "history", "explain", "report", "watch --once", "metrics"])
 def test_a_ledger_is_read_where_no_state_folder_is(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.setenv("FTSLURM_STATE_DIR", str(folder / "none"))
-    status, text, _ = told(capsys, verb, str(folder / "alps.7.jsonl"))
-    assert status == 0 and "job 7" in text
+    status, text, _ = told(capsys, *verb.split(), str(folder / "alps.7.jsonl"))
+    assert status == 0 and ("job 7" in text or 'job_id="7"' in text)
 
 
 @pytest.mark.parametrize("argv", [("control", "PATH", "stop", "--wait", "0"), ("requeue", "PATH", "--finish")])
@@ -77,11 +77,14 @@ def test_an_array_is_a_line_for_each_task(
     status, text, _ = told(capsys, "status", name)
     assert (status, listed(text)) == (0, tasks)
     assert told(capsys, "history", name)[1].count(" on alps") == len(tasks)
+    assert [line.split()[1] for line in told(capsys, "explain", name)[1].splitlines() if " on alps" in line] == tasks
+    assert f"{len(tasks)} jobs that ran" in told(capsys, "report", name)[1]
 
 
 def test_a_verb_for_one_job_says_which_tasks_an_array_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, aside = told(capsys, "logs", "28")
-    assert status == 66 and "name one of 28_1 to 28_10" in aside
+    for argv in (("logs", "28"), ("explain", "28", "--json")):
+        status, _, aside = told(capsys, *argv)
+        assert status == 66 and "name one of 28_1 to 28_10" in aside
 
 
 def test_without_a_word_the_jobs_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import click
 
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.others import for_users
-from ftslurm.cli.output import NoLedgerHere, find_ledger, latest_job, print_json
+from ftslurm.cli.output import NoLedgerHere, find_ledger, latest_job, print_json, tasks_of
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.settings.kinds import suggestion
@@ -54,7 +54,8 @@ def explain(
     what: tuple[str, ...], last: bool, number: str, policy: str, profile: str, annotations: str, job: str, as_json: bool
 ) -> None:
     """Explain why ftrun decided as it did in JOB: what it knew and from whom, which rungs it passed over and why, which
-    settings led to it and where they were set, what it cost, what became of it. JOB is a number, or a ledger file.
+    settings led to it and where they were set, what it cost, what became of it. JOB is a number, an array (28,
+    28_[1-10]), or a ledger file.
 
     Or explain a word of ftslurm: a setting (stop.grace), a rung, a variable, a state, a hang, a notice, a column of `watch`.
 
@@ -68,6 +69,9 @@ def explain(
         if what:
             raise UsageError("--last does not go with JOB or CODE", hint="name the job, or leave it out")
         what = (latest_job(),)
+    tasks = tasks_of(what[0]) if len(what) == 1 else []
+    if tasks and not (number or as_json):
+        return _of_array(tasks)
     missing: UnknownJob | None = None
     if number or (len(what) == 1 and (_JOB.fullmatch(what[0]) or _is_file(what[0]) or last)):
         if len(what) != 1:
@@ -76,7 +80,7 @@ def explain(
             journal, contents = find_ledger(what[0])
         except UnknownJob as error:
             missing = error
-            if number or last or _is_file(what[0]):
+            if number or last or tasks or _is_file(what[0]):
                 raise
         else:
             if _STATUS.fullmatch(what[0]) and not number:
@@ -88,6 +92,13 @@ def explain(
     if what:
         return _code(what, resolved, as_json, missing)
     _ladder(resolved, job, policy or profile or annotations, as_json)
+
+
+def _of_array(tasks: list[str]) -> None:
+    for place, task in enumerate(tasks):
+        if place:
+            click.echo()
+        _decisions(task, *find_ledger(task), "", as_json=False)
 
 
 def _is_file(word: str) -> bool:

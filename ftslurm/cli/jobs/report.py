@@ -12,7 +12,7 @@ import click
 
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.others import for_users
-from ftslurm.cli.output import as_json, site_settings, store
+from ftslurm.cli.output import as_json, site_settings, store, tasks_of
 from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible
 from ftslurm.report.words import day
@@ -48,6 +48,7 @@ def report(job: tuple[str, ...], place: str, since: str, all_users: bool, form: 
     """
     form = _format(form, place)
     now = time.time()
+    job = tuple(name for each in job for name in tasks_of(each) or [each])
     if len(job) == 1 and not (since or all_users):
         text = _one(job[0], form, now)
     else:

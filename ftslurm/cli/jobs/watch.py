@@ -56,7 +56,7 @@ def _wait_for_ledger(job: str) -> None:
     told = ""
     while True:
         try:
-            store().find(job)
+            store().read(job)
             return
         except UnknownJob:
             if (word := not_begun(job, os.geteuid(), os.environ)) is None:
