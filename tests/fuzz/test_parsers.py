@@ -31,7 +31,7 @@ OF_EACH = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.n
 
 @pytest.mark.timeout(LIMIT_S - 10)
 @OF_EACH
-@examples(25)
+@examples(10)
 @given(data=st.data())
 def test_a_parser_takes_anything(parser: Parser, data: st.DataObject) -> None:
     hold(parser, data.draw(parser.inputs, label="given"))

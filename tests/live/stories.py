@@ -6,8 +6,8 @@ A test says in its mark what its job does; the jobs of a module are submitted to
     def test_heals_in_place(told: Story) -> None:
         assert told.ended("COMPLETED")["Restarts"] == "0"
 
-Every rank writes one line a start into a file of its own before it does what the story says; the batch script writes
-the counters it has from `ftslurm env`. ftslurm's own log is never asked.
+Every rank writes one line a start into a file of its own before it does what the story says; a batch script that is NOTED
+writes the counters it has from `ftslurm env`. ftslurm's own log is never asked.
 """
 
 from __future__ import annotations
@@ -87,6 +87,12 @@ note() {
 """
 # As a user writes it: no trap, nothing that knows of requeues.
 PLAIN = """
+%RUN%
+status=$?
+exit $status
+"""
+# With what Story.batch() reads; each note is a start of Python's.
+NOTED = """
 note before
 %RUN%
 status=$?

@@ -128,6 +128,7 @@ def test_with_no_kill_the_first_of_the_others_requeues_without_the_dead_batch_no
         assert told.job()["Restarts"] == "1"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_a_spare_takes_over_where_all_ranks_are_on_the_batch_node(job_path: tuple[Path, ...]) -> None:
     with told_on(3, job_path, "spare", SPARE, nodes=2, sbatch=("--no-kill",)) as (own, told):
@@ -206,6 +207,7 @@ def test_when_the_first_of_the_others_is_dead_as_well_the_next_one_does_it(job_p
         assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_a_batch_node_that_freezes_and_comes_back_runs_nothing_and_decides_nothing(job_path: tuple[Path, ...]) -> None:
     """What it can do is Slurm's: its old srun cancels its step, which has the same number as that of the new scheduling."""
@@ -249,6 +251,7 @@ def scheduling(pid: int) -> int:
     return next((int(word[20:]) for word in variables if word.startswith(b"SLURM_RESTART_COUNT=")), 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_where_no_rung_is_left_the_job_ends_and_does_not_wait_for_its_time_limit(job_path: tuple[Path, ...]) -> None:
     off = "--ft-set rungs.isolated-requeue.enabled=false"
@@ -328,7 +331,6 @@ def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(
 # --- ftrun alone
 
 SLEEPS_ON = """
-note before
 %RUN%
 echo "ftrun ended with $?" >>"$STORY/script"
 until [ -e "$STORY/enough" ]; do sleep 0.2; done
@@ -409,14 +411,13 @@ def waits_for_a_step(told: Story) -> bool:
 def test_ftrun_that_stands_still_for_less_than_a_lease_loses_nothing(job_path: tuple[Path, ...]) -> None:
     with told_on(3, job_path, "stopped", sbatch=("--no-kill",)) as (_, told):
         pid = ftrun_of(told)
-        for _ in range(2):
-            kill(pid, signal.SIGSTOP)
-            time.sleep(LEASE_S / 2)
-            kill(pid, signal.SIGCONT)
-            goes_on = time.time() + LEASE_S + SILENCE_S
-            told.wait_for(
-                lambda: all(last(told, rank) > goes_on for rank in range(3)), "the ranks to outlive their lease", LEASE_S + BUSY_S
-            )
+        kill(pid, signal.SIGSTOP)
+        time.sleep(LEASE_S / 2)
+        kill(pid, signal.SIGCONT)
+        goes_on = time.time() + LEASE_S + SILENCE_S
+        told.wait_for(
+            lambda: all(last(told, rank) > goes_on for rank in range(3)), "the ranks to outlive their lease", LEASE_S + BUSY_S
+        )
         assert told.counters() == [(1, 1, 1)] and records(told, "TroubleSeen", "Decided") == []
         assert len(ours(told, "wrapper.agent")) == 3
 

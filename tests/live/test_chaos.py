@@ -20,6 +20,7 @@ pytestmark = pytest.mark.live
 SEED, FAULTS, LIMIT_S = 11, 12, 240.0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_dozen_faults_leave_every_job_with_the_right_end(job_path: tuple[Path, ...], tmp_path: Path) -> None:
     with booted(nodes=6) as own, new_stage(own, job_path) as stage:

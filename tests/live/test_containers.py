@@ -153,6 +153,7 @@ BEATS = "--ft-set rungs.hang-restart.enabled=true --ft-param-rank_heartbeat_time
 WHOLE = f"{BEATS} --container-image=$BOXES/whole --container-mounts=$STORY"
 
 
+@pytest.mark.long
 @story(ft=f"{WHOLE} --container-remap-root", rank=HANGS)
 def test_heartbeats_of_user_0_inside_are_seen(told: Story) -> None:
     told.ended("COMPLETED")
@@ -168,6 +169,7 @@ def test_heartbeats_in_a_shared_memory_of_the_container_s_own_are_seen(told: Sto
 BWRAP = "bwrap --unshare-user --unshare-pid --ro-bind / / --bind $STORY $STORY --proc /proc --dev /dev"
 
 
+@pytest.mark.long
 @story(ft=f"{BEATS} {BWRAP}", rank=HANGS)
 def test_heartbeats_in_bubblewrap_are_seen(told: Story) -> None:
     told.ended("COMPLETED")

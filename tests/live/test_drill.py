@@ -57,6 +57,7 @@ def test_a_device_fault_that_stays_isolates_the_node(told: Story) -> None:
     assert not told.ftslurm("nodes"), "a drill is not held against a node"
 
 
+@pytest.mark.long
 @story(nodes=2, rank=ONCE)
 def test_a_lost_gpu_isolates_the_node(told: Story) -> None:
     node = told.wait_started()[0].node
@@ -109,6 +110,7 @@ def test_a_hung_rank_stands_still_until_the_drill_ends(told: Story) -> None:
     told.wait_nothing_left()
 
 
+@pytest.mark.long
 @story(tasks=2, rank=TICK.replace("exit 0", "touch $STORY/asked.$SLURM_PROCID; exit 0"))
 def test_a_hung_rank_does_not_hold_up_the_end_of_the_others(told: Story) -> None:
     told.wait_started()
@@ -122,9 +124,11 @@ def test_a_hung_rank_does_not_hold_up_the_end_of_the_others(told: Story) -> None
     told.wait_nothing_left()
 
 
-@story(tasks=2, rank="while :; do echo . >>$STORY/tick.$SLURM_PROCID; done")
+@story(tasks=2, rank="await go; while :; do echo . >>$STORY/tick.$SLURM_PROCID; done")
 def test_a_slow_rank_is_slow(told: Story) -> None:
     told.wait_started()
+    told.allow("go")  # not before, or two ranks compute until this test comes to its turn
+    told.wait_for((told.folder / "tick.1").exists, "the rank to tick")
     drill(told, "slow-rank", "--rank", "1", "--share", "0.1")
     ticks = [told.folder / "tick.0", told.folder / "tick.1"]
     began = [tick.stat().st_size for tick in ticks]
@@ -192,6 +196,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.long
 @story(nodes=2, rank=PYTHON, files={"train.py": ALWAYS_ECC})
 def test_what_comes_with_its_rank_to_another_node_gives_the_first_node_back(told: Story) -> None:
     """By words alone the first node is left; the error comes along, and Slurm keeps the job off that node no more."""
@@ -206,6 +211,7 @@ def test_what_comes_with_its_rank_to_another_node_gives_the_first_node_back(told
 FLAKY = '[ $MA_SCHEDULE_CNT.$MA_PROC_START_CNT = 1.1 ] || exit 0; together; echo "my own hiccup" >&2; exit 1'
 
 
+@pytest.mark.long
 @story(rank=FLAKY, ft="--ft-set retry.policy=ExitCodeAndErrorMsg --ft-retry-keyword hiccup")
 def test_a_keyword_of_one_s_own_makes_an_error_worth_another_try(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "1"
@@ -234,6 +240,7 @@ def test_only_the_failed_rank_of_an_async_job_starts_again(told: Story) -> None:
     assert len(told.starts()) == 5
 
 
+@pytest.mark.long
 @story(
     nodes=2,
     rank="[ $SLURM_PROCID = 1 ] && { [ $MA_PROC_START_CNT = 1 ] && together; exit 4; }; exec sleep 100",

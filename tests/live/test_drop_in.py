@@ -169,7 +169,7 @@ LANES = 2  # jobs that share the cases
 
 def script(names: Sequence[str]) -> str:
     """Every case twice, in folders of its own."""
-    lines = ["note before"]
+    lines: list[str] = []
     for name in names:
         case = CASES[name]
         for launcher in ("srun", "ftrun"):

@@ -59,7 +59,7 @@ def told(place: Stage, name: str, *directives: str, plan: Plan = PLAN) -> Story:
     return story
 
 
-@pytest.mark.parametrize("option", ["--constraint=fast", "--reservation=ours"])
+@pytest.mark.parametrize("option", ["--constraint=fast", pytest.param("--reservation=ours", marks=pytest.mark.long)])
 def test_a_job_without_other_nodes_that_fit_fails_and_does_not_wait_for_ever(place: Stage, option: str) -> None:
     story = told(place, option[2:].replace("=", "-"), "--nodes=2", option)
     job = story.ended("FAILED")
@@ -124,7 +124,9 @@ def last_nodes(story: Story) -> list[str]:
     return sorted({start.rank: start.node for start in story.starts()}.values())
 
 
-@pytest.mark.parametrize(("spares", "before"), [pytest.param(2, "n4", id="spare"), pytest.param(0, "n[3-5]", id="donor")])
+@pytest.mark.parametrize(
+    ("spares", "before"), [pytest.param(2, "n4", id="spare", marks=pytest.mark.long), pytest.param(0, "n[3-5]", id="donor")]
+)
 def test_a_node_below_the_same_switch_takes_the_place(
     job_path: tuple[str, ...], tmp_path: Path, spares: int, before: str
 ) -> None:

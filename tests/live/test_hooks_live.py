@@ -376,7 +376,6 @@ HALF = Plan(
     files={"bin-scontrol": DEADLY_SCONTROL},
     script="""
 mkdir -p "$STORY/bin" && cp "$STORY/bin-scontrol" "$STORY/bin/scontrol" && chmod +x "$STORY/bin/scontrol"
-note before
 PATH=$STORY/bin:$PATH sh -c 'echo $$ >"$STORY/ftrun.pid"; exec ftrun sh "$STORY/rank.sh"'
 """,
     rank="""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.live.stories import Story, story
+from tests.live.stories import NOTED, Story, story
 
 pytestmark = pytest.mark.live
 
@@ -21,7 +21,7 @@ FAULT = "80C98008"  # multi-bit ECC of an AI Core: heals
 
 @pytest.mark.flat
 @pytest.mark.slurms
-@story(nodes=4, tasks=2, rank=FAULT_ONCE)
+@story(nodes=4, tasks=2, rank=FAULT_ONCE, script=NOTED)
 def test_a_fault_is_healed_in_place(told: Story) -> None:
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ExitCode"], job["ExcNodeList"]) == ("0", "0:0", "(null)")
@@ -35,6 +35,7 @@ def test_a_fault_is_healed_in_place(told: Story) -> None:
     assert told.batch() == [("before", 1, 1, 1), ("after", 1, 2, 2)]
 
 
+@pytest.mark.long
 @story(
     nodes=2,
     tasks=2,
@@ -50,6 +51,7 @@ def test_a_fault_that_heals_by_itself_needs_no_reset(told: Story) -> None:
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
 
+@pytest.mark.long
 @story(
     nodes=2,
     tasks=2,
@@ -86,6 +88,7 @@ def test_restart_via_step_starts_a_new_step(told: Story) -> None:
     assert second_step.startswith(f"{told.id}.") and second_step != f"{told.id}.0"
 
 
+@pytest.mark.long
 @story(
     tasks=3,
     ft="--ft-set rungs.in-place-restart.crash_restarts=2",
@@ -104,6 +107,7 @@ def test_crashes_are_answered_in_place_where_the_policy_says_so(told: Story) -> 
 @story(
     nodes=2,
     tasks=1,
+    script=NOTED,
     rank="""
 case $MA_SCHEDULE_CNT.$MA_PROC_START_CNT in
 1.1) [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008; exec sleep 100;;

@@ -54,6 +54,7 @@ def test_a_critical_code_isolates_at_once(told: Story) -> None:
     assert sick_node(told) not in nodes_in(told.cluster, job["NodeList"])
 
 
+@pytest.mark.long
 @story(ft="--ft-max-restarts 1", rank="exit 5")
 def test_max_restarts_spent_fails(told: Story) -> None:
     job = told.ended("FAILED")
@@ -84,6 +85,7 @@ def test_too_few_nodes_left_fails_with_that_sentence_and_does_not_wait_for_ever(
     assert "Slurm could never start the job if n6 is excluded" in told.output()
 
 
+@pytest.mark.long
 @story(nodes=6, rank="[ $SLURM_PROCID = 5 ] && fault 0.0 80E18402; await end; exit 11")
 def test_ranks_that_run_on_a_node_nothing_can_replace_are_left_to_run(told: Story) -> None:
     """The fault alone ends nothing; when the program fails later, the fault is as much in the way as at first."""

@@ -156,11 +156,9 @@ def is_json(line: str) -> bool:
 @story(
     tasks=2,
     script="""
-note before
 ftrun -n1 --exact sh "$STORY/rank.sh" one &
 ftrun -n1 --exact sh "$STORY/rank.sh" two &
 wait
-note after
 """,
     rank="say $1; sleep 1",
 )

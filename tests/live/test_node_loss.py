@@ -15,7 +15,7 @@ import pytest
 
 from tests.live.conftest import booted, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats, overlaps
-from tests.live.stories import Plan, Story, admin, on_network_of, processes_with, story
+from tests.live.stories import Plan, Story, admin, kill, on_network_of, processes_with, story
 
 pytestmark = pytest.mark.live
 
@@ -129,12 +129,12 @@ def test_silence_alone_is_no_proof_and_a_node_that_is_heard_again_has_lost_nothi
     told.wait_for(lambda: any(agent in line for line in mine_on(told, node).values()), "the agent of it")
     stopped = mine_on(told, node)
     for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+        kill(pid, signal.SIGSTOP)
     try:
         time.sleep(2 * SILENCE_S)  # what is waited for is that nothing comes of it
     finally:
         for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+            kill(pid, signal.SIGCONT)
     told.allow("go")
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)] and not told.json("status", str(told.id))["excluded"]

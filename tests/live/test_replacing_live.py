@@ -145,7 +145,7 @@ def slurm_notices(cluster: Cluster, dead: str) -> None:
     cluster.answer(["scontrol", "update", f"NodeName={dead}", "State=DOWN", "Reason=dead"], user=admin())
 
 
-@pytest.mark.parametrize("no_kill", [pytest.param(True, marks=pytest.mark.slurms), False])
+@pytest.mark.parametrize("no_kill", [pytest.param(True, marks=pytest.mark.slurms), pytest.param(False, marks=pytest.mark.long)])
 def test_a_node_that_dies_is_replaced_and_slurm_does_not_end_the_job_for_it(place: Stage, no_kill: bool) -> None:
     told = told_with_spares(place, 1, f"dies-{no_kill}", ft=QUICK_LOSS, sbatch=("--no-kill",) if no_kill else ())
     wait_beats(told, 1, 6)
@@ -228,7 +228,7 @@ def test_a_lent_node_restarts_in_place_with_the_others_and_can_be_replaced_too(p
     told.wait_for(lambda: not told.cluster.answer(listing), "both donors to end")
 
 
-@pytest.mark.parametrize("how", [[], ["--signal=KILL"]])
+@pytest.mark.parametrize("how", [pytest.param([], marks=pytest.mark.long), ["--signal=KILL"]])
 def test_a_donor_that_somebody_cancels_is_replaced_by_another(place: Stage, how: list[str]) -> None:
     ft = "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2"
     told = place.tell(plan(ft, 2, 1), f"donor-gone{len(how)}")
@@ -264,6 +264,7 @@ def test_where_no_node_is_to_be_had_in_time_the_job_is_requeued_and_no_donor_wai
     finish(told, restarts="1")
 
 
+@pytest.mark.long
 def test_a_spare_that_fails_the_health_command_is_passed_over(place: Stage) -> None:
     told = told_with_spares(place, 2, "unfit", nodes=2, ft='--ft-set "nodes.health_command=$STORY/fit"')
     granted = sorted(nodes_in(told.cluster, told.wait_for(lambda: told.job()["NodeList"].replace("(null)", ""), "its nodes")))
@@ -315,6 +316,7 @@ def test_with_fewer_nodes_where_the_job_says_that_they_are_enough(place: Stage) 
     assert decided(told) == ["shrink"]
 
 
+@pytest.mark.long
 def test_with_fewer_nodes_of_which_not_all_have_as_many_ranks(place: Stage) -> None:
     ft = "--ft-min-nodes 2 --ft-set nodes.donor=false"
     told = place.tell(plan(ft, 3, script=f'\nftrun --ft-rendezvous torch {ft} -n5 sh "$STORY/rank.sh"\n'), "shrink-uneven")
@@ -433,6 +435,7 @@ def test_ftrun_called_again_after_a_kill_starts_nothing_beside_what_still_runs(p
     breaks_no_more(told, bad)
 
 
+@pytest.mark.long
 def test_a_donor_that_an_ftrun_waited_for_when_it_was_killed_is_ended_by_the_next(place: Stage) -> None:
     ft = (
         "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2"

@@ -41,6 +41,7 @@ def place(own: Cluster, job_path: tuple[Path, ...]) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.mark.long
 def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was(place: Stage) -> None:
     told = told_with_spares(
         place, 1, "dies-then-requeued", nodes=2, ft=QUICK_LOSS + " --ft-set nodes.donor=false --ft-set slurm.timeout=10s"
@@ -136,7 +137,7 @@ def test_a_lent_slot_0_is_of_our_job_and_leads_the_rendezvous(place: Stage) -> N
     finish(told)
 
 
-@pytest.mark.parametrize("ft", ["--ft-set restart_via=step", "--ft-set mode=async"])
+@pytest.mark.parametrize("ft", ["--ft-set restart_via=step", pytest.param("--ft-set mode=async", marks=pytest.mark.long)])
 def test_restarts_in_place_and_replacements_mix(place: Stage, ft: str) -> None:
     more = "--ft-set rungs.in-place-restart.crash_restarts=2 --ft-set nodes.donor=false"
     told = told_with_spares(place, 1, f"mix-{ft[-4:]}", nodes=2, ft=f"{ft} {more}")
@@ -188,6 +189,7 @@ def test_a_task_of_an_array_replaces_its_node_and_gives_back_no_other_tasks(plac
     told.wait_nothing_left()
 
 
+@pytest.mark.long
 def test_a_drill_of_a_lost_node_is_answered_by_a_spare_and_holds_nothing_against_the_node(place: Stage) -> None:
     told = told_with_spares(place, 1, "drill", nodes=2, ft="--ft-set nodes.donor=false")
     wait_beats(told, 1, 4)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.stories import PLAIN, Story, admin, nodes_in, story
+from tests.live.stories import NOTED, Story, admin, nodes_in, story
 
 pytestmark = [pytest.mark.live, pytest.mark.slurms]
 
@@ -37,6 +37,7 @@ def gap_s(told: Story) -> float:
 exec sleep 100
 """,
     ft=SOON,
+    script=NOTED,
 )
 def test_healing_refused_requeues_without_that_node(told: Story) -> None:
     job = told.ended("COMPLETED")
@@ -91,6 +92,7 @@ def test_a_script_that_execs_ftrun_is_requeued_as_well_and_people_are_told_once(
     assert (told.folder / "told").read_text().count(f"job {told.id} is requeued") == 1
 
 
+@pytest.mark.long
 @story(
     script='set -e\n%RUN% | tee "$STORY/piped"\ntouch "$STORY/after"',
     rank="echo $MA_SCHEDULE_CNT; [ $MA_SCHEDULE_CNT = 2 ] || exit 17",
@@ -156,6 +158,7 @@ def test_a_job_submitted_with_no_requeue_fails_with_the_reason(told: Story) -> N
     assert "may not be requeued (submit with `sbatch --requeue`)" in told.output()
 
 
+@pytest.mark.long
 @story(sbatch=("--no-requeue",), ft="--ft-set requeue.even_if_no_requeue=true", rank="[ $MA_SCHEDULE_CNT = 2 ] || exit 7")
 def test_a_job_submitted_with_no_requeue_is_requeued_where_the_policy_says_so(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "1"
@@ -177,7 +180,6 @@ exec /usr/bin/scontrol "$@"
     files={"bin-scontrol": DEADLY_SCONTROL},
     script="""
 mkdir -p "$STORY/bin" && cp "$STORY/bin-scontrol" "$STORY/bin/scontrol" && chmod +x "$STORY/bin/scontrol"
-note before
 PATH=$STORY/bin:$PATH sh -c 'echo $$ >"$STORY/ftrun.pid"; exec ftrun sh "$STORY/rank.sh"'
 """,
     rank="""
@@ -235,6 +237,7 @@ def test_ftrun_requeues_by_itself_when_its_keeper_dies(told: Story) -> None:
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
+@pytest.mark.long
 @story(tasks=2, rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; exec sleep 100")
 def test_an_operator_s_requeue_counts_as_a_scheduling_and_costs_nothing(told: Story) -> None:
     told.wait_started()
@@ -254,7 +257,6 @@ def test_an_operator_s_requeue_counts_as_a_scheduling_and_costs_nothing(told: St
 @story(
     tasks=2,
     script="""
-note before
 ftrun -n1 --exact sh "$STORY/rank.sh" one &
 ftrun -n1 --exact sh "$STORY/rank.sh" two
 wait
@@ -276,6 +278,7 @@ def test_of_two_ftruns_at_once_the_one_that_fails_requeues_the_job_once(told: St
     assert told.json("status", str(told.id))["left"]["max_restarts"] == [7, 8]
 
 
+@pytest.mark.long
 @story(rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; await renamed; exit 3")
 def test_a_job_that_was_renamed_meanwhile_is_still_the_same(told: Story) -> None:
     told.wait_started()
@@ -285,7 +288,7 @@ def test_a_job_that_was_renamed_meanwhile_is_still_the_same(told: Story) -> None
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
-@story(script=PLAIN, rank="exit 0")
+@story(rank="exit 0")
 def test_a_job_number_given_out_again_is_a_new_job(told: Story) -> None:
     """Slurm begins anew after 2^26 jobs or a lost state folder; here the ledger of an older job is laid in its way."""
     told.ended("COMPLETED")

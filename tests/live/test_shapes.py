@@ -53,9 +53,13 @@ SHAPES: dict[str, Plan] = {
 }
 
 
+# Those in which ftrun's own steps have come up in another way than the user's; all others are repetition.
+HANDFUL = ("exclusive", "memory", "uneven", "user-variables", "heterogeneous-step", "multi-prog", "a-step-beside")
+
+
 def shape(name: str) -> object:
-    plan = SHAPES[name]
-    return pytest.param(name, id=name, marks=story(**{**vars_of(plan), "rank": BOTH}))
+    told = story(**{**vars_of(SHAPES[name]), "rank": BOTH})
+    return pytest.param(name, id=name, marks=[told] if name in HANDFUL else [told, pytest.mark.long])
 
 
 def vars_of(plan: Plan) -> dict[str, object]:

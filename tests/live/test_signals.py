@@ -63,6 +63,7 @@ def daemons(told: Story) -> dict[int, str]:
     return {pid: words for pid, words in told.processes().items() if f"{told.folder}/daemon." in words}
 
 
+@pytest.mark.long
 @story(tasks=2, rank=DAEMON.replace("%TRAP%", "") + ONE_FAULT + "[ $MA_PROC_START_CNT = 1 ] && exec sleep 100; sleep 1; exit 0")
 def test_a_daemon_of_the_old_attempt_is_gone_before_the_new_one_starts(told: Story) -> None:
     told.ended("COMPLETED")
@@ -146,6 +147,7 @@ def test_a_segmentation_fault_fails_with_139(told: Story) -> None:
     assert "killed by SIGSEGV" in told.output()
 
 
+@pytest.mark.long
 @pytest.mark.slurms
 @story(env=NO_REQUEUE, tasks=2, rank="together; [ $SLURM_PROCID = 1 ] && kill -KILL $$; exec sleep 100")
 def test_a_killed_rank_fails_with_137(told: Story) -> None:
@@ -258,6 +260,7 @@ def test_a_stopped_rank_hears_sigterm_too(told: Story) -> None:
     assert sorted(rank for rank, _, _, words in told.said() if words == "obeyed") == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.slurms
 @story(tasks=2, rank='say ready; until [ -e "$STORY/end" ]; do sleep 0.1; done')
 def test_suspend_and_resume_are_no_failure(told: Story) -> None:

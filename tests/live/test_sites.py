@@ -318,6 +318,7 @@ NODES_OFF = {
 }
 
 
+@pytest.mark.long
 def test_a_donor_s_node_that_boots_for_long_and_those_that_never_do(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
     """Three jobs on the same two nodes, each with a partition whose third node is off. Slurm's patience ends one wait, ours another;
     then the job goes on with the node that is left, and no donor job stays."""
@@ -442,7 +443,7 @@ needs_a_compiler = pytest.mark.skipif(
 
 
 @needs_a_compiler
-@pytest.mark.parametrize("ahead_s", [90, -90])
+@pytest.mark.parametrize("ahead_s", [90, pytest.param(-90, marks=pytest.mark.long)])
 def test_a_batch_node_whose_clock_is_wrong(boot_cluster: Boot, job_path: tuple[Path, ...], ahead_s: int) -> None:
     with wrong_clocks(boot_cluster, job_path, {"n1": ahead_s}) as stage:
         told = stage.tell(all_rungs(), "clock")
@@ -469,6 +470,7 @@ exec sleep 300
 BATCH_NODE_IS_BROKEN = ONE_IS_BROKEN.replace("!= 1 ]", "!= 0 ]")
 
 
+@pytest.mark.long
 @needs_a_compiler
 def test_nodes_whose_clocks_are_wrong_beside_a_batch_node_that_is_right(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
     """n2 is ahead, n3 behind: each is the bad node of one job and on loan to the other, has the first error of one and later ones
@@ -548,7 +550,7 @@ def negative(found: Any, where: str) -> Iterator[str]:
         yield f"{where} = {found}"
 
 
-@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize("end", [pytest.param("stopped", marks=pytest.mark.long), "killed"])
 def test_a_backup_slurmctld_takes_over_while_a_requeue_is_carried_out(
     boot_cluster: Boot, job_path: tuple[Path, ...], end: str
 ) -> None:
@@ -604,7 +606,7 @@ CACHED = "attr_timeout=20,entry_timeout=20,negative_timeout=20"
 NOT_CACHED = "attr_timeout=0,entry_timeout=0,negative_timeout=0,direct_io"
 
 
-@pytest.mark.parametrize("options", [CACHED, NOT_CACHED], ids=["cached", "noac"])
+@pytest.mark.parametrize("options", [CACHED, pytest.param(NOT_CACHED, marks=pytest.mark.long)], ids=["cached", "noac"])
 def test_a_state_folder_that_each_node_sees_through_a_mount_of_its_own(
     boot_cluster: Boot, job_path: tuple[Path, ...], options: str
 ) -> None:
@@ -720,7 +722,7 @@ def test_nodes_that_two_jobs_share(boot_cluster: Boot, job_path: tuple[Path, ...
 
 
 # Not SUSPEND: what is suspended keeps its memory, of which a donor has all, so where memory is counted no other can come.
-@pytest.mark.parametrize("mode", ["CANCEL", "REQUEUE"])
+@pytest.mark.parametrize("mode", [pytest.param("CANCEL", marks=pytest.mark.long), "REQUEUE"])
 def test_a_donor_that_is_preempted(boot_cluster: Boot, job_path: tuple[Path, ...], mode: str) -> None:
     conf = [
         "PreemptType=preempt/partition_prio",

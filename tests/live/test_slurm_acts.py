@@ -120,7 +120,7 @@ def test_a_preempted_job_runs_again_and_has_paid_nothing(tell: Callable[..., Sto
 
 
 @pytest.mark.slurms
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 3])
 def test_a_job_that_saves_and_exits_in_the_grace_of_a_preemption_runs_again(tell: Callable[..., Story], code: int) -> None:
     """GraceTime: SIGCONT and SIGTERM first, and only then PreemptTime tells what they mean; PreemptMode is the partition's."""
     rank = CHECKPOINT.replace("exit 0' TERM", f"exit {code}' TERM")
@@ -144,6 +144,7 @@ def test_a_job_that_preemption_cancels_is_over(tell: Callable[..., Story]) -> No
     costs_nothing(told)
 
 
+@pytest.mark.long
 def test_a_job_that_preemption_suspends_goes_on_afterwards(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=WAITS, ft=SHORT_LEASE, sbatch=("--partition=suspended", "--exclusive"))
     ready(told)
@@ -240,6 +241,7 @@ def test_a_suspension_is_nobody_s_silence(tell: Callable[..., Story]) -> None:
     costs_nothing(told)
 
 
+@pytest.mark.long
 @of_suspension
 def test_gang_scheduling_stops_a_job_in_turn_and_that_is_no_silence(own_stage: Stage) -> None:
     """Two jobs share two nodes in slices that are longer than the limit between their beats."""
@@ -268,6 +270,7 @@ def test_gang_scheduling_stops_a_job_in_turn_and_that_is_no_silence(own_stage: S
         costs_nothing(told)
 
 
+@pytest.mark.long
 @of_suspension
 def test_an_ftrun_outside_the_job_waits_for_its_suspended_ranks(own_stage: Stage) -> None:
     """In salloc Slurm stops the step, and ftrun goes on."""
@@ -315,6 +318,7 @@ def test_a_suspended_job_can_be_cancelled(tell: Callable[..., Story]) -> None:
 HELD_WITHIN_S = 2.0
 
 
+@pytest.mark.long
 @of_suspension
 def test_a_node_that_is_cut_off_while_the_job_is_suspended_is_not_waited_for_for_ever(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=MAKE_PIPE + RANK, files={"beat.sh": BEAT + "exit 0\n"}, ft=SHORT_LEASE)
@@ -397,6 +401,7 @@ def test_scancel_of_the_step_ends_it_for_good_with_srun_s_status(tell: Callable[
     assert told.json("status", str(told.id))["left"]["max_restarts"] == [8, 8]
 
 
+@pytest.mark.long
 @pytest.mark.slurms
 def test_where_nobody_can_read_srun_s_words_such_a_step_looks_like_a_lost_one(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=WAITS, script="{ %RUN%; } 2>&1 | cat\n")
@@ -512,6 +517,7 @@ def test_reconfigure_and_new_daemons_disturb_no_rank(tell: Callable[..., Story])
     costs_nothing(told)
 
 
+@pytest.mark.long
 def test_a_fault_after_slurmd_came_back_is_healed_in_place(tell: Callable[..., Story]) -> None:
     told = tell(
         nodes=2,

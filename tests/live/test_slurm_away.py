@@ -52,7 +52,7 @@ def says(told: Story, words: str, timeout_s: float = WAITS_S) -> None:
     told.wait_for(lambda: words in told.output(), f"`{words}` on stderr", timeout_s)
 
 
-@pytest.mark.parametrize("away", [pytest.param(killed, marks=pytest.mark.slurms), stopped])
+@pytest.mark.parametrize("away", [pytest.param(killed, marks=pytest.mark.slurms), pytest.param(stopped, marks=pytest.mark.long)])
 def test_a_node_to_be_replaced_waits_for_slurmctld_and_nothing_dearer_is_done_meanwhile(own_stage: Stage, away: object) -> None:
     plan = Plan(
         nodes=2,
@@ -87,7 +87,7 @@ def agents(told: Story) -> list[str]:
 
 
 @pytest.mark.slurms
-@pytest.mark.parametrize("away", [killed, stopped])
+@pytest.mark.parametrize("away", [killed, pytest.param(stopped, marks=pytest.mark.long)])
 def test_a_device_that_heals_needs_no_slurmctld(own_stage: Stage, away: object) -> None:
     plan = Plan(
         nodes=2,
@@ -107,7 +107,7 @@ await back
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
 
-@pytest.mark.parametrize("away", [killed, stopped])
+@pytest.mark.parametrize("away", [pytest.param(killed, marks=pytest.mark.long), stopped])
 def test_a_requeue_waits_for_slurmctld_and_says_so(own_stage: Stage, away: object) -> None:
     plan = Plan(
         nodes=2,
@@ -174,7 +174,7 @@ def test_patience_has_an_end(own_stage: Stage) -> None:
     assert told.ended("FAILED")["ExitCode"] == "3:0"
 
 
-@pytest.mark.parametrize("away", [killed, stopped])
+@pytest.mark.parametrize("away", [killed, pytest.param(stopped, marks=pytest.mark.long)])
 def test_ftrun_begins_while_slurmctld_is_away(own_stage: Stage, away: object) -> None:
     plan = Plan(
         nodes=2,
@@ -216,12 +216,14 @@ PATH=$STORY/bin:$PATH %RUN%
     assert left(told) == 8
 
 
-@pytest.mark.parametrize("away", [killed, stopped])
+@pytest.mark.parametrize("away", [pytest.param(killed, marks=pytest.mark.long), stopped])
 def test_a_job_that_ends_well_while_slurmctld_is_away_is_completed_when_it_is_back(own_stage: Stage, away: object) -> None:
-    told = own_stage.tell(Plan(nodes=2, rank="await away\nexit 0"), "ends")
+    told = own_stage.tell(
+        Plan(nodes=2, rank="await away\nexit 0", script="%RUN%; status=$?; touch $STORY/after; exit $status"), "ends"
+    )
     told.wait_started()
     with away(own_stage.cluster):  # type: ignore[operator]
         told.allow("away")
-        told.wait_for(lambda: "after" in (told.folder / "batch").read_text(), "ftrun to end", WAITS_S)
+        told.wait_for((told.folder / "after").exists, "ftrun to end", WAITS_S)
     assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]

@@ -40,6 +40,7 @@ while not ends:
                 while time.monotonic() < until:
                     file.write(os.urandom(1 << 20))
                     file.seek(0)
+                    time.sleep(0.1)  # as a disk would have it wait
         begun = time.monotonic()
     ends = torch.tensor([float(happened and time.monotonic() - begun > 5)])
     dist.all_reduce(ends)

@@ -128,7 +128,10 @@ def test_a_killed_ftrun_leaves_nothing_behind_and_nobody_waits_for_it(told: Stor
     ends_at_once(told, "COMPLETED")
 
 
-@pytest.mark.parametrize("rank", [FOR_EVER, "trap '' TERM INT\nwhile :; do sleep 0.1; done"], ids=["obeys", "ignores"])
+@pytest.mark.parametrize("rank", [
+    pytest.param(FOR_EVER, marks=pytest.mark.long, id="obeys"),
+    pytest.param("trap '' TERM INT\nwhile :; do sleep 0.1; done", id="ignores"),
+])  # fmt: skip
 def test_ctrl_c_in_salloc_ends_everything(stage: Stage, rank: str) -> None:
     """One press is enough, where srun's own first one only reports."""
     told = stage.prepare(Plan(nodes=2, tasks=2, rank=rank), "ctrl-c")
@@ -220,6 +223,7 @@ def test_ranks_that_go_on_after_the_warning_are_ended_after_its_grace(told: Stor
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
+@pytest.mark.long
 @story(
     ft=f"{REQUEUE} --ft-set warning.signals=USR1",
     rank="""
@@ -246,6 +250,7 @@ def test_the_time_limit_s_own_warning_requeues(told: Story) -> None:
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
+@pytest.mark.long
 @story(early=True, tasks=2, ft=REQUEUE, script="exec %RUN%", sbatch=("--time=2", "--signal=B:TERM@60"), rank=CHECKPOINT)
 def test_and_so_does_the_one_to_the_batch_script(told: Story) -> None:
     job = told.ended("COMPLETED", timeout_s=LIMIT_TIMEOUT_S)

@@ -579,7 +579,7 @@ def test_an_explicit_fault_between_breaks_the_row_even_if_nothing_was_done_about
     assert job.rungs == [rung]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 128])
+@pytest.mark.parametrize("limit", [1, 2, pytest.param(128, marks=pytest.mark.long)])
 def test_max_restarts_is_the_end(limit: int) -> None:
     rungs, job = crash_until_it_is_over(requeueing(max_restarts=limit, unconditional_requeue__in_a_row=128), code=5)
     if limit < 128:
