@@ -258,7 +258,7 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
         _restarts(records, story), _seconds(records, now, job.over),
         Counter(_known(record.fault_class, FAULT_CLASSES) for record in records if isinstance(record, rec.FaultSeen)),
         Counter(_known(record.sign, SIGNS) for record in records if isinstance(record, rec.HangSeen)),
-        {name: max(0, limit - past.budgets.spent.get(name, 0)) for name, limit in budgets.items() if limit and name in BUDGETS},
+        {name: max(0, limit - past.budgets.used(name)) for name, limit in budgets.items() if limit and name in BUDGETS},
     )  # fmt: skip
 
 

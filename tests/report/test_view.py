@@ -12,9 +12,12 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
 from ftslurm.model.devices import FaultClass
+from ftslurm.model.folds.summary import summarise
+from ftslurm.report.account.job import account
 from ftslurm.report.text import print_history, print_status
 from ftslurm.report.view import Status, attempts, status_of
 from ftslurm.simulation.world import SIGTERM
+from tests.settings import settings_with
 from tests.stories.replay import RUNNING, Job, fault, requeueing
 
 
@@ -72,6 +75,15 @@ def test_budgets_and_excluded_nodes() -> None:
     assert seen.left["max_restarts"] == (3, 5)
     assert list(seen.excluded) == ["n2"] and "80E01801" in seen.excluded["n2"]
     assert (seen.rung, seen.cause, seen.state) == ("isolated-requeue", "device", "requeued")
+
+
+def test_restarts_that_count_for_the_whole_job_are_left_in_a_report_as_in_the_status() -> None:
+    job = Job(settings_with(max_job_restarts=10)).begin()
+    job.exits(0, 1)
+    known = summarise(job.ledger)
+    assert known is not None
+    report = account(job.ledger, known, 1000.0)
+    assert report.budgets["max_job_restarts"] == view(job).left["max_job_restarts"] == (9, 10)
 
 
 def test_nodes_that_are_reinstated_are_excluded_no_more_and_the_history_says_why() -> None:
