@@ -16,10 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from ftslurm.config.catalog_files import load_glossary  # noqa: E402
 from ftslurm.model.rungs import Rung  # noqa: E402
 from ftslurm.model.settings.tree import BEATS, Settings, is_on  # noqa: E402
 from ftslurm.policies.judge.judge import NEXT, Phase  # noqa: E402
-from ftslurm.policies.ladder import rung_words  # noqa: E402
 
 FOLDER = ROOT / "docs/pictures"
 FONT = "system-ui, 'DejaVu Sans', Arial, sans-serif"
@@ -84,7 +84,7 @@ class Picture:
 
 def ladder() -> Picture:
     """A row for each rung, as `ftslurm explain` has them."""
-    rungs, height = rung_words(), 58
+    rungs, height = load_glossary().rungs, 58
     made = Picture("The ladder: the cheapest remedy that fits is taken", 860, 60 + height * len(rungs))
     made.text(24, 32, "A failure goes down the rungs from the top. ftrun takes the first that fits.", SIZE, INK, bold=True)
     for number, (rung, words) in enumerate(rungs.items()):

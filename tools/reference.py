@@ -29,7 +29,7 @@ from ftslurm.config import catalog_files
 from ftslurm.config.settings_files import profile_layers
 from ftslurm.model.devices import Severity
 from ftslurm.model.record import KINDS
-from ftslurm.model.settings import hook_settings, kinds, variables
+from ftslurm.model.settings import hook_settings, kinds
 from ftslurm.model.settings import tree as settings
 
 PROFILES = ("modelarts", "aimaster-sync", "aimaster-async", "ft-launcher")
@@ -175,20 +175,30 @@ def statuses_part() -> str:
     return table(("status", "meaning"), ([str(status), plain(what)] for status, what in sorted(errors.own_statuses().items())))
 
 
+# With rendezvous=torch; a value that the user has set stays.
+TORCH = (
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
+    "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+)  # fmt: skip
+
+
 def variables_part() -> str:
-    def listed(names: Mapping[str, str]) -> str:
-        return definitions((code(name), _sentence(what)) for name, what in names.items())
+    words = catalog_files.load_glossary().words
+
+    def listed(kind: str) -> str:
+        return definitions((code(name), _sentence(what)) for name, what in words[kind].items())
 
     return "\n\n".join((
         f"## What ftrun reads\n\nEach setting has a variable as well: {code('stop.grace')} is {code('FTRUN_STOP_GRACE')}.",
-        listed(variables.READ),
+        listed("variable that ftrun reads"),
         "## What each rank and the batch script get\n\nIn the batch script after `eval \"$(ftslurm env)\"`, or by itself where"
         " the site has installed the TaskProlog.",
-        listed(variables.COUNTERS),
-        f"## What each rank gets besides\n\n{listed(variables.RANK)}",
+        listed("variable of each rank and of the batch script"),
+        f"## What each rank gets besides\n\n{listed('variable of each rank')}",
         "## With `--ft-rendezvous torch`\n\nSet anew for every start; a variable that you have set yourself stays. "
-        + ", ".join(map(code, variables.TORCH)) + ".",
-        f"## What a program that is told a notice gets\n\n{listed(variables.NOTICE)}",
+        + ", ".join(map(code, TORCH)) + ".",
+        f"## What a program that is told a notice gets\n\n{listed('variable of a program that is notified')}",
     ))  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def profiles(context: click.Context, parameter: click.Parameter, incomplete: str
 
 def states(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """One, or the last of several with commas."""
-    from ftslurm.report.jobs import STATES
+    from ftslurm.model.folds.summary import STATES
 
     before, comma, last = incomplete.rpartition(",")
     return [CompletionItem(f"{before}{comma}{name}") for name in STATES if name.startswith(last)]

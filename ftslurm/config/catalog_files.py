@@ -16,6 +16,7 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.settings_files import read_text, read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.plain import Bounds, from_plain
+from ftslurm.model.rungs import Glossary
 from ftslurm.model.site import SiteChecks
 from ftslurm.system.plugins import CATALOGS, load
 
@@ -45,6 +46,10 @@ def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> Cod
 def load_site_checks() -> SiteChecks:
     """What `ftslurm doctor` says."""
     return from_plain(SiteChecks, _shipped("site-checks.yaml"), Bounds(1000))
+
+
+def load_glossary() -> Glossary:
+    return from_plain(Glossary, _shipped("glossary.yaml"), Bounds(1000))
 
 
 def _laid_over(book: Known, lay: Callable[[Known, SiteFile, str], Known], paths: tuple[str, ...], only_roots: bool) -> Known:

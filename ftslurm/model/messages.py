@@ -263,7 +263,7 @@ def shim_notes(message: Message) -> tuple[int, bytes]:
 
 
 def agent_report(message: Message) -> AgentReport:
-    """A later message of an agent; where it names a node, the receiver knows which. Raises: WireError.
+    """A later message of an agent; an event of a node without its name, which the receiver knows. Raises: WireError.
 
     attempt: see the events; an agent that watches nobody yet says 0.
     """

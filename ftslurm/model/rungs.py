@@ -1,9 +1,10 @@
 """The rungs of the ladder, the budgets they are paid from, and what a launcher is able to do, by the names that settings and
-records have for them. A new rung is a member here and a row in policies/ladder.py.
+records have for them. A new rung is a member here, a row in policies/ladder.py, and its words in catalogs/glossary.yaml.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 from ftslurm.model.values import Value
@@ -79,6 +80,13 @@ class RungWords(Value):
     trigger: str
     price: str = ""
     degrades: str = ""
+
+
+class Glossary(Value):
+    """What the words of ftslurm itself mean (catalogs/glossary.yaml). words: by what such a word is, and its name."""
+
+    words: Mapping[str, Mapping[str, str]]
+    rungs: Mapping[Rung, RungWords]
 
 
 _NO_RUNGS = frozenset({Rung.ON_WARNING, Rung.ON_REQUEST, Rung.BY_SLURM})

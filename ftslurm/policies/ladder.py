@@ -12,7 +12,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading
-from ftslurm.model.rungs import LEAVES, RESTARTS, Budget, Capability, Rung, RungRemedy, RungWords
+from ftslurm.model.rungs import LEAVES, RESTARTS, Budget, Capability, Rung, RungRemedy
 from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.settings.tree import Settings, most_crash_restarts, noting, read_of
@@ -200,7 +200,6 @@ class _Row(Value):
     """One line of the table."""
 
     rung: Rung
-    words: RungWords
     allowed: Callable[[Situation], _Answer]
     budget: Budget | None = None
     pays: Callable[[Situation], bool] = lambda _: False  # is `budget` charged for it?
@@ -776,80 +775,13 @@ def why_no_requeue(s: Situation) -> str:
 LADDER: Mapping[Rung, _Row] = {
     row.rung: row
     for row in (
-        _Row(
-            Rung.RANK_RESTART,
-            RungWords(
-                "a rank of an async job failed",
-                "nothing",
-                "when another try cannot help, too many ranks have failed, or in_a_row is reached",
-            ),
-            _rank_alone,
-        ),
-        _Row(
-            Rung.IN_PLACE_RESTART,
-            RungWords(
-                "a device fault that can heal; a crash that no fact explains, as often in a row as crash_restarts says",
-                "nothing (a crash: one of crash_restarts)",
-                "when healing fails, or same_code_limit is reached",
-            ),
-            _in_place,
-            Budget.CRASH_RESTARTS,
-            _after_a_crash,
-        ),
-        _Row(
-            Rung.HANG_RESTART,
-            RungWords("a hang that no device or node explains", "nothing", "when in_a_row is reached"),
-            _hang,
-        ),
-        _Row(
-            Rung.NODE_REPLACEMENT,
-            RungWords(
-                "a bad node: proven by a device code, by Slurm, by a health check, or by silence; or an experiment",
-                "one of its budget",
-                "when no node is found within nodes.replacement_wait, or the launcher cannot do it",
-            ),
-            _replace,
-            Budget.NODE_REPLACEMENTS,
-            _unasked,
-        ),
-        _Row(
-            Rung.SHRINK,
-            RungWords(
-                "a bad node for which there is no replacement",
-                "one of the node replacements",
-                "when fewer than nodes.min nodes would remain",
-            ),
-            _shrink,
-            Budget.NODE_REPLACEMENTS,
-            _unasked,
-        ),
-        _Row(
-            Rung.ISOLATED_REQUEUE,
-            RungWords(
-                "a bad node; or a crash again, while another node that fits is idle: an experiment, for one attempt",
-                "one of max_restarts",
-                "when max_restarts is spent, or too few nodes would remain",
-            ),
-            _isolated,
-            Budget.MAX_RESTARTS,
-            _unasked,
-        ),
-        _Row(
-            Rung.UNCONDITIONAL_REQUEUE,
-            RungWords(
-                "the program failed and no device or node explains it; or it causes the same device fault too often",
-                "one of max_restarts",
-                "when in_a_row is reached without progress and without a device or node fault in between",
-            ),
-            _unconditional,
-            Budget.MAX_RESTARTS,
-            _unasked,
-        ),
-        _Row(Rung.FAIL, RungWords("nothing above applies"), _fail),
+        _Row(Rung.RANK_RESTART, _rank_alone),
+        _Row(Rung.IN_PLACE_RESTART, _in_place, Budget.CRASH_RESTARTS, _after_a_crash),
+        _Row(Rung.HANG_RESTART, _hang),
+        _Row(Rung.NODE_REPLACEMENT, _replace, Budget.NODE_REPLACEMENTS, _unasked),
+        _Row(Rung.SHRINK, _shrink, Budget.NODE_REPLACEMENTS, _unasked),
+        _Row(Rung.ISOLATED_REQUEUE, _isolated, Budget.MAX_RESTARTS, _unasked),
+        _Row(Rung.UNCONDITIONAL_REQUEUE, _unconditional, Budget.MAX_RESTARTS, _unasked),
+        _Row(Rung.FAIL, _fail),
     )
 }
-
-
-def rung_words() -> Mapping[Rung, RungWords]:
-    """Every rung in words, for people."""
-    return {rung: row.words for rung, row in LADDER.items()}

@@ -10,17 +10,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ftslurm.errors import UsageError
-from ftslurm.model.folds.summary import OVER, JobSummary
+from ftslurm.model.folds.summary import STATES, JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.kinds import duration
 from ftslurm.model.values import Value
 from ftslurm.report.words import age, clock
 
-STATES = (
-    "starting", "running", "recovering", "hanging", "waiting", "requeued", "pending", "held", "suspended",
-    *sorted(OVER),
-)  # fmt: skip
 # Of a pending job the earliest, of one that waits the latest.
 _UNTIL = {"pending": "not before"}
 _NATURAL = re.compile(r"\d{1,18}|\D+")

@@ -14,7 +14,7 @@ from ftslurm.errors import WireError
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import OUTSIDE, schedule_count
-from ftslurm.model.folds.summary import JobSummary, Story
+from ftslurm.model.folds.summary import STATES, JobSummary, Story
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
@@ -171,10 +171,6 @@ CAUSES = frozenset(
 )
 SIGNS = frozenset({"io", "silence", "exit", "beat", "stall"})
 FAULT_CLASSES = frozenset(each.value for each in FaultClass)
-STATES = frozenset({
-    "starting", "running", "recovering", "waiting", "hanging", "requeued", "completed", "failed", "cancelled", "timeout",
-    "pending", "held", "suspended", "completing", "gone",
-})  # fmt: skip
 BUDGETS = frozenset({Budget.MAX_RESTARTS, Budget.CRASH_RESTARTS, Budget.NODE_REPLACEMENTS})
 OTHER = "other"
 # Of a job's time.
@@ -306,7 +302,7 @@ def _restarts(records: Sequence[rec.Record], story: Story) -> Mapping[tuple[str,
     return found + Counter({(Rung.BY_SLURM.value, OUTSIDE): len(story.by_slurm)})
 
 
-def _known(word: object, words: frozenset[str]) -> str:
+def _known(word: object, words: Collection[str]) -> str:
     return word if isinstance(word, str) and word in words else OTHER
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from ftslurm.cli import ftslurm as door
+from ftslurm.config.catalog_files import load_glossary
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.collectives import CulpritKind
+from ftslurm.model.folds.summary import STATES
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.report import jobs
-from ftslurm.report.explain import terms
 from ftslurm.system.files import private_folder
 from tests.report.test_decisions import PLACES, T, begun, failed, run
 
@@ -114,5 +114,6 @@ def test_an_unknown_word_gets_the_nearest(capsys: pytest.CaptureFixture[str], wo
 
 
 def test_every_state_and_hang_is_a_word_and_every_phase_is_one() -> None:
-    assert set(jobs.STATES) <= set(terms.STATES) and set(terms.PHASES) <= {phase.value for phase in Phase}
-    assert {kind.value for kind in CulpritKind} - {"unknown"} == set(terms.HANGS)
+    words = load_glossary().words
+    assert set(STATES) == set(words["state of a job"]) and set(words["phase"]) <= {phase.value for phase in Phase}
+    assert {kind.value for kind in CulpritKind} - {"unknown"} == set(words["hang"])

@@ -20,9 +20,9 @@ import schemas
 
 from ftslurm import errors
 from ftslurm.cli.ftslurm import group
-from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.config.catalog_files import load_glossary, load_pattern_book
 from ftslurm.model.record import KINDS
-from ftslurm.model.settings import hook_settings, variables
+from ftslurm.model.settings import hook_settings
 from ftslurm.model.settings import tree as settings
 from ftslurm.policies.site import JUDGES
 from tests.report import browser
@@ -31,6 +31,11 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 # One page of each kind; what fits a telephone seldom fails to fit a screen.
 WIDE = ("index", "patterns", "settings", "comparison")
+# Variables between processes of ftslurm's own; they may change at any time.
+INTERNAL = {
+    "FTSLURM_CALLED", "FTSLURM_CHANNEL", "FTSLURM_CLAIM", "FTSLURM_CONTROL_BY", "FTSLURM_LD_AUDIT", "FTSLURM_LD_PRELOAD",
+    "FTSLURM_LOCAL", "FTSLURM_LOCAL_JOB", "FTSLURM_LOCAL_NODES", "FTSLURM_LOCAL_STEP",
+}  # fmt: skip
 # One worker builds it, for all.
 pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.timeout(600)]  # 8 s alone; ten times that where others compute
 
@@ -80,7 +85,7 @@ def test_the_reference_has_all_that_the_code_has(built: Path) -> None:
         "hooks": hook_settings.LEAVES,
         "records": [*KINDS, *(field for kind in KINDS.values() for field in kind.__dataclass_fields__)],
         "exit-statuses": [str(status) for status in statuses()],
-        "environment": [*variables.READ, *variables.COUNTERS, *variables.RANK, *variables.TORCH, *variables.NOTICE],
+        "environment": [*variables(), *reference.TORCH],
         "patterns": [pattern.id for pattern in load_pattern_book().patterns if pattern.pattern],
         "codes": ["80E01801", "XID 79", "ECC-UNCORRECTABLE"],
         "checks": list(JUDGES),
@@ -129,13 +134,17 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
+def variables(kind: str = "variable") -> set[str]:
+    """Of the glossary."""
+    return {name for known, words in load_glossary().words.items() if known.startswith(kind) for name in words}
+
+
 def test_each_variable_that_the_code_names_is_in_the_reference_or_internal() -> None:
     named = {word for path in (ROOT / "ftslurm").rglob("*.py") for word in literals(path)}
     ours = {word for word in named if re.fullmatch(r"(FTSLURM|FTRUN|MA|C4D)_[A-Z0-9_]*[A-Z0-9]", word)}
-    listed = {*variables.READ, *variables.COUNTERS, *variables.RANK, *variables.NOTICE, *variables.INTERNAL}
-    listed |= {settings.env_name(name) for name in settings.LEAVES}
-    assert ours - listed == set()
-    assert ({*variables.COUNTERS, *variables.RANK, *variables.NOTICE, *variables.INTERNAL} - ours) == set()
+    listed = variables() | INTERNAL
+    assert ours - listed - {settings.env_name(name) for name in settings.LEAVES} == set()
+    assert listed - variables("variable that ftrun reads") - ours == set()
 
 
 @pytest.mark.skipif(not browser.find(), reason="no Chromium")

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
+from ftslurm.config.catalog_files import load_glossary
 from ftslurm.model.settings import hook_settings, kinds
 from ftslurm.model.settings import tree as settings
-from ftslurm.policies.ladder import rung_words
 from ftslurm.report.explain.terms import ladder_as_json, print_ladder
 from tests.each import each
 
@@ -50,7 +50,7 @@ def takes_its_default(leaf: Any) -> None:
 def test_explain_shows_value_place_default_and_effect() -> None:
     resolved = settings.resolve([kinds.Layer({"stop.grace": "1m"}, {"stop.grace": "policy.yaml, line 3"})])
     out = io.StringIO()
-    print_ladder(Console(file=out, width=200), resolved, rung_words())
+    print_ladder(Console(file=out, width=200), resolved, load_glossary().rungs)
     assert re.search(r"stop\.grace +1m +\[policy\.yaml, line 3; default 20s\] +time from SIGTERM to SIGKILL", out.getvalue())
     shown = ladder_as_json(resolved)["settings"]["stop.grace"]
     assert (shown["value"], shown["default"], shown["variable"]) == (60.0, 20.0, "FTRUN_STOP_GRACE")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.errors import UsageError
-from ftslurm.model.folds.summary import JobSummary
-from ftslurm.report.jobs import STATES, JobsWanted, job_lines, parse_moment, shown_jobs, states_named
+from ftslurm.model.folds.summary import STATES, JobSummary
+from ftslurm.report.jobs import JobsWanted, job_lines, parse_moment, shown_jobs, states_named
 from ftslurm.report.words import age
 
 DAY_S = 86400.0

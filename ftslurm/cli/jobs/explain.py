@@ -150,8 +150,8 @@ def _number(text: str) -> int:
 
 def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     """asked: a policy or the like was named: that one is shown, and not the job's."""
+    from ftslurm.config.catalog_files import load_glossary
     from ftslurm.model.folds.history import fold
-    from ftslurm.policies.ladder import rung_words
     from ftslurm.report.explain.terms import ladder_as_json, print_ladder, terms_of_job
     from ftslurm.report.text import console
     from ftslurm.report.view import in_force
@@ -169,7 +169,7 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
             click.echo("the ledger does not record the job's settings: this is what is in force here", err=True)
     if as_json:
         return print_json(ladder_as_json(resolved, held))
-    print_ladder(console(), resolved, rung_words(), held)
+    print_ladder(console(), resolved, load_glossary().rungs, held)
 
 
 def _term(words: tuple[str, ...], resolved: Resolved, as_json: bool) -> bool:
@@ -184,11 +184,11 @@ def _term(words: tuple[str, ...], resolved: Resolved, as_json: bool) -> bool:
 
 
 def _terms(resolved: Resolved) -> dict[str, Term]:
+    from ftslurm.config.catalog_files import load_glossary
     from ftslurm.notify.outbox import KINDS
-    from ftslurm.policies.ladder import rung_words
     from ftslurm.report.explain.terms import terms
 
-    return terms(resolved, rung_words(), KINDS)
+    return terms(resolved, load_glossary(), KINDS)
 
 
 def _code(code: tuple[str, ...], resolved: Resolved, as_json: bool, missing: UnknownJob | None) -> None:

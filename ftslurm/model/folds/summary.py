@@ -23,6 +23,11 @@ from ftslurm.model.values import Value, field, replace
 AFTER_LIMIT = "to go on by itself: ftrun --ft-resume-at-limit"
 # States of jobs that are over.
 OVER = frozenset({"completed", "failed", "cancelled", "timeout", "stopped", "gone"})
+# All of them.
+STATES = (
+    "starting", "running", "recovering", "hanging", "waiting", "requeued", "pending", "held", "suspended", "completing",
+    *sorted(OVER),
+)  # fmt: skip
 
 
 class JobSummary(NamedTuple):

@@ -298,9 +298,6 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., Answer]]] = {
     Timer.LOOK_FOR_OTHERS: (_ANY, EarlierSteps.look_for_others),
 }
 
-# What agents, Slurm and closed connections may still report when nobody waits for it.
-_BESIDE = {ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone}
-
 
 class _Row:
     """answer: the method that handles the event. leads_to: the phases that the answer may lead to directly, beside staying in its
@@ -323,24 +320,81 @@ _IN_TIME: Mapping[Phase, tuple[Phase, ...]] = {
     _L: (_P, _S, _E, _F), _R: (_S, _E), _S: _DECIDED, _H: (_R, _S, _E), _P: (_L, _S, _F), _E: _AFTERWARDS, _Q: (_F,),
 }  # fmt: skip
 
+# From the first event to the last: what comes in each of these phases, and what is done with it where nobody waits for it.
+_LIVE = (_L, _R, _S, _H, _P, _E, _Q)
+_ELSEWHERE: Mapping[type, Callable[..., Answer]] = {
+    # signs of activity and of none; late messages of an ended attempt, a released shim, a step that does not come up
+    **dict.fromkeys(
+        (
+            ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.RankWords, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet,
+            ev.NodeLate, ev.RankStarted, ev.RankExited, ev.RankUnstartable, ev.TaskArrived, ev.RankClaimedTwice, ev.TasksEnded,
+            ev.PartEnded, ev.ShimLeft, ev.StepsListed, ev.DevicesSeen, ev.HealingDone, ev.DonorSubmitted, ev.Diagnosed,
+            ev.Advised,
+        ),
+        Judge.ignore,
+    ),
+    ev.Progressed: Hangs.on_progressed,
+    ev.RanksAlive: Hangs.on_ranks_alive,
+    ev.EvidenceTaken: Stalls.on_evidence_taken,
+    ev.IterationRead: Causes.on_iteration_read,
+    ev.DrillAsked: Drills.refuse_drill,  # only while ranks run
+    ev.NodeHeard: Nodes.on_node_heard,
+    ev.RankPaused: Nodes.on_rank_paused,
+    # nodes that arrive too late, or leave
+    ev.NodeChecked: Replacing.on_spare_checked,
+    ev.NodeBorrowed: Replacing.end_late_loan,
+    ev.LoansEnded: Replacing.on_loans_ended,
+    ev.NodesReleased: Replacing.on_nodes_released,
+    # our own contact: the leases decide what follows
+    ev.CutOff: Nodes.on_cut_off,
+    ev.InTouch: Nodes.on_in_touch,
+    ev.StoodStill: Judge.on_stood_still,
+}  # fmt: skip
+# Requests of the job's owner; a program tells of the checkpoints that they wait for.
+_OF_REQUESTS: Mapping[type, Callable[..., Answer]] = {
+    ev.ControlAsked: Requests.on_control_asked, ev.CheckpointMade: Requests.on_checkpoint_made,
+    ev.ProgramSaid: Judge.on_program_said,
+}  # fmt: skip
+# What agents, Slurm and closed connections may still report when nobody waits for it.
+_BESIDE: Mapping[Phase, tuple[type, ...]] = {
+    _L: (ev.RankStopped,),
+    _H: (ev.RankStopped,),
+    _P: (ev.RankStopped, ev.ShimLost, ev.SlurmAnswered, ev.StepEnded, ev.NodeProbed),
+    _E: (ev.SlurmAnswered, ev.NodeProbed),
+    _Q: (
+        ev.RankStopped, ev.ShimLost, ev.SlurmAnswered, ev.StepEnded, ev.NodeProbed, ev.NodeSilent, ev.AgentArrived, ev.AgentLost,
+        ev.SignalSeen,  # that comes from the requeue itself
+    ),
+}  # fmt: skip
+
 TABLE: Mapping[tuple[Phase, type], _Row] = {
+    **{(phase, kind): _Row(answer) for kind, answer in _ELSEWHERE.items() for phase in _LIVE},
+    **{(phase, kind): _Row(answer, *_REQUESTED[phase]) for kind, answer in _OF_REQUESTS.items() for phase in _LIVE},
+    **{(phase, kind): _Row(Judge.ignore) for phase, kinds in _BESIDE.items() for kind in kinds},
+    **{(phase, ev.TimePassed): _Row(Judge.on_time_passed, *_IN_TIME[phase]) for phase in _LIVE},
+    **{(phase, ev.LedgerFailed): _Row(Ending.on_ledger_failed, _E) for phase in (_L, _R, _S, _H, _P, _Q)},
     (_N, ev.Begun): _Row(Launching.on_begun, _L, _P, _S),
     # the step starts
     (_L, ev.TaskArrived): _Row(Launching.on_task_arrived, _R, _S),
     (_L, ev.RankClaimedTwice): _Row(Launching.on_rank_claimed_twice, _S),
     (_L, ev.StepEnded): _Row(Launching.on_step_ended, _S),
+    (_L, ev.PartEnded): _Row(Launching.on_part_ended, _S),
+    (_L, ev.TasksEnded): _Row(Launching.on_tasks_ended, _S),
+    (_L, ev.StepsListed): _Row(Launching.on_steps_listed, _S, _E),
     (_L, ev.ShimLost): _Row(Launching.on_shim_lost, _S),
+    (_L, ev.NodeChecked): _Row(Launching.on_node_checked, _S),
+    (_L, ev.NodeProbed): _Row(Launching.on_node_probed, _S),
+    (_L, ev.NodeSilent): _Row(Nodes.note_silence),
     (_L, ev.SignalSeen): _Row(Launching.on_signal, _E, _F),
     (_L, ev.AgentArrived): _Row(Devices.on_agent_arrived),
     (_L, ev.AgentLost): _Row(Devices.on_agent_lost),
-    (_L, ev.DevicesSeen): _Row(Judge.ignore),  # checked again while ranks run
     (_L, ev.SlurmAnswered): _Row(EarlierSteps.on_slurm_answered, _P, _S),
     # ranks run
-    (_R, ev.RankStarted): _Row(Judge.ignore),
     (_R, ev.RankExited): _Row(Ranks.on_rank_exited, _S, _E),
     (_R, ev.RankUnstartable): _Row(Ranks.on_rank_unstartable, _S, _E),
     (_R, ev.RankStopped): _Row(Ranks.on_rank_stopped, _S, _E),
     (_R, ev.ShimLost): _Row(Ranks.on_shim_lost, _S),
+    (_R, ev.NodeLate): _Row(Nodes.on_node_late),
     (_R, ev.NodeSilent): _Row(Nodes.on_node_silent),
     (_R, ev.NodeProbed): _Row(Nodes.on_node_probed, _S),
     (_R, ev.StepEnded): _Row(Ranks.on_step_ended, _S),
@@ -357,11 +411,11 @@ TABLE: Mapping[tuple[Phase, type], _Row] = {
     (_R, ev.StallSeen): _Row(Stalls.on_stall_seen),
     (_R, ev.RanksCompared): _Row(Stalls.on_ranks_compared),
     (_R, ev.StageSet): _Row(Hangs.on_stage_set),
-    (_R, ev.Progressed): _Row(Hangs.on_progressed),
     (_R, ev.BeatOverdue): _Row(Hangs.on_beat_overdue, _S, _E),
-    (_R, ev.ProgramSaid): _Row(Judge.on_program_said, *_REQUESTED[_R]),
+    (_R, ev.Diagnosed): _Row(Ranks.on_diagnosed, _S, _E),
+    (_R, ev.Advised): _Row(Causes.on_advised),
+    (_R, ev.DrillAsked): _Row(Drills.on_drill_asked),
     # ranks are being stopped, facts are collected
-    (_S, ev.RankStarted): _Row(Judge.ignore),
     (_S, ev.RankExited): _Row(Settling.on_rank_exited),
     (_S, ev.RankUnstartable): _Row(Settling.on_rank_unstartable),
     (_S, ev.RankStopped): _Row(Settling.on_rank_stopped, *_DECIDED),
@@ -374,116 +428,42 @@ TABLE: Mapping[tuple[Phase, type], _Row] = {
     (_S, ev.DevicesSeen): _Row(Devices.on_devices_looked_at, *_DECIDED),
     (_S, ev.SignalSeen): _Row(Signals.on_signal_late, *_DECIDED),
     (_S, ev.SlurmAnswered): _Row(Settling.on_slurm_answered, *_DECIDED),
+    (_S, ev.Diagnosed): _Row(Causes.on_diagnosed, *_DECIDED),
+    (_S, ev.Advised): _Row(Causes.on_advised, *_DECIDED),
+    (_S, ev.IterationRead): _Row(Causes.on_iteration_read, *_DECIDED),
     # devices heal
-    (_H, ev.HealingDone): _Row(Rungs.on_healing_done, _R, _S, _E),
+    (_H, ev.HealingDone): _Row(Rungs.on_healing_done, _R, _S, _E),  # the healing agent's own result counts
     (_H, ev.ShimLost): _Row(Settling.on_shim_lost),
     (_H, ev.StepEnded): _Row(Settling.on_step_ended),
+    (_H, ev.AgentArrived): _Row(Devices.admit_agent),
     (_H, ev.AgentLost): _Row(Devices.on_agent_lost, _R, _S, _E),
     (_H, ev.NodeSilent): _Row(Nodes.on_node_silent),
     (_H, ev.NodeProbed): _Row(Nodes.on_node_probed, _R, _S, _E),
-    (_H, ev.DevicesSeen): _Row(Judge.ignore),  # the healing agent's own result counts
     (_H, ev.SignalSeen): _Row(Signals.on_signal_late, _E),
     (_H, ev.SlurmAnswered): _Row(Rungs.on_slurm_answered, _E),
     # no step: a search for other nodes runs
     (_P, ev.NodeChecked): _Row(Replacing.on_node_checked, _L, _S),
     (_P, ev.NodeBorrowed): _Row(Replacing.on_node_borrowed, _L, _S),
-    **{(phase, ev.DonorSubmitted): _Row(Replacing.on_donor_submitted) for phase in (_P, _E)},
-    **{(phase, ev.DonorSubmitted): _Row(Judge.ignore) for phase in (_L, _R, _S, _H, _Q)},
+    (_P, ev.DonorSubmitted): _Row(Replacing.on_donor_submitted),
     (_P, ev.SignalSeen): _Row(Replacing.on_signal, _S, _F),
     (_P, ev.NodeSilent): _Row(Nodes.note_silence),
-    **{(_P, kind): _Row(Judge.ignore) for kind in (_BESIDE | {ev.StepEnded, ev.TaskArrived}) - {ev.AgentArrived, ev.AgentLost}},
+    (_P, ev.AgentArrived): _Row(Devices.admit_agent),
+    (_P, ev.AgentLost): _Row(Devices.on_agent_lost),
     # the step is ending
     (_E, ev.NodeChecked): _Row(Replacing.on_node_checked),
     (_E, ev.NodeBorrowed): _Row(Replacing.on_node_borrowed),
+    (_E, ev.DonorSubmitted): _Row(Replacing.on_donor_submitted),
     (_E, ev.StepEnded): _Row(Ending.on_step_ended, *_AFTERWARDS),
-    (_E, ev.SignalSeen): _Row(Ending.on_signal, _F),
-    **{(_E, kind): _Row(Judge.ignore) for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}},
-    **{(phase, ev.AgentArrived): _Row(Devices.admit_agent) for phase in (_H, _P, _E)},
-    **{(phase, ev.AgentLost): _Row(Devices.on_agent_lost) for phase in (_P, _E)},
-    # the job is being requeued: a signal now comes from the requeue itself
-    (_Q, ev.RequeueEnded): _Row(Ending.on_requeue_ended, _F),
-    **{(_Q, kind): _Row(Judge.ignore) for kind in _BESIDE | {ev.SignalSeen, ev.StepEnded}},
-    # late messages of an ended attempt
-    **{
-        (phase, kind): _Row(Judge.ignore)
-        for phase in (_L, _H, _P, _E, _Q)
-        for kind in (ev.RankStarted, ev.RankExited, ev.RankStopped, ev.RankUnstartable)
-        if (phase, kind) != (_E, ev.RankStopped)
-    },
-    **{(phase, ev.HealingDone): _Row(Judge.ignore) for phase in (_L, _R, _S)},
-    **{(phase, ev.TaskArrived): _Row(Judge.ignore) for phase in (_R, _S, _H, _Q)},
-    **{(phase, ev.RankClaimedTwice): _Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
-    # signs of activity and of none, when nobody waits for them
-    **{
-        (phase, kind): _Row(Judge.ignore)
-        for phase in (_L, _S, _H, _P, _E, _Q)
-        for kind in (
-            ev.QuietSeen,
-            ev.UseSampled,
-            ev.RankSilent,
-            ev.RankWords,
-            ev.BeatOverdue,
-            ev.StallSeen,
-            ev.RanksCompared,
-            ev.StageSet,
-        )
-    },
-    **{(phase, ev.Progressed): _Row(Hangs.on_progressed) for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.RanksAlive): _Row(Hangs.on_ranks_alive) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.ProgramSaid): _Row(Judge.on_program_said, *_REQUESTED[phase]) for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.EvidenceTaken): _Row(Stalls.on_evidence_taken) for phase in (_L, _S, _H, _P, _E, _Q)},
-    # the cause of a failure or a hang, where it was asked for
-    (_R, ev.Diagnosed): _Row(Ranks.on_diagnosed, _S, _E),
-    (_S, ev.Diagnosed): _Row(Causes.on_diagnosed, *_DECIDED),
-    **{(phase, ev.Diagnosed): _Row(Judge.ignore) for phase in (_L, _H, _P, _E, _Q)},
-    **{(phase, ev.Advised): _Row(Causes.on_advised, *(_DECIDED if phase is _S else ())) for phase in (_R, _S)},
-    **{(phase, ev.Advised): _Row(Judge.ignore) for phase in (_L, _H, _P, _E, _Q)},
-    (_S, ev.IterationRead): _Row(Causes.on_iteration_read, *_DECIDED),
-    **{(phase, ev.IterationRead): _Row(Causes.on_iteration_read) for phase in (_L, _R, _H, _P, _E, _Q)},
-    # drills: only while ranks run
-    (_R, ev.DrillAsked): _Row(Drills.on_drill_asked),
-    **{(phase, ev.DrillAsked): _Row(Drills.refuse_drill) for phase in (_L, _S, _H, _P, _E, _Q)},
-    # requests of the job's owner, in every phase
-    **{(phase, ev.ControlAsked): _Row(Requests.on_control_asked, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{
-        (phase, ev.CheckpointMade): _Row(Requests.on_checkpoint_made, *_REQUESTED[phase])
-        for phase in (_L, _R, _S, _H, _P, _E, _Q)
-    },
-    # silence, when nobody waits for the node, and what counts of it then
-    (_L, ev.NodeSilent): _Row(Nodes.note_silence),
     (_E, ev.NodeSilent): _Row(Ending.on_node_silent, *_AFTERWARDS),
     (_E, ev.ShimLost): _Row(Ending.on_shim_lost, *_AFTERWARDS),
-    (_E, ev.RankStopped): _Row(Ending.on_rank_stopped, *_AFTERWARDS),
-    (_Q, ev.NodeSilent): _Row(Judge.ignore),
-    (_L, ev.NodeProbed): _Row(Launching.on_node_probed, _S),
-    (_L, ev.StepsListed): _Row(Launching.on_steps_listed, _S, _E),
-    **{(phase, ev.StepsListed): _Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodeProbed): _Row(Judge.ignore) for phase in (_P, _E, _Q)},
-    (_R, ev.NodeLate): _Row(Nodes.on_node_late),
-    **{(phase, ev.NodeLate): _Row(Judge.ignore) for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodeHeard): _Row(Nodes.on_node_heard) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    # a step that spans several jobs
-    (_L, ev.TasksEnded): _Row(Launching.on_tasks_ended, _S),
-    **{(phase, ev.TasksEnded): _Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
-    (_L, ev.PartEnded): _Row(Launching.on_part_ended, _S),
-    **{(phase, ev.PartEnded): _Row(Judge.ignore) for phase in (_R, _S, _H, _P, _E, _Q)},
-    # released shims; nodes that arrive too late, or leave
     (_E, ev.ShimLeft): _Row(Ending.on_shim_left),
-    **{(phase, ev.ShimLeft): _Row(Judge.ignore) for phase in (_L, _R, _S, _H, _P, _Q)},
-    (_L, ev.NodeChecked): _Row(Launching.on_node_checked, _S),
-    **{(phase, ev.NodeChecked): _Row(Replacing.on_spare_checked) for phase in (_R, _S, _H, _Q)},
-    **{(phase, ev.NodeBorrowed): _Row(Replacing.end_late_loan) for phase in (_L, _R, _S, _H, _Q)},
-    **{(phase, ev.LoansEnded): _Row(Replacing.on_loans_ended) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodesReleased): _Row(Replacing.on_nodes_released) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    # our own contact, in every phase: the leases decide what follows
-    **{(phase, ev.CutOff): _Row(Nodes.on_cut_off) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.InTouch): _Row(Nodes.on_in_touch) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    # time and the ledger, in every phase
-    **{(phase, ev.TimePassed): _Row(Judge.on_time_passed, *_IN_TIME[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.RankPaused): _Row(Nodes.on_rank_paused) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.StoodStill): _Row(Judge.on_stood_still) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.LedgerFailed): _Row(Ending.on_ledger_failed, _E) for phase in (_L, _R, _S, _H, _P, _Q)},
+    (_E, ev.RankStopped): _Row(Ending.on_rank_stopped, *_AFTERWARDS),
+    (_E, ev.SignalSeen): _Row(Ending.on_signal, _F),
+    (_E, ev.AgentArrived): _Row(Devices.admit_agent),
+    (_E, ev.AgentLost): _Row(Devices.on_agent_lost),
     (_E, ev.LedgerFailed): _Row(Ending.on_ledger_failed, _F),
+    # the job is being requeued; ftrun ends
+    (_Q, ev.RequeueEnded): _Row(Ending.on_requeue_ended, _F),
     (_F, ev.LedgerFailed): _Row(Ending.on_ledger_failed),
 }
 # The phases that each phase may lead to.

@@ -11,60 +11,13 @@ from rich.text import Text
 from typing_extensions import NotRequired, TypedDict
 
 from ftslurm.model.record import Record, RunBegan, SettingsFrom
-from ftslurm.model.rungs import Rung, RungWords
-from ftslurm.model.settings import variables
+from ftslurm.model.rungs import Glossary, Rung, RungWords
 from ftslurm.model.settings.kinds import takes, value_in_words
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on, settings_told
 from ftslurm.model.values import Value
 from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.view import InForce
 from ftslurm.report.words import moment
-
-STATES: Mapping[str, str] = {
-    "starting": "the ranks are being started",
-    "running": "all ranks run",
-    "recovering": "a failure is being answered: ranks are stopped, devices heal, or a node is looked for",
-    "hanging": "the job makes no progress; `ftslurm status JOB` names the rank and the remedy",
-    "waiting": "the job waits for something before it goes on; the view says for what, and until when",
-    "requeued": "the job was given back to Slurm and starts again by itself",
-    "pending": "the job waits in Slurm's queue",
-    "held": "the job is held in Slurm's queue, and starts only after `scontrol release JOB`",
-    "suspended": "Slurm has stopped the job for a while; this is no hang",
-    "completing": "Slurm ends what is left of the job",
-    "completed": "every rank ended with status 0",
-    "failed": "the job has failed for good; `ftslurm status JOB` shows the reason and what to do",
-    "cancelled": "somebody ended the job by scancel",
-    "timeout": "the job reached its time limit",
-    "stopped": "its owner asked ftrun to end it",
-    "gone": "Slurm does not know the job any more, and its ftrun did not record an end",
-}
-HANGS: Mapping[str, str] = {
-    "RankCommHang": "the rank hangs inside a collective or a transfer that the other members have entered",
-    "RankNonCommHang": "the rank hangs outside of communication: the others wait in a collective that it has not entered",
-    "RankCommSlow": "the rank is slower than the others inside collectives",
-    "RankNonCommSlow": "the rank is slower than the others outside of collectives",
-    "ExitHang": "some ranks have ended well, and the rest does not end",
-}
-PHASES: Mapping[str, str] = {
-    "launching": "the step starts, and the ranks' shims connect",
-    "settling": "after a failure: ranks are being stopped and facts collected; then the ladder is asked",
-    "healing": "ranks are stopped, and a device fault is given time to pass",
-    "replacing": "a node for a slot is looked for and checked",
-    "ending": "the step is ending",
-    "requeueing": "the job is being given back to Slurm",
-    "finished": "ftrun is about to exit",
-}
-COLUMNS: Mapping[str, str] = {
-    "BEAT": "time since the rank's last heartbeat, where it sends some",
-    "STEP": "the training step that the program reports",
-    "STEPS/S": "training steps in a second",
-    "CPU": "cores that the rank's processes use",
-    "DOING": "what the rank does now: a collective, a section, a system call",
-    "HEARD": "time since the node's agent was heard",
-    "LAST": "time since the job's last event",
-    "WHAT": "the last decision, the reason of a wait, or the command",
-    "ATTEMPT": "the number of the present start of all ranks",
-}
 
 
 class Term(Value):
@@ -76,18 +29,11 @@ class Term(Value):
     facts: tuple[tuple[str, str], ...] = ()
 
 
-def terms(resolved: Resolved, rungs: Mapping[Rung, RungWords], notices: Mapping[str, str]) -> dict[str, Term]:
-    """Every word by its name. rungs, notices: their words (`policies/ladder`, `notify`)."""
-    listed = [
-        *_plain("state of a job", STATES), *_plain("hang", HANGS), *_plain("phase", PHASES), *_plain("column", COLUMNS),
-        *_plain("notice (the setting notify.KIND says to whom)", notices),
-        *_settings(resolved), *_rungs(resolved, rungs), *_variables(),
-    ]  # fmt: skip
-    return {term.name: term for term in listed}
-
-
-def _plain(kind: str, words: Mapping[str, str]) -> Iterator[Term]:
-    return (Term(name, kind, text) for name, text in words.items())
+def terms(resolved: Resolved, glossary: Glossary, notices: Mapping[str, str]) -> dict[str, Term]:
+    """Every word by its name. notices: their words (`notify`)."""
+    words = {**glossary.words, "notice (the setting notify.KIND says to whom)": notices}
+    plain = [Term(name, kind, text) for kind, there in words.items() for name, text in there.items()]
+    return {term.name: term for term in (*plain, *_settings(resolved), *_rungs(resolved, glossary.rungs))}
 
 
 def _settings(resolved: Resolved) -> Iterator[Term]:
@@ -111,14 +57,6 @@ def _rungs(resolved: Resolved, rungs: Mapping[Rung, RungWords]) -> Iterator[Term
         own = ", ".join(name for name in resolved.places if name.startswith(f"rungs.{rung.value}."))
         facts = (("costs", words.price), ("passes on", words.degrades), ("settings", own))
         yield Term(rung.value, "rung of the ladder", f"answers {words.trigger}", facts)
-
-
-def _variables() -> Iterator[Term]:
-    for kind, words in (
-        ("variable that ftrun reads", variables.READ), ("variable of each rank and of the batch script", variables.COUNTERS),
-        ("variable of each rank", variables.RANK), ("variable of a program that is notified", variables.NOTICE),
-    ):  # fmt: skip
-        yield from _plain(kind, words)
 
 
 def print_term(console: Console, term: Term) -> None:

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.config.catalog_files import load_glossary
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, OtherNodes, Situation, choose, let_in, rung_words
+from ftslurm.policies.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, OtherNodes, Situation, choose, let_in
 from ftslurm.policies.node_charges import Series
 from tests.settings import settings_with
 
@@ -184,8 +185,8 @@ def test_nodes_kept_out_before_count_among_those_that_are_missing() -> None:
 
 
 def test_every_rung_can_be_explained_to_people() -> None:
-    assert set(LADDER) == set(RUNG_NAMES)
-    assert all(words.trigger for words in rung_words().values())
+    assert list(LADDER) == list(load_glossary().rungs) == list(RUNG_NAMES)
+    assert all(words.trigger for words in load_glossary().rungs.values())
 
 
 @given(
