@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ftslurm.errors import StateError, WireError
 from ftslurm.model.plain import Bounds, from_plain
@@ -36,13 +37,19 @@ def _defaults(kind: type[Record]) -> tuple[tuple[str, object], ...]:
     return tuple((f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind))
 
 
-def from_line(line: bytes) -> Record | None:
-    """The record, or None for a line that is torn, damaged or of a kind this version does not know."""
+def body_in(line: bytes, version: int) -> dict[str, Any]:
+    """The members of one line of that version, none of any other."""
     try:
         body = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict) or body.get("v") != VERSION or str(body.get("kind")) not in KINDS:
+        return {}
+    return body if isinstance(body, dict) and body.get("v") == version else {}
+
+
+def from_line(line: bytes) -> Record | None:
+    """The record, or None for a line that is torn, damaged or of a kind this version does not know."""
+    body = body_in(line, VERSION)
+    if str(body.get("kind")) not in KINDS:
         return None
     try:
         return from_plain(KINDS[str(body["kind"])], body, _BOUNDS)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ftslurm.errors import StateError, WireError
+from ftslurm.ledger.journal import body_in
 from ftslurm.model.folds.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, CleanUpTook, History
 from ftslurm.model.folds.node_memory import NodeCleared, NodeFailed, NodeLeft, NodeReinstated, Told
 from ftslurm.model.plain import Bounds, from_plain
@@ -157,11 +158,8 @@ def known_clean_ups(root: Path, cluster: str, history: History) -> tuple[CleanUp
 
 
 def _clean_up_in(line: bytes, cluster: str) -> CleanUpTook | None:
-    try:
-        body = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict) or body.get("v") != 1 or body.get("cluster") != cluster:
+    body = body_in(line, 1)
+    if body.get("cluster") != cluster:
         return None
     seconds = body.get("seconds")
     if not isinstance(seconds, float) or not 0 < seconds <= CLEAN_UP_MAX_S:
@@ -211,11 +209,8 @@ def _to_line(record: Told) -> bytes:
 
 
 def _told_in(line: bytes) -> Told | None:
-    try:
-        body = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict) or body.get("v") != VERSION or str(body.get("kind")) not in _KINDS:
+    body = body_in(line, VERSION)
+    if str(body.get("kind")) not in _KINDS:
         return None
     try:
         told = from_plain(_KINDS[body["kind"]], body, Bounds(NODES_BYTES, real=1e12))

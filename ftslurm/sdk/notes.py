@@ -19,7 +19,7 @@ import stat
 import time
 from itertools import islice
 from math import isfinite
-from typing import Any, Iterable, Mapping, NamedTuple, Union  # noqa: UP035 -- what a training program runs may be older
+from typing import Any, Iterable, Mapping, NamedTuple  # noqa: UP035 -- what a training program runs may be older
 
 from ftslurm.sdk.page import check_folder, printable, read_plain
 
@@ -32,57 +32,21 @@ SECONDS_MAX = 1e9
 ACTIONS = ("continue", "exclude", "shutdown")
 
 
-class Message(NamedTuple):
-    """Something for people to read. rank: None if the program did not know it."""
-
-    at: float
-    pid: int
-    rank: int | None
-    text: str
-
-
-class ControlNote(NamedTuple):
-    """The program wants something done with the job. action: one of ACTIONS."""
-
-    at: float
-    pid: int
-    rank: int | None
-    action: str
-    reason: str
-
-
-class RetriableNote(NamedTuple):
-    """Words in a failed rank's last output that call its error retriable."""
-
-    at: float
-    pid: int
-    rank: int | None
-    words: tuple[str, ...]
-
-
-class LimitsNote(NamedTuple):
+class Limits(NamedTuple):
     """Timeouts in seconds that the program calculated; None and absent sections: no news."""
 
-    at: float
-    pid: int
-    rank: int | None
     initial_s: float | None
     beat_s: float | None
     out_of_section_s: float | None
     sections: tuple[tuple[str, float], ...]
 
 
-class Setting(NamedTuple):
-    """One of AIMaster's parameters, by its name there."""
+class Note(NamedTuple):
+    """As the controller is told it. what: `message`, one of ACTIONS, `retriable`, `setting` or `limits`. limits: those."""
 
-    at: float
-    pid: int
-    rank: int | None
-    name: str
-    value: float | str
-
-
-Note = Union[Message, ControlNote, RetriableNote, LimitsNote, Setting]  # noqa: UP007
+    what: str
+    words: tuple[str, ...]
+    limits: Limits | None = None
 
 
 # --- writing
@@ -202,22 +166,7 @@ def placed_notes(data: bytes, offset: int) -> tuple[tuple[int, Note], ...]:
     return tuple(found)
 
 
-def note_in_words(note: Note) -> tuple[str, tuple[str, ...]] | None:
-    """What the controller is told: `message`, an action, `retriable`, `setting` or `limits`, and the words."""
-    if isinstance(note, Message):
-        return "message", (note.text,)
-    if isinstance(note, ControlNote):
-        return note.action, (note.reason,)
-    if isinstance(note, RetriableNote):
-        return "retriable", note.words
-    if isinstance(note, Setting):
-        return "setting", (note.name, str(note.value))
-    if isinstance(note, LimitsNote):
-        return "limits", _limits_in_words(note)
-    return None
-
-
-def _limits_in_words(limits: LimitsNote) -> tuple[str, ...]:
+def _limits_in_words(limits: Limits) -> tuple[str, ...]:
     """`beat 30 s`, `section step 12.5 s`."""
     named = {"first beat": limits.initial_s, "beat": limits.beat_s, "out of section": limits.out_of_section_s}
     named.update((f"section {name}", seconds) for name, seconds in limits.sections)
@@ -233,42 +182,42 @@ def parse_note(line: bytes) -> Note | None:
         reader = _READERS.get(told["t"])
         if reader is None:
             return None
-        rank = told.get("rank")
-        return reader(_number(told["at"], 1e11), _count(told["pid"]), None if rank is None else _count(rank), told)
+        return reader(told)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
-def _message(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
-    return Message(at, pid, rank, _text(told["text"], TEXT_MAX))
+def _message(told: Mapping[str, Any]) -> Note:
+    return Note("message", (_text(told["text"], TEXT_MAX),))
 
 
-def _control(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+def _control(told: Mapping[str, Any]) -> Note:
     if told["action"] not in ACTIONS:
         raise ValueError(told["action"])
-    return ControlNote(at, pid, rank, told["action"], _text(told["reason"], TEXT_MAX))
+    return Note(told["action"], (_text(told["reason"], TEXT_MAX),))
 
 
-def _retriable(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+def _retriable(told: Mapping[str, Any]) -> Note:
     words = told["words"]
     if not isinstance(words, list) or not 0 < len(words) <= WORDS_MAX:
         raise ValueError("words")
-    return RetriableNote(at, pid, rank, tuple(_text(word, WORD_MAX) for word in words if _text(word, WORD_MAX).strip()))
+    return Note("retriable", tuple(_text(word, WORD_MAX) for word in words if _text(word, WORD_MAX).strip()))
 
 
-def _limits(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+def _limits(told: Mapping[str, Any]) -> Note:
     sections = told.get("sections", {})
     if not isinstance(sections, dict) or len(sections) > SECTIONS_MAX:
         raise ValueError("sections")
     known = tuple((_text(name, 255), _number(value)) for name, value in sections.items())
     initial, beat, outside = (_maybe(told.get(name)) for name in ("initial", "beat", "out_of_section"))
-    return LimitsNote(at, pid, rank, initial, beat, outside, known)
+    found = Limits(initial, beat, outside, known)
+    return Note("limits", _limits_in_words(found), found)
 
 
-def _setting(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+def _setting(told: Mapping[str, Any]) -> Note:
     value = told["value"]
     kept = _text(value, WORD_MAX) if isinstance(value, str) else float(value) if value == -1 else _number(value)
-    return Setting(at, pid, rank, _text(told["name"], WORD_MAX), kept)
+    return Note("setting", (_text(told["name"], WORD_MAX), str(kept)))
 
 
 def _text(value: Any, most: int) -> str:
@@ -277,20 +226,14 @@ def _text(value: Any, most: int) -> str:
     return printable(value)
 
 
-def _number(value: Any, most: float = SECONDS_MAX) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or not 0 < value <= most:
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or not 0 < value <= SECONDS_MAX:
         raise ValueError("number")
     return float(value)
 
 
 def _maybe(value: Any) -> float | None:
     return None if value is None else _number(value)
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 32:
-        raise ValueError("count")
-    return value
 
 
 _READERS = {"message": _message, "control": _control, "retriable": _retriable, "limits": _limits, "setting": _setting}

@@ -15,22 +15,21 @@ of a word, which it stamps with its own clock; a container or a reboot may have 
 | 5 | ATTEMPT | FTSLURM_ATTEMPT, 0 if not known |
 | 6 | RANK | RANK, else SLURM_PROCID, plus 1; 0 if not known |
 | 8 | INIT | when the program began to report; 0: it does not, or no more, and nothing here is to be watched |
-| 9 to 12 | BEATS, BEAT_AT, FIRST_BEAT, LONGEST_GAP | since INIT: how many heartbeats, the last, the first, the longest gap |
+| 9, 10 | BEATS, BEAT_AT | since INIT: how many heartbeats, and the last |
 | 16 to 19 | STEPS, STEP, STEP_AT, FIRST_STEP | progress: how often told, the training step, when, the first step told |
 | 20 | WARMUP | how many steps from the first are slower than the rest, plus 1; 0: not said |
 | 24, 25 | STAGES, STAGE | how often the staged hang interval was changed; the interval in ms, 0: none, 2^64-1: switched off |
-| 32, 33 | OUT_SINCE, OUT_LONGEST | since when no section is open (0: one is), and the longest such time |
+| 32 | OUT_SINCE | since when no section is open; 0: one is |
 | 34 | SECTIONS | slots in use |
-| 35 | DROPPED | sections that found no slot or no room for their name: they count for OUT_SINCE only |
 | 36 | TEXT | bytes of the text region in use |
 | 40 to 42 | CHECKPOINTS, CHECKPOINT, CHECKPOINT_AT | how many are complete; step of the last, plus 1 (0: not said); when |
 | 56 to 61 | SCRATCH | the slot of the sections that have none |
 | 256 to 511 | PROBE | RESERVED: for the probe, which runs in the same process; the sdk only zeroes them at the start |
-| 512 to 799 | SLOTS | 48 sections of 6 words: KEY, OPENED, LAST, LONGEST, COUNT, NAME |
+| 512 to 799 | SLOTS | 48 sections of 6 words: KEY, OPENED, one that is not used, LONGEST, COUNT, NAME |
 | 800 to 1023 | text region | the names, UTF-8, 1,792 bytes |
 
-Of a section: KEY is 2^32 + the CRC-32 of the name, written last; OPENED when it was opened, 0 while it is not open; LAST
-and LONGEST how long it was open; COUNT how often it was closed, but by an error or the end of the program; NAME 65536 times the
+Of a section: KEY is 2^32 + the CRC-32 of the name, written last; OPENED when it was opened, 0 while it is not open;
+LONGEST how long it was open; COUNT how often it was closed, but by an error or the end of the program; NAME 65536 times the
 place in the text region, plus length.
 """
 
@@ -51,15 +50,15 @@ VARIABLE = "FTSLURM_PAGE"
 SIZE = 8192
 MAGIC_NUMBER, VERSION_NUMBER = 0x4547415053544621, 1
 MAGIC, VERSION, PID, START, NAMESPACE, ATTEMPT, RANK = range(7)
-INIT, BEATS, BEAT_AT, FIRST_BEAT, LONGEST_GAP = range(8, 13)
+INIT, BEATS, BEAT_AT = range(8, 11)
 STEPS, STEP, STEP_AT, FIRST_STEP, WARMUP = range(16, 21)
 STAGES, STAGE = 24, 25
-OUT_SINCE, OUT_LONGEST, SECTIONS, DROPPED, TEXT = range(32, 37)
+OUT_SINCE, SECTIONS, TEXT = 32, 34, 36
 CHECKPOINTS, CHECKPOINT, CHECKPOINT_AT = range(40, 43)
 SCRATCH = 56
 PROBE, PROBE_END = 256, 512
 SLOTS, SLOT_COUNT, SLOT_WORDS = 512, 48, 6
-KEY, OPENED, LAST, LONGEST, COUNT, NAME = range(SLOT_WORDS)
+KEY, OPENED, _, LONGEST, COUNT, NAME = range(SLOT_WORDS)
 TEXT_AT, TEXT_BYTES = 800 * 8, SIZE - 800 * 8
 
 STAGE_OFF = (1 << 64) - 1
@@ -72,11 +71,10 @@ PAGES_MAX = 64
 
 
 class SectionState(NamedTuple):
-    """One section. opened_ns: 0 while it is not open. last_ns, longest_ns: how long it was. times: how often it was closed."""
+    """One section. opened_ns: 0 while it is not open. longest_ns: how long it was. times: how often it was closed."""
 
     name: str
     opened_ns: int
-    last_ns: int
     longest_ns: int
     times: int
 
@@ -92,8 +90,6 @@ class PageState(NamedTuple):
     init_ns: int  # 0: the program does not report
     beats: int
     beat_ns: int
-    first_beat_ns: int
-    longest_gap_ns: int
     steps: int
     step: int | None
     step_ns: int
@@ -102,9 +98,7 @@ class PageState(NamedTuple):
     stages: int
     stage_s: float | None  # None: none is set; -1: switched off
     out_since_ns: int  # 0: a section is open
-    out_longest_ns: int
     sections: tuple[SectionState, ...]
-    dropped: int
     checkpoints: int = 0
     checkpoint: int | None = None  # training step of the last one
     checkpoint_ns: int = 0
@@ -113,10 +107,10 @@ class PageState(NamedTuple):
 class _Slot:
     """Where the words of a section are, and what the last two say."""
 
-    __slots__ = ("count", "last", "longest", "opened")
+    __slots__ = ("count", "longest", "opened", "place")
 
     def __init__(self, base: int) -> None:
-        self.opened, self.last = base + OPENED, base + LAST
+        self.opened, self.place = base + OPENED, base + LONGEST
         self.longest = self.count = 0
 
 
@@ -129,18 +123,13 @@ class Page:
         self._slots: dict[str, _Slot] = {}
         self._laying = allocate_lock()  # two threads may come with a new section at once
         self._opened: dict[str, int] = {}  # open section -> when, ns
-        self._beats = self._last = self._longest = 0
-        self._steps = self._stages = self._checkpoints = 0
-        self._out_since = self._out_longest = 0
+        self._beats = self._steps = self._stages = self._checkpoints = 0
 
     def begin(self) -> None:
         """The program begins to report, or does so anew: from now on it is watched."""
         self.over()
         words, now = self.words, monotonic_ns()
-        self._beats = self._last = self._longest = 0
-        words[BEATS] = words[BEAT_AT] = words[FIRST_BEAT] = words[LONGEST_GAP] = 0
-        self._out_since = now
-        self._out_longest = words[OUT_LONGEST] = 0
+        self._beats = words[BEATS] = words[BEAT_AT] = 0
         words[OUT_SINCE] = now
         words[INIT] = now
 
@@ -149,17 +138,12 @@ class Page:
         self.words[INIT] = 0
         for name in list(self._opened):
             self.close(name, whole=False)
-        self._out_since = self.words[OUT_SINCE] = 0
+        self.words[OUT_SINCE] = 0
 
     def beat(self) -> None:
         """The rank lives."""
-        now, words, last = monotonic_ns(), self.words, self._last
-        words[BEAT_AT] = now
-        self._last = now
-        if not last:
-            words[FIRST_BEAT] = now
-        elif now - last > self._longest:
-            self._longest = words[LONGEST_GAP] = now - last
+        words = self.words
+        words[BEAT_AT] = monotonic_ns()
         self._beats = words[BEATS] = self._beats + 1
 
     def step(self, number: int) -> None:
@@ -191,8 +175,6 @@ class Page:
         slot = self._slots.get(name) or self._lay(name)
         opened, now = self._opened, monotonic_ns()
         if not opened:
-            if now - self._out_since > self._out_longest and self._out_since:
-                self._out_longest = self.words[OUT_LONGEST] = now - self._out_since
             self.words[OUT_SINCE] = 0
         opened[name] = now
         self.words[slot.opened] = now
@@ -205,12 +187,11 @@ class Page:
             return
         slot, words, now = self._slots[name], self.words, monotonic_ns()
         words[slot.opened] = 0
-        words[slot.last] = took = now - began
-        if took > slot.longest:
-            slot.longest = words[slot.last + 1] = took
-        slot.count = words[slot.last + 2] = slot.count + whole
+        if now - began > slot.longest:
+            slot.longest = words[slot.place] = now - began
+        slot.count = words[slot.place + 1] = slot.count + whole
         if not opened:
-            self._out_since = words[OUT_SINCE] = now
+            words[OUT_SINCE] = now
 
     def close_all(self) -> None:
         """All open sections end."""
@@ -226,7 +207,6 @@ class Page:
         text, words = name.encode("utf-8", "replace"), self.words
         used, place = words[SECTIONS], words[TEXT]
         if used >= SLOT_COUNT or len(text) > NAME_BYTES or place + len(text) > TEXT_BYTES:
-            words[DROPPED] += 1
             base = SCRATCH
             if len(self._slots) > NAMES_MAX:
                 for old in [old for old, slot in self._slots.items() if slot.opened == SCRATCH + OPENED]:
@@ -392,8 +372,6 @@ def parse_page(data: bytes) -> PageState | None:
         init_ns=head[INIT],
         beats=head[BEATS],
         beat_ns=head[BEAT_AT],
-        first_beat_ns=head[FIRST_BEAT],
-        longest_gap_ns=head[LONGEST_GAP],
         steps=head[STEPS],
         step=head[STEP] if head[STEPS] else None,
         step_ns=head[STEP_AT],
@@ -402,9 +380,7 @@ def parse_page(data: bytes) -> PageState | None:
         stages=head[STAGES],
         stage_s=None if not stage else -1.0 if stage == STAGE_OFF else stage / 1000,
         out_since_ns=head[OUT_SINCE],
-        out_longest_ns=head[OUT_LONGEST],
         sections=_sections(data, head[SECTIONS]),
-        dropped=head[DROPPED],
         checkpoints=head[CHECKPOINTS],
         checkpoint=head[CHECKPOINT] - 1 if head[CHECKPOINT] else None,
         checkpoint_ns=head[CHECKPOINT_AT],
@@ -417,7 +393,7 @@ def _sections(data: bytes, used: int) -> tuple[SectionState, ...]:
     slots = _SLOTS.unpack_from(data, SLOTS * 8)
     found: dict[str, SectionState] = {}
     for base in range(0, min(used, SLOT_COUNT) * SLOT_WORDS, SLOT_WORDS):
-        key, opened, last, longest, count, place = slots[base : base + SLOT_WORDS]
+        key, opened, _, longest, count, place = slots[base : base + SLOT_WORDS]
         begin, size = place >> 16, place & 0xFFFF
         if size > NAME_BYTES or begin + size > TEXT_BYTES:
             continue
@@ -425,7 +401,7 @@ def _sections(data: bytes, used: int) -> tuple[SectionState, ...]:
         if key != 1 << 32 | crc32(text):
             continue  # half written, or not by us
         name = printable(text.decode("utf-8", "replace"))
-        found.setdefault(name, SectionState(name, opened, last, longest, count))
+        found.setdefault(name, SectionState(name, opened, longest, count))
     return tuple(found.values())
 
 

@@ -17,15 +17,14 @@ agent takes then, that the call is one of MPI.
 |---|---|---|
 | 256 | PROBE_MAGIC | written last |
 | 257 | LEVEL | 1 or 2, plus 256: the worker server listens, 512: the recorder counts, 1024: no group is left, 2048: mpi4py |
-| 258 to 260 | STARTED, BEATS, BEAT_AT | ns when it began; beats so far, ns of the last |
-| 261 | BEAT_COST | ns that the last beat took |
+| 259 | BEATS | beats so far |
 | 262 | GROUPS_SEEN | process groups so far, those without a slot too |
 | 263 | PROGRESS | collectives entered and completed, over all groups: any change is progress |
 | 264 to 267 | MAIN | a sem_t: its low 32 bits count how often the main thread's eval loop came by |
 | 272 | IN | ns since when the thread that trains waits, 0: it does not |
 | 273 | IN_WHAT | operation + 256 * (slot + 1) + 65536 if it is point-to-point |
 | 274, 275 | IN_NUMBER, IN_PEER | number of the operation in its group; global rank it waits for, plus 1 |
-| 276, 277 | BLOCKED, WAITS | ns in all waits; how many |
+| 277 | WAITS | how many there were |
 | 278 | FAILED | WAITS when the last wait that failed did: nothing came after it if they are equal |
 | 279 | BESIDE | threads that wait, other than the one that trains |
 | 280 to 283 | SCRATCH | the slot of the groups that have none |
@@ -67,9 +66,9 @@ SOCKET_PATH_MAX = 107  # sun_path in unix(7)
 GROUPS_BYTES_MAX = 4 << 20
 
 PROBE, PROBE_END = 256, 512
-PROBE_MAGIC, LEVEL, STARTED, BEATS, BEAT_AT, BEAT_COST, GROUPS_SEEN, PROGRESS = range(256, 264)
+PROBE_MAGIC, LEVEL, BEATS, GROUPS_SEEN, PROGRESS = 256, 257, 259, 262, 263
 MAIN = 264
-IN, IN_WHAT, IN_NUMBER, IN_PEER, BLOCKED, WAITS, FAILED, BESIDE = range(272, 280)
+IN, IN_WHAT, IN_NUMBER, IN_PEER, _, WAITS, FAILED, BESIDE = range(272, 280)
 SCRATCH = 280
 ASKED, TRAINER = 284, 285
 GROUPS, GROUP_COUNT, GROUP_WORDS = 288, 24, 4
@@ -287,7 +286,7 @@ class _Probe:
         from _thread import start_new_thread
 
         words = self.words
-        words[LEVEL], words[STARTED] = self.level, monotonic_ns()
+        words[LEVEL] = self.level
         self._truncate()
         self._prepare_post()
         _let_debuggers_in()
@@ -353,8 +352,7 @@ class _Probe:
 
     def beat(self) -> None:
         """At most 10 us with a group or two."""
-        words, begun = self.words, monotonic_ns()
-        words[BEAT_AT] = begun
+        words = self.words
         words[BEATS] += 1
         self._post()
         module = sys.modules.get(MODULE)
@@ -370,7 +368,6 @@ class _Probe:
         elif self._laid and not words[LEVEL] & LEFT:  # destroyed; their numbers stay, as the last that is known of them
             words[LEVEL] |= LEFT
             words[PROGRESS] += 1
-        words[BEAT_COST] = monotonic_ns() - begun
 
     def _drop(self, groups: Any) -> None:
         """Groups that were destroyed while somebody (DDP) still holds them: nobody counts for them any more."""
@@ -974,7 +971,6 @@ def _waiting(method: Any) -> Any:
                 slot << 59 | (number & 2047) << 48 | (outside if outside < UNITS_MAX else UNITS_MAX) << 24
                 | (stay >> 11 if stay >> 11 < UNITS_MAX else UNITS_MAX)
             )  # fmt: skip
-            words[276] += stay
             words[277] = count + 1
 
     return wait

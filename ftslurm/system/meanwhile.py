@@ -19,6 +19,11 @@ class Meanwhile(Generic[T]):
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def has_ended(self, wait_s: float | None) -> bool:
+        """Now, or in `wait_s`; None: in whatever time it takes."""
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
     def answer(self) -> T:
         """Waits for it. Raises: what `call` raises."""
         self._thread.join()

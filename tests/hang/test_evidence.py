@@ -240,7 +240,7 @@ def test_the_words_of_a_probe() -> None:
     state = parse_probe(words())
     assert state is not None
     assert (state.level, state.operation, state.in_slot, state.number, state.peer) == (2, "allreduce", 0, 6, None)
-    assert state.groups[0][1:] == (171, 0, 6, 5, 6, 6, 0)
+    assert state.groups[0][1:] == (171, 6, 5, 6, 6, 0)
     assert [(wait.slot, wait.number, wait.outside_us, wait.stay_us) for wait in state.ring[:1]] == [(0, 1, 2048, 20)]
     assert parse_probe(b"") is None and parse_probe(bytes(8192)) is None
 

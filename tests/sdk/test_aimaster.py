@@ -19,7 +19,7 @@ def stage(path: str) -> float | None:
 
 
 def told(path: str) -> list[tuple[Any, ...]]:
-    return [note[3:] for note in read_notes(path + notes.SUFFIX, 0)[0]]
+    return [note.words for note in read_notes(path + notes.SUFFIX, 0)[0]]
 
 
 def test_a_message_and_own_keywords(page_path: str) -> None:
@@ -27,7 +27,7 @@ def test_a_message_and_own_keywords(page_path: str) -> None:
     status = monitor.send_custom_message(content="The training loss of the job is NaN.")
     assert status.ok() and status.to_string() == "OK"
     assert jm.Monitor(config=jm.TFConfig(**{})).set_retryable_errors(["connect timeout", "error_yyy", "error_zzz"]).ok()
-    assert told(page_path) == [("The training loss of the job is NaN.",), (("connect timeout", "error_yyy", "error_zzz"),)]
+    assert told(page_path) == [("The training loss of the job is NaN.",), ("connect timeout", "error_yyy", "error_zzz")]
 
 
 def test_without_ftrun_a_status_says_so(page_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,5 +94,5 @@ def test_other_parameters_are_passed_on_by_name(page_path: str) -> None:
     config = jm.PyTorchConfig(job_exit_hang_interval=600, enable_job_hang_detection=True)
     assert jm.Monitor(config=config).reset_config(c4d_log_level="Info").ok()
     assert told(page_path) == [
-        ("job_exit_hang_interval", 600.0), ("enable_job_hang_detection", "True"), ("c4d_log_level", "Info"),
+        ("job_exit_hang_interval", "600.0"), ("enable_job_hang_detection", "True"), ("c4d_log_level", "Info"),
     ]  # fmt: skip

@@ -241,8 +241,9 @@ def test_notes_say_what_was_said(page_path: str) -> None:
     assert ft.message("NaN") and ft.retriable("connect timeout") and ft.retriable(["a", "b"])
     assert ft.shut_down("diverged") and ft.leave_this_node("ECC")
     found, _ = read_notes(page_path + notes.SUFFIX, 0)
-    assert [note[3:] for note in found] == [
-        ("NaN",), (("connect timeout",),), (("a", "b"),), ("shutdown", "diverged"), ("exclude", "ECC"),
+    assert [note[:2] for note in found] == [
+        ("message", ("NaN",)), ("retriable", ("connect timeout",)), ("retriable", ("a", "b")), ("shutdown", ("diverged",)),
+        ("exclude", ("ECC",)),
     ]  # fmt: skip
 
 

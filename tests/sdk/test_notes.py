@@ -35,17 +35,21 @@ def test_every_kind_comes_back_as_it_was_said(path: str) -> None:
     assert whys == [""] * 6
     found, offset = read_notes(path, 0)
     assert offset == os.path.getsize(path) and stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    assert {(note.pid, note.rank) for note in found} == {(os.getpid(), 3)} and found[0].at > 1.7e9
-    assert [(type(note).__name__, *note[3:]) for note in found] == [
-        ("Message", "the loss is NaN"),
-        ("ControlNote", "exclude", "ECC errors"),
-        ("RetriableNote", ("connect timeout", "error_yyy")),
-        ("LimitsNote", 10.0, None, 30.5, (("step", 5.0),)),
-        ("Setting", "job_exit_hang_interval", 600.0),
-        ("Setting", "c4d_log_level", "Info"),
-    ]
+    said = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    assert {(one["pid"], one["rank"]) for one in said} == {(os.getpid(), 3)} and said[0]["at"] > 1.7e9
+    assert found == (
+        notes.Note("message", ("the loss is NaN",)),
+        notes.Note("exclude", ("ECC errors",)),
+        notes.Note("retriable", ("connect timeout", "error_yyy")),
+        notes.Note(
+            "limits", ("first beat 10 s", "out of section 30.5 s", "section step 5 s"),
+            notes.Limits(10.0, None, 30.5, (("step", 5.0),)),
+        ),
+        notes.Note("setting", ("job_exit_hang_interval", "600.0")),
+        notes.Note("setting", ("c4d_log_level", "Info")),
+    )  # fmt: skip
     notes.write_message(path, "more")
-    assert [note[3] for note in read_notes(path, offset)[0]] == ["more"]
+    assert [note.words for note in read_notes(path, offset)[0]] == [("more",)]
 
 
 def test_what_is_long_is_cut_and_lists_take_several_lines(path: str) -> None:
@@ -55,8 +59,8 @@ def test_what_is_long_is_cut_and_lists_take_several_lines(path: str) -> None:
     with open(path, "rb") as file:
         assert max(len(line) for line in file) <= notes.LINE_BYTES
     found, _ = read_notes(path, 0)
-    assert sum(len(note.words) for note in found if isinstance(note, notes.RetriableNote)) == 64
-    told = [note for note in found if isinstance(note, notes.LimitsNote)]
+    assert sum(len(note.words) for note in found if note.what == "retriable") == 64
+    told = [note.limits for note in found if note.limits]
     assert sum(len(note.sections) for note in told) == 48 and all(note.beat_s == 2.0 for note in told)
 
 
@@ -89,17 +93,13 @@ def test_only_whole_lines_are_read(path: str) -> None:
         assert (len(found), offset) == (1, size)
         file.write(b'd":5,"text":"second"}\n')
         file.flush()
-    assert read_notes(path, offset)[0] == (notes.Message(1.0, 5, None, "second"),)
+    assert read_notes(path, offset)[0] == (notes.Note("message", ("second",)),)
 
 
 @pytest.mark.parametrize("line", [
     "", "null", "[]", "{}", "17", '"t"', "{" * 3000, "[" * 3000, "\x00", "{\"t\":[]}",
     '{"t":"control","at":1,"pid":1,"action":"reboot","reason":""}',
     '{"t":"control","at":1,"pid":1,"action":["shutdown"],"reason":""}',
-    '{"t":"control","at":1,"pid":-1,"action":"shutdown","reason":""}',
-    '{"t":"control","at":NaN,"pid":1,"action":"shutdown","reason":""}',
-    '{"t":"control","at":1,"pid":true,"action":"shutdown","reason":""}',
-    '{"t":"control","at":1,"pid":1,"rank":"0","action":"shutdown","reason":""}',
     '{"t":"message","at":1,"pid":1,"text":7}',
     '{"t":"message","at":1,"pid":1,"text":"' + "x" * 3000 + '"}',
     '{"t":"retriable","at":1,"pid":1,"words":"all"}',
@@ -120,7 +120,7 @@ def test_lines_that_make_no_sense_are_passed_over(path: str, line: str) -> None:
         file.write(line.encode() + b"\n")
     notes.write_message(path, "after")
     found, offset = read_notes(path, 0)
-    assert [note[3] for note in found] == ["before", "after"] and offset == os.path.getsize(path)
+    assert [note.words for note in found] == [("before",), ("after",)] and offset == os.path.getsize(path)
 
 
 @given(st.one_of(st.binary(max_size=300), st.recursive(
@@ -138,7 +138,7 @@ def test_no_line_makes_the_reader_stumble(line: bytes) -> None:
 }))  # fmt: skip
 def test_nor_does_a_line_that_is_nearly_right(told: dict[str, object]) -> None:
     note = notes.parse_note(json.dumps(told).encode())
-    assert note is None or all(part.isprintable() for part in note if isinstance(part, str))
+    assert note is None or all(part.isprintable() for part in note.words)
 
 
 def test_a_line_without_end_is_left_behind(path: str) -> None:
@@ -187,4 +187,4 @@ def test_what_cannot_be_written_does_no_harm(path: str) -> None:
     assert notes.write_retriable(path, []) and notes.write_retriable(path, ["", "  "]) and notes.write_retriable(path, 5)  # type: ignore[arg-type]
     assert not os.path.exists(path)
     assert notes.write_message(path, Rude()) == ""  # type: ignore[arg-type]
-    assert read_notes(path, 0)[0][0][3] == "(Rude that cannot be printed)"
+    assert read_notes(path, 0)[0][0].words[0] == "(Rude that cannot be printed)"

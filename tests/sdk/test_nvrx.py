@@ -60,7 +60,7 @@ def opened(path: str) -> list[str]:
 
 
 def limits(path: str) -> list[tuple[Any, ...]]:
-    return [note[3:] for note in read_notes(path + notes.SUFFIX, 0)[0] if isinstance(note, notes.LimitsNote)]
+    return [note.limits for note in read_notes(path + notes.SUFFIX, 0)[0] if note.limits]
 
 
 # --- client: its life
@@ -437,7 +437,7 @@ def test_a_request_is_passed_on(page_path: str, action: WorkloadAction, told: st
     request = WorkloadControlRequest(action, description="bad GPU")
     assert client.send_workload_control_request(request) is None  # type: ignore[func-returns-value]
     assert str(request) == f"WorkloadControlRequest(action={action}, description=bad GPU)"
-    assert read_notes(page_path + notes.SUFFIX, 0)[0][0][3:] == (told, "bad GPU")
+    assert read_notes(page_path + notes.SUFFIX, 0)[0][0] == notes.Note(told, ("bad GPU",))
     assert [(member.name, member.value) for member in WorkloadAction] == [
         ("Continue", 0), ("ExcludeThisNode", 1), ("ShutdownWorkload", 2),
     ]  # fmt: skip

@@ -64,16 +64,14 @@ def test_nothing_is_watched_before_begin_and_after_over(page_path: str) -> None:
     assert (state.init_ns, state.out_since_ns, section(page_path, "setup").opened_ns) == (0, 0, 0)
 
 
-def test_heartbeats_are_counted_and_their_longest_gap_is_kept(page_path: str) -> None:
+def test_heartbeats_are_counted(page_path: str) -> None:
     page = made(page_path)
     page.beat()
-    time.sleep(0.02)
+    first = read(page_path).beat_ns
     page.beat()
     page.beat()
     state = read(page_path)
-    assert state.beats == 3
-    assert state.init_ns <= state.first_beat_ns < state.beat_ns
-    assert 20e6 <= state.longest_gap_ns <= state.beat_ns - state.first_beat_ns
+    assert state.beats == 3 and state.init_ns <= first < state.beat_ns
 
 
 def test_a_new_begin_forgets_the_heartbeats_before_it(page_path: str) -> None:
@@ -82,9 +80,7 @@ def test_a_new_begin_forgets_the_heartbeats_before_it(page_path: str) -> None:
     first = read(page_path).init_ns
     page.begin()
     state = read(page_path)
-    assert state.init_ns > first and (state.beats, state.first_beat_ns, state.longest_gap_ns) == (0, 0, 0)
-    page.beat()
-    assert read(page_path).longest_gap_ns == 0
+    assert state.init_ns > first and (state.beats, state.beat_ns) == (0, 0)
 
 
 def test_progress_tells_the_step_and_the_first_one(page_path: str) -> None:
@@ -108,11 +104,10 @@ def test_a_staged_interval_is_told(page_path: str, seconds: float | None, told: 
 def test_sections_nest_and_overlap_and_the_time_out_of_them_is_known(page_path: str) -> None:
     page = made(page_path)
     assert read(page_path).out_since_ns > 0
-    time.sleep(0.02)
     page.open("outer")
     page.open("inner")
     state = read(page_path)
-    assert state.out_since_ns == 0 and state.out_longest_ns >= 20e6
+    assert state.out_since_ns == 0
     assert all(one.opened_ns for one in state.sections)
     page.close("outer")  # they overlap
     assert read(page_path).out_since_ns == 0
@@ -122,7 +117,7 @@ def test_sections_nest_and_overlap_and_the_time_out_of_them_is_known(page_path: 
     assert state.out_since_ns > 0
     inner, outer = section(page_path, "inner"), section(page_path, "outer")
     assert (inner.opened_ns, outer.opened_ns, inner.times, outer.times) == (0, 0, 1, 1)
-    assert inner.longest_ns == inner.last_ns >= 20e6 > outer.last_ns
+    assert inner.longest_ns >= 20e6 > outer.longest_ns
 
 
 def test_a_section_opened_again_begins_anew_and_one_that_is_not_open_does_not_end(page_path: str) -> None:
@@ -152,7 +147,7 @@ def test_the_forty_ninth_section_has_no_slot_but_counts(page_path: str) -> None:
         page.close(f"s{number}")
     page.open("s59")
     state = read(page_path)
-    assert len(state.sections) == 48 and state.dropped == 12 and state.out_since_ns == 0
+    assert len(state.sections) == 48 and state.out_since_ns == 0
 
 
 def test_names_without_room_are_dropped_and_do_not_grow_for_ever(page_path: str) -> None:
@@ -161,7 +156,7 @@ def test_names_without_room_are_dropped_and_do_not_grow_for_ever(page_path: str)
     for number in range(12):
         page.open(f"{number:03}" + "y" * 200)
     state = read(page_path)
-    assert len(state.sections) == 1792 // 203 and state.dropped == 13 - len(state.sections)
+    assert len(state.sections) == 1792 // 203
     page.close_all()
     for number in range(5000):
         page.open(f"step {number}")

@@ -67,10 +67,9 @@ def test_a_megatron_style_program_runs_unchanged(
     assert {one.name: one.times for one in state.sections} == {"setup": 1, "step": 18, "checkpointing": 2}
     told, end = read_notes(page + notes.SUFFIX, 0)
     *calculated, control = told
-    assert [type(note).__name__ for note in calculated] == ["LimitsNote"] * 3 and isinstance(control, notes.ControlNote)
-    assert (control.action, control.reason, control.pid) == ("continue", "all is well", state.pid)
-    last = calculated[-1]
-    assert isinstance(last, notes.LimitsNote) and set(dict(last.sections)) == {"setup", "step", "checkpointing"}
+    assert [note.what for note in calculated] == ["limits"] * 3 and control == notes.Note("continue", ("all is well",))
+    last = calculated[-1].limits
+    assert last is not None and set(dict(last.sections)) == {"setup", "step", "checkpointing"}
     assert last.out_of_section_s and 0 < dict(last.sections)["step"] < dict(last.sections)["setup"]
 
     saved = json.loads((tmp_path / "ft_state.json").read_text())["current_timeouts"]["section"]
@@ -79,8 +78,8 @@ def test_a_megatron_style_program_runs_unchanged(
     state = read_page(page)
     assert state is not None and (state.init_ns, state.beats) == (0, 20)  # it ended without a shutdown, and is not watched
     told, _ = read_notes(page + notes.SUFFIX, end)
-    assert isinstance(told[0], notes.LimitsNote)
-    assert dict(told[0].sections) == {name: value for name, value in saved["section"].items() if value is not None}
+    assert told[0].limits is not None
+    assert dict(told[0].limits.sections) == {name: value for name, value in saved["section"].items() if value is not None}
     again = json.loads((tmp_path / "ft_state.json").read_text())["current_timeouts"]["section"]
     assert sorted(again["calculated_sections"]) == ["checkpointing", "step"]
 
@@ -102,7 +101,7 @@ def test_an_aimaster_program_runs_unchanged(rank: Ranks, rank_env: dict[str, str
     state = read_page(rank_env["FTSLURM_PAGE"])
     assert state is not None and state.stage_s == -1
     found, _ = read_notes(rank_env["FTSLURM_PAGE"] + notes.SUFFIX, 0)
-    assert [note[3:] for note in found] == [("The training loss of the job is NaN.",)]
+    assert [note.words for note in found] == [("The training loss of the job is NaN.",)]
 
 
 def test_our_own_interface_is_there_without_an_installation(rank: Ranks, rank_env: dict[str, str]) -> None:

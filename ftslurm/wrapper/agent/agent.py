@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftslurm.devices.probe import choose_probes
@@ -24,6 +23,7 @@ from ftslurm.model.ports import Probe
 from ftslurm.model.text import visible
 from ftslurm.model.values import replace
 from ftslurm.system.commands import run as run_command
+from ftslurm.system.meanwhile import Meanwhile
 from ftslurm.wrapper.agent.activity import ActivityWatch
 from ftslurm.wrapper.agent.pages import Folders, PageWatch, limits_told, sweep_pages
 from ftslurm.wrapper.agent.stalls import JobClock, StallReports
@@ -149,24 +149,13 @@ class Agent:
 
     def _beside(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and keep the connection up: a busy agent is not silent, and its lease is renewed."""
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(work())
-            except BaseException as error:  # raised again by the caller
-                done.set_exception(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(BESIDE_S)
-        while thread.is_alive():
+        done = Meanwhile(work)
+        while not done.has_ended(BESIDE_S):
             self._expect(BESIDE_S)
             self._keep_up()
             if self._line.gone and self._line.ending(boot_s()):
                 raise LinkError("Slurm ends the step, and ftrun has ended")
-            thread.join(BESIDE_S)
-        return done.result()
+        return done.answer()
 
     def _keep_up(self) -> None:
         try:

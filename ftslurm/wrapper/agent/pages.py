@@ -12,8 +12,7 @@ from typing import Any
 from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.model.values import Value, field
 from ftslurm.policies.hang.beats import OFF, Watch, follow_page, merged_limits, overdue
-from ftslurm.sdk import notes as say
-from ftslurm.sdk.notes import SUFFIX, note_in_words, read_placed
+from ftslurm.sdk.notes import SUFFIX, read_placed
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.shim.pages import is_saving
 from ftslurm.wrapper.shim.processes import descendants
@@ -202,11 +201,10 @@ class PageWatch:
         found, rank.offset = read_placed(rank.path + SUFFIX, rank.offset)
         told = []
         for place, note in found:
-            if isinstance(note, say.LimitsNote):
-                rank.limits = merged_limits(rank.limits, note)
-            if (words := note_in_words(note)) is not None:
-                about = {"rank": number, "attempt": rank.attempt, "place": place}
-                told.append({"t": "said", **about, "what": words[0], "words": list(words[1])})
+            if note.limits is not None:
+                rank.limits = merged_limits(rank.limits, note.limits)
+            about = {"rank": number, "attempt": rank.attempt, "place": place}
+            told.append({"t": "said", **about, "what": note.what, "words": list(note.words)})
         return told
 
 

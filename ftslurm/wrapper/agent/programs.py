@@ -29,7 +29,6 @@ class ProbeGroup(NamedTuple):
 
     slot: int
     key: int
-    id: int
     recorded: int | None
     completed: int | None
     entered: int
@@ -53,8 +52,6 @@ class ProbeState(NamedTuple):
     level: int
     serves: bool
     beats: int
-    beat_ns: int
-    beat_cost_ns: int
     groups_seen: int
     progress: int
     main: int
@@ -91,8 +88,6 @@ def parse_probe(data: bytes) -> ProbeState | None:
         level=level & 255,
         serves=bool(level & layout.SERVES),
         beats=words[layout.BEATS],
-        beat_ns=words[layout.BEAT_AT],
-        beat_cost_ns=words[layout.BEAT_COST],
         groups_seen=words[layout.GROUPS_SEEN],
         progress=words[layout.PROGRESS],
         main=words[layout.MAIN] & layout.LOW,
@@ -121,7 +116,7 @@ def _groups(words: Mapping[int, int]) -> Iterator[ProbeGroup]:
         if name >> 63:
             told = recorded >> 32
             yield ProbeGroup(
-                slot, name & layout.LOW, name >> 32 & layout.LOW >> 1, recorded & layout.LOW if told else None,
+                slot, name & layout.LOW, recorded & layout.LOW if told else None,
                 told - 1 if told else None, max(entered - 1, 0) & layout.LOW, issued & layout.LOW, issued >> 32,
             )  # fmt: skip
 
@@ -140,7 +135,6 @@ def _ring(words: Mapping[int, int]) -> Iterator[Wait]:
 class GroupName(Value):
     """A group as `<page>.groups` describes it. id: torch's, in this process."""
 
-    id: int
     key: str
     name: str
     members: tuple[int, ...]
@@ -155,7 +149,7 @@ def parse_groups(text: str) -> dict[int, GroupName]:
             told = json.loads(line)
             key, name = int(told["key"]), str(told["name"])[:200]
             members = unfold_ranks(str(told["ranks"]))
-            found[key] = GroupName(int(told["id"]), f"{name}#{key:08x}", name, members, int(told.get("slot", 0)))
+            found[key] = GroupName(f"{name}#{key:08x}", name, members, int(told.get("slot", 0)))
         except (ValueError, KeyError, TypeError, WireError, RecursionError):
             continue
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model.ports import Launcher, Scheduler, StepHandle
 from ftslurm.system.clock import Clock
+from ftslurm.system.meanwhile import Meanwhile
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.orders import Orders, RankSetup
 from ftslurm.wrapper.controller.people import Display, People, phase_text
@@ -101,6 +101,9 @@ class Effects:
 
     # --- Slurm
 
+    def _beside(self, work: Callable[..., ev.Event], *given: Any) -> None:
+        self._sources.background(partial(work, *given))
+
     def _probe(self, decision: do.ProbeNodes) -> None:
         for node in decision.nodes:
             self._beside(self._scheduler.probe, node, decision.limit_s)
@@ -136,17 +139,12 @@ class Effects:
 
     def _clean_up(self, d: do.CleanUp) -> str:
         """What people should know of it. What is not waited for goes on until Slurm ends the job's processes."""
-        said: list[str] = []
-        clean = partial(self._scheduler.clean_up, d.nodes, d.argv, CLEANUP_LIMIT_S)
-        work = threading.Thread(target=lambda: said.append(clean()), daemon=True)
-        work.start()
-        work.join(None if d.wait_s < 0 else d.wait_s)
-        return said[0] if said else f"the clean-up has not ended after {d.wait_s:g} s; ftrun no longer waits for it"
+        work = Meanwhile(partial(self._scheduler.clean_up, d.nodes, d.argv, CLEANUP_LIMIT_S))
+        if work.has_ended(None if d.wait_s < 0 else d.wait_s):
+            return work.answer()
+        return f"the clean-up has not ended after {d.wait_s:g} s; ftrun no longer waits for it"
 
     # --- what is behind a failure: inside RE2 (C++) a thread that an interpreter cuts off aborts the process
-
-    def _beside(self, work: Callable[..., ev.Event], *given: Any) -> None:
-        self._sources.background(partial(work, *given))
 
     def _diagnose(self, asked: do.Diagnose) -> None:
         if self._diagnosis is not None:
@@ -173,9 +171,7 @@ class Effects:
             except StateError as error:
                 self.people.say(f"{error}; the next start of the script may overwrite its output")
 
-        work = threading.Thread(target=save, daemon=True)
-        work.start()
-        work.join(KEEP_OUTPUT_S)
+        Meanwhile(save).has_ended(KEEP_OUTPUT_S)
 
     # --- the end
 

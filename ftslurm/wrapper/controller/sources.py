@@ -107,12 +107,11 @@ def _last_notes(rank: int, message: Message) -> tuple[ev.ProgramSaid, ...]:
     place, data = wire.shim_notes(message)
     if not data:
         return ()
-    from ftslurm.sdk.notes import note_in_words, placed_notes
+    from ftslurm.sdk.notes import placed_notes
 
-    told = [(end, note_in_words(note)) for end, note in placed_notes(data, place)]
     number = message.get("attempt")
     attempt = number if type(number) is int else 0
-    return tuple(ev.ProgramSaid(rank, words[0], words[1], attempt, end) for end, words in told if words is not None)
+    return tuple(ev.ProgramSaid(rank, note.what, note.words, attempt, end) for end, note in placed_notes(data, place))
 
 
 SIGCHLD, SIGSTOP, SIGTSTP = int(signal.SIGCHLD), int(signal.SIGSTOP), int(signal.SIGTSTP)

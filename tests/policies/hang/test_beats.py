@@ -13,18 +13,17 @@ from ftslurm.sdk import notes
 from ftslurm.sdk.page import PageState, SectionState
 
 BEGUN = PageState(
-    pid=7, start_ticks=70, namespace=1, attempt=1, rank=0, init_ns=1000, beats=0, beat_ns=0, first_beat_ns=0, longest_gap_ns=0,
-    steps=0, step=None, step_ns=0, first_step=None, warmup=None, stages=0, stage_s=None, out_since_ns=1000, out_longest_ns=0,
-    sections=(), dropped=0,
+    pid=7, start_ticks=70, namespace=1, attempt=1, rank=0, init_ns=1000, beats=0, beat_ns=0,
+    steps=0, step=None, step_ns=0, first_step=None, warmup=None, stages=0, stage_s=None, out_since_ns=1000, sections=(),
 )  # fmt: skip
 
 
 def opened(*names: str, at_ns: int = 5000) -> tuple[SectionState, ...]:
-    return tuple(SectionState(name, at_ns, 0, 0, 0) for name in names)
+    return tuple(SectionState(name, at_ns, 0, 0) for name in names)
 
 
 def closed(*names: str) -> tuple[SectionState, ...]:
-    return tuple(SectionState(name, 0, 1, 1, 1) for name in names)
+    return tuple(SectionState(name, 0, 1, 1) for name in names)
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Reader:
 
 def test_the_value_of_the_sdk_is_a_page() -> None:
     page: beats.BeatPage = BEGUN
-    limits: beats.Calculated = notes.LimitsNote(1.0, 1, None, None, 5.0, None, ())
+    limits: beats.Calculated = notes.Limits(None, 5.0, None, ())
     assert follow_page(None, page, 0.0) is not None and merged_limits(BeatLimits(), limits).beat_s == 5.0
 
 
@@ -207,5 +206,5 @@ def test_the_reason_is_a_sentence_with_both_numbers() -> None:
 
 def test_calculated_limits_hold_over_configured_ones() -> None:
     limits = BeatLimits(60, 30, 90, {"setup": 600, "step": 60}, 7)
-    told = notes.LimitsNote(at=1.0, pid=1, rank=0, initial_s=None, beat_s=12.5, out_of_section_s=None, sections=(("step", 4.0),))
+    told = notes.Limits(initial_s=None, beat_s=12.5, out_of_section_s=None, sections=(("step", 4.0),))
     assert merged_limits(limits, told) == BeatLimits(60, 12.5, 90, {"setup": 600, "step": 4.0}, 7)
