@@ -28,6 +28,7 @@ def run(*argv: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_wheel_from_the_source_package_runs(tmp_path: Path) -> None:
     source = shutil.copytree(ROOT, tmp_path / "source", ignore=LEFT_OUT)

@@ -269,7 +269,9 @@ def test_the_list_is_ordered_and_filtered(store: Store) -> None:
     play(WatchApp(lambda: JobsPage(store)), story)
 
 
-@pytest.mark.parametrize(("key", "name"), [("I", "restart"), ("R", "requeue"), ("X", "stop")])
+@pytest.mark.parametrize(("key", "name"), [
+    ("X", "stop"), *(pytest.param(*each, marks=pytest.mark.long) for each in (("I", "restart"), ("R", "requeue"))),
+])  # fmt: skip
 def test_what_ends_ranks_is_asked_for_first(store: Store, monkeypatch: pytest.MonkeyPatch, key: str, name: str) -> None:
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(control, "order", lambda store, job, wanted, env, wait_s: asked.append((job, wanted.verb)) or "taken")

@@ -28,8 +28,9 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.mark.long  # one of real torch that every make test has: tests/live/test_standstill_live.py
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["collectives", pytest.param("ddp", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", PLANS)
 def test_who_hangs(folder: Path, name: str) -> None:
     need_torch()
     for result in perform(PLANS[name], folder):

@@ -72,9 +72,9 @@ printf '{"rank":%s,"node":"%s","step":"%s","schedule":"%s","starts":"%s","attemp
     $$ "${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}" "$(date +%s.%N)" >>"$STORY/rank.$SLURM_PROCID"
 fault() { device=$1 code=$2; shift 2; npu-sim inject --node "$SLURMD_NODENAME" --device "$device" --code "$code" "$@"; }
 say() { echo "$SLURM_PROCID $FTSLURM_ATTEMPT $(date +%s.%N) $*" >>"$STORY/said"; }
-await() { until [ -e "$STORY/$1" ]; do sleep 0.1; done; }
+await() { until [ -e "$STORY/$1" ]; do sleep 0.3; done; }
 together() {
-    until [ "$(cat "$STORY"/rank.[0-9]* | grep -c "\"attempt\":\"$FTSLURM_ATTEMPT\"")" -ge "$SLURM_NTASKS" ]; do sleep 0.1; done
+    until [ "$(cat "$STORY"/rank.[0-9]* | grep -c "\"attempt\":\"$FTSLURM_ATTEMPT\"")" -ge "$SLURM_NTASKS" ]; do sleep 0.3; done
 }
 """
 

@@ -128,7 +128,7 @@ def test_the_template_as_it_stands(stage: Boxes) -> None:
 # --- what goes through the namespaces
 
 
-@story(ft=IMAGE, rank="trap 'say got USR1' USR1; trap 'say got TERM; exit 0' TERM; say ready; while :; do sleep 0.1; done")
+@story(ft=IMAGE, rank="trap 'say got USR1' USR1; trap 'say got TERM; exit 0' TERM; say ready; while :; do sleep 0.3; done")
 def test_slurm_s_signals_reach_ranks_whose_cgroup_is_hidden(told: Story) -> None:
     told.wait_for(lambda: told.said(), "the rank to start")
     told.cluster.answer(["scancel", "--signal=USR1", str(told.id)])

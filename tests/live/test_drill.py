@@ -225,7 +225,7 @@ def test_aimaster_s_flags_restart_the_job_in_place(told: Story) -> None:
 
 # --- async jobs
 
-WORKER = "[ $SLURM_PROCID.$MA_PROC_START_CNT = 2.1 ] && { together; exit 5; }; until [ -e $STORY/done ]; do sleep 0.1; done"
+WORKER = "[ $SLURM_PROCID.$MA_PROC_START_CNT = 2.1 ] && { together; exit 5; }; until [ -e $STORY/done ]; do sleep 0.3; done"
 
 
 @story(nodes=2, tasks=2, rank=WORKER, ft="--ft-mode async")

@@ -92,7 +92,7 @@ BlockSizes=4,8
 BREAKS = """
 [ $FTSLURM_ATTEMPT = 1 ] || exit 0
 [ $SLURM_PROCID = 0 ] || exec sleep 60
-until [ -e "$STORY/go" ]; do sleep 0.1; done
+until [ -e "$STORY/go" ]; do sleep 0.3; done
 fault 0.0 80E18402
 exit 9
 """

@@ -87,7 +87,7 @@ def test_so_is_one_that_ignores_every_signal_it_can(told: Story) -> None:
     rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT")
     + """
 [ $MA_PROC_START_CNT = 1 ] || exit 0
-until [ "$(grep -c beat "$STORY/said")" -gt 3 ]; do sleep 0.1; done
+until [ "$(grep -c beat "$STORY/said")" -gt 3 ]; do sleep 0.3; done
 exit 1
 """,
     ft="--ft-set rungs.in-place-restart.crash_restarts=1",
@@ -98,7 +98,7 @@ def test_a_daemon_that_outlives_its_crashed_rank_is_ended_as_well(told: Story) -
     nothing_of_the_first_after_the_second_began(told)
 
 
-@story(rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT") + 'until [ -e "$STORY/daemon-pid.0.1" ]; do sleep 0.1; done; exit 0')
+@story(rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT") + 'until [ -e "$STORY/daemon-pid.0.1" ]; do sleep 0.3; done; exit 0')
 def test_a_daemon_left_by_a_program_that_ended_well_holds_nothing_up(told: Story) -> None:
     told.ended("COMPLETED")
     assert not daemons(told)
@@ -126,7 +126,7 @@ def test_a_rank_that_closes_its_output_is_supervised_all_the_same(told: Story) -
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 trap 'say checkpoint; exit 0' TERM
 [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008
-while :; do sleep 0.1; done
+while :; do sleep 0.3; done
 """,
 )
 def test_ranks_that_obey_sigterm_have_the_time_for_a_checkpoint_and_no_more_is_waited(told: Story) -> None:
@@ -206,7 +206,7 @@ def test_a_shim_that_is_killed_beside_a_fault_leaves_a_new_step_as_the_remedy(to
 trap 'say usr1' USR1
 trap 'say usr2' USR2
 say ready
-until [ -e "$STORY/end" ]; do sleep 0.1; done
+until [ -e "$STORY/end" ]; do sleep 0.3; done
 """,
 )
 def test_user_signals_arrive_once_and_end_nothing(told: Story) -> None:
@@ -232,7 +232,7 @@ END
 setsid sh "$STORY/head" &
 """
     + ONE_FAULT
-    + "while :; do sleep 0.1; done"
+    + "while :; do sleep 0.3; done"
 )
 
 
@@ -252,7 +252,7 @@ trap 'say obeyed; exit 0' TERM
 [ $SLURM_PROCID = 1 ] && kill -STOP $$
 """
     + ONE_FAULT
-    + "while :; do sleep 0.1; done",
+    + "while :; do sleep 0.3; done",
     ft="--ft-set stop.grace=20s",
 )
 def test_a_stopped_rank_hears_sigterm_too(told: Story) -> None:
@@ -262,7 +262,7 @@ def test_a_stopped_rank_hears_sigterm_too(told: Story) -> None:
 
 @pytest.mark.long
 @pytest.mark.slurms
-@story(tasks=2, rank='say ready; until [ -e "$STORY/end" ]; do sleep 0.1; done')
+@story(tasks=2, rank='say ready; until [ -e "$STORY/end" ]; do sleep 0.3; done')
 def test_suspend_and_resume_are_no_failure(told: Story) -> None:
     told.wait_for(lambda: len(told.said()) == 2, "both ranks to be ready")
     told.cluster.answer(["scontrol", "suspend", str(told.id)], user=admin())

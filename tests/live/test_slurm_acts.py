@@ -35,12 +35,12 @@ SHORT_LEASE = (
     f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence=4s --ft-set nodes.probe_timeout=3s --ft-set lease.margin=3s"
 )
 AGAIN_TIMEOUT_S = 60.0
-WAITS = '[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nsay ready\nuntil [ -e "$STORY/end" ]; do sleep 0.1; done'
+WAITS = '[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nsay ready\nuntil [ -e "$STORY/end" ]; do sleep 0.3; done'
 CHECKPOINT = """
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 trap 'say checkpoint; exit 0' TERM
 say ready
-until [ -e "$STORY/end" ]; do sleep 0.1; done
+until [ -e "$STORY/end" ]; do sleep 0.3; done
 """
 
 

@@ -50,7 +50,7 @@ def test_scancel_ends_everything_at_once(told: Story) -> None:
     rank="""
 trap 'say term' TERM
 say ready
-until grep -q "^$SLURM_PROCID .* term" "$STORY/said"; do sleep 0.1; done
+until grep -q "^$SLURM_PROCID .* term" "$STORY/said"; do sleep 0.3; done
 sleep 1
 say checkpoint
 """,
@@ -64,7 +64,7 @@ def test_scancel_leaves_ranks_the_time_for_a_checkpoint_and_asks_them_once(told:
         assert [words for who, _, _, words in told.said() if who == rank] == ["ready", "term", "checkpoint"]
 
 
-@story(tasks=2, rank="trap '' TERM\nsetsid sh -c 'trap \"\" TERM; sleep 600' &\nwhile :; do sleep 0.1; done")
+@story(tasks=2, rank="trap '' TERM\nsetsid sh -c 'trap \"\" TERM; sleep 600' &\nwhile :; do sleep 0.3; done")
 def test_scancel_ends_those_that_do_not_obey_within_the_grace(told: Story) -> None:
     """Slurm itself would wait KillWait, 30 s, and never find what left the session."""
     told.wait_started()
@@ -119,7 +119,7 @@ def test_sigterm_to_ftrun_reaches_the_ranks_and_ends_the_job(told: Story) -> Non
     nodes=2,
     tasks=2,
     script='(echo $BASHPID >"$STORY/ftrun.pid"; exec %RUN%)\nftrun true',
-    rank="trap '' TERM\nsetsid sh -c 'sleep 600' &\nwhile :; do sleep 0.1; done",
+    rank="trap '' TERM\nsetsid sh -c 'sleep 600' &\nwhile :; do sleep 0.3; done",
 )
 def test_a_killed_ftrun_leaves_nothing_behind_and_nobody_waits_for_it(told: Story) -> None:
     """As under srun, whose step is killed with it: also ranks that ignore SIGTERM."""
@@ -130,7 +130,7 @@ def test_a_killed_ftrun_leaves_nothing_behind_and_nobody_waits_for_it(told: Stor
 
 @pytest.mark.parametrize("rank", [
     pytest.param(FOR_EVER, marks=pytest.mark.long, id="obeys"),
-    pytest.param("trap '' TERM INT\nwhile :; do sleep 0.1; done", id="ignores"),
+    pytest.param("trap '' TERM INT\nwhile :; do sleep 0.3; done", id="ignores"),
 ])  # fmt: skip
 def test_ctrl_c_in_salloc_ends_everything(stage: Stage, rank: str) -> None:
     """One press is enough, where srun's own first one only reports."""
@@ -149,7 +149,7 @@ CHECKPOINT = """
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 trap 'say checkpoint; exit 0' TERM
 say ready
-while :; do sleep 0.1; done
+while :; do sleep 0.3; done
 """
 REQUEUE = "--ft-set warning.requeue=true"
 # Slurm looks at time limits every 30 s or so (PERIODIC_TIMEOUT in its controller), and ends the job at 60 to 90 s.
@@ -214,7 +214,7 @@ def test_so_does_one_to_everything_at_once(told: Story) -> None:
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 trap 'say checkpoint' TERM
 say ready
-while :; do sleep 0.1; done
+while :; do sleep 0.3; done
 """,
 )
 def test_ranks_that_go_on_after_the_warning_are_ended_after_its_grace(told: Story) -> None:
@@ -230,7 +230,7 @@ def test_ranks_that_go_on_after_the_warning_are_ended_after_its_grace(told: Stor
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 trap 'say checkpoint; exit 0' USR1
 say ready
-while :; do sleep 0.1; done
+while :; do sleep 0.3; done
 """,
 )
 def test_another_signal_may_be_the_warning(told: Story) -> None:

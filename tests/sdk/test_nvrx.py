@@ -355,7 +355,10 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("sections", [{}, {"rank_section_timeouts": {"step": None, "checkpointing": 9}}], ids=["none", "some"])
+@pytest.mark.parametrize("sections", [
+    pytest.param({}, marks=pytest.mark.long, id="none"),
+    pytest.param({"rank_section_timeouts": {"step": None, "checkpointing": 9}}, id="some"),
+])  # fmt: skip
 def test_all_ranks_calculate_the_same(rank_env: dict[str, str], tmp_path: Path, sections: dict[str, Any]) -> None:
     need_torch()
     config = {nvrx_config.VARIABLE: json.dumps(sections)} if sections else {}
