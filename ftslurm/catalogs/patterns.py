@@ -5,6 +5,7 @@ Source: catalogs/log-patterns.yaml and exit-codes.yaml, which say where each ent
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -26,6 +27,9 @@ LIMIT = 100
 KEYWORD = "keyword:"
 # Sources that stand before all that ships.
 OWN = frozenset({"job", "site"})
+# How lines begin that Slurm's commands and daemons print, and the kernel's, as the journal has them (with either time) or dmesg.
+SLURM = re.compile(rb"^\s*(?:srun|slurmstepd(?:-\S{1,80})?|slurmd(?:\[\S{1,80}\])?|salloc|sbatch): |^\*\*\* (?:JOB|STEP) ")
+_KERNEL = re.compile(rb"^(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\S{15,30}) \S{1,255} kernel: |^\[ *\d{1,9}\.\d{6}\] ")
 
 
 class Pattern(Value):
@@ -99,7 +103,7 @@ class PatternBook:
 
     A site's own and a job's keywords stand before the vocabulary of devices, that before the other patterns, and what any program
     may say of the operating system (errno) comes last. sources: word -> what it is. meanings: of the vocabulary's words that are
-    no pattern's, by id. kinds: of errors that no pattern knows, by their words.
+    no pattern's, by id. kinds: of errors that no pattern knows. begins: `where` of a pattern -> how its lines begin.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class PatternBook:
         vocabulary: Vocabulary | None = None,
         meanings: Mapping[str, Pattern] = MappingProxyType({}),
         kinds: Kinds | None = None,
+        begins: Mapping[str, re.Pattern[bytes]] = MappingProxyType({}),
     ) -> None:
         self.patterns = tuple(patterns)
         self.exits = dict(exits)
@@ -119,6 +124,7 @@ class PatternBook:
         self.vocabulary = vocabulary or Vocabulary(())
         self.meanings = dict(meanings)
         self.kinds = kinds or Kinds()
+        self._begins = begins
         self._by_id = {**self.meanings, **{each.id: each for each in reversed(self.patterns)}}
 
     def scan(self, text: bytes, limit: int = LIMIT, counts: Callable[[Found], bool] | None = None) -> list[Found]:
@@ -134,6 +140,9 @@ class PatternBook:
 
         def read(match: Match) -> Found | None:
             found = self._found(match)
+            whose = self._begins.get(found.pattern.where)
+            if whose is not None and whose.match(found.line) is None:
+                return None
             return found if counts is None or counts(found) else None
 
         return self._scanner.scan(text, limit, read)
@@ -188,11 +197,13 @@ class PatternBook:
         return self._with(mine)
 
     def of_job_logs(self) -> PatternBook:
-        """With what Slurm's own commands print into a job's log, and the kernel into the journal."""
-        return self._with([each for each in self.patterns if each.where in ("log", "any", "sched", "kernel")])
+        """With what Slurm's own commands print into a job's log, and the kernel into the journal, where they speak."""
+        mine = [each for each in self.patterns if each.where in ("log", "any", "sched", "kernel")]
+        return self._with(mine, {"sched": SLURM, "kernel": _KERNEL})
 
-    def _with(self, patterns: Iterable[Pattern]) -> PatternBook:
-        return PatternBook(patterns, self.exits, self.rules, self.sources, self.vocabulary, self.meanings, self.kinds)
+    def _with(self, patterns: Iterable[Pattern], begins: Mapping[str, re.Pattern[bytes]] | None = None) -> PatternBook:
+        begins = self._begins if begins is None else begins
+        return PatternBook(patterns, self.exits, self.rules, self.sources, self.vocabulary, self.meanings, self.kinds, begins)
 
     def _found(self, match: Match) -> Found:
         offset, line, number, start = match

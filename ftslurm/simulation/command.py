@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftslurm.catalogs.codes import CodeBook
+from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.config.settings_files import SettingsAsked, read_text, settings_in_force
 from ftslurm.errors import PolicyError, UsageError
@@ -14,7 +15,6 @@ from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.settings.tree import Settings, as_policy, with_values
 from ftslurm.model.values import Value, replace
-from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.simulation.measured import PolicyOutcome
 from ftslurm.simulation.past import Past, answered_pairs
@@ -237,9 +237,9 @@ class _Books:
     """The catalogues, each read once."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, ...], tuple[CodeBook, Book]] = {}
+        self._found: dict[tuple[str, ...], tuple[CodeBook, PatternBook]] = {}
 
-    def of(self, catalogs: tuple[str, ...]) -> tuple[CodeBook, Book]:
+    def of(self, catalogs: tuple[str, ...]) -> tuple[CodeBook, PatternBook]:
         if catalogs not in self._found:
             self._found[catalogs] = load_code_book(catalogs), load_pattern_book(catalogs).of_ranks()
         return self._found[catalogs]

@@ -8,12 +8,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import reduce
 
+from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.diagnose import Book
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.policies.situation import ACTS
 from ftslurm.simulation.clockwork import EPOCH, Agenda, TimeBook, TimePart, Training
@@ -69,7 +69,7 @@ Grade = Callable[[TraceFault, str], DeviceFault]
 class Play:
     """One job under one policy."""
 
-    def __init__(self, trace: Trace, settings: Settings, grade: Grade, book: Book) -> None:
+    def __init__(self, trace: Trace, settings: Settings, grade: Grade, book: PatternBook) -> None:
         self._trace, self._settings, self._grade, self._book = trace, settings, grade, book
         plan = trace.plan
         self._agenda, self._time = Agenda(), TimeBook()
@@ -363,6 +363,6 @@ _MEETS_NOBODY: Mapping[FaultKind, Callable[[Play, TraceFault, str], object]] = {
 }
 
 
-def play(trace: Trace, settings: Settings, grade: Grade, book: Book, name: str = "") -> PolicyOutcome:
+def play(trace: Trace, settings: Settings, grade: Grade, book: PatternBook, name: str = "") -> PolicyOutcome:
     """grade: what a fault's code means on a node, by the catalogues in force. book: the log patterns, for exit statuses."""
     return Play(trace, settings, grade, book).run(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -21,7 +22,7 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import replace
 from ftslurm.model.verdict import Blame, Lead, RankEnd, Suspect, Verdict
-from ftslurm.policies.diagnose import Book, Facts, diagnose
+from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
 from ftslurm.simulation.clockwork import EPOCH, Agenda, TimePart, Training
 from ftslurm.simulation.trace import JobPlan, TraceFault
@@ -47,7 +48,7 @@ class Scheduling(World):
 
     def __init__(
         self, plan: JobPlan, settings: Settings, history: History, number: int, nodes: tuple[str, ...],
-        agenda: Agenda, cluster: Cluster, training: Training, book: Book,
+        agenda: Agenda, cluster: Cluster, training: Training, book: PatternBook,
     ) -> None:  # fmt: skip
         self.settings, self.agenda, self.cluster, self.training, self._book = settings, agenda, cluster, training, book
         facts = RunFacts(

@@ -15,7 +15,7 @@ from ftslurm.model.values import replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose, explain
 from ftslurm.policies.diagnose.findings import Finding
-from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, LogPart, read_log, without_the_rest
+from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, LogPart, read_log, without_the_rest
 from ftslurm.policies.hang.hints import dumped_stacks, hints
 from ftslurm.policies.node_advice import KnownCode
 from ftslurm.policies.weigh import BEGUN_S, with_spread
@@ -31,7 +31,7 @@ def analyze_logs(paths: Sequence[str], settings: Settings, status: int | None = 
     files = read_logs(paths)
     parts: list[LogPart] = [part for file in files for part in file.parts]
     log = read_log(parts, status)
-    book = JobLogBook(load_pattern_book(settings.catalogs).of_job_logs().with_keywords(settings.retry.keywords))
+    book = load_pattern_book(settings.catalogs).of_job_logs().with_keywords(settings.retry.keywords)
     verdict = _verdict(log, book)
     if verdict.lead.rank != NO_RANK and any(end.rank == NO_RANK for end in log.ends):
         log = without_the_rest(log)  # the number of ranks is known by then
@@ -57,7 +57,7 @@ def _reasons_to_hang(files: Sequence[LogFile], log: JobLog) -> tuple[rec.Advised
     return tuple(rec.Advised(0.0, 1, hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(log.ends, stacks))
 
 
-def _verdict(log: JobLog, book: JobLogBook) -> Verdict:
+def _verdict(log: JobLog, book: PatternBook) -> Verdict:
     found = diagnose(log.ends, Facts(bad_nodes=log.bad_nodes), book)
     return with_spread(found, log.ends, progressed=log.lasted_s >= BEGUN_S)
 

@@ -20,13 +20,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ftslurm.catalogs.kinds import Kind, Kinds
+from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.values import replace
 from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
 from ftslurm.policies.diagnose import hits as seen
 from ftslurm.policies.diagnose.by_lines import ASKED_FOR, NODES_SETUP, by_root, by_symptoms
-from ftslurm.policies.diagnose.findings import Book
 from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, Hit
 from ftslurm.policies.diagnose.lines import child_status
 
@@ -67,7 +67,7 @@ def ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Colle
     return all(end.status in how and end.status is not None and _gave_up(end.status) for end in silent)
 
 
-def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book) -> Verdict:
+def by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: PatternBook) -> Verdict:
     """The verdict from exit statuses. silent: ranks that failed without known output. Signals count before numbers, and
     earlier ends before later ones."""
     first = _first_to_tell(silent)
@@ -234,7 +234,7 @@ def by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
 # --- the order of reading
 
 
-def diagnose(ends: Sequence[RankEnd], facts: seen.Facts, book: Book) -> Verdict:
+def diagnose(ends: Sequence[RankEnd], facts: seen.Facts, book: PatternBook) -> Verdict:
     """The verdict on one attempt. ends: every rank of it."""
     hits = [hit for end in ends for hit in seen.hits_of(end, book)]
     first = min((end.at for end in ends if seen.failed(end)), default=float("inf"))
@@ -243,7 +243,7 @@ def diagnose(ends: Sequence[RankEnd], facts: seen.Facts, book: Book) -> Verdict:
     return by_facts(live, facts) or _with_keywords(without_control(_by_words(ends, live, book), ends), live)
 
 
-def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
+def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: PatternBook) -> Verdict:
     if oom := [end for end in ends if end.oom]:
         return out_of_memory(oom, hits)
     said = [_not_for_memory(hit) for hit in hits if hit.pattern.role is Role.ROOT]

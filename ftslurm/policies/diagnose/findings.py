@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 from ftslurm.catalogs.kinds import Kinds
-from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern, PatternBook
+from ftslurm.catalogs.patterns import Found, Pattern, PatternBook
 from ftslurm.catalogs.scanner import asks
 from ftslurm.catalogs.vocabulary import SYSTEM, ErrorWord
 from ftslurm.model.devices import Remedy
@@ -29,19 +28,6 @@ DETAIL_BYTES = 4000
 FIRST_AND_LAST = 50
 # A signature is kept in the ledger and compared.
 SIGNATURE_CHARS = 100
-
-
-class Book(Protocol):
-    """What patterns.PatternBook.of_ranks() gives."""
-
-    def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
-
-    def exit(self, status: int, output: str | None = None) -> ExitMeaning: ...
-
-    def named(self, id: str) -> Pattern | None: ...
-
-    @property
-    def kinds(self) -> Kinds: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +45,13 @@ class Finding:
     led_to: bool = False  # it comes of the exception before it
 
 
-def findings(text: bytes, book: Book) -> list[Finding]:
+def findings(text: bytes, book: PatternBook) -> list[Finding]:
     """The findings, in the order of the text."""
     said, found = _found(text, book)
     return [_in_full(each, said) for each in found]
 
 
-def ends_of_runs(text: bytes, book: Book) -> list[Finding]:
+def ends_of_runs(text: bytes, book: PatternBook) -> list[Finding]:
     """Of findings of one kind that follow each other, which a cascade prints by the hundred, the first and the last."""
     said, found = _found(text, book)
     kept = []
@@ -77,7 +63,7 @@ def ends_of_runs(text: bytes, book: Book) -> list[Finding]:
     return kept
 
 
-def _found(text: bytes, book: Book) -> tuple[bytes, list[Found | Finding]]:
+def _found(text: bytes, book: PatternBook) -> tuple[bytes, list[Found | Finding]]:
     """The text without what is quoted, and what it says of a failure, in order. What a pattern knows, and no exception is near
     to, is not read to its end yet: most of a cascade's thousand lines need not be."""
     seen = outline(text)
@@ -142,7 +128,7 @@ _OVER_A_SERVICE = frozenset({"tracker", "hub-unreachable", "hub-download", "obje
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": "ValueError"}
 
 
-def _by_its_values(hit: Found, book: Book) -> Found:
+def _by_its_values(hit: Found, book: PatternBook) -> Found:
     """The finding, corrected by the values in the line, which may tell more than its words."""
     meant = _meant(hit, book)
     if meant.role is Role.ROOT and not meant.defers and only_reports(hit.line):
@@ -166,7 +152,7 @@ def _text(hit: Found) -> str:
     return hit.line.decode(errors="replace")
 
 
-def _meant(hit: Found, book: Book) -> Pattern:
+def _meant(hit: Found, book: PatternBook) -> Pattern:
     if hit.pattern.role is Role.ROOT and not hit.pattern.defers and _passes_on(hit.line):
         return _deferring(hit.pattern)
     if meaning := next((meaning for look, meaning in MEANS.get(hit.pattern.id, ()) if look(_text(hit))), ""):

@@ -10,13 +10,13 @@ from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 
 from ftslurm.catalogs.kinds import Kinds
-from ftslurm.catalogs.patterns import Pattern
+from ftslurm.catalogs.patterns import Pattern, PatternBook
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import EVERYWHERE, Blame, ErrorClass, Piece, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error, unlabelled_line
-from ftslurm.policies.diagnose.findings import Book, Finding, ends_of_runs
+from ftslurm.policies.diagnose.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.lines import (
     LAST_CHARS,
     child_line,
@@ -93,7 +93,7 @@ def failed(end: RankEnd) -> bool:
     return end.status is not None and not end.status.ok and not end.stopped
 
 
-def hits_of(end: RankEnd, book: Book) -> list[Hit]:
+def hits_of(end: RankEnd, book: PatternBook) -> list[Hit]:
     """Every line of the rank's output that a pattern or rule knows, in order of time."""
     found: list[Hit] = []
     for stream in ("out", "err"):

@@ -8,14 +8,13 @@ without the nodes of all ranks no node can be suspect, and an exit status that i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
-from ftslurm.catalogs.patterns import Found
+from ftslurm.catalogs.patterns import SLURM
 from ftslurm.model.exits import ExitStatus, from_shell
 from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.policies.diagnose.findings import Book
 
 # The rank of a line, and the node of a rank, that a log does not tell.
 NO_RANK, NO_NODE = -1, "?"
@@ -44,31 +43,10 @@ _OUT_OF_MEMORY = "Out Of Memory"
 _OURS = re.compile(r"^ftrun: ")
 # How srun ends the others once a task has failed.
 _ENDED_BY_SRUN = frozenset({"Killed", "Terminated"})
-_SLURM = re.compile(rb"^\s*(?:srun|slurmstepd(?:-\S{1,80})?|slurmd(?:\[\S{1,80}\])?|salloc|sbatch): |^\*\*\* (?:JOB|STEP) ")
 _CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) \S{1,40} ON \S{1,255} CANCELLED AT \S{1,40} \*\*\*")
 _NODE_FAILED = re.compile(
     r"^srun: error: Node failure on (\S{1,255})|\*\*\* JOB \S{1,40} ON (\S{1,255}) CANCELLED .{0,60}DUE TO NODE FAILURE"
 )
-
-
-# As the journal has the kernel's lines (with either time), or dmesg.
-_KERNEL = re.compile(rb"^(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\S{15,30}) \S{1,255} kernel: |^\[ *\d{1,9}\.\d{6}\] ")
-_OF_OTHERS = {"sched": _SLURM, "kernel": _KERNEL}
-
-
-class JobLogBook:
-    """Patterns of ranks, and those of Slurm and of the kernel where they speak: of a program's output those count for nothing."""
-
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self.exit, self.named, self.kinds = book.exit, book.named, book.kinds
-
-    def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]:
-        def said(hit: Found) -> bool:
-            whose = _OF_OTHERS.get(hit.pattern.where)
-            return counts(hit) and (whose is None or whose.match(hit.line) is not None)
-
-        return self._book.scan(text, counts=said)
 
 
 class LogPart(Value):
@@ -135,7 +113,7 @@ def read_log(parts: Sequence[LogPart], status: int | None = None) -> JobLog:
 def _has_labels(text: str) -> bool:
     """Of srun -l: nearly every line begins so; Slurm's own lines do not."""
     lines = [line for line in text[: 1 << 18].split("\n") if line.strip()]
-    lines = [line for line in lines if not (_OURS.match(line) or _SLURM.match(line[:100].encode(errors="replace")))]
+    lines = [line for line in lines if not (_OURS.match(line) or SLURM.match(line[:100].encode(errors="replace")))]
     return len(lines) > 1 and 10 * sum(_LABEL.match(line) is not None for line in lines) >= 9 * len(lines)
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from ftslurm.model.collectives import Culprit, CulpritKind, GroupView, Level, ProcessState, RankView, fold_ranks
 from ftslurm.model.record import TO_GO_ON
@@ -555,41 +556,23 @@ def _waits_for(state: _JobState, rank: int) -> str:
 
 
 def _ring(state: _JobState) -> list[int]:
-    """Ranks that wait for each other in a circle, in its order; empty if there is none. Not recursive: jobs are large."""
-    gates_of: dict[int, list[Gate]] = {}
-    for gate in state.gates:
-        for rank in gate.waiting:
-            gates_of.setdefault(rank, []).append(gate)
-
-    def waits_for(rank: int) -> Iterator[int]:
-        peer = state.peers.get(rank)
+    """Ranks that wait for each other in a circle; empty if there is none."""
+    # From who waits to whom it waits for. A gate, by its place as text, stands between: its ranks are many.
+    order: TopologicalSorter[int | str] = TopologicalSorter()
+    waiting = {rank for gate in state.gates for rank in gate.waiting}
+    for rank in (*state.peers, *sorted(waiting)):
+        order.add(rank)
+    for rank, peer in state.peers.items():
         if peer is not None:
-            yield peer
-        for gate in gates_of.get(rank, ()):
-            yield from gate.missing
-
-    done: set[int] = set()
-    for start in (*state.peers, *gates_of):
-        path: list[int] = []
-        place: dict[int, int] = {}
-        turns: list[Iterator[int]] = []
-        following: int | None = start
-        while following is not None or turns:
-            if following is None:
-                following = next(turns[-1], None)
-                if following is None:
-                    turns.pop()
-                    done.add(path.pop())
-                    continue
-            if following in place and place[following] < len(path) and path[place[following]] == following:
-                return path[place[following] :]
-            if following in done:
-                following = None
-                continue
-            place[following] = len(path)
-            path.append(following)
-            turns.append(waits_for(following))
-            following = None
+            order.add(peer, rank)
+    for place, gate in enumerate(state.gates):
+        order.add(str(place), *gate.waiting)
+        for rank in gate.missing:
+            order.add(rank, str(place))
+    try:
+        order.prepare()
+    except CycleError as error:
+        return [each for each in error.args[1][1:] if isinstance(each, int)]
     return []
 
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.policies.diagnose import Facts, diagnose
-from ftslurm.policies.diagnose.joblog import NO_NODE, NO_RANK, JobLog, JobLogBook, LogPart, read_log
+from ftslurm.policies.diagnose.joblog import NO_NODE, NO_RANK, JobLog, LogPart, read_log
 from tests.corpus.load import Case, load_all
 from tests.corpus.score import verdict_of
 
@@ -30,8 +31,8 @@ def words(log: JobLog, rank: int) -> str:
 
 
 @cache
-def book() -> JobLogBook:
-    return JobLogBook(load_pattern_book(()).of_job_logs())
+def book() -> PatternBook:
+    return load_pattern_book(()).of_job_logs()
 
 
 def test_one_file_without_labels_is_nobody_s_in_particular() -> None:
