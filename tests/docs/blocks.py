@@ -108,12 +108,19 @@ def in_the_text(document: Path) -> Iterator[Command]:
 
 def in_the_code(module: Path, verbs: Container[str]) -> Iterator[Command]:
     """Commands of ours in its texts: messages, hints, helps, docstrings. verbs: of ftslurm."""
-    for number, text in texts(ast.parse(module.read_text())):
+    whole = module.read_text()
+    for number, text in texts(ast.parse(whole)) if module.suffix == ".py" else lines_for_the_shell(whole):
         told = [words for code in CODE.findall(text) if QUOTED.match(words := " ".join(code.split()))]
         if (bare := BARE.search(text)) and (bare["verb"] is None or bare["verb"] in verbs):
             told.append(bare[1])
         for words in told:
             yield from commands_of(f"{module.relative_to(ROOT)}:{number}", words)
+
+
+def lines_for_the_shell(catalogue: str) -> Iterator[tuple[int, str]]:
+    """Those of site-checks.yaml."""
+    for number, line in enumerate(catalogue.splitlines(), 1):
+        yield from ((number, text) for text in re.findall(r'shell: ([^"]*)"', line))
 
 
 def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:

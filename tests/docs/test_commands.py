@@ -51,7 +51,8 @@ def typed() -> list[Command]:
 @cache
 def said() -> list[Command]:
     verbs = group.list_commands(click.Context(group))
-    return [command for module in sorted(ROOT.glob("ftslurm/**/*.py")) for command in in_the_code(module, verbs)]
+    modules = [*sorted(ROOT.glob("ftslurm/**/*.py")), ROOT / "ftslurm/catalogs/site-checks.yaml"]
+    return [command for module in modules for command in in_the_code(module, verbs)]
 
 
 @cache
