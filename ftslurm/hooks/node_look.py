@@ -17,6 +17,7 @@ from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import Value, replace
 from ftslurm.policies import node as rules
+from ftslurm.policies.kernel_log import kernel_findings, last_kernel_line, parse_kernel_log
 from ftslurm.policies.node import NodeFinding, NodeHealth
 from ftslurm.system.commands import run, run_group
 from ftslurm.system.owner import PATH
@@ -59,12 +60,12 @@ def _kernel(settings: HookSettings, node: str, known: HookMemory) -> tuple[tuple
         data = _read_log(settings.kernel_log.replace("{node}", node))
     except OSError as error:
         return (NodeFinding("kernel log", NodeHealth.UNKNOWN, f"it cannot be read: {error.strerror}"),), known
-    lines = rules.parse_kernel_log(data, known.read_to)
-    known = replace(known, read_to=rules.last_kernel_line(data, known.read_to))
+    lines = parse_kernel_log(data, known.read_to)
+    known = replace(known, read_to=last_kernel_line(data, known.read_to))
     if lines:
         from ftslurm.config.catalog_files import load_pattern_book
 
-        said = rules.kernel_findings(
+        said = kernel_findings(
             lines, load_pattern_book(settings.catalogs, only_roots=True), fault_lookup((), settings.catalogs, only_roots=True)
         )
         if said[0].health is NodeHealth.BAD:

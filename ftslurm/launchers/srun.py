@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 
@@ -43,9 +42,13 @@ def delivery(component: Component, env: Mapping[str, str], job: int) -> Delivery
         return env.get(variable)
 
     rest = without(component.options, *_OPTIONS)
-    to, source = said("bcast", "SLURM_BCAST"), shutil.which(component.command[0], path=env.get("PATH"))
-    if not to or source is None or has_flag(rest, "multi-prog"):
-        return Delivery(Component(rest, component.command))
+    stays, to = Delivery(Component(rest, component.command)), said("bcast", "SLURM_BCAST")
+    if not to or has_flag(rest, "multi-prog"):
+        return stays
+    from shutil import which  # rarely asked for
+
+    if (source := which(component.command[0], path=env.get("PATH"))) is None:
+        return stays
     if to.endswith("/"):
         to = f"{to}slurm_bcast_{job}"
     exclude, compress, libs = (said(name, f"SLURM_{name.upper().replace('-', '_')}") for name in _OPTIONS[1:])

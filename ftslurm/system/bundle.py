@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -64,7 +63,7 @@ class Bundle(Value):
                 hint="is there room for 50 MB? FTSLURM_STATE_DIR names another folder",
             ) from None
         finally:
-            shutil.rmtree(new, ignore_errors=True)
+            _remove(new)
         _remove_unused(folder, self.path)
 
 
@@ -116,7 +115,7 @@ def _put(new: Path, path: Path) -> None:
     (new / MANIFEST).write_text(_manifest(new))
     if path.exists() and not is_whole(path):
         path.rename(new.with_name(f"{new.name}.bad"))
-        shutil.rmtree(new.with_name(f"{new.name}.bad"), ignore_errors=True)
+        _remove(new.with_name(f"{new.name}.bad"))
     try:
         new.rename(path)
     except OSError:
@@ -124,11 +123,17 @@ def _put(new: Path, path: Path) -> None:
             raise
 
 
+def _remove(folder: Path) -> None:
+    import shutil  # with the libraries of three kinds of archives: most runs make no bundle
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove_unused(folder: Path, ours: Path) -> None:
     for other in folder.iterdir():
         with contextlib.suppress(OSError):
             if other != ours and time.time() - other.stat().st_mtime > UNUSED_S:
-                shutil.rmtree(other, ignore_errors=True)
+                _remove(other)
 
 
 # --- what is in it
@@ -136,6 +141,7 @@ def _remove_unused(folder: Path, ours: Path) -> None:
 
 def _fill(new: Path) -> None:
     """Raises: OSError, subprocess.SubprocessError."""
+    import shutil
     import sysconfig
 
     new.mkdir(mode=0o700)
@@ -179,6 +185,8 @@ def _needed(requirement: str) -> str:
 
 def _copy_libraries(new: Path) -> None:
     """The loader, and the C libraries that the interpreter and all extension modules load."""
+    import shutil
+
     loader = _loader()
     shutil.copy2(loader, new / LOADER)
     programs = [Path(sys.executable).resolve(), *(new / sys.platlibdir).rglob("*.so"), *(new / PACKAGES).rglob("*.so")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import selectors
 import socket
 import time
@@ -413,6 +412,8 @@ def _in_any_order(ports: tuple[int, int] | None) -> Sequence[int]:
     """The ports in random order: several programs, srun among them, search the same range. 0: the kernel chooses."""
     if ports is None:
         return (0,)
+    import random  # rarely asked for
+
     low, high = ports
     return random.sample(range(low, high + 1), high - low + 1)
 

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,59 @@ def test_packages_of_another_python_are_not_taken_for_ours(tmp_path: Path, door:
 
 
 def test_a_command_loads_no_other(tmp_path: Path) -> None:
-    ask = "import atexit, sys; from ftslurm.cli.doors import ftslurm; atexit.register(lambda: print(*sys.modules)); ftslurm()"
     env = os.environ | {"FTSLURM_STATE_DIR": str(tmp_path / "none")}
-    done = subprocess.run([sys.executable, "-c", ask, "status"], env=env, capture_output=True, text=True, timeout=120, check=True)
-    assert {name for name in done.stdout.split() if name.startswith("ftslurm.cli.jobs.")} == {"ftslurm.cli.jobs.status"}
-    assert not {"ftslurm.cli.simulate", "ftslurm.cli.site"} & {*done.stdout.split()}
+    argv = [sys.executable, "-v", "-c", "from ftslurm.cli.doors import ftslurm; ftslurm()", "status"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=True)
+    loaded = {line.split("'")[1] for line in done.stderr.splitlines() if line.startswith("import '")}
+    assert {name for name in loaded if name.startswith("ftslurm.cli.jobs.")} == {"ftslurm.cli.jobs.status"}
+    assert not {"ftslurm.cli.simulate", "ftslurm.cli.site"} & loaded
+
+
+def ended(main: str, stdout: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    code = f"from ftslurm.cli.doors import end_with\n{textwrap.dedent(main)}\nend_with(main)"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run([sys.executable, "-c", code], env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120)
+
+
+def test_a_command_ends_at_once_when_all_is_done() -> None:
+    """Its threads have ended, its handlers were called, its output is written; and its objects are not freed."""
+    done = ended("""
+        import atexit, sys, threading, time
+        class Freed:
+            def __del__(self): print("freed", flush=True)
+        kept = Freed()
+        def late():
+            time.sleep(0.1)
+            print("thread")
+        def main():
+            atexit.register(print, "handler")
+            threading.Thread(target=late).start()
+            print("main")
+            sys.exit(300)
+    """)
+    assert (done.stdout, done.stderr, done.returncode) == ("main\nthread\nhandler\n", "", 300 & 255)
+
+
+@pytest.mark.parametrize(
+    ("main", "status", "said"),
+    [
+        ("def main(): pass", 0, ""),
+        ("def main(): raise SystemExit('no')", 1, "no\n"),
+        ("def main(): 1 / 0", 1, "ZeroDivisionError"),
+        ("import sys\ndef main(): sys.stdout = sys.stderr = None; sys.exit(3)", 3, ""),
+    ],
+)
+def test_any_other_end_is_pythons(main: str, status: int, said: str) -> None:
+    done = ended(main)
+    assert done.returncode == status
+    assert said in done.stderr
+
+
+def test_output_that_cannot_be_written_is_told() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = ended("import sys\ndef main(): print('x'); sys.exit(0)", full.fileno())
+    assert done.returncode == 120
+    assert "No space left" in done.stderr
 
 
 class Terminal(io.StringIO):

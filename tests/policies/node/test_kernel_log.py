@@ -6,7 +6,8 @@ import pytest
 
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.policies.node import NodeHealth, judge, kernel_findings, last_kernel_line, parse_kernel_log
+from ftslurm.policies.kernel_log import kernel_findings, last_kernel_line, parse_kernel_log
+from ftslurm.policies.node import NodeHealth, judge
 
 BOOK = load_pattern_book()
 MEANING = fault_lookup(())
