@@ -395,8 +395,8 @@ class Finished(Record):
 
 
 class JobEnded(Record):
-    """How Slurm says that the job ended, where no ftrun lived to record it: kept by whoever asked before Slurm forgot. at: of
-    the record before it. state, what: as in JobSummary.
+    """How Slurm says that the job ended, where no ftrun lived to record it: kept by whoever asked before Slurm forgot. at: its
+    end, or of the record before it where Slurm does not say. state, what: as in JobSummary.
     """
 
     state: str

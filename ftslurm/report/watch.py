@@ -116,7 +116,8 @@ def _age(seen: Seen) -> str:
     """Of the attempt, or of a job that is over."""
     job, attempt = seen.summary, seen.status.attempt
     if job.over:
-        return f"attempt {attempt}, lasted {span(job.at - job.began)}"
+        least = "at least " if job.state == "gone" else ""  # nobody has seen its end
+        return f"attempt {attempt}, lasted {least}{span(job.at - job.began)}"
     began = max((one.at for one in seen.records if isinstance(one, rec.AttemptBegan)), default=job.began)
     return f"attempt {attempt}, for {span(seen.now - began)}"
 

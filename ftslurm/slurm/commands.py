@@ -65,7 +65,7 @@ def jobs_on_argv(node: str) -> tuple[str, ...]:
 
 def jobs_argv(user_id: int) -> tuple[str, ...]:
     """Every job of the user that Slurm remembers, one a line, as `parse_jobs` reads it."""
-    return ("squeue", "--noheader", "--all", "--states=all", f"--user={user_id}", "--format=%A|%T|%S|%Q|%r")
+    return ("squeue", "--noheader", "--all", "--states=all", f"--user={user_id}", "--format=%A|%T|%S|%Q|%e|%r")
 
 
 def ended_argv(numbers: Iterable[int]) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def ended_argv(numbers: Iterable[int]) -> tuple[str, ...]:
     line, its last. Source: sacct(1), --jobs, --duplicates.
     """
     jobs = ",".join(map(str, numbers))
-    return ("sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={jobs}", "--format=JobIDRaw,State")
+    return ("sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={jobs}", "--format=JobIDRaw,State,End")
 
 
 def steps_argv(number: int) -> tuple[str, ...]:

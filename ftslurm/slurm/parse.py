@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.events import Preempted
-from ftslurm.model.folds.summary import SlurmWord
+from ftslurm.model.folds.summary import COMPLETING, SlurmWord
 from ftslurm.model.nodes import Topology, expand
 from ftslurm.model.values import replace
 from ftslurm.slurm import states
@@ -346,34 +346,44 @@ def parse_steps(text: str) -> dict[str, str]:
 
 
 def parse_jobs(text: str, now: float) -> dict[int, SlurmWord]:
-    """Number -> Slurm's word, of `squeue --format=%A|%T|%S|%Q|%r`; lines that cannot be read are passed over.
+    """Number -> Slurm's word, of `squeue --format=%A|%T|%S|%Q|%e|%r`; lines that cannot be read are passed over.
 
     A completing job whose start lies ahead was requeued, and waits.
     """
     found: dict[int, SlurmWord] = {}
     for line in text.splitlines():
         try:
-            number, word, start, priority, reason = line.strip().split("|", 4)
+            number, word, start, priority, end, reason = line.strip().split("|", 5)
             start_s = unix_time(start)
             state = states.job_state(word, reason, waits=start_s > now)
             held = states.is_held(word, state, _number(priority))
-            found[_number(number)] = SlurmWord(state.value, _text(reason), start_s, held)
+            hidden = word in states.COMPLETING_WORDS and state is JobState.UNKNOWN
+            found[_number(number)] = SlurmWord(
+                COMPLETING if hidden else state.value, _text(reason), start_s, held, unix_time(end)
+            )
         except ValueError:
             continue
     return found
 
 
 def parse_ended(text: str) -> dict[int, SlurmWord]:
-    """Number -> how the job ended, of `sacct --parsable2 --format=JobIDRaw,State` (`7|CANCELLED by 1000`). slurmdbd may never
-    have heard of the end; a job that slurmctld has forgotten does not run, and how it ended is then unknown.
+    """Number -> how the job ended, of `sacct --parsable2 --format=JobIDRaw,State,End` (`7|TIMEOUT|1795918650`). slurmdbd
+    may never have heard of the end; a job that slurmctld has forgotten does not run, and how it ended is then unknown.
     """
     found: dict[int, SlurmWord] = {}
     for line in text.splitlines():
-        number, _, word = line.strip().partition("|")
+        number, word, end = [*line.strip().split("|"), "", ""][:3]
         state = states.job_state(word.partition(" ")[0])
         if number.isdecimal() and state not in (JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN):
-            found[int(number)] = SlurmWord(state.value)
+            found[int(number)] = SlurmWord(state.value, end_time=_end_time(end))
     return found
+
+
+def _end_time(text: str) -> int:
+    try:
+        return unix_time(text)
+    except ValueError:
+        return 0
 
 
 def parse_jobs_on(text: str) -> tuple[tuple[int, int, str], ...]:

@@ -121,3 +121,10 @@ def test_a_requeue_tells_what_the_job_waits_for() -> None:
     done = next(number for number, record in enumerate(job.ledger) if isinstance(record, rec.CarriedOut))
     job.ledger[done] = replace(job.ledger[done], what="requeued without n4; it can start when Slurm marks n4 down")
     assert summary(job).what == "without n4; it can start when Slurm marks n4 down"
+
+
+def test_a_job_that_is_being_cleaned_up_does_not_run() -> None:
+    running = summary(Job().begin())
+    assert by_slurm(running, {running.number: SlurmWord("COMPLETING")}).state == "completing"
+    waits = summary(requeued())
+    assert by_slurm(waits, {waits.number: SlurmWord("COMPLETING")}) == waits, "of the scheduling before"

@@ -52,13 +52,13 @@ def test_slurm_is_not_asked_of_what_the_ledgers_know(jobs: list[JobSummary]) -> 
 
 def test_a_job_that_was_cancelled_while_it_waited() -> None:
     for env in (ENV, {}):
-        (found,), why = with_slurms_word([job()], 1, env, Slurm("7|CANCELLED|Unknown|100|None\n"))
+        (found,), why = with_slurms_word([job()], 1, env, Slurm("7|CANCELLED|Unknown|100|Unknown|None\n"))
         assert (found.state, found.over, why) == ("cancelled", True, "")
 
 
 def test_a_job_of_another_cluster_stays_as_its_ledger_has_it() -> None:
     jobs = [job(cluster="d"), job()]
-    found, _ = with_slurms_word(jobs, 1, ENV, Slurm("7|RUNNING|5|100|None\n"))
+    found, _ = with_slurms_word(jobs, 1, ENV, Slurm("7|RUNNING|5|100|Unknown|None\n"))
     assert [one.state for one in found] == ["requeued", "starting"]
 
 
@@ -80,18 +80,20 @@ def test_a_local_job_whose_ftrun_was_killed_does_not_run() -> None:
 
 
 def test_squeues_words() -> None:
-    text = "7|PENDING|1100|0|JobHeldUser\n8|COMPLETING|1100|5|BeginTime\n9|COMPLETING|900|5|None\nodd\n10|RUNNING|900|5|a|b\n"
+    text = "7|PENDING|1100|0|Unknown|JobHeldUser\n8|COMPLETING|1100|5|Unknown|BeginTime\n"
+    text += "9|COMPLETING|900|5|Unknown|None\nodd\n10|RUNNING|900|5|Unknown|a|b\n"
     found = parse_jobs(text, 1000.0)
     assert {number: (word.state, word.held) for number, word in found.items()} == {
-        7: ("PENDING", True), 8: ("PENDING", False), 9: ("UNKNOWN", False), 10: ("RUNNING", False),
+        7: ("PENDING", True), 8: ("PENDING", False), 9: ("COMPLETING", False), 10: ("RUNNING", False),
     }  # fmt: skip
     assert (found[8].start_time, found[8].reason, found[10].reason) == (1100, "BeginTime", "a|b")
 
 
 @pytest.mark.parametrize(
     ("says", "state"),
-    [("7|PENDING|Unknown|100|Resources\n", "PENDING"), ("7|RUNNING|5|100|None\n", "RUNNING"), ("7|CANCELLED|5|100|None\n", None),
-     ("8|PENDING|Unknown|100|None\n", None), ("", None)],
+    [("7|PENDING|Unknown|100|Unknown|Resources\n", "PENDING"), ("7|RUNNING|5|100|Unknown|None\n", "RUNNING"),
+     ("7|CANCELLED|5|100|Unknown|None\n", None),
+     ("8|PENDING|Unknown|100|Unknown|None\n", None), ("", None)],
 )  # fmt: skip
 def test_a_job_that_has_no_ledger_yet_is_to_come_while_slurm_has_it(says: str, state: str | None) -> None:
     found = not_begun("7", 1, ENV, Slurm(says))
@@ -101,11 +103,11 @@ def test_a_job_that_has_no_ledger_yet_is_to_come_while_slurm_has_it(says: str, s
 
 @pytest.mark.parametrize(
     ("ended", "state"),
-    [("7|CANCELLED by 1000\n", "cancelled"), ("7|TIMEOUT\n", "timeout"), ("7|NODE_FAIL\n", "failed"),
+    [("7|CANCELLED by 1000|2026-11-29T02:17:30\n", "cancelled"), ("7|TIMEOUT\n", "timeout"), ("7|NODE_FAIL\n", "failed"),
      ("7|RUNNING\n", "gone"), ("8|COMPLETED\n", "gone"), ("", "gone"), (None, "gone")],
 )  # fmt: skip
 def test_slurmdbd_knows_how_a_job_ended_that_slurmctld_has_forgotten(ended: str | None, state: str) -> None:
-    slurm = Slurm("9|RUNNING|5|100|None\n", ended=ended)
+    slurm = Slurm("9|RUNNING|5|100|Unknown|None\n", ended=ended)
     (found, other), why = with_slurms_word([job("running"), job("running", number=9)], 1, ENV, slurm)
     assert (found.state, found.over, other.state, why) == (state, True, "running", "")
     assert slurm.asked == ["squeue", "sacct"]
@@ -128,20 +130,21 @@ def now(ledger: Journal, slurm: Slurm, folder: Path | None = None) -> str:
 
 
 def test_slurms_word_on_the_end_is_kept(ledger: Journal) -> None:
-    assert now(ledger, Slurm("7|RUNNING|5|100|None\n")) == "running"
-    assert now(ledger, Slurm("7|CANCELLED|5|100|None\n")) == "cancelled"
+    assert now(ledger, Slurm("7|RUNNING|5|100|Unknown|None\n")) == "running"
+    end = LONG_AGO + 16
+    assert now(ledger, Slurm(f"7|CANCELLED|5|100|{end:.0f}|None\n")) == "cancelled"
     assert now(ledger, Slurm()) == "cancelled", "slurmctld has forgotten the job"
     ended = ledger.read().records[-1]
-    assert ended == rec.JobEnded(LONG_AGO + 1, "cancelled")
+    assert ended == rec.JobEnded(end, "cancelled"), "and when"
     ledger.append([rec.RunBegan(LONG_AGO + 90, "r2", "7", "c", 1, "k", "train", "n1", number=7)])
-    assert now(ledger, Slurm("7|RUNNING|5|100|None\n")) == "starting", "somebody requeued it all the same"
+    assert now(ledger, Slurm("7|RUNNING|5|100|Unknown|None\n")) == "starting", "somebody requeued it all the same"
 
 
 def test_what_nobody_knows_is_not_kept_nor_what_is_not_ours(ledger: Journal, tmp_path: Path) -> None:
     before = ledger.read()
     assert now(ledger, Slurm()) == "gone: Slurm no longer knows the job; it was running then"
-    assert now(ledger, Slurm("7|TIMEOUT|5|100|None\n"), tmp_path / "another").startswith("timeout")
+    assert now(ledger, Slurm("7|TIMEOUT|5|100|Unknown|None\n"), tmp_path / "another").startswith("timeout")
     assert ledger.read() == before
     ledger.append([rec.Paused(time.time(), 1, 1.0, False)])
-    assert now(ledger, Slurm("7|TIMEOUT|5|100|None\n")).startswith("timeout")
+    assert now(ledger, Slurm("7|TIMEOUT|5|100|Unknown|None\n")).startswith("timeout")
     assert not isinstance(ledger.read().records[-1], rec.JobEnded), "its ftrun may still write"

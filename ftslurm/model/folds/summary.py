@@ -87,12 +87,15 @@ def stuck_words(ranks: Sequence[int], nodes: Sequence[str], cause: str) -> str:
 
 
 class SlurmWord(Value):
-    """What Slurm says of a job now. state: JobState's word. start_time: of one that waits, Unix seconds; 0: unknown."""
+    """What Slurm says of a job now. state: JobState's word, or COMPLETING. start_time: of one that waits; end_time: of one that
+    is over; Unix seconds, 0: unknown.
+    """
 
     state: str
     reason: str = ""
     start_time: int = 0
     held: bool = False
+    end_time: int = 0
 
 
 def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
@@ -228,6 +231,9 @@ def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     return ("completed", "", True) if record.status == 0 else ("failed", f"status {record.status}: {record.what}", True)
 
 
+# Slurm's word that hides others.
+COMPLETING = "COMPLETING"
+_AT_WORK = frozenset({"starting", "running", "hanging"})
 # The ftrun has ended, and the job is not over.
 _AWAY = frozenset({"requeued", "completing"})
 
@@ -248,12 +254,14 @@ def by_slurm(job: JobSummary, said: Mapping[int, SlurmWord]) -> JobSummary:
         return job._replace(state="starting", what="") if job.state in _AWAY and not job.requeue_open else job
     if word.state == "SUSPENDED":
         return job._replace(state="suspended")
+    if word.state == COMPLETING:  # in the minute before it is clean, Slurm does not tell how it ended
+        return job._replace(state="completing", what="") if job.state in _AT_WORK else job
     if word.state == "UNKNOWN":
         return job
     state = {"COMPLETED": "completed", "CANCELLED": "cancelled", "TIMEOUT": "timeout"}.get(word.state, "failed")
     what = f"{word.state}: {word.reason}" if state == "failed" and word.reason not in ("", "None") else ""
     what = AFTER_LIMIT if state == "timeout" else what
-    return job._replace(state=state, what=what, over=True)
+    return job._replace(state=state, what=what, over=True, at=max(job.at, float(word.end_time)))
 
 
 def _hold_in_words(reason: str, number: int) -> str:
