@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -195,9 +195,15 @@ def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     for name, leaf in LEAVES.items():
         if asked[f"ft_{name}"] is not None:
             values[leaf] = (asked[f"ft_{name}"], f"--ft-{name.replace('_', '-')}")
-    for pair in asked["ft_set"]:
+    return values | values_set("--ft-set", asked["ft_set"])
+
+
+def values_set(option: str, pairs: Iterable[str]) -> dict[str, tuple[Any, str]]:
+    """Of an option that takes NAME=VALUE: the same. Raises: UsageError."""
+    values: dict[str, tuple[Any, str]] = {}
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UsageError(f"--ft-set {pair}: no value", hint="write --ft-set NAME=VALUE")
-        values[name] = (value, f"--ft-set {name}")
+            raise UsageError(f"{option} {pair}: no value", hint=f"write {option} NAME=VALUE")
+        values[name] = (value, f"{option} {name}")
     return values

@@ -52,6 +52,7 @@ def simulate(
     ftrun's own decisions are used, on a simulated clock and cluster. TRACE is YAML or JSON Lines; the documentation has its
     format ("Simulating failures").
     """
+    from ftslurm.cli.ftrun_options import values_set
     from ftslurm.config.settings_files import SettingsAsked
     from ftslurm.simulation import show
     from ftslurm.simulation.command import PlayAsked
@@ -59,7 +60,7 @@ def simulate(
 
     if len(trace) > 1:
         raise UsageError("more than one trace", hint="name one file")
-    base = SettingsAsked(policy, profile, annotations, _values(settings))
+    base = SettingsAsked(policy, profile, annotations, values_set("--set", settings))
     asked = PlayAsked(trace[0] if trace else "", rates, seed, job, base, others, files)
     if jobs:
         return _replayed(asked, jobs, as_json)
@@ -91,14 +92,3 @@ def _replayed(asked: PlayAsked, jobs: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         return print_json(show.replay_as_json(made))
     click.echo(visible(show.as_replay(made), lines=True), nl=False)
-
-
-def _values(settings: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """Setting -> value, and the option as given. Raises: UsageError."""
-    found = {}
-    for pair in settings:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--set {pair}: no value", hint="write --set NAME=VALUE")
-        found[name] = (value, f"--set {name}")
-    return found

@@ -19,7 +19,6 @@ from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.srun import own_step_env
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.settings.kinds import count
-from ftslurm.model.settings.tree import LEAVES
 from ftslurm.model.text import visible
 
 USAGE_STATUS = 2  # argparse's
@@ -133,7 +132,7 @@ def _by_reason(unused: Mapping[str, str]) -> dict[str, list[str]]:
 
 def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
     """leaf -> (value, option), over the profile. Raises: PolicyError, UsageError."""
-    from ftslurm.cli.ftrun_options import fault_tolerance
+    from ftslurm.cli.ftrun_options import fault_tolerance, values_set
 
     if launch.max_restarts > RESTARTS_MOST:
         _say(f"--max-restarts={launch.max_restarts}: {RESTARTS_MOST} is the most for a job")
@@ -159,12 +158,7 @@ def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
             values["retry.policy"] = ("Evidence", "--ft-attribution-stop-action")
             told = {key: value for key, value in config.items() if key not in ("attribution_endpoint", "attribution_stop_action")}
             values["fault_tolerance"] = (told, values["fault_tolerance"][1])
-    for pair in launch.own["set"]:
-        name, equals, value = pair.partition("=")
-        if not equals or name not in LEAVES:
-            raise UsageError(f"--ft-set {pair}: not NAME=VALUE of a setting", hint="`ftslurm explain` lists them")
-        values[name] = (value, f"--ft-set {name}")
-    return values
+    return values | values_set("--ft-set", launch.own["set"])
 
 
 def _ranks_per_node(text: str, env: Mapping[str, str]) -> int:
