@@ -191,7 +191,9 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
     try:
         from ftslurm.wrapper.exposition import exposition
     except ImportError:
-        raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
+        from ftslurm.system.plugins import pip_line
+
+        raise UsageError("this needs prometheus-client, which is not installed", hint=pip_line("metrics")) from None
     from ftslurm.cli.output import site_settings
     from ftslurm.report.jobs import parse_moment
     from ftslurm.wrapper.all_ledgers import jobs_of_all, jobs_of_me

@@ -15,6 +15,7 @@ from ftslurm.devices.gpu_looks import GpuFinding, GpuLook, GpuMemory, Heard, Nee
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
 from ftslurm.model.values import Value
 from ftslurm.system.commands import Runner
+from ftslurm.system.plugins import pip_line
 
 # One look while healing; without a persistence daemon each one that follows a reset sets the GPUs up anew, seconds each.
 LOOK_LIMIT_S = 30.0
@@ -164,7 +165,7 @@ class GpuProbe(ABC):
         self._extra_asked_for = True
         return ProbeAnswer(
             error=f"there are {self.kind} GPUs here, but Python has no `{self.python_module}` to look at them with: "
-            f"pip install 'ftslurm[{self.extra}]'"
+            + pip_line(self.extra)
         )
 
     # ---- healing

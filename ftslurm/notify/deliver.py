@@ -20,7 +20,7 @@ from ftslurm.model.values import Value
 from ftslurm.notify.outbox import Notice, shown
 from ftslurm.system.commands import run_group
 from ftslurm.system.files import open_plain
-from ftslurm.system.plugins import NOTIFIERS, Plugin, find
+from ftslurm.system.plugins import NOTIFIERS, Plugin, find, pip_line
 
 APPRISE = "apprise"
 MAX_BYTES = 64 << 10
@@ -119,7 +119,7 @@ def why_no_apprise() -> str:
     """Empty where it is installed."""
     if find_spec("apprise"):
         return ""
-    return "addresses need apprise, which is not installed (pip install 'ftslurm[notify]', or name a program)"
+    return f"addresses need apprise, which is not installed ({pip_line('notify')}, or name a program)"
 
 
 def scrubbed(text: str, destination: Destination) -> str:

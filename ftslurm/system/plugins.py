@@ -7,6 +7,7 @@ They are looked for where one is needed, never because ftrun starts: reading wha
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -103,3 +104,17 @@ def _check_only_roots(folder: str, package: str) -> None:
     places = list(spec.submodule_search_locations or ()) or [spec.origin or ""] if spec else []
     for place in places:
         check_tree(Path(place))
+
+
+# --- the libraries of our extras
+
+
+def pip_line(extra: str) -> str:
+    """The command that adds them to the Python which runs us: `pip` may be another one's, and no index need have ftslurm."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        needs = [each.partition(";")[0].strip() for each in requires("ftslurm") or () if f'extra == "{extra}"' in each]
+    except PackageNotFoundError:
+        needs = [f"ftslurm[{extra}]"]
+    return shlex.join((sys.executable, "-m", "pip", "install", *needs))

@@ -27,6 +27,7 @@ from ftslurm.report.measures import Span, spans
 from ftslurm.system.commands import run_group
 from ftslurm.system.files import replace_file
 from ftslurm.system.owner import user_name
+from ftslurm.system.plugins import pip_line
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -68,7 +69,7 @@ def otlp_exporter(endpoint: str) -> SpanExporter:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise UsageError("traces need OpenTelemetry, which is not installed", hint="pip install 'ftslurm[otel]'") from None
+        raise UsageError("traces need OpenTelemetry, which is not installed", hint=pip_line("otel")) from None
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # ftrun reports a failure itself, in one sentence
     return OTLPSpanExporter(endpoint=endpoint or None, timeout=SEND_LIMIT_S)
 
@@ -136,7 +137,7 @@ def _text_file(
     say: Callable[[str], None],
 ) -> list[End]:  # fmt: skip
     if not find_spec("prometheus_client"):
-        say("no metrics are written: metrics.dir needs prometheus-client (pip install 'ftslurm[metrics]')")
+        say(f"no metrics are written: metrics.dir needs prometheus-client ({pip_line('metrics')})")
         return []
 
     def text() -> str:

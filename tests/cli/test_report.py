@@ -18,6 +18,7 @@ from ftslurm.cli.jobs import report as report_door
 from ftslurm.hooks.hook_inputs import read_settings
 from ftslurm.ledger.journal import to_line
 from ftslurm.model import record as rec
+from ftslurm.system.plugins import pip_line
 from tests.report.ledgers import big_job, hostile
 from tests.report.test_view import long_story
 
@@ -110,7 +111,7 @@ def test_a_page_without_its_extra_says_what_to_install(
     monkeypatch.delattr("ftslurm.report.page.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, _, err = tell(capsys, "7", "--format", "html")
-    assert status == 72 and "pip install 'ftslurm[report]'" in err
+    assert status == 72 and pip_line("report") in err
     assert tell(capsys, "7", "--format", "md")[0] == 0
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from ftslurm.devices import gpu_probe as gpu
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer, Utilisation
+from ftslurm.system.plugins import pip_line
 from tests.devices.amd_stage import AmdStage
 
 MakeStage = Callable[..., AmdStage]
@@ -152,5 +153,5 @@ def test_a_module_that_does_not_load_says_so(stage: AmdStage) -> None:
 
 def test_the_missing_extra_is_asked_for_once(stage: AmdStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_is_installed", lambda module: module != "amdsmi")
-    assert stage.probe.read(10).error.endswith("no `amdsmi` to look at them with: pip install 'ftslurm[amd]'")
+    assert stage.probe.read(10).error.endswith(f"no `amdsmi` to look at them with: {pip_line('amd')}")
     assert stage.probe.read(10) == ProbeAnswer()

@@ -16,6 +16,7 @@ from ftslurm.devices import gpu_probe as gpu
 from ftslurm.devices.gpu_looks import REMEMBER_EVENTS_S
 from ftslurm.devices.nvidia import NvidiaProbe
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer, Utilisation
+from ftslurm.system.plugins import pip_line
 from tests.devices.nvidia_stage import NvidiaStage
 from tests.fakes.nvml.nvml_sim import DOUBLE_BIT
 
@@ -237,7 +238,7 @@ def test_a_driver_that_goes_under_the_job_is_an_error(stage: NvidiaStage) -> Non
 def test_the_missing_extra_is_asked_for_once(stage: NvidiaStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_is_installed", lambda module: module != "pynvml")
     assert stage.probe.present()
-    assert stage.probe.read(10).error.endswith("no `pynvml` to look at them with: pip install 'ftslurm[nvidia]'")
+    assert stage.probe.read(10).error.endswith(f"no `pynvml` to look at them with: {pip_line('nvidia')}")
     assert stage.probe.read(10) == ProbeAnswer()
     assert stage.probe.utilisation(10) == ()
 

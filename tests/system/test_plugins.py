@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ from ftslurm.launchers.python import in_bundle
 from ftslurm.notify.deliver import Destination, deliver
 from ftslurm.notify.outbox import Notice
 from ftslurm.system.commands import run
-from ftslurm.system.plugins import CATALOGS, DEVICES, NOTIFIERS, OURS, find, load
+from ftslurm.system.plugins import CATALOGS, DEVICES, NOTIFIERS, OURS, find, load, pip_line
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = """
@@ -197,3 +198,16 @@ def test_the_interpreter_of_containers_brings_it_along(here: Path, tmp_path: Pat
     python = in_bundle(place)
     ask = "import sys; sys.path.insert(0, sys.argv[1]); from ftslurm.system.plugins import find; print(find('ftslurm.devices')['acme'].load())"
     assert "acme_ftslurm.devices.AcmeProbe" in command(*python.interpreter, "-I", "-c", ask, python.root)
+
+
+def test_the_libraries_of_an_extra_are_named_for_our_own_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        metadata, "requires", lambda name: ["click>=8", 'textual>=1.0; extra == "watch"', 'jinja2; extra == "report"']
+    )
+    assert pip_line("watch") == f"{sys.executable} -m pip install 'textual>=1.0'"
+
+    def none(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", none)
+    assert pip_line("watch") == f"{sys.executable} -m pip install 'ftslurm[watch]'", "a checkout has no metadata"

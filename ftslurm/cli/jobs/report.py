@@ -137,8 +137,10 @@ def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> s
     try:
         from ftslurm.report.page import html
     except ImportError as error:
+        from ftslurm.system.plugins import pip_line
+
         raise CommandMissing(
             f"a page needs {error.name or 'jinja2 and matplotlib'}, which is not installed",
-            hint="pip install 'ftslurm[report]'; --format md needs neither",
+            hint=f"{pip_line('report')}; --format md needs neither",
         ) from None
     return html.render_html(document, account)

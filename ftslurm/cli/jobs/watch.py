@@ -77,7 +77,9 @@ def _why_no_screen() -> str | None:
     try:
         import textual  # noqa: F401
     except ImportError:
-        return "`pip install 'ftslurm[watch]'` makes a view with keys"
+        from ftslurm.system.plugins import pip_line
+
+        return f"`{pip_line('watch')}` makes a view with keys"
     return None
 
 
