@@ -415,7 +415,7 @@ def _pieces(evidence: Sequence[str]) -> str:
 
 
 # What loggers write first: `[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] `.
-_TAGS = re.compile(r"^(?:\[[^\[\]]{1,60}\]:? ?)+(?=.{20})")
+_TAGS = re.compile(r"^(?:\[[^\[\]]{1,60}\]:? ?)+(?=[^: ].{19})")
 _WHO = re.compile(r"^(?:rank \d+(?: on [^ :]+)?|[\w.-]+): ")
 
 

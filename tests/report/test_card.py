@@ -18,7 +18,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.text import file_of_rank
 from ftslurm.model.verdict import Piece
-from ftslurm.report.card import MAX_LINES, Card, LastCard, card_lines, cards, fault_of, last_card, max_lines
+from ftslurm.report.card import MAX_LINES, Card, LastCard, card_lines, cards, fault_of, last_card, max_lines, what_of
 from ftslurm.report.explain.decisions import explanations
 from tests.stories.replay import Job, fault, requeueing
 from tests.stories.test_blame import ECC, Campaign
@@ -334,3 +334,15 @@ def test_a_step_that_does_not_come_up_after_a_requeue_has_another_reason_than_th
     first, second = (facts(card) for card in cards(records))
     assert "loss is nan" in first["what"] and "it ran 7.0 s" in first["done"]
     assert "what" not in second and "loss is nan" not in str(second) and "it ran" not in second["done"]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("[rank1]: RuntimeError: boom", "[rank1]: RuntimeError: boom"),
+        ("[rank1]: RuntimeError: something went wrong", "RuntimeError: something went wrong"),
+        ("[rank1]:[E Process.cpp:607] [Rank 1] Watchdog caught a timeout", "Watchdog caught a timeout"),
+    ],
+)
+def test_what_a_logger_writes_first_is_left_out_as_a_whole_or_not_at_all(said: str, shown: str) -> None:
+    assert what_of(rec.Diagnosed(1.0, 1, "", "", "", "", "", said=said)) == shown
