@@ -23,10 +23,9 @@ from types import TracebackType
 from typing import Any, Callable, Iterable, NamedTuple, TypeVar, cast  # noqa: UP035 -- training environments are older
 
 from ftslurm.sdk import notes
-from ftslurm.sdk.page import NAMES_MAX, VARIABLE, Page, claim, nowhere
+from ftslurm.sdk.page import NAMES_MAX, VARIABLE, Page, claim
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_NO_PAGE = nowhere()
 _quietly = suppress(Exception)
 
 
@@ -49,6 +48,19 @@ class RestartInfo(NamedTuple):
 
 
 # --- the page of this process
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
+
+
+class _Nowhere:
+    """Where there is no page: whatever is told does nothing."""
+
+    begin = over = beat = step = warmup = stage = checkpoint = open = close = close_all = _nothing
+
+
+_NO_PAGE = cast(Page, _Nowhere())
 
 
 class _FirstUse:
@@ -157,14 +169,18 @@ def checkpoint(step: int | None = None) -> None:
 
 def start_section(name: str) -> None:
     """A part of the program begins that has a time limit of its own. One that is open already begins anew."""
-    with _quietly:
+    try:  # as in heartbeat: the context manager would double the cost
         _page.open(name)
+    except Exception:
+        pass
 
 
 def end_section(name: str) -> None:
     """It ends; nothing happens if it was not open."""
-    with _quietly:
+    try:
         _page.close(name)
+    except Exception:
+        pass
 
 
 def end_all_sections() -> None:

@@ -225,11 +225,6 @@ class Page:
 # --- taking a page
 
 
-def nowhere() -> Page:
-    """A page that nobody reads, for where there is no other."""
-    return Page("", memoryview(bytearray(SIZE)).cast("Q"))
-
-
 def claim(path: str, attempt: int, rank: int | None) -> Page | None:
     """The page `path`, or its next sibling that no living process has, for this process.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -118,8 +117,7 @@ class SlurmAdmin:
         """The user that slurmctld runs as, None if Slurm does not tell. Asked once."""
         if not self._config:
             self._config = parse.parse_config(self._ask(commands.show_config_argv()))
-        found = re.search(r"\((\d{1,10})\)$", self._config.get("SlurmUser", ""))
-        return int(found[1]) if found else None
+        return parse.slurm_user_id(self._config)
 
     def _ask(self, argv: Sequence[str]) -> str:
         return read_answer(self._runner(argv, self._timeout_s))

@@ -482,6 +482,12 @@ def parse_config(text: str) -> dict[str, str]:
     return config
 
 
+def slurm_user_id(config: Mapping[str, str]) -> int | None:
+    """Of SlurmUser, as `slurm(64030)`; None where nobody tells."""
+    found = re.search(r"\((\d{1,10})\)$", config.get("SlurmUser", ""))
+    return int(found[1]) if found else None
+
+
 def parse_topology(text: str) -> Topology:
     """`scontrol show topology` of the plugins tree and block; empty where there is none, or it cannot be read. Source:
     docs/slurm-facts.md, "Which nodes are near".

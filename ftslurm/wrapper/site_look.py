@@ -23,7 +23,7 @@ from ftslurm.slurm.cli_client import CliSlurmClient, read_answer
 from ftslurm.slurm.client import SlurmClient
 from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
 from ftslurm.slurm.env import no_configuration
-from ftslurm.slurm.parse import parse_partitions
+from ftslurm.slurm.parse import parse_partitions, slurm_user_id
 from ftslurm.system.commands import Runner, find_slurm_program, run, with_folder
 from ftslurm.system.files import raise_limit, room
 from ftslurm.wrapper.wire import DESCRIPTORS_KEPT
@@ -50,7 +50,7 @@ def look_at_site(
         config = asked.config()
     except FtslurmError as error:
         return Site(silent=error.message, machine=machine(env, slurm_bin, {}, run))
-    admin = os.geteuid() in (0, _slurm_user(config))
+    admin = os.geteuid() in (0, slurm_user_id(config))
     return Site(
         config=config, partitions=_partitions(env, run), nodes=_nodes(asked), job=_own_job(asked, env), admin=admin,
         machine=machine(env, slurm_bin, config, run, hook_settings() if admin else ""),
@@ -63,12 +63,6 @@ def _no_configuration(env: Mapping[str, str], run: Runner) -> str:
         return no_configuration(run(("scontrol", "ping"), ASK_S, env=env))
     except FtslurmError:
         return ""
-
-
-def _slurm_user(config: Mapping[str, str]) -> int:
-    """The user id of SlurmUser, -1 if unknown."""
-    found = re.search(r"\((\d{1,10})\)$", config.get("SlurmUser", ""))
-    return int(found[1]) if found else -1
 
 
 def _partitions(env: Mapping[str, str], run: Runner) -> tuple[Partition, ...] | None:

@@ -82,18 +82,24 @@ def _pages(page: str) -> Iterator[tuple[str, Sections]]:
         yield path, sections_of(path)
 
 
-def sections_of(path: str, dead: bool = False) -> Sections:
-    """In which the program of this page saves; none where it has ended, unless `dead`. Never raises."""
+def end_of(path: str, most: int) -> tuple[int, bytes]:
+    """The last `most` bytes of a file, and where they begin; nothing of one that cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return {}
+        return 0, b""
     try:
-        data = os.pread(fd, PAGE_BYTES, 0)
+        begin = max(0, os.fstat(fd).st_size - most)
+        return begin, os.pread(fd, most, begin)
     except OSError:
-        return {}
+        return 0, b""
     finally:
         os.close(fd)
+
+
+def sections_of(path: str, dead: bool = False) -> Sections:
+    """In which the program of this page saves; none where it has ended, unless `dead`. Never raises."""
+    _, data = end_of(path, PAGE_BYTES)
     if len(data) != PAGE_BYTES:
         return {}
     words = memoryview(data).cast("Q")
@@ -188,17 +194,7 @@ def why_not_private(path: str) -> str:
 
 def last_notes(page: str) -> list[int | str]:
     """[place, text]: the last whole lines of what the program of `page` has said (sdk/notes.py), and where they begin."""
-    try:
-        fd = os.open(f"{page}.notes", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        begin = max(0, os.fstat(fd).st_size - NOTES_TOLD)
-        data = os.pread(fd, NOTES_TOLD, begin)
-    except OSError:
-        return []
-    finally:
-        os.close(fd)
+    begin, data = end_of(f"{page}.notes", NOTES_TOLD)
     skipped = data.find(b"\n") + 1 if begin else 0
     text = data[skipped : data.rfind(b"\n") + 1].decode(errors="replace")
     return [begin + skipped, text] if text else []
