@@ -74,6 +74,7 @@ def test_a_crash_with_a_status_is_requeued(told: Story) -> None:
     assert verdict["drill"] and verdict["signature"] == "exit 7"
 
 
+@pytest.mark.long
 @story(rank=ONCE, ft="--ft-max-restarts 1 --ft-set retry.policy=Never")
 def test_a_crash_by_a_signal_ends_the_job_as_the_signal_would(told: Story) -> None:
     drill(told, "rank-crash", "--rank", "0", "--signal", "SEGV")
@@ -91,12 +92,14 @@ def test_a_lost_node_is_left_out(told: Story) -> None:
     assert node not in nodes_in(told.cluster, job["NodeList"])
 
 
-TICK = "trap 'exit 0' TERM; for i in $(seq 3000); do echo . >>$STORY/tick.$SLURM_PROCID; sleep 0.05; done"
+# They begin when their test does, not to compute until it comes to its turn.
+TICK = "await go; trap 'exit 0' TERM; for i in $(seq 3000); do echo . >>$STORY/tick.$SLURM_PROCID; sleep 0.05; done"
 
 
 @story(tasks=2, rank=TICK)
 def test_a_hung_rank_stands_still_until_the_drill_ends(told: Story) -> None:
     told.wait_started()
+    told.allow("go")
     ticks = told.folder / "tick.1"
     told.wait_for(ticks.exists, "the rank to tick")
     drill(told, "hang", "--rank", "1")
@@ -114,6 +117,7 @@ def test_a_hung_rank_stands_still_until_the_drill_ends(told: Story) -> None:
 @story(tasks=2, rank=TICK.replace("exit 0", "touch $STORY/asked.$SLURM_PROCID; exit 0"))
 def test_a_hung_rank_does_not_hold_up_the_end_of_the_others(told: Story) -> None:
     told.wait_started()
+    told.allow("go")
     told.wait_for((told.folder / "tick.0").exists, "the rank to tick")
     drill(told, "hang", "--rank", "0")
     drill(told, "rank-crash", "--rank", "1", "--status", "9")
@@ -127,7 +131,7 @@ def test_a_hung_rank_does_not_hold_up_the_end_of_the_others(told: Story) -> None
 @story(tasks=2, rank="await go; while :; do echo . >>$STORY/tick.$SLURM_PROCID; done")
 def test_a_slow_rank_is_slow(told: Story) -> None:
     told.wait_started()
-    told.allow("go")  # not before, or two ranks compute until this test comes to its turn
+    told.allow("go")
     told.wait_for((told.folder / "tick.1").exists, "the rank to tick")
     drill(told, "slow-rank", "--rank", "1", "--share", "0.1")
     ticks = [told.folder / "tick.0", told.folder / "tick.1"]
@@ -177,6 +181,7 @@ if os.environ["MA_SCHEDULE_CNT"] == "1":
 """
 
 
+@pytest.mark.long
 @story(nodes=2, rank=PYTHON, files={"train.py": ECC})
 def test_a_line_that_convicts_its_node_takes_the_node_out(told: Story) -> None:
     node = told.wait_started()[1].node

@@ -119,9 +119,10 @@ BROKEN = {
     "no kernel log": lambda hooked: hooked.settings(kernel_log="/nonexistent/kmsg"),
     "a device tool that hangs": lambda hooked: (hooked.npu("n1", "tool", "hang"), hooked.settings(device_timeout="1s")),
 }
+OFTEN = ("settings that are wrong", "settings that others may write", "no kernel log")
 
 
-@pytest.mark.parametrize("fault", BROKEN)
+@pytest.mark.parametrize("fault", [pytest.param(fault, marks=() if fault in OFTEN else pytest.mark.long) for fault in BROKEN])
 def test_a_broken_hook_leaves_node_and_job_alone(hooked: Hooked, fault: str) -> None:
     BROKEN[fault](hooked)
     try:
@@ -329,6 +330,7 @@ COUNTERS = "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "FTSLURM_ATTEMPT", "FTSLURM_R
 PRINT = "echo $MA_SCHEDULE_CNT $MA_PROC_START_CNT $FTSLURM_ATTEMPT,$FTSLURM_RESTART_RUNG,$FTSLURM_EXCLUDED_NODES"
 
 
+@pytest.mark.long
 def test_counters_in_the_batch_script_and_under_plain_srun_after_a_requeue(hooked: Hooked) -> None:
     told = story(
         hooked,
@@ -389,6 +391,7 @@ exec sleep 100
 HALF_START_IN = "15s"  # where the clean-up takes longer, Slurm adds two minutes, and the tests last as long
 
 
+@pytest.mark.long
 def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_bad_node(hooked: Hooked) -> None:
     """ftrun and its keeper are killed between the requeue and the exclusion; nobody but Slurm does anything after that."""
     hooked.settings(start_in=HALF_START_IN)
