@@ -106,7 +106,7 @@ class _Notes:
             spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         finally:
             self._asks = False
-        if spec is not None:
+        if spec is not None and hasattr(spec.loader, "exec_module"):  # a namespace package has nothing to run
             self._safely(self._hook, spec.loader, name, top)
         return spec
 

@@ -2447,6 +2447,8 @@ WARM_VARIABLE = "FTSLURM_WARM"
 SPARE_LOOK_S = 10.0  # between two looks at a spare and at the memory that is left
 LEAST_LEFT = 0.05  # of memory, below which a spare is given up
 ANSWER_S = 2.0  # for a spare to take what it is given: it looks at a dozen folders
+# Of rank 0 before the other warm ranks: who calls its port before it listens waits 0.25 to 0.75 s (torch's TCPStore).
+HEAD_START_S = 0.1
 READY, TAKEN = "ready\n", "taken\n"
 START_MORE_S = 0.05  # of CPU time, beside twice what the rank took, until a spare has come to wait
 
@@ -2550,9 +2552,10 @@ class Spare:
             pass
         return "" if self._said == TAKEN else self._said.strip() or "the spare process did not answer"
 
-    def go(self) -> None:
+    def go(self, after_s: float) -> None:
         """It is the rank now."""
         assert self._sock is not None
+        time.sleep(after_s)
         try:
             self._sock.send(b"+")
         except OSError:
@@ -2864,7 +2867,7 @@ class Shim:
             return OWN_FAILURE, f"its output cannot be written to {error.filename}: {error.strerror}"[:NAME_MAX]
         if there:
             self._command.take(attempt)  # which rewinds the input, before it reads that
-            self._spare.go()
+            self._spare.go(HEAD_START_S if self._rank and env.get("MASTER_PORT") else 0.0)
         self._spare.watch(message.get("warm") or {}, plan, env, time.monotonic())
         return (0, "") if there else self._command.start(attempt, argv, env, ends)
 

@@ -20,7 +20,7 @@ from ftslurm.wrapper.shim.output import DELIVER_S, SETTLE_STEP_S, Output, Silenc
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, SAVE_LOOK_S, Pages
 from ftslurm.wrapper.shim.processes import ANNOUNCING, FORWARDED, RESCAN_S, catch_signals, end_as, passes_signals_on
 from ftslurm.wrapper.shim.session import ORPHAN_KILL_WAIT_S, Session
-from ftslurm.wrapper.shim.warm import Spare
+from ftslurm.wrapper.shim.warm import HEAD_START_S, Spare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -221,7 +221,7 @@ class Shim:
             return OWN_FAILURE, f"its output cannot be written to {error.filename}: {error.strerror}"[:NAME_MAX]
         if there:
             self._command.take(attempt)  # which rewinds the input, before it reads that
-            self._spare.go()
+            self._spare.go(HEAD_START_S if self._rank and env.get("MASTER_PORT") else 0.0)
         self._spare.watch(message.get("warm") or {}, plan, env, time.monotonic())
         return (0, "") if there else self._command.start(attempt, argv, env, ends)
 

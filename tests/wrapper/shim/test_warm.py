@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import ftslurm
 from ftslurm.wrapper.shim.processes import memory_left
+from ftslurm.wrapper.shim.warm import HEAD_START_S
 from tests.wrapper.shim_controller import Shim, is_gone, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -340,6 +341,7 @@ def test_what_is_imported_early_in_part_is_told(ranks: Callable[..., Rank], tmp_
     ("import warnings; warnings.filterwarnings('ignore'); import torch", [CHANGED + "filters of warnings"]),
     ("import logging; logging.basicConfig(); import torch", [CHANGED + "how it logs"]),
     ("import logging; import torch", ["torch"]),
+    ("import torch.space.of; import numpy", ["torch", "torch.space.of", "numpy"]),  # in a folder without __init__.py
     ("import sys, io; sys.stdout = io.StringIO(); import torch", [CHANGED + "its streams or sys.excepthook"]),
     ("import sys; sys.settrace(lambda *_: None); import torch", [CHANGED + "how it is traced"]),
     ("import multiprocessing as m; m.set_start_method('spawn'); import torch", [CHANGED + "how processes are started"]),
@@ -350,11 +352,11 @@ def test_what_is_imported_early_in_part_is_told(ranks: Callable[..., Rank], tmp_
 def test_only_what_nothing_before_could_change_is_noted(tmp_path: Path, program: str, noted: list[str]) -> None:
     modules = {
         "numpy/__init__": "import beside, numpy.part, os, inspect\nos.environ['OWN'] = '1'\ndef later():\n    import numpy.late\n",
-        "numpy/part": "", "numpy/late": "", "other": "", "beside": "", "mpi4py": "", "torch/lazy": "",
+        "numpy/part": "", "numpy/late": "", "other": "", "beside": "", "mpi4py": "", "torch/lazy": "", "torch/space/of": "",
         "torch/__init__": "import beside, importlib, opcode\ndef __getattr__(n):\n    return importlib.import_module('torch.' + n)",
     }  # fmt: skip
     for name, text in modules.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
     env = {"PYTHONPATH": f"{INJECT}:{tmp_path}", "FTSLURM_WARM": f"{os.getpid()}:numpy,torch", "FTSLURM_PAGE": f"{tmp_path}/0.1"}
     subprocess.run([sys.executable, "-c", program], env=env, cwd=tmp_path, check=True)
@@ -400,6 +402,15 @@ def test_a_spare_that_is_killed_is_no_harm(ranks: Callable[..., Rank], tmp_path:
     assert rank.ended()["code"] == 0
     rank.start()
     assert rank.ended()["code"] == 0
+
+
+def test_rank_0_is_ahead_of_warm_ranks_that_will_call_its_port(ranks: Callable[..., Rank], tmp_path: Path) -> None:
+    rank = ranks(sys.executable, "-c", WAITS, str(tmp_path / "go"), numpy="a = 1", rank=1)
+    spare = rank.spare(but=rank.start(MASTER_PORT="4711"))
+    (tmp_path / "go").touch()
+    rank.ended()
+    began = time.monotonic()
+    assert rank.start(MASTER_PORT="4712") == spare and time.monotonic() - began >= HEAD_START_S
 
 
 def test_memory_that_is_left_is_that_of_the_narrowest_limit(tmp_path: Path) -> None:
