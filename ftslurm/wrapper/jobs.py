@@ -50,14 +50,22 @@ def all_jobs(
     return jobs, silent
 
 
-def job_now(journal: Journal, contents: Contents, env: Mapping[str, str], run: Runner = run) -> JobSummary | None:
+def job_now(
+    journal: Journal,
+    contents: Contents,
+    env: Mapping[str, str],
+    run: Runner = run,
+    silent: Callable[[str], None] = lambda why: None,
+) -> JobSummary | None:
     """Where the job stands: by its ledger, and by Slurm, which knows of a requeued job that was cancelled while it waited and of
-    an ftrun that was killed. None for a ledger in which nothing has begun.
+    an ftrun that was killed. None for a ledger in which nothing has begun. silent: is told why Slurm could not be asked.
     """
     known = summarise(contents.records)
     if known is None:
         return None
-    (now,), _ = with_slurms_word([known], journal.path.stat().st_uid, env, run)
+    (now,), why = with_slurms_word([known], journal.path.stat().st_uid, env, run)
+    if why:
+        silent(why)
     if now != known and journal.path.parent == state_folder(env) / "jobs":  # and no copy of a ledger
         _keep(journal.path, now)
     return now

@@ -52,6 +52,12 @@ def test_a_ledger_is_read_where_no_state_folder_is(
     assert status == 0 and ("job 7" in text or 'job_id="7"' in text)
 
 
+@pytest.mark.parametrize("verb", ["status", "history", "explain"])
+def test_a_view_says_that_slurm_could_not_be_asked(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    status, _, aside = told(capsys, verb, "7")
+    assert status == 0 and "from the ledger alone, because Slurm does not answer" in aside
+
+
 @pytest.mark.parametrize("argv", [("control", "PATH", "stop", "--wait", "0"), ("requeue", "PATH", "--finish")])
 def test_what_writes_takes_no_path(folder: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]) -> None:
     ledger = folder / "alps.7.jsonl"

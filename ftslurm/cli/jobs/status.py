@@ -90,7 +90,7 @@ def status(
         more = f"{counted(older, 'job')} that ended {_when(since)} {'is' if older == 1 else 'are'} not shown (--all)"
         click.echo(visible(more), err=True)
     if silent:
-        click.echo(f"from the ledgers alone, because Slurm does not answer: {visible(silent)}", err=True)
+        say_silent(silent)
 
 
 def _of_all(wanted: JobsWanted, now: float, as_json: bool) -> None:
@@ -104,6 +104,10 @@ def _of_all(wanted: JobsWanted, now: float, as_json: bool) -> None:
         return print_json([{"user": user, "lost_s": lost_s, **job._asdict()} for user, job, lost_s in shown])
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     click.echo(visible("\n".join(lines_of_all(shown, now, width)), lines=True))
+
+
+def say_silent(why: str) -> None:
+    click.echo(f"from the ledger alone, because Slurm does not answer: {visible(why)}", err=True)
 
 
 def passed_over(error: StateError) -> None:
@@ -125,7 +129,7 @@ def status_now(journal: Journal, contents: Contents, story: Story | None = None)
     from ftslurm.report import view
     from ftslurm.wrapper.jobs import job_now
 
-    known = job_now(journal, contents, os.environ)
+    known = job_now(journal, contents, os.environ, silent=say_silent)
     return require_begun(journal.path.stem, view.status_of(contents.records, contents.damaged, known, story))
 
 
