@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -28,13 +29,13 @@ def measure(env: Mapping[str, str]) -> list[Series]:
         (folder / "job.sh").write_text(SCRIPT.format(folder=folder, ftrun=FTRUN, sim=ROOT / "tests/fakes/bin"))
         job = run(["sbatch", "--parsable", "-N1", f"-n{RANKS}", "-o", "/dev/null", str(folder / "job.sh")], env).strip()
         try:
-            return _watch()
+            return _watch(env["SLURM_CONF"])
         finally:
             subprocess.run(["scancel", job], env={**os.environ, **env}, check=False, timeout=30)
 
 
-def _watch() -> list[Series]:
-    shims, agents, controllers = _await_processes()
+def _watch(conf: str) -> list[Series]:
+    shims, agents, controllers = _await_processes(conf)
     everything = [*shims, *agents, *controllers]
     before = _cpu_s(everything)
     time.sleep(WATCHED_S)  # the measurement itself: nothing to await
@@ -47,23 +48,25 @@ def _watch() -> list[Series]:
     ]
 
 
-def _await_processes() -> tuple[list[psutil.Process], ...]:
+def _await_processes(conf: str) -> tuple[list[psutil.Process], ...]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        shims, agents = _like("from _shim import main"), _like("ftslurm.wrapper.agent.agent import")
+        shims, agents = _like("from _shim import main", conf), _like("ftslurm.wrapper.agent.agent import", conf)
         if len(shims) == RANKS and agents:
             time.sleep(3)  # start-up is not what is measured
-            return shims, agents, _like("bin/ftrun")
+            return shims, agents, _like("bin/ftrun", conf)
         time.sleep(0.2)
     raise SystemExit("bench: shims and agent did not come up within 60 s")
 
 
-def _like(words: str) -> list[psutil.Process]:
+def _like(words: str, conf: str) -> list[psutil.Process]:
+    """Of our cluster alone: others may run here beside it, and end meanwhile."""
     found = []
     for process in psutil.process_iter(["cmdline", "name"]):
         line = " ".join(process.info["cmdline"] or ())
         if words in line and process.info["name"].startswith(("python", "ftrun")):
-            found.append(process)
+            with suppress(psutil.Error):
+                found += [process] if process.environ().get("SLURM_CONF") == conf else []
     return found
 
 
