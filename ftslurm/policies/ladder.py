@@ -188,12 +188,13 @@ class Situation(Value):
 
 class _Answer(Value):
     """A rung's answer: `yes` or not, and why. fits: is it meant for such a trouble at all? limit: the setting by which people may
-    raise the limit that `why` names."""
+    raise the limit that `why` names. off: is the rung switched off?"""
 
     yes: bool
     why: str
     fits: bool = True
     limit: str = ""
+    off: bool = False
 
 
 class _Row(Value):
@@ -246,7 +247,7 @@ def choose(situation: Situation) -> Choice:
             told = decisive if decisive and rung is Rung.FAIL else answer
             return Choice(rung, told.why, row.cost(situation), tuple(passed), tuple(read), told.limit)
         passed.append((rung.value, answer.why))
-        if answer.fits and answer.why != _OFF:
+        if answer.fits and not answer.off:
             decisive = answer
         elif answer.fits:
             decisive = decisive or _no(f"{rung} is switched off")
@@ -256,7 +257,8 @@ def choose(situation: Situation) -> Choice:
 # --- guards
 
 
-_OFF = "switched off"
+def _off(fits: bool = True) -> _Answer:
+    return _Answer(False, "switched off", fits, off=True)
 
 
 def _no(why: str, limit: str = "") -> _Answer:
@@ -280,7 +282,7 @@ def _within_job_restarts(rung: Rung, answer: _Answer, s: Situation) -> _Answer:
 
     Once it is used up, that is the reason, whatever else a rung that is switched on has against it.
     """
-    meant = answer.yes or (answer.fits and answer.why != _OFF)
+    meant = answer.yes or (answer.fits and not answer.off)
     if s.willed or not meant or rung not in RESTARTS:
         return answer
     limit = s.settings.max_job_restarts
@@ -359,7 +361,7 @@ def _in_place(s: Situation) -> _Answer:
     if s.alone is not None:
         return _not_meant("only one rank failed; the others still run")
     if not s.settings.in_place_restart.enabled:
-        return _Answer(False, _OFF, fits=s.cause in _FAULTS)
+        return _off(s.cause in _FAULTS)
     if s.cause is Cause.HARDWARE:
         return _error_that_heals(s)
     if s.cause in _FAULTS:
@@ -532,7 +534,7 @@ def _nth(s: Situation, fault: Fault) -> str:
 
 def _hang(s: Situation) -> _Answer:
     if s.settings.hang_restart.enabled is False:
-        return _Answer(False, _OFF, fits=s.cause is Cause.HANG)
+        return _off(s.cause is Cause.HANG)
     if s.cause is not Cause.HANG:
         return _not_meant("no hang")
     without_it = [rung for rung in LEAVES if rung in s.settings.ladder]
@@ -549,7 +551,7 @@ def _replace(s: Situation) -> _Answer:
     if not s.leaving:
         return _Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.node_replacement.enabled:
-        return _not_meant(_OFF)
+        return _off(fits=False)
     answer = _another_node_here(s)
     return answer if s.blamed else _experiment(s, answer)
 
@@ -609,7 +611,7 @@ def _shrink(s: Situation) -> _Answer:
     if not s.blamed:
         return _Answer(False, _nobody(s), fits=bool(s.spared))
     if not (s.settings.shrink.enabled and s.settings.nodes.min):
-        return _not_meant(_OFF)
+        return _off(fits=False)
     if reason := _not_swappable(s):
         return _no(reason)
     if s.standing < s.settings.nodes.min:
@@ -632,7 +634,7 @@ def _isolated(s: Situation) -> _Answer:
     if not s.blamed:
         return _Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.isolated_requeue.enabled:
-        return _no(_OFF)
+        return _off()
     if s.cause is Cause.HANG and s.history.hangs.in_a_row >= s.settings.hang_restart.in_a_row:
         return _no(_hangs_in_vain(s))
     if refused := _not_requeueable(s) or _no_if(_too_few_left(s)):
@@ -643,7 +645,7 @@ def _isolated(s: Situation) -> _Answer:
 def _elsewhere_now(s: Situation) -> _Answer:
     """Can a requeue without the node start at once? An experiment waits for no node."""
     if not s.settings.isolated_requeue.enabled:
-        return _no(_OFF)
+        return _off()
     if refused := _not_requeueable(s):
         return refused
     idle = sorted(s.idle - s.step)
@@ -668,7 +670,7 @@ def _unconditional(s: Situation) -> _Answer:
     # A user-induced device fault is rescheduled without blaming the node (ModelArts); the automatic restart pays for
     # that, so it holds even where the unconditional one is switched off. In a row it counts as the program's other failures.
     if not (s.settings.unconditional_requeue.enabled or (s.cause in _FAULTS and s.settings.isolated_requeue.enabled)):
-        return _no(_OFF)
+        return _off()
     limit = s.settings.unconditional_requeue.in_a_row
     if s.cause is not Cause.DEVICE and s.history.requeues.unconditional_in_a_row >= limit:
         between = "no progress, device or node fault between"
