@@ -338,7 +338,8 @@ class WarmSettings(Value):
     after_s: float = leaf(lasting, 30.0, "time from a rank's last import of them to the start of its spare (with warm.restart)")
     packages: tuple[str, ...] = leaf(
         top_packages,
-        ("torch", "numpy", "jax", "transformers", "accelerate", "pandas", "scipy", "tqdm", "yaml", "hydra", "omegaconf"),
+        ("torch", "numpy", "jax", "transformers", "accelerate", "lightning", "pytorch_lightning", "pandas", "scipy", "tqdm",
+         "yaml", "hydra", "omegaconf"),
         "what a spare imports, if its rank does and nothing before could show in it; the program's own modules too, if they are"
         " named (with warm.restart)",
     )  # fmt: skip
