@@ -98,6 +98,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         status = UsageError.exit_status
     except (click.Abort, KeyboardInterrupt):
         status = 130
+    except PermissionError as error:  # of which nobody has said more
+        print(visible(f"ftslurm: {error.filename}: {error.strerror} (check its owner and rights)"), file=sys.stderr)
+        status = StateError.exit_status
     except OSError as error:
         if error.errno not in NO_SPACE or error.filename is not None:
             raise

@@ -20,6 +20,7 @@ from ftslurm.ledger.store import VARIABLE
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.system.commands import Group
+from ftslurm.system.files import is_there
 from ftslurm.system.owner import Owner, owner_of, start_as
 
 # Seconds that a command which ends by itself may take, and bytes that one may print.
@@ -108,7 +109,7 @@ def _through(owner: Owner, site: HookSettings) -> None:
     if any(word.startswith(("-o", "--output")) for word in words):
         raise UsageError("-o would be written by that user", hint="leave it out, pass --format, and use `> FILE`")
     folders = folders_of(owner, site.ledgers)
-    place = next((each for each in folders if each.exists()), folders[0])
+    place = next((each for each in folders if is_there(each)), folders[0])
     argv = [sys.executable, "-I", "-m", "ftslurm.cli.ftslurm", *words]
     group = start_as(owner, argv, LIMIT_BYTES, {VARIABLE: str(place)}, apart=True)
     streams, ended = (_Shown(group, errors=False), _Shown(group, errors=True)), False

@@ -75,8 +75,7 @@ def site_settings() -> HookSettings:
     """What the site has told the hooks: where users' ledgers are, and who is a user. Raises: PolicyError."""
     from ftslurm.hooks.hook_inputs import read_settings
 
-    path = Path("/etc/ftslurm/hooks.yaml")
-    return read_settings(path) if path.exists() else HookSettings()
+    return read_settings(Path("/etc/ftslurm/hooks.yaml"))
 
 
 def print_json(value: object) -> None:

@@ -21,6 +21,7 @@ from ftslurm.model.settings.tree import (
     resolve,
 )
 from ftslurm.model.values import Value
+from ftslurm.system.files import is_there
 
 # --- files that a user or a site names: read whole, and never more of them than such a file can hold
 
@@ -154,7 +155,7 @@ def settings_in_force(request: SettingsAsked, env: Mapping[str, str], comment: s
 
     Raises: PolicyError.
     """
-    of_site, limits = _of_site(site) if _is_there(site) else ([], ())
+    of_site, limits = _of_site(site) if is_there(site) else ([], ())
     layers = [_from_options(request.srun or {}), *of_site]
     if profile := request.profile or env.get("FTRUN_PROFILE", ""):
         layers += profile_layers(profile, "--ft-profile" if request.profile else "FTRUN_PROFILE")
@@ -169,17 +170,6 @@ def settings_in_force(request: SettingsAsked, env: Mapping[str, str], comment: s
     layers += [from_others(env), from_environment(env)]
     layers.append(_from_options(request.values or {}))
     return check_limits(resolve(layers), limits)
-
-
-def _is_there(path: Path) -> bool:
-    """Also one that we cannot reach, or a link to nowhere: limits do not go by that, and its reader says what is wrong."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _from_options(values: Mapping[str, tuple[Any, str]]) -> Layer:

@@ -25,7 +25,7 @@ from ftslurm.model.values import Value, replace
 from ftslurm.policies.node import PREFIX, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView
-from ftslurm.system.files import Locked, locked, private_folder, replace_file
+from ftslurm.system.files import Locked, is_there, locked, private_folder, replace_file
 from ftslurm.system.owner import PATH, owner_of, run_as
 from ftslurm.system.plugins import DEVICES, OURS, find
 
@@ -215,7 +215,7 @@ def read_settings(path: Path) -> HookSettings:
     """
     from ftslurm.config.settings_files import read_tree
 
-    if not path.exists():
+    if not is_there(path):
         return HookSettings()
     settings = hook_settings(read_tree(str(path), "the settings of the hooks", only_roots=True), str(path))
     for kind in settings.devices.keys() - OURS[DEVICES].keys():

@@ -164,6 +164,17 @@ def _others(place: Path) -> StateError:
     )
 
 
+def is_there(path: Path) -> bool:
+    """Also a link to nowhere, and what we may not reach (root_squash): whoever opens it learns why."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 LOCK_POLL_S = 0.02
 _ROOM_BYTES = 16 << 10  # a ledger of a job without trouble is smaller
 

@@ -23,7 +23,7 @@ from ftslurm.model.text import visible
 from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.report.measures import JobOf, Measures, lost_s, measure, measures_from_json, measures_to_json
 from ftslurm.system.commands import CommandResult, Group
-from ftslurm.system.files import read_private
+from ftslurm.system.files import is_there, read_private
 from ftslurm.system.owner import Owner, people, start_as, user_name
 from ftslurm.wrapper.jobs import job_now, with_slurms_word
 from ftslurm.wrapper.reports import ledgers_since
@@ -63,7 +63,7 @@ def asked_of_all(
     asked: dict[Group, tuple[Owner, float]] = {}  # and since when
     try:
         for owner in people(first_user_id, also):
-            if not (places := [str(place) for place in folders_of(owner, ledgers) if _may_be(place)]):
+            if not (places := [str(place) for place in folders_of(owner, ledgers) if is_there(place)]):
                 continue
             while sum(time.monotonic() - began < SIDE_S for _, began in asked.values()) >= AT_ONCE or len(asked) >= MOST:
                 yield from _answers(asked, limit_bytes, time.monotonic() - limit_s)
@@ -107,17 +107,6 @@ def _answer(done: CommandResult, limit_bytes: int) -> bytes:
 def folders_of(owner: Owner, ledgers: Sequence[str]) -> list[Path]:
     """The user's state folders. ledgers: as in hooks.yaml."""
     return [Path(each.replace("{home}", str(owner.home)).replace("{user}", owner.name)) for each in ledgers]
-
-
-def _may_be(place: Path) -> bool:
-    """Could there be such a folder? Yes also if root cannot see it."""
-    try:
-        place.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True  # root_squash
-    return True
 
 
 # --- the program, run as the user

@@ -25,7 +25,7 @@ from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
 from ftslurm.slurm.env import no_configuration
 from ftslurm.slurm.parse import parse_partitions, slurm_user_id
 from ftslurm.system.commands import Runner, find_slurm_program, run, with_folder
-from ftslurm.system.files import raise_limit, room
+from ftslurm.system.files import is_there, raise_limit, room
 from ftslurm.wrapper.wire import DESCRIPTORS_KEPT
 
 # A person waits for this.
@@ -172,11 +172,11 @@ def _ledgers(env: Mapping[str, str]) -> Ledgers:
         wanted = state_folder(env)
     except StateError as error:
         return Ledgers(trouble=error.message)
-    there = next((folder for folder in (wanted, *wanted.parents) if folder.exists()), Path("/"))
+    there = next((folder for folder in (wanted, *wanted.parents) if is_there(folder)), Path("/"))
     place = Folder(str(wanted), file_system_of(there).kind, file_system_of(there).options)
-    if there == wanted and not _is_mine(wanted):
-        return Ledgers(place, "it is not a folder of yours")
     try:
+        if there == wanted and not _is_mine(wanted):
+            return Ledgers(place, "it is not a folder of yours")
         with tempfile.TemporaryFile(dir=there, prefix=".ftslurm-doctor-") as file:
             return Ledgers(place, "", _lock(file.fileno()), _sync(file.fileno()))
     except OSError as error:

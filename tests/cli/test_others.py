@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -111,6 +113,15 @@ def test_what_is_not_there_or_not_allowed_gets_a_sentence(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for words in (("status", "--all-users"), ("history", "--all-users", "7"), ("logs", "--user", "daemon", "7")):
         assert "only root may read" in tell(capfd, *words)[2]
+
+
+def test_where_the_caller_may_not_enter_the_folder_there_is_a_sentence_too(site: Path) -> None:
+    """As under root_squash, where root may not either."""
+    argv = [sys.executable, "-m", "ftslurm.cli.ftslurm"]
+    env = {**os.environ, "FTSLURM_STATE_DIR": f"{site}/daemon/deeper"}
+    for words in (["status", "--user", "daemon"], ["status"], ["doctor"]):
+        done = subprocess.run([*argv, *words], env=env, user="bin", capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr and done.returncode in (1, 73), done
 
 
 def test_the_user_s_command_is_what_was_typed_without_the_user() -> None:
