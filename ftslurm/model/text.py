@@ -73,6 +73,13 @@ def how_often(times: int) -> str:
 DIGITS_MAX = 9
 
 
+def in_time(seconds: float) -> str:
+    """The duration in words: `90 s`, `45 min`, `2.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
 def whole(text: str) -> int | None:
     """`text` as a whole number of plain digits (no sign, no other script's, not too long); None if it is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
+from ftslurm.model.text import in_time
 from ftslurm.model.values import Value
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class Retries(Value):
                 if now >= deadline:
                     raise
                 if now >= tell_at:
-                    tell(f"{silence.message}. ftrun waits up to {deadline - now:.0f} s (slurm.patience)")
+                    tell(f"{silence.message}. ftrun waits up to {in_time(deadline - now)} (slurm.patience)")
                     tell_at = now + TELL_AGAIN_S
             self.sleep(min(LONGEST_WAIT_S, max(deadline - self.clock(), 0.0)))
 
@@ -113,6 +114,8 @@ COMPLAINTS = (
     Complaint("invalid job id", UnknownJob, "it ended a while ago, or never was"),
     # The fault is here, not at the controller, and does not pass.
     Complaint("unable to process configuration file", SlurmUnavailable, _CONFIG_HINT),
+    # No slurm.conf, and no record in DNS of a slurmctld that would send it.
+    Complaint("res_nsearch error: unknown host", SlurmUnavailable, _CONFIG_HINT),
     Complaint("incompatible versions of client and server", SlurmUnavailable, _VERSION_HINT),
     # 22.05 says this of requeuehold, update and release when nobody listens at the controller's port.
     _away("unexpected message received"),

@@ -34,6 +34,12 @@ NO = SlurmRefused
             AWAY,
         ),
         ("scontrol: fatal: Unable to process configuration file\n", SlurmUnavailable),
+        (
+            "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+            "scontrol: fatal: Could not establish a configuration source\n",
+            SlurmUnavailable,
+        ),
+        ("scontrol: fatal: Could not establish a configuration source\n", AWAY),  # where slurmctld sends it
         ("Requested operation is presently disabled for job 9\n", NO),
         ("Only batch jobs are accepted or processed for job 10\n", NO),
         ("Job is no longer pending execution for job 11\n", NO),

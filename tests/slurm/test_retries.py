@@ -42,7 +42,7 @@ def test_one_that_answers_is_not_waited_for() -> None:
 def test_one_that_comes_back_has_been_waited_for_and_that_was_said_now_and_then() -> None:
     world = World(back_at=1500.0)
     assert world.ask(3600.0) == "there"
-    assert world.told[0] == "slurmctld is away. ftrun waits up to 3590 s (slurm.patience)"
+    assert world.told[0] == "slurmctld is away. ftrun waits up to 60 min (slurm.patience)"
     assert len(world.told) == 1 + 1500 // TELL_AGAIN_S
     assert world.now - 1000.0 < 1500.0 + 2 * world.takes_s + 5.0
 

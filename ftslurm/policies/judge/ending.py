@@ -19,6 +19,7 @@ from ftslurm.model.nodes import mark_down
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.record import Waiting
 from ftslurm.model.rungs import Capability
+from ftslurm.model.text import in_time
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.outside import TELL_S, Announced
 from ftslurm.policies.judge.phases import Phase
@@ -72,13 +73,6 @@ class SlurmAway:
         """Call this when Slurm has answered."""
         since = self.run.slurm.back()
         return [] if since is None else [do.Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
-
-
-def in_time(seconds: float) -> str:
-    """The duration in words: `90 s`, `45 min`, `2.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
 class TimeLimit:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
+from itertools import chain, repeat
 
 from ftslurm.config.settings_files import SettingsAsked, settings_in_force
 from ftslurm.errors import FtslurmError, UsageError
@@ -27,6 +28,9 @@ from ftslurm.system.bundle import bundle_in
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.commands import with_folder
 from ftslurm.system.meanwhile import Meanwhile
+
+# After this long without an answer people are told so. A busy slurmctld, which takes longer, is then asked with its full time.
+TOLD_AFTER_S = 10.0
 
 
 class Order(Value):
@@ -113,7 +117,8 @@ def _survey(order: Order) -> JobSite:
     number = site.allocation.job.number
     config = Meanwhile(client.config)
     patience = Retries(resolved.settings.slurm.patience_s)
-    view = patience.keep_asking(lambda: client.job(number), say)
+    clients = chain((CliSlurmClient(timeout_s=min(TOLD_AFTER_S, settings.slurm.timeout_s), env=env),), repeat(client))
+    view = patience.keep_asking(lambda: next(clients).job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
     if passed_over := unread(view.comment):
         say(passed_over)
