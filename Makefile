@@ -45,7 +45,7 @@ test-live: $(VENV)/.ready-test
 
 test-core: $(VENV)/.ready-test
 	@mkdir -p build
-	nice -n 10 $(PYTEST) -n $$(($$(nproc) + 1)) --dist loadfile -m "not long" --ignore=tests/live $(PYTEST_ARGS) >build/test-core.log 2>&1; \
+	nice -n 10 $(PYTEST) -n $$((2 * $$(nproc) + 1)) --dist loadfile -m "not long" --ignore=tests/live $(PYTEST_ARGS) >build/test-core.log 2>&1; \
 	    status=$$?; cat build/test-core.log; exit $$status
 
 test-lint: $(VENV)/.ready-test
