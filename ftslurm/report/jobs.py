@@ -14,6 +14,7 @@ from ftslurm.model.folds.summary import STATES, JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.kinds import duration
+from ftslurm.model.text import visible
 from ftslurm.model.values import Value
 from ftslurm.report.words import age, clock
 
@@ -159,9 +160,7 @@ def lines_of_all(jobs: Sequence[tuple[str, JobSummary, float]], now: float, widt
 def _line(row: Sequence[str], widths: Sequence[int], width: int) -> str:
     *cells, what = row
     text = f"{'  '.join([_cut(cell, most, width).ljust(most) for cell, most in zip(cells, widths, strict=True)])}  {what}"
-    if not text.isprintable():
-        text = "".join([char if char.isprintable() else "?" for char in text])
-    return _cut(text.rstrip(), width, width)
+    return _cut(visible(text).rstrip(), width, width)
 
 
 def _cut(text: str, most: int, width: int) -> str:
