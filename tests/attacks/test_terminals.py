@@ -66,4 +66,6 @@ def test_there_is_no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
         name for name, value in vars(owner).items() if callable(value) and getattr(value, "__module__", "") == owner.__name__
     }
-    assert names == {"Owner", "owner_of", "people", "run_as", "start_as", "_modest", "_becoming", "_owners_in"}, names
+    assert names == {"Owner", "owner_of", "people", "run_as", "start_as", "user_name", "_modest", "_becoming", "_owners_in"}, (
+        names
+    )
