@@ -27,6 +27,7 @@ class Strict(BaseModel):
 Text = Annotated[str, Field(min_length=1)]
 Sources = Annotated[tuple[Text, ...], Field(min_length=1)]
 Version = Literal[1]
+Numbered = tuple[Annotated[str, Field(pattern=r"^[A-Z]{1,32}$")], ...]
 
 
 class Judged(Strict):
@@ -51,6 +52,9 @@ class MeaningEntry(Judged):
     needs: str = ""
     pattern: str = ""
     sample: str = ""
+    codes: str = ""
+    kernel: str = ""
+    hidden_by: tuple[Text, ...] = ()
 
 
 class PatternEntry(MeaningEntry):

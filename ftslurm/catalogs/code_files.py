@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ftslurm.catalogs.catalog_models import Condition, Sources, Strict, Text, Version, checked, known_sources, wrong
-from ftslurm.catalogs.codes import Catalog, CodeLayout, Entry, FrequencyRule, is_code, normalise, normalise_gpu
+from ftslurm.catalogs.catalog_models import Condition, Numbered, Sources, Strict, Text, Version, checked, known_sources, wrong
+from ftslurm.catalogs.codes import Catalog, CodeLayout, Entry, FrequencyRule, is_code, normalise, normalise_numbered
 from ftslurm.model.devices import ORDER, Remedy, Severity
 
 # --- nvidia.yaml and amd.yaml: parsed data in, the checked catalogues out
@@ -62,6 +62,7 @@ class NvidiaFile(Strict):
     schema_version: Version
     sources: Mapping[str, Text]
     section_sources: Mapping[str, Sources]
+    numbered: Annotated[Numbered, Field(min_length=1)]
     buckets: Mapping[Text, Bucket]
     recovery_actions: Mapping[Number, Action]
     conditions: Mapping[Text, Condition]
@@ -87,7 +88,7 @@ def build_nvidia(data: object) -> Catalog:
     for code, entry in entries.items():
         if entry.grade and entry.grade not in file.buckets:
             raise wrong(NVIDIA, f"`{code}`:", f"the bucket `{entry.grade}` is not in the table `buckets`")
-    return Catalog("NVIDIA", entries, dict(file.sources), number="XID")
+    return Catalog("NVIDIA", entries, dict(file.sources), numbered=file.numbered)
 
 
 def _nvidia_entries(file: NvidiaFile) -> Iterable[tuple[str, Entry]]:
@@ -105,7 +106,7 @@ def _nvidia_entries(file: NvidiaFile) -> Iterable[tuple[str, Entry]]:
     for word, state in file.conditions.items():
         sources = state.source or usual["conditions"]
         yield (
-            normalise_gpu(word),
+            normalise_numbered(word),
             Entry(state.name, state.remedy, "gpu", program=state.program, note=state.note, sources=sources),
         )
 
@@ -130,7 +131,7 @@ def _sub_codes(file: NvidiaFile) -> dict[str, Entry]:
     for number, sub in enumerate(file.nvlink5, 1):
         if sub.now not in file.buckets:
             raise wrong(NVIDIA, f"`nvlink5`, entry {number}:", f"the bucket `{sub.now}` is not in the table `buckets`")
-        code = normalise_gpu(f"XID {sub.xid} {sub.unit} {sub.status}")
+        code = normalise_numbered(f"XID {sub.xid} {sub.unit} {sub.status}", file.numbered)
         remedy = file.buckets[sub.now].remedy
         if code not in found or ORDER.index(remedy) > ORDER.index(found[code].remedy):
             how = f"{sub.severity.replace('_', ' ')}, on the side of {_side(sub.side)}"
@@ -148,7 +149,7 @@ def build_amd(data: object) -> Catalog:
     """Raises: PolicyError naming the entry that is wrong."""
     file = checked(AmdFile, data, AMD)
     entries = {
-        normalise_gpu(code): Entry(each.name, each.remedy, "", "", each.program, each.note, each.source or ("ftslurm",))
+        normalise_numbered(code): Entry(each.name, each.remedy, "", "", each.program, each.note, each.source or ("ftslurm",))
         for code, each in file.codes.items()
     }
     known_sources(((f"`{code}`:", entry.sources) for code, entry in entries.items()), file.sources, AMD)

@@ -8,15 +8,13 @@ switch's alarm is `[0x00f1fef5,155913,cpu,na]`, ModelArts has names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from ftslurm.model.devices import CLASS_OF, CodeMeaning, FaultClass, Remedy, Severity
 from ftslurm.model.exits import signal_name
 from ftslurm.model.text import whole
 from ftslurm.model.values import Value, field, replace
 
-# `XID 79`, `xid79`, `Xid: 79`; of NVLink 5 also `XID 145 RLW_REMAP 0x00000040`.
-_NUMBERED = re.compile(r"(XID|SXID|RECOVERY)[ :]*(\d{1,9})(?: +(\S+) +(0X[0-9A-F]{1,8}))?")
 _CODE = re.compile(r"[0-9A-F]{4,10}")
 _EVENT_DIGITS = 8
 
@@ -60,7 +58,7 @@ class Catalog(Value):
 
     entries: normalised code -> entry. sources: word -> what it is. unlisted: for people, of a code that is not listed. layout:
     where a code's bits tell what it means. by_severity: the remedy for codes without one. classes: the vendor's, of which a site
-    names one for a code; empty where it names a remedy. number: the word before a number that stands alone, as `79` for `XID 79`.
+    may name one for a code. numbered: words before the numbers of codes; a number alone means the first.
     """
 
     vendor: str
@@ -71,12 +69,24 @@ class Catalog(Value):
     by_severity: Mapping[Severity, Remedy] = field(default_factory=dict)
     classes: Mapping[str, Remedy] = field(default_factory=dict)
     frequencies: tuple[FrequencyRule, ...] = ()
-    number: str = ""
+    numbered: tuple[str, ...] = ()
 
     def normalised(self, code: str) -> str:
         if self.layout is not None:
             return normalise(code)
-        return normalise_gpu(f"{self.number} {code}" if self.number and whole(code) is not None else code)
+        return normalise_numbered(self.with_word(code), self.numbered)
+
+    def with_word(self, code: str) -> str:
+        """`79` -> `XID 79`"""
+        return f"{self.numbered[0]} {code}" if self.numbered and whole(code) is not None else code
+
+    def is_written(self, word: str) -> bool:
+        """Is `word`, in capitals, written as the vendor writes its codes, whether it is listed or not?"""
+        if self.layout is None:
+            return _numbered(word, self.numbered) is not None
+        # `DEAD` or `face` is a word first of all: eight or more digits, or a 0x before them.
+        marked = word.startswith(("0X", "[")) or (len(word) >= _EVENT_DIGITS and any(char.isdigit() for char in word))
+        return marked and is_code(normalise(word))
 
     def entry(self, code: str) -> Entry | None:
         return self.entries.get(self.normalised(code))
@@ -126,14 +136,19 @@ class Catalog(Value):
         return Entry(describe(name, self.layout) if self.layout else name)
 
 
-def normalise_gpu(code: str) -> str:
-    """`Xid 79`, `xid79` -> `XID 79`; what is no numbered code only in capitals."""
+def normalise_numbered(code: str, words: Sequence[str] = ()) -> str:
+    """`Xid 79`, `xid79` -> `XID 79`; what none of the words numbers only in capitals."""
     text = " ".join(code.strip().upper().split())
-    found = _NUMBERED.fullmatch(text)
+    found = _numbered(text, words)
     if found is None:
         return text
     word, number, unit, status = found.groups()
     return f"{word} {int(number)}" + (f" {unit} 0X{int(status, 16):08X}" if unit else "")
+
+
+def _numbered(text: str, words: Sequence[str]) -> re.Match[str] | None:
+    """`XID 79`, `XID79`, `XID: 79`; of NVLink 5 also `XID 145 RLW_REMAP 0X00000040`."""
+    return re.fullmatch(rf"({'|'.join(words)})[ :=]*(\d{{1,9}})(?: +(\S+) +(0X[0-9A-F]{{1,8}}))?", text) if words else None
 
 
 def normalise(code: str) -> str:
@@ -170,89 +185,17 @@ def _named(table: Mapping[int, str], number: int, what: str) -> str:
 _SIGNALS = {signal_name(number): number for number in range(1, 32)}
 _EXIT = re.compile(r"(?:EXIT(?:ED)?|STATUS|RC)[ _]*(?:CODE|STATUS)?[ :=]*(-?[0-9]{1,3})")
 _SIGNAL = re.compile(r"SIGNAL[ :=]*([0-9]{1,2})")
-_XID = re.compile(r"(S?XID|RECOVERY)[ :=]*([0-9]{1,9})")
-_SUB_CODE = re.compile(r"XID[ :=]*[0-9]{1,9} +\S+ +0X[0-9A-F]{1,8}")
+_WORD = re.compile(r"[\w-]+")
 _ACL = re.compile(r"[0-9]{6}")
-# A word and its number given as two.
-_PAIRED = frozenset({"EXIT", "EXITED", "STATUS", "RC", "SIGNAL", "XID", "SXID", "RECOVERY"})
-
-# In a line of output, a code that says more than the line: kernel log of NVIDIA's drivers, log of Ascend's.
-_IN_LINE = (
-    ("nvidia", re.compile(r"NVRM: (Xid) \([^)]*\).*?: (\d{1,9}),")),
-    ("nvidia", re.compile(r"(SXid) \([^)]*\): (\d{1,9}),")),
-    ("ascend", re.compile(r"(?i:event[_ ]id|error[_ ]code)\s*[:=]\s*\[?(0x)([489ABab][0-9A-Fa-f]{7})\b")),
-)
+# `XID 145 RLW_REMAP 0X00000040`
+MOST_WORDS = 4
 
 
 class CodeAsked(Value):
-    """kind: ascend, nvidia, amd, exit, pattern or line. words: the code, status, id or line to look up."""
+    """kind: of device; or exit, pattern or line. words: the code, status, id or line to look up."""
 
     kind: str
     words: str
-
-
-def asked(words: Sequence[str], names: Callable[[str], Sequence[CodeAsked]]) -> list[CodeAsked]:
-    """The codes that `words` consist of; where they are none, one line of output.
-
-    names: what a word names in the catalogues (conditions, ids of patterns); nothing for most.
-    """
-    found: list[CodeAsked] = []
-    rest = list(words)
-    while rest:
-        taken = _taken(rest, names)
-        if taken is None:
-            return [CodeAsked("line", " ".join(words))]
-        count, what = taken
-        found += what
-        rest = rest[count:]
-    return found
-
-
-def _taken(words: Sequence[str], names: Callable[[str], Sequence[CodeAsked]]) -> tuple[int, Sequence[CodeAsked]] | None:
-    """How many of the words make one code, and what it may be."""
-    if len(words) >= 4 and _SUB_CODE.fullmatch(" ".join(words[:4]).upper()):
-        return 4, [CodeAsked("nvidia", " ".join(words[:4]))]
-    if len(words) >= 3 and words[0].upper() == "EXIT" and (what := _code(" ".join(words[:3]), names)):
-        return 3, what
-    if len(words) >= 2 and words[0].upper() in _PAIRED and (what := _code(" ".join(words[:2]), names)):
-        return 2, what
-    what = _code(words[0], names)
-    return (1, what) if what else None
-
-
-def _code(text: str, names: Callable[[str], Sequence[CodeAsked]]) -> Sequence[CodeAsked]:
-    word = " ".join(text.upper().split())
-    bare = word.isascii() and word.isdigit() and len(word) <= 3
-    if not bare and (found := names(text.strip())):
-        return found
-    if _XID.fullmatch(word) or _SUB_CODE.fullmatch(word):
-        return [CodeAsked("nvidia", word)]
-    if status := _EXIT.fullmatch(word):
-        return [CodeAsked("exit", status.group(1))]
-    if number := _SIGNAL.fullmatch(word):
-        return [CodeAsked("exit", str(128 + int(number.group(1))))]
-    if word in _SIGNALS or f"SIG{word}" in _SIGNALS:
-        return [CodeAsked("exit", str(128 + _SIGNALS.get(word, _SIGNALS.get(f"SIG{word}", 0))))]
-    if bare:
-        return [CodeAsked("exit", word), CodeAsked("nvidia", f"XID {word}")]
-    if _ACL.fullmatch(word):
-        return [CodeAsked("line", f"error code is {word}")]
-    return [CodeAsked("ascend", word)] if _looks_like_ascend(word) else []
-
-
-def _looks_like_ascend(word: str) -> bool:
-    # `DEAD` or `face` is a word first of all: eight or more digits, or a 0x before them.
-    code = normalise(word)
-    return is_code(code) and (word.startswith(("0X", "[")) or (len(word) >= 8 and any(char.isdigit() for char in word)))
-
-
-def codes_in(line: str) -> list[CodeAsked]:
-    """The codes that a line of a kernel log or of a driver's log names."""
-    found = []
-    for kind, expression in _IN_LINE:
-        if match := expression.search(line):
-            found.append(CodeAsked(kind, f"{match.group(1)} {match.group(2)}" if kind == "nvidia" else match.group(2).upper()))
-    return found
 
 
 # --- all device catalogues as one
@@ -272,6 +215,52 @@ class CodeBook(Value):
     def limit_of(self, code: str) -> tuple[int, float] | None:
         """(times, seconds): so often within so long on one chip is too often, by its vendor's own rule; None without one."""
         return next((limit for each in self.catalogs.values() if (limit := each.limit_of(code))), None)
+
+    def named(self, word: str) -> list[CodeAsked]:
+        """What the word is: a code that is listed, or one of the vendors that write theirs so."""
+        name = " ".join(word.upper().split())
+        kinds = self.kinds_of(name) or [kind for kind, each in self.catalogs.items() if each.is_written(name)]
+        return [CodeAsked(kind, name) for kind in kinds]
+
+    def in_sentence(self, text: str) -> list[CodeAsked]:
+        """The codes among the words of a sentence."""
+        words = _WORD.findall(text)
+        found: list[CodeAsked] = []
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            if not word.isdigit() and (word.isupper() or any(char.isdigit() for char in word + after)):
+                found += self.named(f"{word} {after}") or self.named(word)
+        return found
+
+    def asked(self, words: Sequence[str], ids: Container[str]) -> list[CodeAsked]:
+        """The codes that `words` consist of; where they are none, one line of output. ids: of patterns, in small letters."""
+        found: list[CodeAsked] = []
+        rest = list(words)
+        while rest:
+            runs = ((count, self._meant(" ".join(rest[:count]), ids)) for count in range(min(len(rest), MOST_WORDS), 0, -1))
+            count, what = next(((count, what) for count, what in runs if what), (0, []))
+            if not count:
+                return [CodeAsked("line", " ".join(words))]
+            found += what
+            rest = rest[count:]
+        return found
+
+    def _meant(self, text: str, ids: Container[str]) -> Sequence[CodeAsked]:
+        """What the text may be if it is one code."""
+        word = " ".join(text.upper().split())
+        if word.isascii() and word.isdigit() and len(word) <= 3:
+            numbered = [(kind, each.with_word(word)) for kind, each in self.catalogs.items() if each.numbered]
+            return [CodeAsked("exit", word), *(CodeAsked(kind, code) for kind, code in numbered)]
+        if text.strip().lower() in ids:
+            return [CodeAsked("pattern", text.strip().lower())]
+        if found := self.named(word):
+            return found
+        if status := _EXIT.fullmatch(word):
+            return [CodeAsked("exit", status.group(1))]
+        if number := _SIGNAL.fullmatch(word):
+            return [CodeAsked("exit", str(128 + int(number.group(1))))]
+        if word in _SIGNALS or f"SIG{word}" in _SIGNALS:
+            return [CodeAsked("exit", str(128 + _SIGNALS.get(word, _SIGNALS.get(f"SIG{word}", 0))))]
+        return [CodeAsked("line", f"error code is {word}")] if _ACL.fullmatch(word) else []
 
     def kinds_of(self, code: str) -> list[str]:
         """The kinds whose catalogues list the code."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+import re2
+from pydantic import BeforeValidator, Field, StrictInt
 
 from ftslurm.catalogs import catalog_models as form
-from ftslurm.catalogs.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
-from ftslurm.catalogs.code_files import Code
-from ftslurm.catalogs.codes import Catalog, CodeBook, Entry
+from ftslurm.catalogs.catalog_models import ExitEntry, Numbered, PatternEntry, Status, Strict, Text, Version, checked, wrong
+from ftslurm.catalogs.codes import Catalog, CodeBook, Entry, is_code
 from ftslurm.catalogs.kinds import Kind, KindOfWords, Kinds
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
 from ftslurm.catalogs.vocabulary import ErrorWord, Vocabulary
 from ftslurm.model.devices import Remedy
 from ftslurm.model.settings.kinds import suggestion
-from ftslurm.model.values import fields
+from ftslurm.model.values import fields, replace
 from ftslurm.model.verdict import ErrorClass, Retriable
 
 # --- A site's or a plugin's own catalogue, laid over those that ship: codes graded, patterns and statuses added and replaced
@@ -25,70 +25,68 @@ from ftslurm.model.verdict import ErrorClass, Retriable
 SITE = ("site",)
 
 
-class AscendChange(Strict):
-    handling: str = Field(alias="class")
-    name: str = ""
-    note: str = ""
+class CodeChange(Strict):
+    """Of one code: a remedy, or a class where its vendor has classes."""
 
-
-class XidChange(Strict):
-    remedy: Remedy
+    remedy: Remedy | None = None
+    handling: str = Field(default="", alias="class")
     name: str = ""
     program: bool = False
     note: str = ""
 
 
-def _as_text(code: object) -> object:
-    """79, as YAML reads the number of an Xid, is a code too."""
-    return str(code) if type(code) is int else code
-
-
-DeviceCode = Annotated[Text, BeforeValidator(_as_text)]
-
-
 class SiteFile(Strict):
-    """One file of the setting `catalogs`. devices: kind of device -> codes."""
+    """One file of the setting `catalogs`. devices: kind of device -> codes. numbered: kind -> words before the codes' numbers."""
 
     schema_version: Version = 1
-    ascend: Mapping[Code, AscendChange] = {}
-    nvidia: Mapping[DeviceCode, XidChange] = {}
-    amd: Mapping[DeviceCode, XidChange] = {}
-    devices: Mapping[Text, Mapping[DeviceCode, XidChange]] = {}
+    devices: Mapping[Text, Mapping[StrictInt | Text, CodeChange]] = {}
+    numbered: Mapping[Text, Numbered] = {}
     patterns: tuple[PatternEntry, ...] = ()
     remove: tuple[Text, ...] = ()
     exit_codes: Mapping[Status, ExitEntry] = {}
 
 
-def read_site(data: object, place: str) -> SiteFile:
-    """data: the parsed file. place: its path. Raises: PolicyError naming file and entry."""
+def read_site(data: object, place: str, kinds: Iterable[str] = ()) -> SiteFile:
+    """data: the parsed file. place: its path. kinds: those that may stand beside `devices`, too, as they once had to.
+
+    Raises: PolicyError naming file and entry.
+    """
+    if isinstance(data, dict) and isinstance(below := data.get("devices", {}), dict) and (beside := data.keys() & set(kinds)):
+        rest = {name: value for name, value in data.items() if name not in beside}
+        data = {**rest, "devices": {**below, **{kind: data[kind] for kind in sorted(beside)}}}
     file = checked(SiteFile, {} if data is None else data, place)
     check_patterns(file.patterns, place)
     return file
 
 
 def codes_laid_over(book: CodeBook, site: SiteFile, place: str) -> CodeBook:
-    """Raises: PolicyError for a class that does not exist."""
+    """Raises: PolicyError for a code or a class that does not exist."""
     found = dict(book.catalogs)
-    ascend = found["ascend"]
-    found["ascend"] = ascend.with_entries({code: _ascend_entry(code, each, ascend, place) for code, each in site.ascend.items()})
-    for kind, changes in (*site.devices.items(), ("nvidia", site.nvidia), ("amd", site.amd)):
+    for kind in (*site.devices, *site.numbered):
         catalog = found.get(kind) or Catalog(kind, {})
-        if catalog.classes:
-            raise wrong(place, f"`devices`, `{kind}`:", "its codes have a table of their own, beside `devices`")
-        found[kind] = catalog.with_entries({code: _entry(each) for code, each in changes.items()})
+        catalog = replace(catalog, numbered=site.numbered.get(kind, catalog.numbered))
+        changes = site.devices.get(kind, {}).items()
+        found[kind] = catalog.with_entries({str(code): _entry(kind, code, each, catalog, place) for code, each in changes})
     return CodeBook(found)
 
 
-def _ascend_entry(code: str, change: AscendChange, catalog: Catalog, place: str) -> Entry:
-    if change.handling not in catalog.classes:
-        known = ", ".join(catalog.classes)
-        raise wrong(place, f"`ascend`, `{code}`:", f"`class` is {change.handling!r}, it should be one of {known}")
-    old, remedy = catalog.entry(code), catalog.classes[change.handling]
-    return Entry(change.name, remedy, "", change.handling, old is not None and old.program, change.note, SITE)
-
-
-def _entry(change: XidChange) -> Entry:
-    return Entry(change.name, change.remedy, program=change.program, note=change.note, sources=SITE)
+def _entry(kind: str, code: int | str, change: CodeChange, catalog: Catalog, place: str) -> Entry:
+    """YAML reads the number of an Xid as a number, and digits of other codes as another one than is meant."""
+    if catalog.layout is not None and isinstance(code, int):
+        raise wrong(place, f"`{kind}`:", f"`{code}` is a number to YAML: put it in quotes")
+    if catalog.layout is not None and not is_code(catalog.normalised(str(code))):
+        raise wrong(place, f"`{kind}`:", f"`{code}` is not a fault code")
+    where, remedy = f"`{kind}`, `{code}`:", change.remedy
+    if change.handling or (catalog.classes and remedy is None):
+        remedy = catalog.classes.get(change.handling)
+        if remedy is None:
+            known = f"it should be one of {', '.join(catalog.classes)}" if catalog.classes else "it has none: write a `remedy`"
+            raise wrong(place, where, f"`class` is {change.handling!r}, {known}")
+    if remedy is None:
+        raise wrong(place, where, "`remedy` is missing")
+    old = catalog.entry(str(code))
+    program = change.program or (bool(catalog.classes) and old is not None and old.program)
+    return Entry(change.name, remedy, "", change.handling, program, change.note, SITE)
 
 
 def patterns_laid_over(book: PatternBook, site: SiteFile, place: str) -> PatternBook:
@@ -141,9 +139,11 @@ def check_patterns(entries: Sequence[form.PatternEntry], place: str) -> Sequence
 
 def _mistake(entry: form.PatternEntry) -> str:
     """What is wrong with its expressions, or nothing."""
-    for name, expression in (("pattern", entry.pattern), ("needs", entry.needs)):
+    for name, expression in (("pattern", entry.pattern), ("needs", entry.needs), ("kernel", entry.kernel)):
         if expression and (what := mistake(expression, entry.sample)):
             return f"its `{name}` {what}"
+    if entry.codes and not re2.compile(entry.pattern.encode()).groups:
+        return "has `codes`, so its `pattern` has to hold the code in parentheses"
     if is_wide(entry.needs):
         return "its `needs` may span a line (`.*`); it should be plain words"
     if not entry.needs and is_wide(entry.pattern):

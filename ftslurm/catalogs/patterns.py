@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import re2
 
+from ftslurm.catalogs.codes import CodeAsked
 from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted
 from ftslurm.catalogs.vocabulary import ErrorWord, Vocabulary
@@ -50,11 +51,19 @@ class Pattern(Value):
     note: str = ""
     sources: tuple[str, ...] = ()  # words that the catalogue's table of sources explains
     defers: bool = False  # to any other root of the same rank, for it is a header
+    codes: str = ""  # kind of device of which the line names a fault code: the pattern's groups make it
+    kernel: str = ""  # how the line begins where no user can have written it; only then it is proof against a node
+    hidden_by: tuple[str, ...] = ()  # the program only says what it sees, and these variables hide devices from it
     because: tuple[str, ...] = ()  # rules that have changed it for the line at hand
 
     def by(self, rule: str, **changes: Any) -> Pattern:
         """The pattern as a rule has changed it."""
         return replace(self, because=(*self.because, rule), **changes)
+
+    def code_in(self, line: bytes) -> CodeAsked | None:
+        """The fault code that the line names, if it is one that does."""
+        found = re2.search(self.pattern.encode(), line) if self.codes else None
+        return CodeAsked(self.codes, b" ".join(found.groups()).decode()) if found else None
 
     @property
     def heals(self) -> bool:
@@ -172,6 +181,16 @@ class PatternBook:
 
     def means(self, word: ErrorWord) -> Pattern:
         return self._by_id[word.means]
+
+    def codes_in(self, line: str) -> list[CodeAsked]:
+        """The fault codes that a line of a log names."""
+        text = line.encode("utf-8", "surrogateescape")
+        return [code for each in self.patterns if (code := each.code_in(text))]
+
+    @cached_property
+    def of_drivers(self) -> tuple[Any, ...]:
+        """Expressions for the beginnings of the kernel's lines that speak against a node, as vendors' drivers write them."""
+        return tuple(re2.compile(each.kernel.encode()) for each in self.patterns if each.kernel)
 
     def exit(self, status: int, output: str | None = None) -> ExitMeaning:
         """What `status` says; -n and 256-n are the same. A status that is not listed goes by the first rule that holds it.

@@ -18,7 +18,7 @@ from ftslurm.errors import PolicyError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.rungs import Glossary
 from ftslurm.model.site import SiteChecks
-from ftslurm.system.plugins import CATALOGS, load
+from ftslurm.system.plugins import CATALOGS, DEVICES, OURS, load
 
 Known = TypeVar("Known", CodeBook, PatternBook)
 
@@ -73,4 +73,4 @@ def _shipped(name: str) -> Any:
 
 def read_catalog(path: str | Path, only_roots: bool = False) -> SiteFile:
     """Raises: PolicyError for a file that cannot be read, is too large or wrong."""
-    return read_site(read_yaml(read_text(path, "the catalogue", only_roots), str(path))[0], str(path))
+    return read_site(read_yaml(read_text(path, "the catalogue", only_roots), str(path))[0], str(path), OURS[DEVICES])

@@ -109,8 +109,6 @@ class Lead(Value):
 
 
 NO_LEAD = Lead()
-# Signatures: which devices a program sees depends on its environment, too: a mask (CUDA_VISIBLE_DEVICES), no --gres.
-AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 UNKNOWN = "unknown"  # the signature of a failure that nobody could look into
 
 
@@ -132,6 +130,7 @@ class Verdict(Value):
     follows: str = ""  # what the error follows from node to node, where it is the program's for that
     called: bool = False  # words of the user's own call it retriable, whatever else it is
     lead: Lead = NO_LEAD
+    hidden_by: tuple[str, ...] = ()  # the program only says which devices it sees, and these variables hide some from it
     because: tuple[str, ...] = ()  # ids of the pattern and of the rules that made it, in their order
 
     def by(self, rule: str, **changes: Any) -> Verdict:

@@ -21,7 +21,6 @@ _MEET_AT = ("_ADDR", "_HOST", "_ENDPOINT")
 _WHOLE, _MADE_BY_HOOKS = "FTSLURM_WHOLE_", ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # By them Slurm tells a batch script, or a step, which devices it gives; then it does so for each program.
 _GIVEN_BY_SLURM = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE")
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
 
 
 def of_the_job(env: Mapping[str, str]) -> dict[str, str]:
@@ -42,11 +41,12 @@ def moved_in(text: str, moved: Mapping[str, str]) -> str:
     return re.sub(rf"(?<![\w.-])(?:{names})(?![\w-])", lambda found: moved[found[0]], text)
 
 
-def hiding_variable(env: Mapping[str, str]) -> str:
-    """The variable that shows programs no device, if nothing says that Slurm sets it anew for each of them; else empty."""
+def showing_none(env: Mapping[str, str]) -> frozenset[str]:
+    """The variables that show programs no device, if they are a vendor's (`hidden_by` in log-patterns.yaml); none where Slurm
+    sets those for each program."""
     if any(env.get(name) for name in _GIVEN_BY_SLURM):
-        return ""
-    return next((name for name in _VISIBLE if name in env and env[name].strip() in NO_DEVICES), "")
+        return frozenset()
+    return frozenset(name for name, value in env.items() if value.strip() in NO_DEVICES)
 
 
 def counters_env(counters: Counters) -> dict[str, str]:

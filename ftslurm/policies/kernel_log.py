@@ -23,21 +23,16 @@ if TYPE_CHECKING:
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),([^;]{1,100});(.*)")
 _WHOLE = re.compile(rb"\d{1,20},-(?:,.*)?")
 _KERNEL_FACILITY = 0
-# Where a device is, and which part of it (MIG): nothing else, for `NVRM: Xid (PCI:` has the 15 characters of a process's name, by
-# which arm64 begins what it says of a program that fails.
-_GPU = rb"PCI:[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?(?: GPU-I:[0-9a-fA-F]{1,2})?"
-_XID = re.compile(rb"NVRM: Xid \(" + _GPU + rb"\)(?: GPU-I:[0-9a-fA-F]{1,2})?: (\d{1,6}),")
-_SXID = re.compile(rb"nvidia-nvswitch\d{1,4}: SXid \(" + _GPU + rb"\): (\d{1,6}),")
 _PCI = rb"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 # Disks of the node: loop devices and device mappers may be files of users (Apptainer's overlays).
 _DISK = rb"(?:(?:sd|vd|xvd)[a-z]{1,3}\d{0,3}|(?:nvme\d{1,3}n|md|mmcblk)\d{1,3}(?:p\d{1,3})?)"
 _READ_OR_WRITE = rb", sector \d+(?! op 0x(?:3|9):)\b"  # a disk may refuse to discard or to write zeroes
 # Between the number of a request and its queue newer kernels tell the command: `(c281) opcode 0x1 (I/O Cmd)`.
 _NVME_COMMAND = rb"(?: \([^()]{1,40}\)| opcode 0x[0-9a-f]{1,2}){0,3}"
-# What a line that convicts begins with. None of it can be a user's: a process may be called what it likes, but only in 15
-# characters, and then the words of the kernel follow. What a user may write into the rest of the line is not looked at.
+# What a line that convicts begins with, beside what vendors' drivers write (`kernel` in log-patterns.yaml). None of it can be a
+# user's: a process may be called what it likes, but only in 15 characters, and then the words of the kernel follow. What a user
+# may write into the rest of the line is not looked at.
 _DRIVERS = tuple(re.compile(line) for line in (
-    rb"NVRM: GPU (?:at PCI:)?[0-9a-f:.]{7,20}: (?:RmInitAdapter failed|GPU has fallen off the bus)",
     rb"(?:mce: |\{\d{1,6}\})?\[Hardware Error\]: .*",
     rb"EDAC MC\d{1,3}: \d{1,9} UE [\w -]{1,60} error on ",
     rb"EXT4-fs error \(device " + _DISK + rb"\)",
@@ -92,13 +87,12 @@ def kernel_findings(lines: Iterable[KernelLine], book: PatternBook, meaning: Mea
 
 
 def _proof(line: bytes, book: PatternBook, meaning: Meaning) -> str:
-    for numbered, word in ((_XID, "XID"), (_SXID, "SXID")):
-        if found := numbered.match(line):
-            said = meaning("nvidia", f"{word} {int(found[1])}", Severity.UNKNOWN)
-            guilty = said.fault_class is FaultClass.ISOLATE and not said.user_induced
-            return f"{said.code} ({said.name})" if guilty else ""
-    of_driver = next((found[0] for driver in _DRIVERS if (found := driver.match(line))), None)
+    of_driver = next((found[0] for driver in (*_DRIVERS, *book.of_drivers) if (found := driver.match(line))), None)
     pattern = book.line(of_driver) if of_driver is not None else None
-    if of_driver is None or pattern is None or pattern.where != "kernel" or pattern.blame is not Blame.YES:
+    if of_driver is None or pattern is None or pattern.where != "kernel":
         return ""
-    return f"{pattern.name} [{of_driver.decode(errors='replace').strip()[:80]}]"
+    if code := pattern.code_in(of_driver):
+        said = meaning(code.kind, code.words, Severity.UNKNOWN)
+        guilty = said.fault_class is FaultClass.ISOLATE and not said.user_induced
+        return f"{said.code} ({said.name})" if guilty else ""
+    return f"{pattern.name} [{of_driver.decode(errors='replace').strip()[:80]}]" if pattern.blame is Blame.YES else ""

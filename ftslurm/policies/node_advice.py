@@ -6,9 +6,8 @@ A code in the reason is looked up in the catalogues, whose remedy and note say i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from ftslurm.catalogs.codes import CodeAsked, codes_in
 from ftslurm.model.devices import ORDER, Remedy
 from ftslurm.model.values import Value
 
@@ -33,7 +32,6 @@ _WITHOUT = (
     (r"slurmd|Slurm says|no answer|silent|unreachable|does not answer", "see whether it is up: power, network, slurmd"),
     (r"health check|health command", "mend what the site's health command complains about"),
 )
-_CODE = re.compile(r"(?i:\bS?Xid[ :=]*\d{1,9}\b)|\b[A-Za-z0-9_]{4,64}\b")
 
 
 class KnownCode(Value):
@@ -42,20 +40,6 @@ class KnownCode(Value):
     code: str
     remedy: Remedy
     note: str = ""
-
-
-def codes_of(reason: str, named: Callable[[str], Sequence[CodeAsked]]) -> list[CodeAsked]:
-    """The codes that a sentence of ours names. named: what a word is in the catalogues."""
-    found = codes_in(reason)
-    for match in _CODE.finditer(reason):
-        word = match[0]
-        if re.fullmatch(r"(?i)S?Xid.*", word):
-            found.append(CodeAsked("nvidia", word))
-        elif re.fullmatch(r"[0-9A-Fa-f]{8}", word) and any(char.isdigit() for char in word):
-            found.append(CodeAsked("ascend", word.upper()))
-        elif word.isupper():
-            found += [each for each in named(word) if each.kind != "pattern"]
-    return list(dict.fromkeys(found))
 
 
 def advice(reason: str, known: Iterable[KnownCode]) -> str:

@@ -11,7 +11,7 @@ from ftslurm.model.folds.past import Sighting
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.record import Diagnosed
 from ftslurm.model.values import Value, replace
-from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 
 # --- Corrects verdicts: device codes that are no hardware fault, words that the program calls retriable, and devices that
 # only the program cannot see
@@ -55,21 +55,22 @@ def _with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[s
     return verdict
 
 
-def without_own_view(verdict: Verdict, hidden: str, well: Collection[str]) -> Verdict:
+def without_own_view(verdict: Verdict, none: Collection[str], well: Collection[str]) -> Verdict:
     """A program that sees no device is wrong about the hardware where its own environment hides them, and on a node whose
     devices were found healthy since then.
 
-    hidden: the variable that shows it none, `CUDA_VISIBLE_DEVICES`; empty: unknown. well: nodes with healthy devices.
+    none: ftrun's variables that would show it none, such as `CUDA_VISIBLE_DEVICES`. well: nodes with healthy devices.
     """
-    if verdict.signature not in AS_IT_SEES or verdict.confidence is Confidence.FACT:
+    if not verdict.hidden_by or verdict.confidence is Confidence.FACT:
         return verdict
+    hidden = next((name for name in verdict.hidden_by if name in none), "")
     accused = tuple(suspect for suspect in verdict.suspects if not hidden and suspect.node not in well)
     if accused or (not hidden and not verdict.suspects):
         return verdict.by("hidden-devices", suspects=accused)
     nodes = ", ".join(sorted({suspect.node for suspect in verdict.suspects}))
     why = f"{hidden} shows the program no device" if hidden else f"a check since then found the devices of {nodes} healthy"
     advice = f"unset {hidden}, or ask Slurm for devices (--gres)"
-    advice = advice if hidden else "check --gres and CUDA_VISIBLE_DEVICES of the step"
+    advice = advice if hidden else f"check --gres and {verdict.hidden_by[0]} of the step"
     return verdict.by(
         "hidden-devices", error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, suspects=(), confirm=max(1, verdict.confirm),
         heals=False,

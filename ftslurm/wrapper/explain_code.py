@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftslurm.catalogs.codes import CodeAsked, CodeBook, asked, codes_in, normalise
+from ftslurm.catalogs.codes import CodeAsked, CodeBook, normalise
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.errors import own_statuses
@@ -105,29 +105,24 @@ class Explainer:
         """Codes, or a line of output, as given on a command line."""
         if any("\n" in word for word in words):
             return self._text(" ".join(words))
-        return [found for each in asked(words, self.named) for found in self._one(each, " ".join(words))]
+        return [found for each in self._codes.asked(words, self._ids) for found in self._one(each, " ".join(words))]
 
     def text(self, data: bytes) -> list[Explained]:
         """Lines of output: what is known about them, each kind once, in order."""
         return self._text(data.decode("utf-8", "surrogateescape"))
 
-    def known(self, code: CodeAsked) -> KnownCode | None:
-        """What the catalogues tell a person to do about a code; None if it is unknown."""
-        found = self.device(code.kind, code.words)
-        meaning = self._codes.meaning(code.kind, code.words, Severity.UNKNOWN)
-        return KnownCode(found.code, meaning.remedy, found.note) if found.known else None
+    def known_in(self, reason: str) -> list[KnownCode]:
+        """What the catalogues tell a person to do about the codes that a sentence of ours names; unknown ones are left out."""
+        known = []
+        for code in dict.fromkeys((*self._patterns.codes_in(reason), *self._codes.in_sentence(reason))):
+            found, meaning = self.device(code.kind, code.words), self._codes.meaning(code.kind, code.words, Severity.UNKNOWN)
+            known += [KnownCode(found.code, meaning.remedy, found.note)] if found.known else []
+        return known
 
     def kind_of(self, code: str) -> str:
         """The kind of device that has such codes."""
-        found = asked((code,), self.named)
+        found = self._codes.asked((code,), self._ids)
         return next((each.kind for each in found if each.kind in self._codes.catalogs), next(iter(self._codes.catalogs)))
-
-    def named(self, word: str) -> Sequence[CodeAsked]:
-        """What a word names: a condition of a vendor or of ModelArts, the id of a pattern."""
-        if word.lower() in self._ids:
-            return [CodeAsked("pattern", word.lower())]
-        name = word.upper()
-        return [CodeAsked(kind, name) for kind in self._codes.kinds_of(name)]
 
     def _one(self, each: CodeAsked, line: str) -> list[Explained]:
         if each.kind == "exit":
@@ -146,7 +141,7 @@ class Explainer:
 
     def _found(self, found: Finding) -> list[Explained]:
         line = found.line.decode("utf-8", "replace").strip()
-        codes = [self.device(each.kind, each.words) for each in codes_in(line)]
+        codes = [self.device(each.kind, each.words) for each in self._patterns.codes_in(line)]
         named = codes[0].code if codes else ""
         sources = self._sources(found.pattern.sources)
         part = str(found.word) if found.word else found.place

@@ -14,7 +14,7 @@ from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import Value, field
 from ftslurm.policies.node import PREFIX
-from ftslurm.policies.node_advice import advice, codes_of
+from ftslurm.policies.node_advice import advice
 from ftslurm.report.site import LeftBy, NodeReport
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import NodeView, SlurmClient
@@ -134,8 +134,4 @@ def adviser(settings: Settings) -> Callable[[str], str]:
     """Gives the function that explains a drain reason. Raises: PolicyError if a site's catalogue is wrong."""
     explainer = Explainer(settings)
 
-    def advise(reason: str) -> str:
-        found = [explainer.known(each) for each in codes_of(reason, explainer.named)]
-        return advice(reason, [each for each in found if each is not None])
-
-    return advise
+    return lambda reason: advice(reason, explainer.known_in(reason))

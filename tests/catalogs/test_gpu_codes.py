@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.catalogs.code_files import build_amd, build_nvidia
-from ftslurm.catalogs.codes import normalise_gpu
 from ftslurm.config.catalog_files import _shipped, load_code_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import CLASS_OF, FaultClass, Remedy, Severity
@@ -156,7 +155,7 @@ def test_no_data_at_all_is_refused_like_wrong_data(data: Any) -> None:
 @given(st.text(max_size=15) | st.from_regex(r"(?:XID|SXID|RECOVERY) \d{1,6}(?: \w+ 0x[0-9a-f]{1,8})?", fullmatch=True))
 def test_any_text_has_a_meaning(code: str) -> None:
     assert NVIDIA.meaning(code).name and AMD.meaning(code).name
-    assert normalise_gpu(normalise_gpu(code)) == normalise_gpu(code)
+    assert NVIDIA.normalised(NVIDIA.normalised(code)) == NVIDIA.normalised(code)
 
 
 def test_the_catalogues_are_yaml_that_other_readers_take() -> None:

@@ -88,7 +88,14 @@ def test_later_files_stand_on_earlier_ones(write: Write) -> None:
 
 
 def test_codes_of_our_kinds_may_stand_below_devices_too(write: Write) -> None:
-    book = load_code_book((write("devices: {nvidia: {79: {remedy: log}}, amd: {THERMAL: {remedy: fail}}}"),))
+    book = load_code_book(
+        (
+            write(
+                "devices: {nvidia: {79: {remedy: log}}, amd: {THERMAL: {remedy: fail}}, ascend: {80E01801: {class: SeparateNPU}}}"
+            ),
+        )
+    )
+    assert book.meaning("ascend", "80E01801", Severity.UNKNOWN).fault_class is FaultClass.ISOLATE
     assert book.meaning("nvidia", "Xid 79", Severity.UNKNOWN).fault_class is FaultClass.IGNORE
     assert book.meaning("amd", "THERMAL", Severity.UNKNOWN).fault_class is FaultClass.ISOLATE
 

@@ -84,6 +84,6 @@ def test_that_a_program_of_one_node_sees_no_gpu_may_be_its_own_doing() -> None:
     """A mask, or no --gres; in a job of several nodes the others are the control group."""
     end = RankEnd(0, "n1", ExitStatus(1))
     suspect = Suspect("n1", 0, Blame.YES, "No CUDA GPUs are available")
-    seen_none = Verdict(ErrorClass.HARDWARE, Retriable.YES, Confidence.STRONG, "cuda-no-device", "", (suspect,))
+    seen_none = Verdict(ErrorClass.HARDWARE, Retriable.YES, Confidence.STRONG, "cuda-no-device", "", (suspect,), hidden_by=("A",))
     assert not without_control(seen_none, [end]).suspects
     assert without_control(seen_none, [end, RankEnd(1, "n2", ExitStatus(0))]).suspects == (suspect,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.policies.environment import hiding_variable, of_the_job
+from ftslurm.policies.environment import of_the_job, showing_none
 
 
 def test_what_holds_wherever_a_rank_runs_is_of_the_job_and_the_place_of_the_batch_script_is_not() -> None:
@@ -14,16 +14,16 @@ def test_what_holds_wherever_a_rank_runs_is_of_the_job_and_the_place_of_the_batc
 
 
 @pytest.mark.parametrize(
-    ("env", "name"),
+    ("env", "names"),
     [
-        ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES"),
-        ({"CUDA_VISIBLE_DEVICES": "0", "ASCEND_RT_VISIBLE_DEVICES": " -1 "}, "ASCEND_RT_VISIBLE_DEVICES"),
-        ({"CUDA_VISIBLE_DEVICES": "0,1"}, ""),
-        ({"HIP_VISIBLE_DEVICES": "NoDevFiles"}, "HIP_VISIBLE_DEVICES"),
-        ({"CUDA_VISIBLE_DEVICES": "", "SLURM_GPUS_ON_NODE": "8"}, ""),
-        ({"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": ""}, "CUDA_VISIBLE_DEVICES"),
-        ({}, ""),
+        ({"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES"}),
+        ({"CUDA_VISIBLE_DEVICES": "0", "ASCEND_RT_VISIBLE_DEVICES": " -1 "}, {"ASCEND_RT_VISIBLE_DEVICES"}),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, set()),
+        ({"HIP_VISIBLE_DEVICES": "NoDevFiles"}, {"HIP_VISIBLE_DEVICES"}),
+        ({"CUDA_VISIBLE_DEVICES": "", "SLURM_GPUS_ON_NODE": "8"}, set()),
+        ({"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": ""}, {"CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"}),
+        ({}, set()),
     ],
 )
-def test_a_variable_hides_devices_unless_slurm_gives_each_program_its_own(env: dict[str, str], name: str) -> None:
-    assert hiding_variable(env) == name
+def test_a_variable_hides_devices_unless_slurm_gives_each_program_its_own(env: dict[str, str], names: set[str]) -> None:
+    assert showing_none(env) == names

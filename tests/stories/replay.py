@@ -282,7 +282,7 @@ class Job(World):
         step_key: str = "train", user_env: Iterable[str] = (), now: Now = START, diagnose: Diagnose | None = None,
         remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "", granted: Sequence[str] = (),
         batch_node: str = "", submit_time: int = 0, clean_ups: Sequence[float] = (), shares: Iterable[Share] = (),
-        beside: bool = False, advise: Advise | None = None, hidden: str = "",
+        beside: bool = False, advise: Advise | None = None, none: frozenset[str] = frozenset(),
         call: Call | None = None, tips: bool = False, no_requeue: str = "",
     ) -> None:  # fmt: skip
         self.diagnose, self.advise = diagnose, advise
@@ -300,7 +300,7 @@ class Job(World):
             f"run{runs}", "7", "c", schedule, step_key, "train", tuple(nodes), can=frozenset(able),
             remembered=remembered or {}, width=width, number=7, why_not=WhyNot(swap=no_swap, requeue=no_requeue), granted=tuple(granted), batch_node=batch_node,
             submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), earlier=EarlierRuns(beside=beside),
-            env=Environments(user=frozenset(user_env), hidden=hidden), process=OwnProcess(call=call or Call()),
+            env=Environments(user=frozenset(user_env), none=none), process=OwnProcess(call=call or Call()),
         )  # fmt: skip
         self.truth = Truth(tasks_on(nodes, per_node), self.settings, history.budgets.spent.get("max_restarts", 0))
         plan = JobPlan(nodes=len(nodes), tasks_per_node=per_node)
@@ -420,7 +420,7 @@ class Job(World):
         return Job(
             settings or self.settings, past=self.ledger, schedule=self.facts.schedule + 1, nodes=nodes or self.nodes,
             per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.env.user, now=self.now,
-            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width, submit_time=submit_time, hidden=self.facts.env.hidden,
+            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width, submit_time=submit_time, none=self.facts.env.none,
             tips=self.settings.tips,
         )  # fmt: skip
 

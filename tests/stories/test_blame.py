@@ -424,7 +424,7 @@ def test_one_that_did_not_answer_is_as_good_as_before() -> None:
 
 
 def test_nor_where_the_environment_hides_them() -> None:
-    job = Campaign(per_node=1, hidden="CUDA_VISIBLE_DEVICES")
+    job = Campaign(per_node=1, none=frozenset({"CUDA_VISIBLE_DEVICES"}))
     job.fails(1, NO_GPU)
     assert job.excluded == set() and "CUDA_VISIBLE_DEVICES shows the program no device" in job.job.said
     job.until_over(1, NO_GPU)

@@ -192,6 +192,41 @@ def test_a_job_heals_the_example_s_devices_knows_their_codes_and_pages_people(he
     assert "acme-link-down" in ftslurm(here, "explain", "libacme: link 3 is down", **env)
 
 
+VENDOR = """
+import sys
+from ftslurm.config.catalog_files import load_code_book, load_pattern_book
+from ftslurm.config.fault_lookup import fault_lookup
+from ftslurm.model.devices import Severity
+from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.kernel_log import kernel_findings, parse_kernel_log
+from ftslurm.wrapper.nodes import adviser
+
+log = parse_kernel_log(b"3,1,9,-;acme_drv 0: fault 4, a note\\n3,2,9,-;acme_drv 1: fault 3, off the bus", -1)
+(line,) = kernel_findings(log, load_pattern_book(), fault_lookup(()))
+print("kernel log:", line.health.value, line.what)
+print("advice:", adviser(Settings())("ftslurm: kernel log: FAULT 3 (the accelerator has fallen off the bus)"))
+print("site:", load_code_book((sys.argv[1],)).meaning("acme", "fault 3", Severity.UNKNOWN).remedy.value)
+"""
+
+
+def test_a_vendor_of_a_plugin_gets_what_ours_get(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("devices: {acme: {FAULT 3: {remedy: log}}}")
+    said = command(here / "venv/bin/python", "-I", "-c", VENDOR, tmp_path / "site.yaml").splitlines()
+    assert said == [
+        "kernel log: bad FAULT 3 (the accelerator has fallen off the bus)", "advice: reseat the accelerator", "site: log",
+    ]  # fmt: skip
+    assert "acme fault code" in ftslurm(here, "explain", "Fault", "4") and "off the bus" in ftslurm(here, "explain", "fault=3")
+    assert "FAULT 3: the accelerator has fallen off the bus" in ftslurm(here, "explain", "acme_drv 0: fault 3, off the bus")
+
+
+def test_a_variable_of_a_plugin_s_vendor_may_hide_devices(here: Path, tmp_path: Path) -> None:
+    env = {"FTSLURM_STATE_DIR": str(tmp_path), "ACME_VISIBLE_DEVICES": ""}
+    argv = ("--ft-launcher", "local", "--ft-local-nodes", "2", "-n2", "sh", "-c", "echo libacme: no accelerator >&2; exit 1")
+    tmp_path.chmod(0o700)
+    command(here / "venv/bin/python", "-I", "-m", "ftslurm", *argv, status=1, **env)
+    assert "ACME_VISIBLE_DEVICES shows the program no device" in ftslurm(here, "history", **env)
+
+
 def test_the_interpreter_of_containers_brings_it_along(here: Path, tmp_path: Path) -> None:
     make = "import sys, pathlib; from ftslurm.system.bundle import bundle_in; b = bundle_in(pathlib.Path(sys.argv[1])); b.make(); print(b.path)"
     place = command(here / "venv/bin/python", "-I", "-c", make, tmp_path).strip()

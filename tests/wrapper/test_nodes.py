@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from ftslurm.catalogs.codes import CodeAsked
 from ftslurm.cli.site import nodes as door
+from ftslurm.config.catalog_files import load_code_book
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.model.folds.node_memory import NodeLeft
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.node_advice import codes_of
 from ftslurm.report.site import print_nodes
 from ftslurm.slurm.parse import parse_nodes
 from ftslurm.system.owner import Owner
@@ -46,11 +46,14 @@ def test_advice_is_the_catalogues(reason: str, advice: str) -> None:
 
 
 def test_words_that_look_like_codes_are_none() -> None:
-    assert codes_of("dead beef deadbeef on n2, job 12345678x", lambda word: ()) == []
-    assert codes_of("80e3a201 and 80E3A201; Xid 79", lambda word: ()) == [
+    book = load_code_book()
+    assert book.in_sentence("dead beef deadbeef on n2, 7 of 8 thermal devices, job 12345678x") == []
+    assert set(book.in_sentence("80e3a201 and 80E3A201; Xid 79; GPU-LOST")) == {
         CodeAsked("ascend", "80E3A201"),
-        CodeAsked("nvidia", "Xid 79"),
-    ]
+        CodeAsked("nvidia", "XID 79"),
+        CodeAsked("nvidia", "GPU-LOST"),
+        CodeAsked("amd", "GPU-LOST"),
+    }
 
 
 @pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])

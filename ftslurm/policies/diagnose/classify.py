@@ -24,7 +24,7 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.values import replace
-from ftslurm.model.verdict import AS_IT_SEES, Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
 from ftslurm.policies.diagnose import hits as seen
 from ftslurm.policies.diagnose.by_lines import ASKED_FOR, NODES_SETUP, by_root, by_symptoms
 from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, Hit
@@ -240,7 +240,12 @@ def diagnose(ends: Sequence[RankEnd], facts: seen.Facts, book: PatternBook) -> V
     first = min((end.at for end in ends if seen.failed(end)), default=float("inf"))
     live = [hit for hit in hits if not hit.overcome and not seen.after_the_fact(hit, first)]
     live = list(seen.without_warnings(live))
-    return by_facts(live, facts) or _with_keywords(without_control(_by_words(ends, live, book), ends), live)
+    if found := by_facts(live, facts):
+        return found
+    found = _by_words(ends, live, book)
+    if (known := book.named(found.signature)) and known.hidden_by:
+        found = replace(found, hidden_by=known.hidden_by)
+    return _with_keywords(without_control(found, ends), live)
 
 
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: PatternBook) -> Verdict:
@@ -303,6 +308,6 @@ def without_control(verdict: Verdict, ends: Sequence[RankEnd]) -> Verdict:
     hardware's own report blames the node."""
     if len({end.node for end in ends}) > 1:
         return verdict
-    own = verdict.error_class is ErrorClass.HARDWARE and verdict.signature not in AS_IT_SEES
+    own = verdict.error_class is ErrorClass.HARDWARE and not verdict.hidden_by
     kept = tuple(suspect for suspect in verdict.suspects if own and suspect.blame is Blame.YES)
     return verdict if kept == verdict.suspects else verdict.by("nothing-to-compare", suspects=kept)

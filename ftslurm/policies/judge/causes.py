@@ -152,7 +152,7 @@ class Causes:
         """The verdict, less what the job knows better."""
         past, showing = self.run.history.verdicts, {node for node, _, _ in self.run.devices.faults}
         verdict = still_on_most(verdict, past.last if past.same_in_a_row else None)
-        return without_own_view(verdict, self.run.facts.env.hidden, self.run.attempt.devices.seen - showing)
+        return without_own_view(verdict, self.run.facts.env.none, self.run.attempt.devices.seen - showing)
 
     def _verdict_record(self, v: Verdict, rank: int | None, shown: Mapping[int, str], now: Now) -> rec.Diagnosed:
         """shown: rank -> node, of those that show the error."""

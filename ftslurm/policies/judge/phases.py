@@ -65,7 +65,7 @@ class Environments(Value):
     user: frozenset[str] = frozenset()  # names of the variables that the user has set
     sdk: Mapping[str, str] = field(default_factory=dict)  # what the program interface in the ranks needs
     meet_at: Mapping[str, str] = field(default_factory=dict)  # of the user's, those that may name a node of the rendezvous
-    hidden: str = ""  # ftrun's variable that hides devices from programs, where Slurm assigns none either
+    none: frozenset[str] = frozenset()  # ftrun's variables that would show a program no device, where Slurm assigns none either
 
 
 class OutputPlace(Value):

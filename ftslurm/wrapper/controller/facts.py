@@ -29,7 +29,7 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Resolved, Settings, places_told
 from ftslurm.model.text import counted, fingerprint, whole
 from ftslurm.model.values import replace
-from ftslurm.policies.environment import hiding_variable, of_rendezvous, of_the_job
+from ftslurm.policies.environment import of_rendezvous, of_the_job, showing_none
 from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess, RunFacts, WhyNot
 from ftslurm.policies.lease import is_gone, predecessors
 from ftslurm.policies.take_over import cut_short
@@ -274,7 +274,7 @@ def facts_of(
             max(wait_s(component.options, order.env) for component in order.components),
         ),
         env=Environments(
-            of_the_job(order.env), frozenset(order.env), sdk_env(settings), of_rendezvous(order.env), hiding_variable(order.env)
+            of_the_job(order.env), frozenset(order.env), sdk_env(settings), of_rendezvous(order.env), showing_none(order.env)
         ),
         places=places_told(resolved),
     )
