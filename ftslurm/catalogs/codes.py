@@ -202,15 +202,21 @@ class CodeAsked(Value):
 
 
 class CodeBook(Value):
-    """kind of device -> its catalogue. Made by `catalog_files.load_code_book`."""
+    """kind of device -> its catalogue. user_induced: codes that a job calls its program's doing. Made by
+    `catalog_files.load_code_book`.
+    """
 
     catalogs: Mapping[str, Catalog]
+    user_induced: tuple[str, ...] = ()
 
     def meaning(self, kind: str, code: str, severity: Severity) -> CodeMeaning:
         """What `code` asks for. kind: of the device, as its probe names it. Unknown for a kind or code that is not known."""
-        if kind in self.catalogs:
-            return self.catalogs[kind].meaning(code, severity)
-        return CodeMeaning(code, f"code of a device of unknown kind `{kind}`", FaultClass.UNKNOWN)
+        catalog = self.catalogs.get(kind)
+        if catalog is None:
+            return CodeMeaning(code, f"code of a device of unknown kind `{kind}`", FaultClass.UNKNOWN)
+        found = catalog.meaning(code, severity)
+        induced = found.user_induced or found.code in map(catalog.normalised, self.user_induced)
+        return replace(found, user_induced=induced)
 
     def limit_of(self, code: str) -> tuple[int, float] | None:
         """(times, seconds): so often within so long on one chip is too often, by its vendor's own rule; None without one."""

@@ -67,7 +67,7 @@ def codes_laid_over(book: CodeBook, site: SiteFile, place: str) -> CodeBook:
         catalog = replace(catalog, numbered=site.numbered.get(kind, catalog.numbered))
         changes = site.devices.get(kind, {}).items()
         found[kind] = catalog.with_entries({str(code): _entry(kind, code, each, catalog, place) for code, each in changes})
-    return CodeBook(found)
+    return replace(book, catalogs=found)
 
 
 def _entry(kind: str, code: int | str, change: CodeChange, catalog: Catalog, place: str) -> Entry:

@@ -33,13 +33,14 @@ def load_pattern_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> 
     return _laid_over(book, patterns_laid_over, paths, only_roots)
 
 
-def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> CodeBook:
-    """Fault codes of all devices. paths: of a site's own files, later ones on top. only_roots: as for read_text.
+def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False, user_induced: tuple[str, ...] = ()) -> CodeBook:
+    """Fault codes of all devices. paths: of a site's own files, later ones on top. only_roots: as for read_text. user_induced:
+    codes that are the program's doing, whatever their catalogue says.
 
     Raises: PolicyError.
     """
     shipped = {"ascend": build_catalog, "nvidia": build_nvidia, "amd": build_amd}
-    book = CodeBook({kind: build(_shipped(f"{kind}.yaml")) for kind, build in shipped.items()})
+    book = CodeBook({kind: build(_shipped(f"{kind}.yaml")) for kind, build in shipped.items()}, user_induced)
     return _laid_over(book, codes_laid_over, paths, only_roots)
 
 

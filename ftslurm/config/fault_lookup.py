@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ftslurm.catalogs.codes import normalise
 from ftslurm.model.devices import CodeMeaning, Severity
-from ftslurm.model.values import replace
 
 if TYPE_CHECKING:
     from ftslurm.catalogs.codes import CodeBook
@@ -22,14 +20,12 @@ def fault_lookup(
     What it gives raises PolicyError for a file that cannot be read.
     """
     books: list[CodeBook] = []
-    induced = frozenset(normalise(code) for code in user_induced)
 
     def meaning(kind: str, code: str, severity: Severity) -> CodeMeaning:
         from ftslurm.config.catalog_files import load_code_book
 
         if not books:
-            books.append(load_code_book(catalogs, only_roots))
-        found = books[0].meaning(kind, code, severity)
-        return replace(found, user_induced=True) if found.code in induced else found
+            books.append(load_code_book(catalogs, only_roots, user_induced))
+        return books[0].meaning(kind, code, severity)
 
     return meaning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftslurm.catalogs.codes import CodeAsked, CodeBook, normalise
+from ftslurm.catalogs.codes import CodeAsked, CodeBook
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.errors import own_statuses
@@ -96,9 +96,8 @@ class Explainer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._codes: CodeBook = load_code_book(settings.catalogs)
+        self._codes: CodeBook = load_code_book(settings.catalogs, user_induced=settings.devices.user_induced)
         self._patterns: PatternBook = load_pattern_book(settings.catalogs).with_keywords(settings.retry.keywords)
-        self._induced = frozenset(normalise(code) for code in settings.devices.user_induced)
         self._ids = {pattern.id.lower(): pattern for pattern in self._patterns.patterns}
 
     def words(self, words: Sequence[str]) -> list[Explained]:
@@ -155,8 +154,6 @@ class Explainer:
     def device(self, kind: str, code: str) -> Explained:
         """A code of a kind of device."""
         meaning = self._codes.meaning(kind, code, Severity.UNKNOWN)
-        if meaning.code in self._induced:
-            meaning = replace(meaning, user_induced=True)
         catalog = self._codes.catalogs[kind]
         entry = catalog.entry(meaning.code)
         told = tuple(catalog.sources.get(word, word) for word in entry.sources) if entry else ()

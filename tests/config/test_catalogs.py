@@ -107,7 +107,7 @@ def test_an_empty_file_changes_nothing(write: Write) -> None:
 
 
 def test_the_codes_that_ftrun_asks_for_come_from_the_same_files(write: Write) -> None:
-    meaning = fault_lookup(("XID 48",), (write(SITE),))
+    meaning = fault_lookup(("xid48",), (write(SITE),))
     assert meaning("ascend", "80E01801", Severity.UNKNOWN).fault_class is FaultClass.ISOLATE
     assert meaning("nvidia", "XID 48", Severity.UNKNOWN).user_induced
     assert meaning("toaster", "1", Severity.UNKNOWN).fault_class is FaultClass.UNKNOWN
