@@ -55,6 +55,7 @@ class MeaningEntry(Judged):
     codes: str = ""
     kernel: str = ""
     hidden_by: tuple[Text, ...] = ()
+    waited: tuple[Text, ...] = ()
 
 
 class PatternEntry(MeaningEntry):

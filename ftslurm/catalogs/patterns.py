@@ -54,6 +54,7 @@ class Pattern(Value):
     codes: str = ""  # kind of device of which the line names a fault code: the pattern's groups make it
     kernel: str = ""  # how the line begins where no user can have written it; only then it is proof against a node
     hidden_by: tuple[str, ...] = ()  # the program only says what it sees, and these variables hide devices from it
+    waited: tuple[str, ...] = ()  # the rank waited in vain for another: what lets it wait longer, and as what programs know that
     because: tuple[str, ...] = ()  # rules that have changed it for the line at hand
 
     def by(self, rule: str, **changes: Any) -> Pattern:

@@ -119,11 +119,6 @@ def _suspects(hits: Iterable[Hit], roots: Sequence[Hit]) -> tuple[Suspect, ...]:
 # Unless it worked: in a long phase (validation, saving, preparing of data on one rank) the others wait in a collective until its
 # timeout, and everything ends although nothing is broken. The rank's node is not to blame; the timeout is too short
 
-# Symptoms that every rank of a group prints after waiting in vain; the rank that prints none is the one they waited for.
-_WAITED = frozenset({
-    "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
-    "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
-})  # fmt: skip
 _WATCHDOG = "nccl-watchdog"
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
@@ -134,7 +129,7 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) 
     first = min(symptoms, key=lambda hit: (not hit.own, hit.pattern.defers, hit.at))
     if verdict := _out_of_step(ends, [hit for hit in symptoms if hit.pattern.id == _WATCHDOG]):
         return verdict
-    waited = [hit for hit in symptoms if hit.pattern.id in _WAITED]
+    waited = [hit for hit in symptoms if hit.pattern.waited]
     suspects = _silent(ends, waited) or _behind(ends, waited)
     rules = ["waited-for"] if suspects else []
     if waited and (phase := _long_phase(ends, waited)):
@@ -189,7 +184,7 @@ def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | 
 
 def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> LongPhase | None:
     first = min(waited, key=lambda hit: hit.at)
-    return at_work(ends, seen.ranks_of(waited), first.at, [hit.line for hit in waited], first.pattern.id)
+    return at_work(ends, seen.ranks_of(waited), first.at, [hit.line for hit in waited], first.pattern.waited)
 
 
 def _silent(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
@@ -243,36 +238,27 @@ _PHASES = tuple(
         (r"download|load|read|copy", "loading"),
     )
 )
-_TORCH = "timeout= of init_process_group"
-_TORCH_ELSEWHERE = (
-    "Hugging Face calls it --ddp_timeout, Megatron-LM --distributed-timeout-minutes, Lightning DDPStrategy(timeout=...)"
-)
-# Pattern that waiting ranks print -> the setting that lets them wait longer. Source: PyTorch, CANN (HCCL) and MindSpore manuals.
-_SETTINGS = {
-    "hccl-EI0002": "HCCL_EXEC_TIMEOUT (seconds)", "acl-507046": "HCCL_EXEC_TIMEOUT (seconds)",
-    "acl-107019": "HCCL_EXEC_TIMEOUT (seconds)", "hccl-EI0006": "HCCL_CONNECT_TIMEOUT (seconds)",
-    "hccl-topo-timeout": "HCCL_CONNECT_TIMEOUT (seconds)", "ms-timeout-node": "MS_NODE_TIMEOUT (seconds)",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class LongPhase:
-    """rank, node: who worked while the others waited. doing: in a word. sign: the last activity. setting: what to increase."""
+    """rank, node: who worked while the others waited. doing: in a word. sign: the last activity. settings: what to increase, and
+    what programs call that."""
 
     rank: int
     node: str
     doing: str
     sign: str
-    setting: str
+    settings: tuple[str, ...]
 
 
 def at_work(
-    ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str], pattern: str
+    ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str], settings: tuple[str, ...]
 ) -> LongPhase | None:
     """The rank that the others waited for, if it worked until they gave up.
 
-    waited: ranks that waited in vain. gave_up: when the first of them said so, Unix seconds; lines: in which words, known as
-    `pattern`.
+    waited: ranks that waited in vain. gave_up: when the first of them said so, Unix seconds; lines: in which words. settings: as
+    of LongPhase.
     """
     began = _began(ends, waited, gave_up, lines)
     late = gave_up - LAST_SHARE * (gave_up - began)
@@ -283,11 +269,11 @@ def at_work(
         if said:
             line = visible(said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:])
             ago = f"it printed `{line}` {gave_up - said[-1].at:.0f} s before"
-            return LongPhase(end.rank, end.node, _doing(said), ago, _SETTINGS.get(pattern, _TORCH))
+            return LongPhase(end.rank, end.node, _doing(said), ago, settings)
         if late <= end.alive:
             ago = f"{end.alive_by} until {max(0.0, gave_up - end.alive):.0f} s before"
             lately = [piece for piece in end.output if piece.at <= gave_up][-1:]
-            return LongPhase(end.rank, end.node, _doing(lately), ago, _SETTINGS.get(pattern, _TORCH))
+            return LongPhase(end.rank, end.node, _doing(lately), ago, settings)
     return None
 
 
@@ -310,11 +296,12 @@ def _doing(said: Sequence[Piece]) -> str:
 def long_phase(found: LongPhase, evidence: Sequence[str]) -> Verdict:
     """The verdict on a long phase: no node is to blame, and one more try is worth it, since storage may be faster then."""
     slow = f"the timeout is shorter than rank {found.rank}'s {found.doing}"
-    what = f"{slow}: {found.sign} the others gave up; set {found.setting} higher"
+    setting, *elsewhere = found.settings
+    what = f"{slow}: {found.sign} the others gave up; set {setting} higher"
     first = f"rank {found.rank} on {found.node} was at work: {found.sign} the others gave up"
-    called = (f"{_TORCH}: {_TORCH_ELSEWHERE}",) if found.setting == _TORCH else ()
+    called = [f"{setting}: {words}" for words in elsewhere]
     return Verdict(
         ErrorClass.USER_CODE, Retriable.ONCE, Confidence.WEAK, SIGNATURE, what, (), (first, *called, *evidence)[:6],
-        lead=Lead(found.rank, found.node, slow, f"{found.sign} the others gave up", advice=f"set {found.setting} higher"),
+        lead=Lead(found.rank, found.node, slow, f"{found.sign} the others gave up", advice=f"set {setting} higher"),
         because=(SIGNATURE,),
     )  # fmt: skip
