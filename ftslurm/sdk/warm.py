@@ -7,7 +7,7 @@ variable FTSLURM_WARM says which process this is:
                              imports, for as long as nothing has happened that another process could not know of before its
                              own imports. SHIM: the pid of the shim.
 `SHIM:PACKAGES:FD:BYTES:PID` a spare of the rank PID. It imports what is noted there, and waits for the end of the rank. What the
-                             shim then sends is the environment of the next rank: this process takes it over, and Python goes on.
+                             shim then sends is what changes in the environment: this process takes it over, and Python goes on.
 
 A spare that cannot be what a cold start would be says why, and ends. The notes: a line with the CPU time until here
 (ms) and the rank's argv, then `=` with sys.path where it has changed, `>` where an import begins and the module's name where it
@@ -40,6 +40,7 @@ NEVER = frozenset(("eventlet", "gevent", "habana_frameworks", "mpi4py", "tensorf
 OF_A_START = (
     "FTSLURM_", "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE",
 )  # fmt: skip
+IMPORTLIB = "<frozen importlib._bootstrap_external>"
 SHARE = 0.2  # of a core, while a spare imports: another process's nice value cannot be lowered again without privilege
 LAST_OOM = "1000"  # the kernel takes a spare first, proc(5)
 
@@ -126,6 +127,8 @@ class _Notes:
                 if noted:
                     self._safely(self._ends, name, before)
 
+        # What tells where an import stands (tracebacks, warnings) passes over importlib's own frames, and so over this.
+        exec_module.__code__ = exec_module.__code__.replace(co_filename=IMPORTLIB)
         loader.exec_module = exec_module
 
     def _begins(self, top: str) -> bool:
@@ -263,13 +266,12 @@ def _wait(fd: int, most_bytes: int, rank: int, path: str, packages: str) -> None
     try:
         oom = _text("/proc/self/oom_score_adj")
         _set_oom(LAST_OOM)
-        given = dict(os.environ)
         read, places = _import_early(_noted(path, packages), packages.split(","))
         _check_libraries(rank)
         if (size := _own_bytes()) > most_bytes:
             raise _Unlike(f"it takes {size >> 20} MB, more than warm.memory")
-        env = _next_env(fd, b"ready\n")
-        changed = {name: env.get(name) for name in env.keys() | given.keys() if env.get(name) != given.get(name)}
+        _say(fd, b"ready\n")
+        changed = _changes(fd)
         _check_env(changed, read)
         if [_stamp(place) for place in places] != list(places.values()):
             raise _Unlike("packages have changed")
@@ -285,7 +287,7 @@ def _wait(fd: int, most_bytes: int, rank: int, path: str, packages: str) -> None
                 os.environ[name] = value
     except BaseException as error:
         try:
-            _say(fd, f"{error if isinstance(error, _Unlike) else repr(error)}\n".encode(errors="replace"))
+            _say(fd, f"{error if isinstance(error, (_Unlike, OSError)) else repr(error)}\n".encode(errors="replace"))
         finally:
             os._exit(0)
 
@@ -425,16 +427,17 @@ class _Slow:
         self._used += used
 
 
-def _next_env(fd: int, ready: bytes) -> dict[str, str]:
-    """Of the next rank: `NAME=VALUE` with a zero byte after each, and another after the last."""
-    _say(fd, ready)
+def _changes(fd: int) -> dict[str, str | None]:
+    """Of variables, for the next rank: `NAME=VALUE`, or `NAME` of one that is gone, with a zero byte after each, and another
+    after the last."""
     data = b""
     while not data.endswith(b"\0\0"):
         more = os.read(fd, 1 << 16)
         if not more:
             os._exit(0)  # the shim needs no spare any more
         data += more
-    return dict(os.fsdecode(word).partition("=")[::2] for word in data[:-2].split(b"\0"))
+    parts = (os.fsdecode(word).partition("=") for word in data[:-2].split(b"\0"))
+    return {name: value if equals else None for name, equals, value in parts}
 
 
 def _say(fd: int, line: bytes) -> None:

@@ -115,6 +115,31 @@ def test_the_same_interpreter_on_nodes_without_one_of_ours(told: Story) -> None:
     told.cluster.answer(["scancel", str(told.id)])
 
 
+WARM = """
+import os, sys, time
+import numpy
+pid, shim, first = os.getpid(), os.getppid(), os.environ["MA_PROC_START_CNT"] == "1"
+below, until = [], time.monotonic() + 60
+while first and len(below) < 2 and time.monotonic() < until:
+    time.sleep(0.1)
+    below = open(f"/proc/{shim}/task/{shim}/children").read().split()
+time.sleep(2 if first else 0)
+with open(f"{sys.path[0]}/{'first' if first else 'second'}", "w") as file:
+    file.write(" ".join(each for each in below or [str(pid)] if each != str(pid) or not first))
+sys.exit(3 if first else 0)
+"""
+
+
+@story(
+    files={"train.py": WARM, "numpy.py": ""},
+    script="ftrun --ft-warm --ft-set warm.after=1s --ft-set rungs.in-place-restart.crash_restarts=1"
+    " --container-image=$BOXES/whole --container-mounts=$STORY python3 $STORY/train.py",
+)  # fmt: skip
+def test_a_spare_process_waits_in_the_container_of_its_rank(told: Story) -> None:
+    told.ended("COMPLETED")
+    assert (told.folder / "first").read_text() == (told.folder / "second").read_text() != "", told.describe()
+
+
 TEMPLATE = Path(__file__).resolve().parents[2] / "sbatch-templates/pyxis.sh"
 
 

@@ -2451,6 +2451,13 @@ ANSWER_S = 2.0  # for a spare to take what it is given: it looks at a dozen fold
 HEAD_START_S = 0.1
 READY, TAKEN = "ready\n", "taken\n"
 START_MORE_S = 0.05  # of CPU time, beside twice what the rank took, until a spare has come to wait
+# They prepare their process and execute the rest of their words in it, so that they may run twice; so does a shell with `-c` and
+# one command without any of UNCLEAR.
+PREFIXES = frozenset(("chrt", "env", "exec", "ionice", "nice", "numactl", "prlimit", "setpriv", "stdbuf", "taskset"))
+SHELLS, SHELL_FLAGS, UNCLEAR = frozenset(("bash", "dash", "sh", "zsh")), ("-c", "-lc"), frozenset(";&|<>()`\n*?[!")
+LAUNCHERS = frozenset(
+    ("accelerate", "accelerate.commands.launch", "deepspeed", "torch.distributed.launch", "torch.distributed.run", "torchrun")
+)
 
 
 class Spare:
@@ -2465,6 +2472,7 @@ class Spare:
         self._output = output
         self._plan: Plan = ([], ())
         self._env: dict[str, str] = {}
+        self._given: dict[str, str] = {}  # of the spare, but for what it is told
         self._after_s, self._memory, self._packages = 0.0, 0, ""  # 0 s: none is asked for
         self._look_at = 0.0  # monotonic, 0: nothing is to be done
         self._sock: socket.socket | None = None
@@ -2525,6 +2533,8 @@ class Spare:
             why = "the command has changed" if plan != self._plan else self._ask(env)
         if why:
             self._give_up(why)
+        elif name := _launcher(_ran(_notes(self._notes))):
+            self._tell("import in part again", f"the processes that {name} starts have no spare")
         elif (last := _notes(self._notes)[-1:]) and last[0].startswith("."):
             self._tell("import in part again", last[0][1:])
 
@@ -2544,9 +2554,14 @@ class Spare:
         assert self._sock is not None
         if self._said != READY:
             return "the spare process was still importing"
+        changed = [name for name in sorted({*env, *self._given}) if env.get(name) != self._given.get(name)]
+        before = self._words_before(_notes(self._notes)) or ()
+        if named := next((name for name in changed if any(name in word for word in before)), ""):
+            return f"the command names {named}, which has changed"
         self._said = ""
         try:
-            self._sock.sendall(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items()) + b"\0")
+            words = (f"{name}={env[name]}" if name in env else name for name in changed)
+            self._sock.sendall(b"".join(os.fsencode(word) + b"\0" for word in words) + b"\0")
             self._hear(ANSWER_S)
         except OSError:
             pass
@@ -2583,6 +2598,12 @@ class Spare:
         except OSError:
             return -1.0
 
+    def _words_before(self, lines: list[str]) -> list[str] | None:
+        try:
+            return _before(ran, self._plan[0], self._env.get("PATH", os.defpath)) if (ran := _ran(lines)) else None
+        except OSError:
+            return None
+
     @property
     def _notes(self) -> str:
         """The file that sdk/warm.py keeps."""
@@ -2597,14 +2618,14 @@ class Spare:
             return "logs.tail_bytes or sdk.inject is switched off"
         if not _can_be_told_apart():
             return "this kernel does not list children"
-        if not lines or _start_ms(lines[0], self._plan[0], self._env) is None:
+        if self._words_before(lines) is None:
             return "the command is not Python itself, or is Python with -I, -E or -S, or before 3.10"
         return f"the program imports none of {self._packages} (warm.packages)" if len(lines) < 2 else ""
 
     def _begin(self) -> None:
         page, _, attempt = self._env[PAGE_VARIABLE].rpartition(".")
         fds = self._output.piped
-        ms = _start_ms(_notes(self._notes)[0], self._plan[0], self._env) or 0.0
+        ms = float(_notes(self._notes)[0].partition(" ")[0])  # of CPU time, that the rank took to come to sdk/warm.py
         self._sock, theirs = socket.socketpair()
         self._sock.settimeout(ANSWER_S)
         os.set_inheritable(theirs.fileno(), True)
@@ -2612,7 +2633,8 @@ class Spare:
         self.streams, self._said = {fd: ours for fd, (ours, _) in pipes.items()}, ""
         ends = [(end, fd) for fd, (_, end) in pipes.items()] + ([(pipes[1][1], 2)] if fds == (1,) else [])
         waits = f"{os.getpid()}:{self._packages}:{theirs.fileno()}:{self._memory}:{self._command.pid}"
-        env = {**self._env, PAGE_VARIABLE: f"{page}.{int(attempt) + 1}", WARM_VARIABLE: waits}
+        self._given = {**self._env, PAGE_VARIABLE: f"{page}.{int(attempt) + 1}"}
+        env = {**self._given, WARM_VARIABLE: waits}
         self._command.start_beside(self._plan[0], env, ends, 2 * ms / 1000 + START_MORE_S)
         theirs.close()
         if not self._command.beside:
@@ -2643,18 +2665,37 @@ def _notes(path: str) -> list[str]:
         return []
 
 
-def _start_ms(line: str, argv: list[str], env: Mapping[str, str]) -> float | None:
-    """CPU time that the rank took to come to sdk/warm.py, by its first note; None if it is not what `argv` says."""
+def _ran(lines: list[str]) -> list[str]:
+    """The argv of the Python that keeps these notes."""
     try:
-        ms, _, words = line.partition(" ")
-        ran = bytes.fromhex(words).split(b"\0")
-        if ran != [os.fsencode(word) for word in argv]:  # a script that begins with its interpreter
-            script = find_program(argv[0], env.get("PATH", os.defpath))
-            if ran[-len(argv) :] != [os.fsencode(word) for word in (script, *argv[1:])] or not _is_pythons(script):
-                return None
-        return float(ms)
-    except (OSError, ValueError):
-        return None
+        return [os.fsdecode(word) for word in bytes.fromhex(lines[0].partition(" ")[2]).split(b"\0")]
+    except (IndexError, ValueError):
+        return []
+
+
+def _before(ran: list[str], argv: list[str], path: str) -> list[str] | None:
+    """The words of `argv` that do nothing but execute `ran`; None if they may do more."""
+    script = find_program(argv[0], path)  # it may begin with its interpreter
+    if ran == argv or (ran[-len(argv) :] == [script, *argv[1:]] and _is_pythons(script)):
+        return []
+    if argv[0].rpartition("/")[2] in SHELLS and argv[1:2] and argv[1] in SHELL_FLAGS:
+        words = argv[2].split() if argv[2:] and not UNCLEAR.intersection(argv[2]) else []
+        return argv[2:3] if ran[0] in words and all(map(_executes, words[: words.index(ran[0])])) else None
+    before = argv[: -len(ran)]
+    return before if argv == before + ran and all(map(_executes, before)) else None
+
+
+def _executes(word: str) -> bool:
+    """Is it the name of a prefix, or an option, a number or a variable of one?"""
+    name, equals, _ = word.partition("=")
+    return word.rpartition("/")[2] in PREFIXES or word[:1] == "-" or word[:1].isdigit() or bool(equals and name.isidentifier())
+
+
+def _launcher(ran: list[str]) -> str:
+    """The name of the module or script that Python runs, where that is one of LAUNCHERS."""
+    words = [word for word in ran[1:] if word[:1] != "-"]
+    name = (words or [""])[0].rpartition("/")[2]
+    return name if name in LAUNCHERS else ""
 
 
 def _is_pythons(script: str) -> bool:

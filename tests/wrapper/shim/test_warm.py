@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import ftslurm
 from ftslurm.wrapper.shim.processes import memory_left
-from ftslurm.wrapper.shim.warm import HEAD_START_S
+from ftslurm.wrapper.shim.warm import HEAD_START_S, _before, _launcher
 from tests.wrapper.shim_controller import Shim, is_gone, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -109,6 +109,8 @@ FORMS: Mapping[str, Callable[[Path], Sequence[str]]] = {
     "folder": lambda folder: (sys.executable, str(folder / "zipped")),
     "itself": lambda folder: (str(folder / "itself"),),
     "input": lambda folder: (sys.executable, "-"),
+    "prefixes": lambda folder: ("/usr/bin/env", "NAME=2", "taskset", "-c", "0", "nice", "-n", "1", sys.executable, str(PROGRAM)),
+    "shell": lambda folder: ("bash", "-c", f'NAME="$HOME" exec nice {sys.executable} {PROGRAM} "$0" "$@"'),
 }
 ENDS = ("0", "3", "255", "text", "raise", "interrupt", "_exit 4", *(f"signal {n}" for n in (6, 9, 11, 15)), "children", "thread")
 
@@ -251,7 +253,7 @@ def test_a_spare_that_takes_too_much_memory_ends(ranks: Callable[..., Rank], tmp
 
 @pytest.mark.parametrize("words", [
     ("bash", "-c", f"exec {sys.executable} -c '{WAITS}' $0"), (sys.executable, "-I", "-c", WAITS), (sys.executable, "-E", "-c", WAITS),
-    (sys.executable, "-S", "-c", WAITS), ("/usr/bin/env", sys.executable, "-c", WAITS),
+    (sys.executable, "-S", "-c", WAITS), ("env", "A=1", "bash", "-c", 'exec "$0" "$@"', sys.executable, "-c", WAITS),
     ("bash", "-c", "echo $$; until [ -e $0 ]; do sleep 0.01; done"), (sys.executable, "-c", WAITS),
 ])  # fmt: skip
 def test_a_command_that_is_not_surely_python_has_no_spare_and_it_is_told(
@@ -278,6 +280,56 @@ def test_a_command_that_is_not_surely_python_has_no_spare_and_it_is_told(
         rank.start()
     said = (tmp_path / "err").read_text()
     assert said.count("restarts import again") == said.count(why) == 1
+
+
+@pytest.mark.parametrize(("command", "may"), [
+    (["env", "-i", "A=1", "/usr/bin/numactl", "--localalloc", "-C", "0-3", "python", "a"], True),
+    (["bash", "-c", "python a"], True),
+    (["/bin/sh", "-lc", "A=$HOME exec taskset -c 0 python a $SLURM_PROCID ${B}", "x"], True),
+    (["env", "./wrapper", "python", "a"], False),
+    (["wrapper", "python", "a"], False),
+    (["bash", "run.sh", "python", "a"], False),
+    (["bash", "-c"], False),
+    (["bash", "-c", "echo python a"], False),
+    (["bash", "-c", "$WRAPPER python a"], False),
+    (["bash", "-c", "'wrapper' python a"], False),
+    (["bash", "-c", "mkdir b; python a"], False),
+    (["bash", "-c", "mkdir b\npython a"], False),
+    (["bash", "-c", "python a $(next-number)"], False),
+    (["bash", "-c", "python a > b"], False),
+    (["bash", "-c", "python a *.pt"], False),  # the newest may be another
+])  # fmt: skip
+def test_what_only_executes_python_may_run_twice(command: list[str], may: bool) -> None:
+    assert (_before(["python", "a"], command, "/usr/bin:/bin") is not None) is may
+
+
+@pytest.mark.parametrize(("ran", "name"), [
+    (["python", "-m", "torch.distributed.run", "a"], "torch.distributed.run"), (["python", "-u", "/b/torchrun", "a"], "torchrun"),
+    (["python", "train.py", "torchrun"], ""), (["python"], ""),
+])  # fmt: skip
+def test_a_launcher_is_known_by_its_name(ran: list[str], name: str) -> None:
+    assert _launcher(ran) == name
+
+
+def test_a_command_with_the_old_port_among_its_words_is_no_spare(ranks: Callable[..., Rank], tmp_path: Path) -> None:
+    with open(tmp_path / "err", "w+") as errors:
+        command = f"{sys.executable} {tmp_path / 'waits.py'} {tmp_path / 'go'} $MASTER_PORT"
+        (tmp_path / "waits.py").write_text(WAITS)
+        rank = ranks("bash", "-c", command, numpy="a = 1", stderr=errors)
+        cold, _ = cold_after(rank, tmp_path / "go", MASTER_PORT="4712")
+    assert cold and "the command names MASTER_PORT, which has changed" in (tmp_path / "err").read_text()
+
+
+def test_where_an_import_fails_no_line_of_ours_is_told(ranks: Callable[..., Rank], tmp_path: Path) -> None:
+    program = "import warnings, traceback\ntry: import numpy\nexcept ValueError: traceback.print_exc()\n"
+    fails = "import warnings; warnings.warn('from', stacklevel=2)\nraise ValueError"
+    with open(tmp_path / "err", "w+") as errors:
+        rank = ranks(sys.executable, "-c", program, numpy=fails, stderr=errors)
+        rank.start()
+        rank.ended()
+        rank.shim.end(0)
+    said = (tmp_path / "err").read_text()
+    assert "<string>:2: UserWarning: from" in said and "ValueError" in said and "warm.py" not in said and "importlib" not in said
 
 
 OWN = """
