@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import PurePosixPath
-from string import Template
 
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.settings.features import STDERR, STDOUT, streams, streams_of
@@ -87,6 +86,8 @@ class RankLogs(Value):
         if self.cycle_files:
             to = StreamTo(cycle_file(self.cycle_files, cycle), f"{rank:>{len(str(size - 1))}}: ", False, "")
             return {STDOUT: to, STDERR: to}
+        from string import Template  # rarely asked for
+
         slot, local = place
         shown, tee = not self.console_ranks or local in self.console_ranks, streams_of(self.tee, local)
         written = (streams_of(self.redirects, local) | tee) if self.folder else 0

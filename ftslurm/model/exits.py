@@ -68,23 +68,20 @@ def undelivered(status: ExitStatus) -> str:
 STEPD_ERROR = r"(?:slurmstepd[^:\s]*:|\[\d[^\]\s]*\]) error: "
 # Of slurmstepd where `scancel JOB.STEP` has ended a step; 26.05 names the signal. With DUE TO it was the time limit, a preemption
 # or a node. Seen on 22.05, 24.11 and 26.05.
-_CANCELLED = re.compile(
-    rf"^{STEPD_ERROR}\*\*\* STEP (\d+\.\d+) ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL Killed)? \*\*\*\s*$", re.MULTILINE
-)
+_CANCELLED = rf"(?m)^{STEPD_ERROR}\*\*\* STEP (\d+\.\d+) ON \S+ CANCELLED AT \S+(?: DUE to SIGNAL Killed)? \*\*\*\s*$"
 # Slurm ends a step with the same words for reasons of its own, and says these beside them.
-_OTHERWISE = re.compile(
-    r"^(?:(?:srun|slurmstepd)\b|\[\d[^\]\s]*\] error: ).*"
+_OTHERWISE = (
+    r"(?mi)^(?:(?:srun|slurmstepd)\b|\[\d[^\]\s]*\] error: ).*"
     r"(?:launch failed|terminating|memory|oom|exceeded|i/?o error|pmi|mpi|not responding|failure"
     r"|exited with exit code|timed out)"
     # A rank has asked for it: Slurm's plug-in for MPI cancels the step then. The words are Open MPI's and MPICH's.
-    r"|^MPI_ABORT was invoked on rank |\bapplication called MPI_Abort\(",
-    re.MULTILINE | re.IGNORECASE,
+    r"|^MPI_ABORT was invoked on rank |\bapplication called MPI_Abort\("
 )
 
 
 def cancelled_steps(said: str) -> frozenset[str]:
     """Steps, `7.0`, that a person has cancelled, by what srun has said."""
-    return frozenset() if _OTHERWISE.search(said) else frozenset(_CANCELLED.findall(said))
+    return frozenset() if re.search(_OTHERWISE, said) else frozenset(re.findall(_CANCELLED, said))
 
 
 # Linux's numbers (signal(7)), the only ones Slurm's nodes have; a table, for the words do no I/O and need no module.

@@ -82,23 +82,47 @@ class _Values(type):
         inherited: Mapping[str, Any] = getattr(above, "_given_", {})
         given = {**inherited, **{each: body.pop(each, MISSING) for each in own}}
         assert not any(type(item).__module__ == "dataclasses" for item in given.values()), "`field` is to be that of this module"
-        named = {each: item for each, item in given.items() if isinstance(item, Field)}
-        compared = [each for each in given if each not in named or named[each].compare]
-        defaults = given | {each: item.default for each, item in named.items()}
-        factories = {each: item.default_factory for each, item in named.items()}
         made: Any = super().__new__(cls, name, bases, {
             **(_OF_FROZEN if frozen else _OF_ALL), **body, "__slots__": [each for each in own if each not in inherited],
-            "__match_args__": tuple(given), "__dataclass_fields__": _Fields(), "_listed_": _Listed(), "_given_": given,
-            "_hints_": {**getattr(above, "_hints_", {}), **own},
-            "_defaults_": {each: item for each, item in defaults.items() if item is not MISSING},
-            "_factories_": {each: make for each, make in factories.items() if make is not MISSING},
-            "_compared_": staticmethod(attrgetter(*compared) if compared else _nothing),
-            "_values_": staticmethod(attrgetter(*given, "__class__", "__class__")),  # a tuple, however few
+            "__match_args__": tuple(given), "_given_": given, "_hints_": {**getattr(above, "_hints_", {}), **own},
         })  # fmt: skip
-        made._slots_ = tuple((each, getattr(made, each).__set__) for each in given)
-        made._puts_ = tuple(put for _, put in made._slots_)
         result: _Values = made
         return result
+
+
+class _Late:
+    """What the methods below look up in a class, made for its first object: of most classes a step that ends well has none."""
+
+    def __init__(self, name: str, make: Callable[[Any], object]) -> None:
+        self.name, self.make = name, make
+
+    def __get__(self, _: object, owner: Any) -> object:
+        made = self.make(owner)
+        setattr(owner, self.name, made)
+        return made
+
+
+def _slots(owner: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((each, getattr(owner, each).__set__) for each in owner._given_)
+
+
+def _fields(owner: Any) -> Mapping[str, Field[Any]]:
+    """Of those that `field` has made."""
+    return {each: item for each, item in owner._given_.items() if isinstance(item, Field)}
+
+
+def _defaults(owner: Any) -> Mapping[str, object]:
+    defaults = owner._given_ | {each: item.default for each, item in _fields(owner).items()}
+    return {each: item for each, item in defaults.items() if item is not MISSING}
+
+
+def _factories(owner: Any) -> Mapping[str, object]:
+    return {each: item.default_factory for each, item in _fields(owner).items() if item.default_factory is not MISSING}
+
+
+def _compared(owner: Any) -> Callable[[Any], object]:
+    named = _fields(owner)
+    return attrgetter(*[each for each in owner._given_ if each not in named or named[each].compare] or ["__class__"])
 
 
 _MAKING = RLock()
@@ -128,10 +152,6 @@ class _Fields:
                 known: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(type(owner.__name__, (), body | about))
                 owner.__dataclass_params__, owner.__dataclass_fields__ = known.__dataclass_params__, known.__dataclass_fields__
             return owner.__dataclass_fields__
-
-
-def _nothing(self: Any) -> tuple[()]:
-    return ()
 
 
 def _init(self: Any, *given: Any, **named: Any) -> None:
@@ -192,9 +212,14 @@ def _reduce(self: Any) -> tuple[type, tuple[Any, ...]]:
     return type(self), tuple(getattr(self, name) for name in self.__match_args__)
 
 
-_OF_ALL: Mapping[str, Callable[..., Any] | None] = {
+_OF_ALL: Mapping[str, Any] = {
     "__init__": _init, "__repr__": _repr, "__eq__": _eq, "__hash__": None, "__reduce__": _reduce,
     "__setattr__": object.__setattr__, "__delattr__": object.__delattr__,
+    "__dataclass_fields__": _Fields(), "_listed_": _Listed(),
+    "_slots_": _Late("_slots_", _slots), "_defaults_": _Late("_defaults_", _defaults),
+    "_puts_": _Late("_puts_", lambda owner: tuple(put for _, put in owner._slots_)),
+    "_factories_": _Late("_factories_", _factories), "_compared_": _Late("_compared_", _compared),
+    "_values_": _Late("_values_", lambda owner: attrgetter(*owner._given_, "__class__", "__class__")),  # a tuple, however few
 }  # fmt: skip
 _OF_FROZEN = {**_OF_ALL, "__hash__": _hash, "__setattr__": _setattr, "__delattr__": _delattr}
 

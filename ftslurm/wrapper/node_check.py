@@ -11,8 +11,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
 from ftslurm.model.values import Value
@@ -76,6 +74,9 @@ def _command(question: CheckAsked, env: Mapping[str, str]) -> Iterable[NodeFindi
 
 def _devices(question: CheckAsked, env: Mapping[str, str], deadline: float, there: dict[str, int]) -> Sequence[NodeFinding]:
     """The findings on devices. there: is filled with kind -> number of devices."""
+    from ftslurm.config.fault_lookup import fault_lookup
+    from ftslurm.devices.probe import choose_probes
+
     meaning, found = fault_lookup((), question.catalogs), list[NodeFinding]()
     for probe in choose_probes(env, run):
         left_s = deadline - time.monotonic()

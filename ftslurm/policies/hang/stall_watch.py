@@ -233,9 +233,9 @@ def judge_pause(learned: PauseLimits, stalled_s: float, busy: bool, phase: JobPh
 HUNG = (CulpritKind.COMM_HANG, CulpritKind.NON_COMM_HANG)
 # Kernel functions of Linux 3.10 to 6.18 in which a thread sleeps until another process answers, ends, releases a lock on a file,
 # or no longer debugs it. A lock within the program is a futex.
-_OTHER_PROCESS = re.compile(r"sk_wait|wait_woken|do_wait|kernel_wait|\w*lock_\w*wait|fcntl_|nlmclnt_|ptrace_")
+_OTHER_PROCESS = r"sk_wait|wait_woken|do_wait|kernel_wait|\w*lock_\w*wait|fcntl_|nlmclnt_|ptrace_"
 # Where helpers sleep all their life as well: the thread of a pool that reads results, a server's.
-_OR_HELPER = re.compile(r"unix_|inet_csk_|__skb_|(do_|do_sys_|ep_)?poll|do_select|do_epoll|(anon_)?pipe_|fifo_|wait_for_partner")
+_OR_HELPER = r"unix_|inet_csk_|__skb_|(do_|do_sys_|ep_)?poll|do_select|do_epoll|(anon_)?pipe_|fifo_|wait_for_partner"
 _OWN_LOCK = "futex_"
 
 
@@ -276,8 +276,8 @@ def waits_beyond(view: RankView) -> bool:
     if view.process is ProcessState.EXITED or view.inside is not None or view.main_fresh:
         return False
     if view.wchan.startswith(_OWN_LOCK):  # of a thread that it waits for, perhaps
-        return any(map(_OTHER_PROCESS.match, view.beside))
-    return bool(_OTHER_PROCESS.match(view.wchan) or _OR_HELPER.match(view.wchan))
+        return any(re.match(_OTHER_PROCESS, each) for each in view.beside)
+    return re.match(f"{_OTHER_PROCESS}|{_OR_HELPER}", view.wchan) is not None
 
 
 # --- the watch itself

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
 
 from ftslurm.model.collectives import Culprit, CulpritKind, GroupView, Level, ProcessState, RankView, fold_ranks
 from ftslurm.model.record import TO_GO_ON
@@ -557,6 +556,8 @@ def _waits_for(state: _JobState, rank: int) -> str:
 
 def _ring(state: _JobState) -> list[int]:
     """Ranks that wait for each other in a circle; empty if there is none."""
+    from graphlib import CycleError, TopologicalSorter
+
     # From who waits to whom it waits for. A gate, by its place as text, stands between: its ranks are many.
     order: TopologicalSorter[int | str] = TopologicalSorter()
     waiting = {rank for gate in state.gates for rank in gate.waiting}

@@ -7,8 +7,8 @@ job shall leave a node. Such a request costs no budget and is no failure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from string import ascii_letters, digits
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -28,9 +28,6 @@ from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenEnd, ThenRemedy, ThenRequeue
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.situation import Trouble
-
-_IN_NODE_NAMES = frozenset(f"{ascii_letters}{digits}._-")
-NODE_NAME_MAX = 64
 
 
 class Requests:
@@ -328,7 +325,7 @@ _WHAT_IS_NEEDED = (
 
 
 def _is_node_name(text: str) -> bool:
-    return text[:1] not in ("", ".", "_", "-") and len(text) <= NODE_NAME_MAX and _IN_NODE_NAMES.issuperset(text)
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text) is not None
 
 
 def _without(s: Situation, nodes: tuple[str, ...]) -> Situation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import nullcontext
 from functools import reduce
 
@@ -17,8 +16,6 @@ from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.live import LiveTeller
 from ftslurm.wrapper.controller.sources import Sources
-
-log = logging.getLogger(__name__)
 
 
 class Controller:
@@ -57,7 +54,7 @@ class Controller:
         with self._journal.held() if self._judge.shares_numbers else nullcontext():
             self._catch_up()
             decisions = self._judge.handle(event, self._clock.now())
-            log.debug("%s -> %s", event, decisions)
+            self._effects.people.log("%s -> %s", event, decisions)
             records = [decision for decision in decisions if isinstance(decision, Remember)]
             written = not records or self._written(records, event)
         for decision in decisions if written else ():

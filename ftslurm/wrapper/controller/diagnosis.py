@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import unknown
 
 if TYPE_CHECKING:
-    from ftslurm.catalogs.patterns import PatternBook
+    import logging
 
-log = logging.getLogger(__name__)
+    from ftslurm.catalogs.patterns import PatternBook
 
 # Rooms of ftrun's own; hooks, doors, reports and the simulation are other processes'. All of it costs 0.06 s and 1 MB.
 ROOMS = (
@@ -55,7 +54,7 @@ class Diagnosis:
         try:
             found = on_the_whole(diagnose(asked.ends, Facts(asked.faults, asked.bad), self.load()), asked)
         except Exception as error:  # the edge of the judgement: whatever is wrong here, the ladder goes on without it
-            log.exception("the classification failed")
+            _log().exception("the classification failed")
             found = unknown(f"the classification failed ({error})")
         return Diagnosed(asked.attempt, found, asked.rank)
 
@@ -66,7 +65,7 @@ class Diagnosis:
         try:
             found = tuple((hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(asked.ends, asked.evidence))
         except Exception:
-            log.exception("no hints could be given")
+            _log().exception("no hints could be given")
             found = ()
         return Advised(asked.attempt, found)
 
@@ -84,7 +83,7 @@ class Diagnosis:
             self.load()
             load_all()
         except Exception:
-            log.debug("the patterns could not be loaded ahead", exc_info=True)
+            _log().debug("the patterns could not be loaded ahead", exc_info=True)
 
 
 def load_all() -> None:
@@ -105,4 +104,10 @@ def _load(name: str) -> None:
     try:
         importlib.import_module(name)
     except Exception:
-        log.debug("%s could not be loaded ahead", name, exc_info=True)
+        _log().debug("%s could not be loaded ahead", name, exc_info=True)
+
+
+def _log() -> logging.Logger:
+    import logging  # 4 ms of each step, were it loaded with this module
+
+    return logging.getLogger(__name__)

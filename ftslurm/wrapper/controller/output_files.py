@@ -80,12 +80,12 @@ def own_stderr() -> str:
 # container did not start.
 
 # `srun: error: n[2-3]: tasks 2-5: Exited with exit code 1`; seen on 22.05.
-_ENDED = re.compile(r"^srun: error: ([^\s:]+): tasks? [\d,-]+: \S.*$", re.MULTILINE)
+_ENDED = r"(?m)^srun: error: ([^\s:]+): tasks? [\d,-]+: \S.*$"
 # Slurm's helpers speak of themselves in the first two; what enroot said has a mark of its own.
 # Then what starts our shim, the shim itself, and runc.
 _SPEAKERS = rf"{STEPD_ERROR}(?!spank: |Failed to invoke)(?:(pyxis): +)?|ftslurm: |time=\S+ level=error msg="
-_WHY = re.compile(rf"^(?:{_SPEAKERS})(.*)$", re.MULTILINE)
-_IDLE_WORDS = re.compile(r"child \d+ failed with|printing enroot log file|task_init\(\) failed")
+_WHY = rf"(?m)^(?:{_SPEAKERS})(.*)$"
+_IDLE_WORDS = r"child \d+ failed with|printing enroot log file|task_init\(\) failed"
 MOST_BYTES = 64 << 10
 WHY_MOST = 300
 
@@ -121,7 +121,7 @@ class SrunWords:
 
 
 def ended_in(said: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(node for found in _ENDED.finditer(said) for node in _names(found[1])))
+    return tuple(dict.fromkeys(node for found in re.finditer(_ENDED, said) for node in _names(found[1])))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def why_in(said: str) -> str:
     """The reason that people look for: of several lines the last one with enroot's mark of an error, else the first."""
-    words = [f"{found[1]}: {found[2].strip()}" if found[1] else found[2].strip() for found in _WHY.finditer(said)]
-    telling = [line for line in words if not _IDLE_WORDS.search(line)]
+    words = [f"{found[1]}: {found[2].strip()}" if found[1] else found[2].strip() for found in re.finditer(_WHY, said)]
+    telling = [line for line in words if not re.search(_IDLE_WORDS, line)]
     marked = [line for line in telling if "[ERROR]" in line]
     return (marked[-1] if marked else telling[0] if telling else "")[:WHY_MOST]

@@ -146,6 +146,13 @@ class People:
         except OSError:
             pass
 
+    def log(self, text: str, *words: object) -> None:
+        """With --ft-verbose, for which the door has set logging up: to load it for nothing takes 4 ms of each step."""
+        if self._verbose:
+            import logging
+
+            logging.getLogger(__name__).debug(text, *words)
+
     def remember(self, decision: do.Remember) -> None:
         """The ledger has it already, if it takes anything; for the cards."""
         self.records.append(decision.record)

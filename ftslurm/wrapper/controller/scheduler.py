@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.srun import OWN_STEPS, beside_argv, own_step_env
@@ -38,10 +39,11 @@ from ftslurm.slurm.commands import (
 from ftslurm.slurm.parse import conf_seconds, end_of_grace, parse_job, parse_steps, parse_topology, preempted, unix_time
 from ftslurm.slurm.retries import NoAnswerYet
 from ftslurm.system.commands import CommandResult
-from ftslurm.wrapper.requeue.finish import keep, start_words
-from ftslurm.wrapper.requeue.fit import Fit, FitQuestions
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, SlurmOutage, slurms_lead_s, steps_here
+
+if TYPE_CHECKING:
+    from ftslurm.wrapper.requeue.fit import Fit
 
 # Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
 # which end by themselves.
@@ -71,6 +73,8 @@ class SlurmScheduler(Lenders):
         return self.settings.slurm.timeout_s
 
     def ask(self, without: Sequence[str] = ()) -> SlurmAnswered:
+        from ftslurm.wrapper.requeue.fit import FitQuestions
+
         began = self.clock()
         try:
             job = self.client.job(self.job)
@@ -211,6 +215,8 @@ class SlurmScheduler(Lenders):
     def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> RequeueEnded:
         """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes
         back plainly only waits longer; where a node that it left comes back with it, it is left once more."""
+        from ftslurm.wrapper.requeue.finish import keep
+
         view = self.client.job(self.job)
         if view.state is JobState.RUNNING and not self._outlives_the_script():
             self.client.requeue(self.job)
@@ -225,6 +231,8 @@ class SlurmScheduler(Lenders):
 
     def keeper_argv(self, node: str, start: Start, allow_first: bool) -> tuple[str, ...]:
         """The step that carries the requeue out; nothing secret in it."""
+        from ftslurm.wrapper.requeue.finish import start_words
+
         words = (str(self.job), str(self.ledger), *start_words(start), str(int(allow_first)), f"{self._timeout_s:g}")
         return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.requeue.finish", *words))
 

@@ -1,5 +1,5 @@
 """Other nodes for the job: checks them, borrows them by donor jobs, gives nodes back. Works on any
-Slurm, with any user's rights.
+Slurm, with any user's rights. Every ftrun has one (scheduler.py); what only a check or a loan needs is loaded for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ from ftslurm.model.values import Value, field
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
-from ftslurm.slurm.fitting import GROUP_REASON, fitting, group_limits, idle, limits_argv, taken, without_room
 from ftslurm.slurm.retries import NoAnswerYet
 from ftslurm.system.commands import CommandResult, Runner
-from ftslurm.wrapper.node_check import CheckAsked, read_check
-from ftslurm.wrapper.requeue.fit import FitQuestions, inherited, plain_env
 
 # Seconds between two looks at a pending donor job: Slurm schedules a new job at once, or when something ends.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
@@ -70,6 +67,8 @@ class Lenders(Value):
 
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         """See effects.Scheduler."""
+        from ftslurm.wrapper.node_check import read_check
+
         try:
             done = self._step(self.check_argv(node, lender, limit_s), limit_s + STEP_MARGIN_S, lender)
             if done.timed_out:
@@ -91,6 +90,8 @@ class Lenders(Value):
         return self.run(argv, limit_s, env=beside_env(self.env, lender))
 
     def check_argv(self, node: str, lender: int, limit_s: float) -> tuple[str, ...]:
+        from ftslurm.wrapper.node_check import CheckAsked
+
         question = CheckAsked(limit_s, self.settings.nodes.health_command, self.settings.catalogs)
         argv = self.python.module_argv("ftslurm.wrapper.node_check", question.text())
         return beside_argv([node], "ftslurm-check", argv, lender)
@@ -144,11 +145,15 @@ class Lenders(Value):
         """Yes in the same block, and where Slurm does not say no."""
         if not near.beside or any(node in group for group in near.groups[:1]):
             return True
+        from ftslurm.wrapper.requeue.fit import FitQuestions
+
         asked = FitQuestions(self.run, self.env, self.settings.slurm.timeout_s)
         return asked.takes(ours, nodes, {*near.beside, node}) is not False
 
     def _submit(self, ours: JobView, exclude: Collection[str]) -> int:
         """Submit a donor job; gives its number. Raises: FtslurmError."""
+        from ftslurm.wrapper.requeue.fit import inherited, plain_env
+
         time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
         gres = commands.gres_of(ours, self.env)
         shape = commands.shape_of(ours, self.env)
@@ -188,6 +193,8 @@ class Lenders(Value):
 
     def _without_room(self, donor: JobView) -> bool:
         """Does a limit of a group forbid it for as long as our job runs, whatever others do? No if Slurm does not tell."""
+        from ftslurm.slurm.fitting import GROUP_REASON, group_limits, limits_argv, taken, without_room
+
         if donor.number not in self._no_room and GROUP_REASON.fullmatch(donor.reason):
             account, qos = (self.env.get(name, "") for name in ("SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"))
             asked = (
@@ -281,6 +288,8 @@ class Lenders(Value):
 
 def nearby(near: Near, ours: JobView, nodes: Collection[NodeView], unfit: Collection[str]) -> list[frozenset[str]]:
     """The nodes that a donor job must not get, by turns: those outside of each group with an idle node that fits; last, none."""
+    from ftslurm.slurm.fitting import fitting, idle
+
     free = idle(ours, nodes) & fitting(ours, nodes) - {*unfit}
     names = frozenset(node.name for node in nodes)
     turns = [names - group for group in near.groups if group & free]
