@@ -169,20 +169,18 @@ class RankView(Value):
 
 
 class Culprit(Value):
-    """Who hangs or is slow. nodes: of `ranks`. blamed: of these, what speaks against the machine and not the program.
-
-    cause: in words. evidence: what it was read from, the first decides. of_program: it is the program's doing, wherever.
-    """
+    """Who hangs or is slow."""
 
     kind: CulpritKind
     ranks: tuple[int, ...]
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # of `ranks`
     operation: str
-    cause: str
+    cause: str  # in words
     level: Level
-    evidence: tuple[str, ...] = ()
-    blamed: tuple[str, ...] = ()
-    of_program: bool = False
+    evidence: tuple[str, ...] = ()  # what it was read from, the first decides
+    blamed: tuple[str, ...] = ()  # of the nodes, those of which the machine and not the program is to blame
+    of_program: bool = False  # it is the program's doing, wherever
+    helps: str = ""  # what a person can type to let stopped ranks go on
 
     def same(self, other: Culprit | None) -> bool:
         """Do both name the same ranks for the same thing?"""

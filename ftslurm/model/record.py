@@ -222,6 +222,7 @@ class HangSeen(Record):
     blamed: tuple[str, ...] = ()
     since: float = 0.0  # when progress ended, Unix seconds; 0 if not told
     left: str = ""  # why ftrun leaves it alone; empty if it answers it
+    helps: str = ""  # as in CulpritSeen
 
 
 class HangEnded(Record):
@@ -250,10 +251,6 @@ class Advised(Record):
     evidence: tuple[str, ...] = ()
 
 
-# Before the command that does so, in the evidence against a stopped rank: it helps only while that rank lives.
-TO_GO_ON = "; to let it go on: "
-
-
 class CulpritSeen(Record):
     """Who hangs, in C4D's words: RankCommHang, RankNonCommHang, ..."""
 
@@ -268,6 +265,7 @@ class CulpritSeen(Record):
     blamed: tuple[str, ...] = ()  # nodes
     since: float = 0.0  # when work ended, Unix seconds
     limit_s: float = 0.0  # from then until it counts as a hang; 0: the ranks work, or nobody hangs
+    helps: str = ""  # what a person can type to let stopped ranks go on, while they live; in ledgers of before in the evidence
 
 
 class ProgramSaid(Record):

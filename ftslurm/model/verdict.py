@@ -126,7 +126,7 @@ class Verdict(Value):
     confirm: int = 0  # tries worth spending although `retriable` is NO
     heals: bool = False  # a device error that a restart in place may answer
     shown: Mapping[int, str] = field(default_factory=dict)  # rank -> node, of the ranks whose words decide
-    setup: bool = False  # one node failed before any rank had begun its work, so its installation is to be doubted
+    setup: str = ""  # one node failed before any rank had begun its work, so its installation is to be doubted: in words
     follows: str = ""  # what the error follows from node to node, where it is the program's for that
     called: bool = False  # words of the user's own call it retriable, whatever else it is
     lead: Lead = NO_LEAD

@@ -86,7 +86,6 @@ def without_own_view(verdict: Verdict, none: Collection[str], well: Collection[s
 
 # An attempt that has lived for so long has begun its work, whether its program tells steps or not (hang.start).
 BEGUN_S = 600.0
-SETUP = "its set-up may be wrong"
 
 
 def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> Verdict:
@@ -161,10 +160,10 @@ def _printed(ends: Sequence[RankEnd]) -> bool:
 
 def _setup(verdict: Verdict, node: str) -> Verdict:
     rank = min(verdict.shown)
-    why = f"only {node} failed, before any other rank had printed anything: {SETUP}"
+    why = f"only {node} failed, before any other rank had printed anything: its set-up may be wrong"
     suspects = verdict.suspects or (Suspect(node, rank, Blame.SUSPECT, why),)
     retriable = Retriable.ONCE if verdict.retriable is Retriable.NO else verdict.retriable
-    return verdict.by("set-up-of-node", suspects=suspects, retriable=retriable, setup=True, evidence=(*verdict.evidence, why)[:6])
+    return verdict.by("set-up-of-node", suspects=suspects, retriable=retriable, setup=why, evidence=(*verdict.evidence, why)[:6])
 
 
 # --- Is the node or the program to blame? By contrast: does the same error come again with the node, or without it?
@@ -253,7 +252,7 @@ def with_contrast(verdict: Verdict, found: Contrast) -> Verdict:
     confirm = 2 if verdict.error_class in _WORTH_MORE else max(1, verdict.confirm)
     error_class = verdict.error_class if verdict.error_class in _KEPT else ErrorClass.USER_CODE
     retriable = Retriable.YES if verdict.called else Retriable.NO
-    evidence = [piece for piece in verdict.evidence if not piece.endswith(SETUP)]
+    evidence = [piece for piece in verdict.evidence if piece != verdict.setup]
     return verdict.by(
         "contrast", error_class=error_class, retriable=retriable, confidence=Confidence.STRONG,
         what=f"{found.why} ({verdict.what})", suspects=(), evidence=(found.why, *evidence)[:EVIDENCE_LINES],

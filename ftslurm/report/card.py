@@ -216,7 +216,7 @@ class _Writer(Value):
             f"nothing: {hang.left or 'hang-restart is switched off'}; the ranks {'kept' if self.over else 'keep'} running",
             self._hint(None)
             or f"`ftslurm control {self.job} restart` restarts them in place; rungs.hang-restart.enabled: true always does",
-            self._log(-1, ""), f"ftslurm history {self.job}",
+            self._log(-1, ""), f"ftslurm history {self.job}" if self.over or not hang.helps else hang.helps,
         )  # fmt: skip
 
     def of_limit(self, finished: rec.Finished) -> Card:
@@ -281,12 +281,11 @@ class _Writer(Value):
                 *(self.known.hang.evidence if self.known.hang else ()),
                 *(self.known.culprit.evidence if self.known.culprit else ()),
             )
-            evidence = tuple(piece.partition(rec.TO_GO_ON)[0] for piece in evidence)  # the ranks have been stopped since
             known, more = [trouble], [_pieces(evidence)] if evidence else []
         else:
             known = [v.said, trouble] if v.said else [v.what]
             more = more_of(v, known)
-            if not (v.evidence and v.evidence[0].startswith(_SAME)):  # it says whose fault it is
+            if _CONTRAST not in v.because:  # its sentence says whose fault it is
                 told.append(fault_of(v))
             if v.confidence == "fact" and v.rank < 0 and v.place:
                 told.append("the device itself reports it")
@@ -335,7 +334,7 @@ class _Writer(Value):
     def _hint(self, v: rec.Diagnosed | None) -> str:
         if self.known.advice is not None:
             return f"{self.known.advice.what}: {self.known.advice.advice}"
-        if v is None or (v.evidence and v.evidence[0].startswith(_SAME)):
+        if v is None or _CONTRAST in v.because:
             return ""  # it has been found whose fault it is: advice on how to find out is of no use any more
         return v.advice
 
@@ -406,8 +405,8 @@ _PLAIN = frozenset({
 })  # fmt: skip
 # Causes of the ladder that a device's code is behind.
 _DEVICE = frozenset({"device", "user-induced"})
-# How weigh.py begins its sentence.
-_SAME = "the same error ("
+# The rule (policies/weigh.py) that finds whose fault it is by what the job has seen before.
+_CONTRAST = "contrast"
 
 
 def _pieces(evidence: Sequence[str]) -> str:

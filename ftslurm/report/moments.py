@@ -86,12 +86,12 @@ def moments(record: rec.Record) -> Iterator[Moment]:
             yield tell(MomentKind.FAILED, record.what, "ftrun", weight="bad")
         case rec.HangSeen():
             yield tell(MomentKind.FAILED, record.culprit or record.what, "hang detection", "hangs: ", weight="bad")
-            yield from (tell(MomentKind.DETAIL, line, "hang detection") for line in record.evidence)
+            yield from (tell(MomentKind.DETAIL, line, "hang detection") for line in _spoken(record))
         case rec.HangEnded():
             yield tell(MomentKind.CHANGED, f"it went on: {record.what}", "hang detection")
         case rec.CulpritSeen():
             yield tell(MomentKind.FOUND, culprit(record), "comparison of ranks", weight="bad" if record.level == "Error" else "")
-            yield from (tell(MomentKind.DETAIL, line, "comparison of ranks") for line in record.evidence)
+            yield from (tell(MomentKind.DETAIL, line, "comparison of ranks") for line in _spoken(record))
         case rec.Diagnosed():
             yield tell(MomentKind.FOUND, record.what, head="found: ", weight="bad")
             yield from (tell(MomentKind.DETAIL, what, source) for source, what in _verdict(record) if what)
@@ -160,6 +160,10 @@ def culprit(c: rec.CulpritSeen) -> str:
     ranks = ", ".join(map(str, c.ranks))
     who = f"rank {ranks} on {', '.join(c.nodes)}" if ranks else "no rank in particular"
     return f"{c.level} {c.sign}: {who}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
+
+
+def _spoken(seen: rec.HangSeen | rec.CulpritSeen) -> tuple[str, ...]:
+    return (*seen.evidence, f"to let it go on: {seen.helps}") if seen.helps else seen.evidence
 
 
 def _slots(changed: rec.SlotsChanged) -> str:

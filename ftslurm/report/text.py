@@ -86,6 +86,7 @@ def _sight(view: Status) -> Iterable[tuple[str, str]]:
     """What keeps it from going on, or may; and where the limit lies of what can be seen of hangs."""
     if view.stuck is not None:
         yield "stuck", "; ".join(view.stuck.evidence)
+        yield from ([("next", f"{view.stuck.helps}  (lets it go on)")] if view.stuck.helps else ())
         yield "next", f"ftslurm control {view.job} restart  (all ranks in place, now)"
     for seen in view.sight.faults if view.sight else ():
         acts = seen.fault_class in (FaultClass.SELF_HEALING.value, FaultClass.ISOLATE.value)

@@ -137,9 +137,7 @@ def _wait(seen: Seen) -> Iterable[tuple[str, str]]:
         return
     if job.since and seen.status.stuck is not None:
         yield f"{job.what}, {seen.status.stuck.so_far(seen.now)}", "bad"
-        yield from (
-            (f"next     {does.partition(rec.TO_GO_ON)[2]}", "") for does in seen.status.stuck.evidence[:1] if rec.TO_GO_ON in does
-        )
+        yield f"next     {seen.status.stuck.helps}" if seen.status.stuck.helps else "", ""
         return
     word = {"waiting": "waits", "pending": "pending", "held": "held"}.get(job.state, "because" if not job.over else "ended")
     until = ""

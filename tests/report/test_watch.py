@@ -63,7 +63,7 @@ def test_the_first_minutes_of_a_hang_stand_in_the_row_of_its_rank() -> None:
     job.ledger.append(
         rec.CulpritSeen(
             job.now.unix, 1, "RankNonCommHang", "Warn", (1,), ("n2",), "gloo:all_reduce", "stopped by a signal",
-            ("rank 1 is stopped; to let it go on: kill -CONT 4711 on n2",), since=job.now.unix - 35, limit_s=180.0,
+            ("rank 1 is stopped",), since=job.now.unix - 35, limit_s=180.0, helps="kill -CONT 4711 on n2",
         )
     )  # fmt: skip
     found = seen(job, live_of(job))

@@ -67,7 +67,7 @@ class JobSummary(NamedTuple):
 
 class Stuck(Value):
     """A standstill that is no hang yet. what: for people. since: when work ended, Unix seconds. limit_s: from then until it is
-    one. evidence: what the named ranks do.
+    one. evidence: what the named ranks do. helps: as in CulpritSeen.
     """
 
     what: str
@@ -76,6 +76,7 @@ class Stuck(Value):
     since: float
     limit_s: float
     evidence: tuple[str, ...] = ()
+    helps: str = ""
 
     def so_far(self, now: float) -> str:
         """`40 s of 180 s`."""
@@ -191,7 +192,7 @@ def stuck(records: Sequence[rec.Record]) -> Stuck | None:
             if not record.limit_s:
                 return None
             words = stuck_words(record.ranks, record.nodes, record.cause)
-            return Stuck(words, record.ranks, record.cause, record.since, record.limit_s, record.evidence)
+            return Stuck(words, record.ranks, record.cause, record.since, record.limit_s, record.evidence, record.helps)
         if isinstance(record, (*_TELLS, rec.Paused, rec.StepReached)):
             return None
     return None

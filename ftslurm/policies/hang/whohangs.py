@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ftslurm.model.collectives import Culprit, CulpritKind, GroupView, Level, ProcessState, RankView, fold_ranks
-from ftslurm.model.record import TO_GO_ON
 from ftslurm.model.values import Value, field, replace
 from ftslurm.policies.hang.process_activity import IDLE_CPU_PERCENT
 
@@ -299,19 +298,17 @@ def _stopped(state: _JobState) -> Culprit | None:
         words = "all processes are stopped by a signal: the job is suspended"
         return replace(_finding(state, CulpritKind.UNKNOWN, ranks, words), level=Level.INFO)
     places = {view.rank: _place_of_stopped(view, state) for view in stopped}
-    told = tuple(f"rank {rank} is stopped {_PLACE[place]}{_to_continue(state.views[rank])}" for rank, place in places.items())
+    told = tuple(f"rank {rank} is stopped {_PLACE[place]}" for rank, place in places.items())
     outside = [rank for rank, place in places.items() if place is False]
     if outside:
-        return _finding(state, CulpritKind.NON_COMM_HANG, outside, "stopped by a signal outside communication", evidence=told)
-    if None in places.values():
-        return _finding(
-            state, CulpritKind.UNKNOWN, ranks, "stopped by a signal; whether inside communication is unknown", evidence=told
-        )
-    return _finding(state, CulpritKind.COMM_HANG, ranks, "stopped by a signal inside communication", evidence=told)
-
-
-def _to_continue(view: RankView) -> str:
-    return f"{TO_GO_ON}kill -CONT {view.pid} on {view.node}" if view.pid else ""
+        found = _finding(state, CulpritKind.NON_COMM_HANG, outside, "stopped by a signal outside communication", evidence=told)
+    elif None in places.values():
+        words = "stopped by a signal; whether inside communication is unknown"
+        found = _finding(state, CulpritKind.UNKNOWN, ranks, words, evidence=told)
+    else:
+        found = _finding(state, CulpritKind.COMM_HANG, ranks, "stopped by a signal inside communication", evidence=told)
+    helps = (f"kill -CONT {view.pid} on {view.node}" for view in stopped[:EVIDENCE_MAX] if view.pid)
+    return replace(found, helps="; ".join(helps))
 
 
 _PLACE = {True: "inside communication", False: "outside communication", None: "somewhere"}

@@ -284,7 +284,7 @@ class Hangs:
         if found is not None:
             return replace(
                 seen, ranks=found.ranks, nodes=found.nodes, hang_class=found.kind.value, level=found.level.value,
-                operation=found.operation, cause=found.cause, blamed=found.blamed,
+                operation=found.operation, cause=found.cause, blamed=found.blamed, helps=found.helps,
             )  # fmt: skip
         nodes = tuple(dict.fromkeys(self.run.tasks[rank].node for rank in ranks if rank in self.run.tasks))
         return replace(seen, ranks=ranks, nodes=nodes)
@@ -324,7 +324,7 @@ class Hangs:
     def culprit_record(self, found: Culprit, now: Now) -> rec.CulpritSeen:
         return rec.CulpritSeen(
             now.unix, self.run.attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,
-            found.cause, found.evidence, found.blamed,
+            found.cause, found.evidence, found.blamed, helps=found.helps,
         )  # fmt: skip
 
 

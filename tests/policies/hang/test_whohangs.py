@@ -156,11 +156,10 @@ def test_a_stopped_rank_by_its_own_words_its_stack_or_its_counters() -> None:
     assert told(*others, RankView(2, "n1", ProcessState.STOPPED)) == ("unknown", (2,))
 
 
-def test_the_evidence_of_a_stopped_rank_names_the_command_that_lets_it_go_on() -> None:
+def test_with_a_stopped_rank_stands_the_command_that_lets_it_go_on() -> None:
     found = who_hangs([waiting(0), rank(2, exact=True, process=ProcessState.STOPPED, pid=4711)])
-    assert found is not None and found.evidence == (
-        "rank 2 is stopped outside communication; to let it go on: kill -CONT 4711 on n1",
-    )
+    assert found is not None and found.evidence == ("rank 2 is stopped outside communication",)
+    assert found.helps == "kill -CONT 4711 on n1"
 
 
 def test_counters_that_the_others_prove_old_are_no_evidence() -> None:
