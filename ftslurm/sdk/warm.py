@@ -18,6 +18,7 @@ ends, `!` with a reason never to import early, `.` with the reason for the end.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import _warnings
 import _weakref
@@ -55,9 +56,7 @@ def begin() -> Callable[[], None]:
             os._exit(1)
         return lambda: None
     if spare:
-        from _signal import ITIMER_PROF, setitimer  # type: ignore[import-not-found]
-
-        setitimer(ITIMER_PROF, 0)
+        _signal.setitimer(_signal.ITIMER_PROF, 0)
         _wait(int(said[2]), int(said[3]), int(said[4]), path, said[1])
         return lambda: None
     return lambda: _Notes(path, frozenset(said[1].split(","))).begin()
@@ -83,6 +82,7 @@ class _Notes:
 
     def __init__(self, path: str, packages: frozenset[str]) -> None:
         self._path = path
+        self._pid = os.getpid()
         self._packages = packages
         self._sys_path: list[str] = []
         self._state: dict[str, object] = {}
@@ -167,6 +167,8 @@ class _Notes:
             return None
 
     def _write(self, line: str, begins: int = os.O_APPEND) -> None:
+        if self._pid != os.getpid():
+            return  # forked from the rank
         file = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | begins, 0o600)
         os.write(file, f"{line}\n".encode())
         os.close(file)
@@ -213,10 +215,13 @@ def _state() -> dict[str, object]:
         **{f"the variable {os.fsdecode(name)}": value for name, value in environ._data.items()},
         "sys.meta_path": list(sys.meta_path),
         "sys.path_hooks": list(sys.path_hooks),
+        "sys.modules": [name for name, module in list(sys.modules.items()) if _is_put(name, module)],
         "how modules are imported": builtins.__import__,
         "how libraries are loaded": sys.getdlopenflags(),
         "its folder": os.getcwd(),
-        "its CPUs": os.sched_getaffinity(0),
+        "its CPUs": os.sched_getaffinity(0),  # of which threads that libraries start have their own from then on; as of these two
+        "its priority": (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)),
+        "the signals that it blocks": _signal.pthread_sigmask(_signal.SIG_BLOCK, ()),
         "what runs below it": _children(),
         "its streams or sys.excepthook": (sys.stdin, sys.stdout, sys.stderr, sys.excepthook),
         "how it is traced": (sys.gettrace(), sys.getprofile()),
@@ -224,6 +229,13 @@ def _state() -> dict[str, object]:
         "how it logs": _logs(),
         "how processes are started": getattr(processes, "_actual_context", None),
     }
+
+
+def _is_put(name: str, module: object) -> bool:
+    """In the place of a module, or against its import. A lazy module would be loaded if it were asked for anything."""
+    if name.partition(".")[0] in sys.stdlib_module_names or name in ("__main__", "__mp_main__"):
+        return False
+    return module is None or object.__getattribute__(module, "__dict__").get("__spec__") is None
 
 
 def _logs() -> tuple[object, ...]:

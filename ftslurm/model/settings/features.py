@@ -333,7 +333,8 @@ class WarmSettings(Value):
     restart: bool = leaf(
         switch,
         False,
-        "keep a spare process beside each Python rank that has imported warm.packages, for a restart without these imports",
+        "keep a spare process beside each Python rank that has imported warm.packages, for restarts in place without these"
+        " imports; a new step, as after a replaced node, imports again",
     )
     after_s: float = leaf(lasting, 30.0, "time from a rank's last import of them to the start of its spare (with warm.restart)")
     packages: tuple[str, ...] = leaf(

@@ -74,9 +74,10 @@ class Spare:
     def turn(self, now: float) -> None:
         """Begin it when it is time, give it up when it must."""
         if self._sock is not None and not self._command.beside:
+            self._said = "" if self._said == READY else self._said
             if os.WIFSIGNALED(self._command.beside_status):
                 self._discount()
-            self._said = "" if self._said == READY else self._said
+                self._said = f"signal {os.WTERMSIG(self._command.beside_status)} ended the spare process (9: memory was short)"
             self._hear(0.0)
             self._give_up(self._said.strip())
         if not self._look_at or now < self._look_at:

@@ -397,6 +397,11 @@ def test_what_is_imported_early_in_part_is_told(ranks: Callable[..., Rank], tmp_
     ("import sys, io; sys.stdout = io.StringIO(); import torch", [CHANGED + "its streams or sys.excepthook"]),
     ("import sys; sys.settrace(lambda *_: None); import torch", [CHANGED + "how it is traced"]),
     ("import multiprocessing as m; m.set_start_method('spawn'); import torch", [CHANGED + "how processes are started"]),
+    ("import sys; sys.modules['absent'] = None; import numpy", [CHANGED.replace("torch", "numpy") + "sys.modules"]),
+    ("import sys, types; sys.modules['one'] = types.ModuleType('one'); import torch", [CHANGED + "sys.modules"]),
+    ("import os; os.nice(1); import torch", [CHANGED + "its priority"]),
+    ("import signal as s; s.pthread_sigmask(s.SIG_BLOCK, {s.SIGUSR1}); import torch", [CHANGED + "the signals that it blocks"]),
+    ("import os, numpy\nif not os.fork():\n    import torch, mpi4py", ["numpy"]),  # of the rank, not of a child
     ("import numpy, mpi4py", ["numpy", "!the program imports mpi4py"]),
     ("import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); import numpy", [".FileNotFoundError"]),
     ("import os; os.system(f'{__import__(\"sys\").executable} -c \"import numpy\"')", []),  # another process
