@@ -100,13 +100,11 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
 
 
 def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]) -> int:
-    gc.disable()  # nothing that loading makes is garbage, and to look for some would take a tenth of the time
+    gc.disable()  # until run_job has loaded all: nothing of that is garbage, and to look for some would take a tenth of the time
     from ftslurm.config.settings_files import SettingsAsked
     from ftslurm.wrapper.controller.run import run_job
     from ftslurm.wrapper.controller.survey import Order
 
-    gc.freeze()
-    gc.enable()
     if asked.get("ft_state_dir"):
         env = {**env, "FTSLURM_STATE_DIR": asked["ft_state_dir"]}
     verbose = asked.get("ft_verbose") or env.get("FTRUN_VERBOSE", "") not in ("", "0")

@@ -185,7 +185,7 @@ def test_no_key_stands_twice_in_what_ships(name: str) -> None:
 
 def test_what_ftrun_starts_with_reads_none_of_this() -> None:
     code = (
-        "import sys, ftslurm.wrapper.controller.run, ftslurm.cli.ftrun\n"
+        "import sys, ftslurm.wrapper.controller.joining, ftslurm.cli.ftrun\n"
         "print([name for name in ('pydantic', 're2', 'ftslurm.config.catalog_files', 'ftslurm.catalogs.patterns') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

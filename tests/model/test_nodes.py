@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,11 @@ NAMES = st.from_regex(r"[a-z]{1,3}-?[0-9]{0,3}", fullmatch=True).filter(lambda n
 @given(st.lists(NAMES, unique=True, max_size=12))
 def test_what_was_folded_comes_back(names: list[str]) -> None:
     assert sorted(expand(fold_nodes(names))) == sorted(names)
+
+
+@given(st.sets(st.from_regex(r"(n|m-|)[0-9]{1,4}", fullmatch=True), min_size=1, max_size=12), st.sampled_from(["", "n1 x"]))
+def test_nodes_fold_as_the_library_folds_them(names: set[str], damaged: str) -> None:
+    assert fold_nodes({*names, damaged} - {""}) == ",".join([str(NodeSet.fromlist(list(names))), *filter(None, [damaged])])
 
 
 @given(st.text("n1290[],-", max_size=12))

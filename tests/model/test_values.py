@@ -127,7 +127,7 @@ def test_the_standard_field_is_refused_where_it_would_be_a_value() -> None:
 
 def test_a_start_of_ftrun_does_not_load_the_standard_one() -> None:
     """With `inspect` below it, it takes 6 ms, and each class of its kind as much as twenty of ours."""
-    ask = "import ftslurm.cli.ftrun, ftslurm.wrapper.controller.run, sys; print({'dataclasses', 'inspect'} & {*sys.modules})"
+    ask = "import ftslurm.cli.ftrun, ftslurm.wrapper.controller.joining, sys; print({'dataclasses', 'inspect'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-S", "-c", ask], capture_output=True, text=True, timeout=180, check=True, env=PATHS)
     assert done.stdout == "set()\n"
 

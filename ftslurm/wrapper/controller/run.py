@@ -1,11 +1,14 @@
 """One ftrun, from its order to its exit status: on Slurm, on this machine, or in an allocation that is asked for;
 and what it would do, as text.
 
-What only a run outside an allocation, or without Slurm, needs is loaded there: the others start sooner.
+ftrun loads in parts, of which each begins before the next is there. The door (cli/ftrun.py) takes the command line apart. This
+module and `survey` find the settings and ask Slurm. The controller with its judge, more than half of all, loads beside those
+questions. What only a run outside an allocation, or without Slurm, or a failure needs loads there (see diagnosis.py).
 """
 
 from __future__ import annotations
 
+import gc
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +24,6 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import replace
 from ftslurm.system.bundle import Bundle
 from ftslurm.system.commands import become
-from ftslurm.wrapper.controller.facts import call_read
-from ftslurm.wrapper.controller.joining import run_on_slurm, srun_launcher
 from ftslurm.wrapper.controller.survey import Order, Place, attaches, say, survey
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 def dry_run(order: Order) -> str:
     """One command a line, then what is in force. Raises: FtslurmError."""
+    from ftslurm.wrapper.controller.facts import call_read
+    from ftslurm.wrapper.controller.joining import srun_launcher
+
     site = survey(order)
     order = replace(order, env=site.env)
     if site.place is Place.OUTSIDE:
@@ -66,7 +70,7 @@ def dry_run(order: Order) -> str:
 
 def run_job(order: Order) -> int:
     """Run the job to its end, or to its requeue. Gives the exit status. Raises: FtslurmError before it has begun."""
-    site = survey(order)
+    site = survey(order, _load_controller)
     if attaches(order, site):
         become("srun", join_components(order.components), order.env)
     order = replace(order, env=site.env)
@@ -78,11 +82,20 @@ def run_job(order: Order) -> int:
         if status := refusal(order.components, order.env):
             return status
         return run_in_new_allocation(request_for(order, site.settings), order.own, site.python)
+    _load_controller()
+    gc.freeze()
+    gc.enable()  # the door has disabled it
     if site.place is Place.ALLOCATION:
+        from ftslurm.wrapper.controller.joining import run_on_slurm
+
         return run_on_slurm(order, site)
     from ftslurm.wrapper.controller.locally import run_locally
 
     return run_locally(order, site, Store(state_folder(order.env)))
+
+
+def _load_controller() -> None:
+    import ftslurm.wrapper.controller.joining  # noqa: F401
 
 
 def request_for(order: Order, settings: Settings) -> NewAllocation:

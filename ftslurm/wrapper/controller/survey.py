@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from itertools import chain, repeat
@@ -85,9 +85,9 @@ class JobSite(Value):
         return in_bundle(self.bundle) if self.settings.python == BUNDLE else own_python(self.settings.python)
 
 
-def survey(order: Order) -> JobSite:
-    """Settings in force and the allocation, if any. Raises: FtslurmError."""
-    site = _survey(replace(order, request=request_of(order)))
+def survey(order: Order, beside: Callable[[], object] = lambda: None) -> JobSite:
+    """Settings in force and the allocation, if any. beside: is called while Slurm is asked. Raises: FtslurmError."""
+    site = _survey(replace(order, request=request_of(order)), beside)
     return replace(site, bundle=_bundle(order, site))
 
 
@@ -104,7 +104,7 @@ def _bundle(order: Order, site: JobSite) -> str:
     return str(bundle_in(state_folder(site.env)).path) if contained or site.settings.python == BUNDLE else ""
 
 
-def _survey(order: Order) -> JobSite:
+def _survey(order: Order, beside: Callable[[], object]) -> JobSite:
     resolved = settings_in_force(order.request, order.env)
     settings = resolved.settings
     env = _of_job_named(order, with_folder(order.env, settings.slurm.bin))
@@ -116,6 +116,7 @@ def _survey(order: Order) -> JobSite:
     client = CliSlurmClient(timeout_s=settings.slurm.timeout_s, env=env)
     number = site.allocation.job.number
     config = Meanwhile(client.config)
+    Meanwhile(beside)
     patience = Retries(resolved.settings.slurm.patience_s)
     clients = chain((CliSlurmClient(timeout_s=min(TOLD_AFTER_S, settings.slurm.timeout_s), env=env),), repeat(client))
     view = patience.keep_asking(lambda: next(clients).job(number), say)
