@@ -9,64 +9,17 @@ programs with names of their own, too; a change of the staged interval sets ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.model.values import Value, replace
 
+if TYPE_CHECKING:  # values that another floor reads; nothing of it is loaded here
+    from ftslurm.sdk.notes import Limits
+    from ftslurm.sdk.page import PageState
+
 OFF = -1.0  # of a staged interval: nothing is a hang
-
-
-class _Section(Protocol):
-    """A section as a page has it. opened_ns: 0 while it is not open. times: how often it was closed."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def opened_ns(self) -> int: ...
-    @property
-    def times(self) -> int: ...
-
-
-class BeatPage(Protocol):
-    """The parts of a page that the rules judge. Times are compared for equality only."""
-
-    @property
-    def pid(self) -> int: ...
-    @property
-    def start_ticks(self) -> int: ...
-    @property
-    def init_ns(self) -> int: ...
-    @property
-    def beats(self) -> int: ...
-    @property
-    def step(self) -> int | None: ...
-    @property
-    def first_step(self) -> int | None: ...
-    @property
-    def warmup(self) -> int | None: ...
-    @property
-    def stages(self) -> int: ...
-    @property
-    def stage_s(self) -> float | None: ...
-    @property
-    def out_since_ns(self) -> int: ...
-    @property
-    def sections(self) -> Sequence[_Section]: ...
-
-
-class Calculated(Protocol):
-    """Limits that a program has calculated, in seconds. None, or a section that is absent: no new limit."""
-
-    @property
-    def initial_s(self) -> float | None: ...
-    @property
-    def beat_s(self) -> float | None: ...
-    @property
-    def out_of_section_s(self) -> float | None: ...
-    @property
-    def sections(self) -> Sequence[tuple[str, float]]: ...
 
 
 class Since(Value):
@@ -110,7 +63,7 @@ class _Running(Value):
     limit_s: float
 
 
-def follow_page(before: Watch | None, page: BeatPage | None, now: float) -> Watch | None:
+def follow_page(before: Watch | None, page: PageState | None, now: float) -> Watch | None:
     """What is known once `page` was read at `now`, in seconds of the reader's clock.
 
     None: there was never a page, or the program does not report. A page that cannot be read is no news.
@@ -151,7 +104,7 @@ def overdue(watch: Watch | None, limits: BeatLimits, now: float) -> Overdue | No
     return Overdue(first.what, first.section, waited, first.limit_s, _in_words(first, waited))
 
 
-def merged_limits(limits: BeatLimits, calculated: Calculated) -> BeatLimits:
+def merged_limits(limits: BeatLimits, calculated: Limits) -> BeatLimits:
     """The limits in force: those that the program calculated (it has merged earlier results itself) override configured ones."""
     return replace(
         limits,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ftslurm.model.settings.ft_config import BeatLimits
-from ftslurm.policies.hang import beats
 from ftslurm.policies.hang.beats import Watch, follow_page, merged_limits, overdue
 from ftslurm.sdk import notes
 from ftslurm.sdk.page import PageState, SectionState
@@ -38,12 +37,6 @@ class Reader:
         self.watch = follow_page(self.watch, page, at)
         late = overdue(self.watch, self.limits, at)
         return (late.section or late.what) if late else None
-
-
-def test_the_value_of_the_sdk_is_a_page() -> None:
-    page: beats.BeatPage = BEGUN
-    limits: beats.Calculated = notes.Limits(None, 5.0, None, ())
-    assert follow_page(None, page, 0.0) is not None and merged_limits(BeatLimits(), limits).beat_s == 5.0
 
 
 # --- heartbeats
