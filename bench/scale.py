@@ -39,6 +39,7 @@ from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.orders import RankSetup
+from ftslurm.wrapper.controller.people import Display
 from ftslurm.wrapper.controller.sources import SignalPipe, Sources
 from ftslurm.wrapper.shim.connection import GREETING_S, SEND_TIMEOUT_S, Channel, pause_s, spread_s
 from ftslurm.wrapper.shim.hello import hello_message
@@ -93,9 +94,8 @@ class Launcher:
 
 
 class Scheduler:
-    """Shows nothing, and is asked nothing."""
+    """Is asked nothing."""
 
-    def show(self, text: str) -> None: ...
     def call_off(self) -> None: ...
 
 
@@ -116,8 +116,8 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
     sources = Sources(clock, signals, lambda *_: None)  # type: ignore[arg-type, return-value]
     channel = sources.server.channel_text(["127.0.0.1"])
     setup = RankSetup(tail_bytes=settings.logs.tail_bytes)
-    diagnosis = Diagnosis(settings)
-    effects = Effects(sources, Launcher(tell), Scheduler(), signals, clock, lambda: channel, setup=setup, diagnosis=diagnosis)  # type: ignore[arg-type]
+    diagnosis, display = Diagnosis(settings), Display(lambda text: None)
+    effects = Effects(sources, Launcher(tell), Scheduler(), signals, clock, lambda: channel, diagnosis, display, setup=setup)  # type: ignore[arg-type]
     Controller(Judge(settings, History(), facts), sources, effects, Journal(folder / "jobs/scale.1.jsonl"), clock).run()
 
 

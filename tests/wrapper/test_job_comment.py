@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -87,7 +86,6 @@ def test_a_slurm_that_does_not_answer_is_not_asked_twice() -> None:
 def test_a_file_system_that_hangs_does_not_hold_up_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEEP_OUTPUT_S", 0.01)
     hangs = threading.Event()
-    nothing, scheduler = cast(Any, None), cast(Any, SimpleNamespace(show=lambda text: None))
-    effects = module.Effects(nothing, nothing, scheduler, nothing, nothing, "", keep_output=lambda: hangs.wait(30) and None)
+    effects = module.Effects(*[cast(Any, None)] * 8, keep_output=lambda: hangs.wait(30) and None)
     effects.carry_out(KeepOutput())
     hangs.set()

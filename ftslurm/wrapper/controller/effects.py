@@ -10,6 +10,7 @@ from ftslurm.errors import StateError
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model.ports import Launcher, Scheduler, StepHandle
+from ftslurm.model.values import Value, field
 from ftslurm.system.clock import Clock
 from ftslurm.system.meanwhile import Meanwhile
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
@@ -28,47 +29,41 @@ SHOW_WAIT_S = 2.0
 AGENTS_END_WAIT_S = 2.0
 
 
-class Effects:
+class Effects(Value, frozen=False):
     """`carry_out` is the only way in."""
 
-    def __init__(
-        self, sources: Sources, launcher: Launcher, scheduler: Scheduler, signals: SignalPipe, clock: Clock,
-        channel: Callable[[], str], people: People | None = None, setup: RankSetup | None = None,
-        diagnosis: Diagnosis | None = None, left: Callable[[do.TellOthers], None] = lambda told: None,
-        keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None, keep_output: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        self.people = people or People()
-        self._orders = Orders(sources, setup or RankSetup())
-        self._sources = sources
-        self._launcher = launcher
-        self._scheduler = scheduler
-        self._signals = signals
-        self._clock = clock
-        self._channel = channel
-        self._diagnosis = diagnosis
-        self._left = left
-        self._keep = keep
-        self._keep_output = keep_output
-        self._display = Display(lambda text: scheduler.show(text))
-        self._step: StepHandle | None = None
-        self._agents: list[StepHandle] = []
-        self._silently = False
+    sources: Sources
+    launcher: Launcher
+    scheduler: Scheduler
+    signals: SignalPipe
+    clock: Clock
+    channel: Callable[[], str]
+    diagnosis: Diagnosis
+    display: Display
+    people: People = field(default_factory=People)
+    setup: RankSetup = field(default_factory=RankSetup)
+    left: Callable[[do.TellOthers], None] = lambda told: None
+    keep: Callable[[int, str, str], object] = lambda attempt, node, text: None
+    keep_output: Callable[[], None] = lambda: None
+    _step: StepHandle | None = None
+    _agents: list[StepHandle] = field(default_factory=list)
+    _silently: bool = False
 
     def carry_out(self, decision: do.Decision) -> None:
         """Raises: FtslurmError where a step cannot even be started."""
-        if not self._orders.give(decision):
+        if not Orders(self.sources, self.setup).give(decision):
             _METHODS[type(decision)](self, decision)
 
     # --- the step
 
     def _launch(self, decision: do.LaunchStep) -> None:
-        channel = for_launch(self._channel(), self._sources.new_step())
-        self._step = self._launcher.launch(channel, decision.layout, decision.overlap, decision.shares)
-        self._sources.callers.launched(self._step)
-        self._sources.watch_words()
+        channel = for_launch(self.channel(), self.sources.new_step())
+        self._step = self.launcher.launch(channel, decision.layout, decision.overlap, decision.shares)
+        self.sources.callers.launched(self._step)
+        self.sources.watch_words()
 
     def _kill_step(self, _: do.KillStep) -> None:
-        self._sources.callers.farewell()
+        self.sources.callers.farewell()
         if self._step is not None:
             self._step.kill()
 
@@ -80,85 +75,74 @@ class Effects:
     def _keep_evidence(self, d: do.KeepEvidence) -> None:
         if d.text:
             try:
-                self._keep(d.attempt, d.node, d.text)
+                self.keep(d.attempt, d.node, d.text)
             except StateError as error:
                 self.people.say(str(error))
 
     def _read_iteration(self, d: do.ReadIteration) -> None:
         from ftslurm.wrapper.controller.checkpoints import iteration_in  # rarely asked for
 
-        self._sources.background(lambda: ev.IterationRead(d.attempt, iteration_in(d.path)))
+        self.sources.background(lambda: ev.IterationRead(d.attempt, iteration_in(d.path)))
 
     # --- nodes and devices
 
     def _watch(self, decision: do.WatchNodes) -> None:
-        if self._diagnosis is not None:
-            self._diagnosis.prepare(decision.prepare_in_s)
+        self.diagnosis.prepare(decision.prepare_in_s)
         self.people.prepare()
-        agents = self._launcher.watch(decision.nodes, self._channel(), decision.lent)
+        agents = self.launcher.watch(decision.nodes, self.channel(), decision.lent)
         self._agents.append(agents)
-        self._sources.callers.agents_come(decision.nodes, agents)
+        self.sources.callers.agents_come(decision.nodes, agents)
 
     # --- Slurm
 
     def _beside(self, work: Callable[..., ev.Event], *given: Any) -> None:
-        self._sources.background(partial(work, *given))
+        self.sources.background(partial(work, *given))
 
     def _probe(self, decision: do.ProbeNodes) -> None:
         for node in decision.nodes:
-            self._beside(self._scheduler.probe, node, decision.limit_s)
+            self._beside(self.scheduler.probe, node, decision.limit_s)
 
     def _borrow(self, d: do.BorrowNode) -> None:
         def submitted(job: int, boots: str) -> None:
-            self._sources.put(ev.DonorSubmitted(d.slot, job, boots))
+            self.sources.put(ev.DonorSubmitted(d.slot, job, boots))
 
-        self._beside(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted, d.near)
+        self._beside(self.scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted, d.near)
 
     def _release(self, d: do.ReleaseNodes) -> None:
         """After it a Slurm 22.05 without slurmdbd takes no change of the job, nor of its comment."""
 
         def release() -> ev.NodesReleased:
-            self._display.settle(SHOW_WAIT_S)
-            return self._scheduler.release(d.nodes)
+            self.display.settle(SHOW_WAIT_S)
+            return self.scheduler.release(d.nodes)
 
-        self._sources.background(release)
+        self.sources.background(release)
 
     def _requeue(self, decision: do.Requeue) -> None:
         """Slurm's SIGTERM comes with the requeue itself; ignored from before, by us and what we start."""
-        self._signals.ignore_end()
+        self.signals.ignore_end()
         self.end_agents()
-        self._scheduler.call_off()
+        self.scheduler.call_off()
         self._beside(self._give_back, decision)
 
     def _give_back(self, d: do.Requeue) -> ev.RequeueEnded:
-        self._display.settle(SHOW_WAIT_S)  # the requeue's SIGTERM would end it
+        self.display.settle(SHOW_WAIT_S)  # the requeue's SIGTERM would end it
         self._save_output()
         if d.clean_up is not None and (said := self._clean_up(d.clean_up)):
             self.people.say(said)
-        return self._scheduler.requeue(d.decision, d.exclude, d.start, d.allow_first)
+        return self.scheduler.requeue(d.decision, d.exclude, d.start, d.allow_first)
 
     def _clean_up(self, d: do.CleanUp) -> str:
         """What people should know of it. What is not waited for goes on until Slurm ends the job's processes."""
-        work = Meanwhile(partial(self._scheduler.clean_up, d.nodes, d.argv, CLEANUP_LIMIT_S))
+        work = Meanwhile(partial(self.scheduler.clean_up, d.nodes, d.argv, CLEANUP_LIMIT_S))
         if work.has_ended(None if d.wait_s < 0 else d.wait_s):
             return work.answer()
         return f"the clean-up has not ended after {d.wait_s:g} s; ftrun no longer waits for it"
-
-    # --- what is behind a failure: inside RE2 (C++) a thread that an interpreter cuts off aborts the process
-
-    def _diagnose(self, asked: do.Diagnose) -> None:
-        if self._diagnosis is not None:
-            self._sources.background_to_the_end(partial(self._diagnosis.diagnose, asked))
-
-    def _advise(self, asked: do.Advise) -> None:
-        if self._diagnosis is not None:
-            self._sources.background_to_the_end(partial(self._diagnosis.advise, asked))
 
     # --- people
 
     def _tell_others(self, decision: do.TellOthers) -> None:
         try:
-            self._left(decision)
+            self.left(decision)
         except StateError as error:
             self.people.say(f"{error}; later jobs will not know which nodes this job excluded")
 
@@ -167,7 +151,7 @@ class Effects:
 
         def save() -> None:
             try:
-                self._keep_output()
+                self.keep_output()
             except StateError as error:
                 self.people.say(f"{error}; the next start of the script may overwrite its output")
 
@@ -177,18 +161,17 @@ class Effects:
 
     def end_agents(self) -> None:
         """Their connections close, they end, their srun ends; what takes longer is ended."""
-        self._sources.callers.dismiss_agents()
-        wait_for_end(self._agents, self._clock, self._silently)
+        self.sources.callers.dismiss_agents()
+        wait_for_end(self._agents, self.clock, self._silently)
         self._agents = []
 
     def close(self) -> None:
-        if self._diagnosis is not None:
-            self._diagnosis.close()
-        self._display.settle(SHOW_WAIT_S)
-        self._sources.callers.dismiss_agents()
-        self._sources.server.close()
+        self.diagnosis.close()
+        self.display.settle(SHOW_WAIT_S)
+        self.sources.callers.dismiss_agents()
+        self.sources.server.close()
         self.end_agents()
-        self._scheduler.call_off()
+        self.scheduler.call_off()
         if self._step is not None:
             self._step.abandon(self._silently)
         self.people.end()
@@ -207,7 +190,7 @@ def wait_for_end(handles: Sequence[StepHandle], clock: Clock, silently: bool = F
 
 _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.KeepEvidence: Effects._keep_evidence,
-    do.WatchCheckpoints: lambda effects, d: effects._sources.watch_checkpoints(d.patterns, d.settle_s),
+    do.WatchCheckpoints: lambda effects, d: effects.sources.watch_checkpoints(d.patterns, d.settle_s),
     do.ReadIteration: Effects._read_iteration,
     do.TellOthers: Effects._tell_others,
     do.Remember: lambda effects, told: effects.people.remember(told),
@@ -215,22 +198,23 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.Finish: lambda effects, _: None,  # it is the loop's
     do.LaunchStep: Effects._launch,
     do.WatchNodes: Effects._watch,
-    do.AskSlurm: lambda effects, d: effects._beside(effects._scheduler.ask, d.without),
-    do.ListSteps: lambda effects, _: effects._beside(effects._scheduler.steps),
+    do.AskSlurm: lambda effects, d: effects._beside(effects.scheduler.ask, d.without),
+    do.ListSteps: lambda effects, _: effects._beside(effects.scheduler.steps),
     do.ProbeNodes: Effects._probe,
     do.KillStep: Effects._kill_step,
     do.AbandonStep: Effects._abandon_step,
-    do.CheckNode: lambda effects, d: effects._beside(effects._scheduler.check, d.node, d.lender, d.limit_s),
+    do.CheckNode: lambda effects, d: effects._beside(effects.scheduler.check, d.node, d.lender, d.limit_s),
     do.BorrowNode: Effects._borrow,
     # Beside the loop, which has beats to answer while slurmctld is away. Before a requeue, which needs those nodes, and before
     # ftrun ends `call_off` is waited for.
-    do.EndLoans: lambda effects, d: effects._beside(effects._scheduler.end_loans, d.jobs),
+    do.EndLoans: lambda effects, d: effects._beside(effects.scheduler.end_loans, d.jobs),
     do.ReleaseNodes: Effects._release,
-    do.DismissAgents: lambda effects, d: effects._sources.callers.dismiss_agents(d.nodes),
+    do.DismissAgents: lambda effects, d: effects.sources.callers.dismiss_agents(d.nodes),
     do.Requeue: Effects._requeue,
-    do.Diagnose: Effects._diagnose,
-    do.Advise: Effects._advise,
+    # What is behind a failure: inside RE2 (C++) a thread that an interpreter cuts off aborts the process.
+    do.Diagnose: lambda effects, asked: effects.sources.background_to_the_end(partial(effects.diagnosis.diagnose, asked)),
+    do.Advise: lambda effects, asked: effects.sources.background_to_the_end(partial(effects.diagnosis.advise, asked)),
     do.Say: lambda effects, told: effects.people.tell(told),
-    do.ShowPhase: lambda effects, d: effects._display.show(phase_text(d)),
+    do.ShowPhase: lambda effects, d: effects.display.show(phase_text(d)),
     do.KeepOutput: Effects._save_output,
 }

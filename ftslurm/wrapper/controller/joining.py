@@ -65,7 +65,7 @@ from ftslurm.wrapper.controller.facts import (
 )
 from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 from ftslurm.wrapper.controller.output_files import output_place, output_to, own_files, own_stderr, ranks_files
-from ftslurm.wrapper.controller.people import People, notices_for
+from ftslurm.wrapper.controller.people import Display, People, notices_for
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.sources import SignalPipe, Sources
 from ftslurm.wrapper.controller.survey import JobSite, Order, say
@@ -105,8 +105,8 @@ def joined(
         notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), say),
     )  # fmt: skip
     effects = Effects(
-        sources, launcher, scheduler, signals, clock, channel, people,
-        rank_setup(order, settings, logs, bundle, alone), diagnosis,
+        sources, launcher, scheduler, signals, clock, channel, diagnosis, Display(scheduler.show), people,
+        rank_setup(order, settings, logs, bundle, alone),
         left=lambda told: tell_others(memory, facts, told),
         keep=lambda attempt, node, text: keep_evidence(journal.path, attempt, node, text),
         keep_output=lambda: output.keep_files(journal.path, facts.schedule, files, keep_bytes),

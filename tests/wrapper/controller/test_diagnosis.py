@@ -103,7 +103,7 @@ class Background:
 
 def test_the_loop_goes_on_while_it_is_found_out_what_is_behind_a_failure() -> None:
     slow: Slow = Slow()
-    effects = Effects(Background(), None, None, None, None, "", diagnosis=slow)  # type: ignore[arg-type]
+    effects = Effects(Background(), None, None, None, None, None, slow, None)  # type: ignore[arg-type]
     effects.carry_out(do.Diagnose(1, ()))
     assert not slow.answered.is_set()
     slow.go.set()

@@ -493,7 +493,7 @@ def test_the_loop_does_not_wait_for_donors_to_end() -> None:
     ended: list[Sequence[int]] = []
     sources = SimpleNamespace(background=asked.append)
     scheduler = SimpleNamespace(end_loans=ended.append)
-    effects = Effects(sources, None, scheduler, None, None, "")  # type: ignore[arg-type]
+    effects = Effects(sources, None, scheduler, None, None, None, None, None)  # type: ignore[arg-type]
     effects.carry_out(do.EndLoans((42,)))
     assert asked and not ended
     asked[0]()
