@@ -24,8 +24,8 @@ from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value, replace
 from ftslurm.policies.start_time import plan_finish
-from ftslurm.slurm.cli_client import CliSlurmClient
-from ftslurm.slurm.client import JobState, JobView, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import JobState, JobView
 from ftslurm.system.owner import Owner, owner_of
 from ftslurm.wrapper.requeue.finish import finish_open_requeue, is_up_to_date
 from ftslurm.wrapper.requeue.requeue import slurms_clock, start_when_clean
@@ -90,7 +90,7 @@ def finish(settings: HookSettings, owner: Owner, words: Sequence[str], watch_s: 
         found = own_ledger(settings, owner, number, job, cluster)
         if found is None or found.history.requeues.last is None:
             return ""
-        client = client or CliSlurmClient(timeout_s=settings.slurm_timeout_s)
+        client = client or SlurmClient(timeout_s=settings.slurm_timeout_s)
         view = client.job(number)
         decided = found.history.requeues.open
         if decided is None or not may_finish(view, found.history, owner.user_id):

@@ -17,7 +17,7 @@ from ftslurm.hooks.hook_inputs import WATCH_LIMIT_S, JobFacts, ask_owner, finish
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node import turned_away
 from ftslurm.policies.start_time import elsewhere_in_s
-from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.slurm.client import JobState
 from ftslurm.slurm.parse import node_names
 from ftslurm.wrapper.requeue.requeue import slurms_clock, start_when_clean
@@ -38,7 +38,7 @@ def start_elsewhere(settings: HookSettings, facts: JobFacts, watch_s: float) -> 
 
     It starts when its nodes are clean. watch_s: for how long that is waited for; 0: not at all, the start is a guess.
     """
-    client = CliSlurmClient(timeout_s=settings.slurm_timeout_s)
+    client = SlurmClient(timeout_s=settings.slurm_timeout_s)
     mine = set(node_names(facts.nodes))
     bad = [node.name for node in client.nodes() if node.name in mine and turned_away(node.reason, str(facts.job))]
     if not bad:

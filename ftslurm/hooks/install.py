@@ -20,7 +20,7 @@ from ftslurm.hooks.scripts import KEYS, LIMITS_S, SETTINGS, Script, scripts
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import cut
 from ftslurm.model.values import Value
-from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.system.commands import run
 from ftslurm.system.files import check_only_roots, check_tree, make_folder, replace_file
 
@@ -110,7 +110,7 @@ def compare_nodes(folder: Path, config: Path, slurm_conf: str, nodes: Sequence[s
     """
     if "%h" not in rsh:
         raise UsageError(f"--rsh {rsh}: nothing stands for the node", hint="put %h where its name belongs")
-    client = CliSlurmClient()
+    client = SlurmClient()
     known = client.config()
     wanted = nodes or list(dict.fromkeys([*(node.name for node in client.nodes()), *_controllers(known)]))
     made = scripts(str(folder), sys.executable, str(config), slurm_conf, known.get("StateSaveLocation", ""))
@@ -316,7 +316,7 @@ def _check_what_runs() -> None:
 
 def _config() -> dict[str, str] | None:
     try:
-        return CliSlurmClient(timeout_s=SLURM_TIMEOUT_S).config()
+        return SlurmClient(timeout_s=SLURM_TIMEOUT_S).config()
     except FtslurmError:
         return None
 

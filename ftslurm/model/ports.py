@@ -1,6 +1,6 @@
 """The protocols between those who decide or carry out and the parts that act: what implements one keeps to every word of it.
 
-Slurm's own requests have theirs beside their values, in slurm/client.py. Nothing is loaded for a port: hooks need one.
+Nothing is loaded for a port: hooks need one.
 """
 
 from __future__ import annotations

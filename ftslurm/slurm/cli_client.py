@@ -11,7 +11,7 @@ from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, Unknown
 from ftslurm.model.job import JobId
 from ftslurm.model.text import whole
 from ftslurm.slurm import commands, parse, states
-from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
+from ftslurm.slurm.client import JobState, JobView, NodeView
 from ftslurm.slurm.retries import CONTROLLER_HINT, NoAnswerYet, NoChangeNow, Retries, parse_error
 from ftslurm.system.commands import CommandResult, Runner, run
 
@@ -126,11 +126,17 @@ class SlurmAdmin:
 _SIGNALLED = range(128 + 1, 128 + 65)  # a shell's word for "killed by signal n", if one stands between
 
 
-class CliSlurmClient:
-    """SlurmClient over the command line; one request is one command, tried again while slurmctld is away.
+class SlurmClient:
+    """The requests that ftslurm makes, all allowed to the owner of the job; one is one command, tried again while slurmctld is
+    away.
 
     Every request may be made twice, so one whose answer got lost is simply made again. That happens in requeues from
     inside a job: the SIGTERM that comes with one ends the very scontrol that asked for it.
+
+    Every method raises SlurmUnavailable when slurmctld gives no answer within the time limit, or one that cannot be read;
+    SlurmRefused with Slurm's own words when it says no; UnknownJob for a job it does not know; CommandMissing where a program is
+    not installed. A change to a task of a job array changes that task alone; a number that stands for tasks in waiting is
+    refused.
 
     timeout_s: for one request with all its tries. env: what scontrol runs in. clock, sleep: monotonic seconds.
     """
@@ -150,47 +156,77 @@ class CliSlurmClient:
         self._addresses: dict[int, JobId] = {}
 
     def job(self, number: int) -> JobView:
+        """The job as it stands."""
         return parse.parse_job(self._ask(commands.show_job_argv(number)), number)
 
     def nodes(self) -> tuple[NodeView, ...]:
+        """Every node of the cluster that the caller may see: none where PrivateData=nodes hides them from users."""
         try:
-            return parse.parse_nodes(self._ask(commands.show_nodes_argv()))
+            return parse.parse_nodes(self._ask((*commands.SHOW, "node", "--oneliner")))
         except SlurmRefused:  # PrivateData=nodes
             return ()
 
     def config(self) -> dict[str, str]:
+        """`scontrol show config` as key -> value (KillWait, ProctrackType, RequeueExit, SLURM_VERSION, ...), and AS_OF."""
         return parse.parse_config(self._ask(commands.show_config_argv()))
 
     def requeue_held(self, number: int) -> None:
+        """Back to PENDING, held; a job that is pending already is just held.
+
+        Sends SIGTERM to everything the job runs. Brings back a job that is over, a cancelled one too, for as long as
+        Slurm remembers it (MinJobAge): who does not want that looks first. Source: scontrol(1) requeuehold.
+        """
         job = self._address(number)
         try:
-            self._ask(commands.requeue_held_argv(job))
+            self._ask(("scontrol", "requeuehold", str(job)))
         except SlurmRefused:
             view = self.job(number)
             if view.state is not JobState.PENDING:
                 raise
             if not view.held:  # it is back in the queue already, and needs the hold alone
-                self._ask(commands.hold_argv(job))
+                # always a user's hold: the owner could not release a hold by root or an operator
+                self._ask(("scontrol", "uhold", str(job)))
 
     def requeue(self, number: int) -> None:
-        self._ask(commands.requeue_argv(self._address(number)))
+        """Back to PENDING, not held, so that it may start before it can be changed. Else as `requeue_held`."""
+        self._ask(("scontrol", "requeue", str(self._address(number))))
 
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
+        """Keep a pending job off `nodes`; replaces the list it had, an empty one clears it."""
         self._ask(commands.exclude_argv(self._address(number), nodes))
 
     def require(self, number: int, nodes: Iterable[str]) -> None:
+        """The nodes that a pending job asks for by name, beside others; replaces the list, an empty one clears it.
+
+        With one that is excluded too, Slurm would let the job wait for ever (BadConstraints).
+        Source: docs/slurm-facts.md, "Changes to a requeued job".
+        """
         self._ask(commands.require_argv(self._address(number), nodes))
 
     def start_at(self, number: int, unix_s: int | None) -> None:
+        """Earliest start of a pending job, Unix seconds; None means now.
+
+        While a requeued job still cleans up, a time before the end of the clean-up becomes 121 s after it, and so
+        does none at all; a later one stays. After the clean-up, None starts the job at once.
+        Source: docs/slurm-facts.md, "The 121 seconds".
+        """
         self._ask(commands.start_at_argv(self._address(number), unix_s))
 
     def release(self, number: int) -> None:
-        self._ask(commands.release_argv(self._address(number)))
+        """Let a held job be scheduled; one that is not held stays as it is."""
+        self._ask(("scontrol", "release", str(self._address(number))))
 
     def allow_requeue(self, number: int) -> None:
+        """Set Requeue=1 on a job that was submitted with --no-requeue."""
         self._ask(commands.allow_requeue_argv(self._address(number)))
 
     def takes_changes(self, number: int, within_s: float) -> bool:
+        """Does Slurm take changes of this job, of one that may be requeued (the change asked for is `allow_requeue`)? It is asked
+        once, and again for `within_s` while it says that it will soon. slurmctld may take 5 s for each no.
+
+        22.05 takes none of a job that has given back or lost a node: some seconds long where there is a slurmdbd, else for as
+        long as the job runs. Source: docs/slurm-facts.md, "Changes to a requeued job".
+        """
         argv, until = commands.allow_requeue_argv(self._address(number)), self._clock() + within_s
 
         def once(left_s: float) -> bool:
@@ -207,9 +243,16 @@ class CliSlurmClient:
         return self._patience.ask(once)
 
     def signal_steps(self, number: int, name: str) -> None:
-        self._ask(commands.signal_steps_argv(self._address(number), name))
+        """Signal `name` (CONT) to every task of every step. slurmctld calls each node of the job for it: one that does not answer
+        is NOT_RESPONDING from then on, MessageTimeout (10 s) later."""
+        self._ask(("scancel", f"--signal={name}", str(self._address(number))))
 
     def keep_nodes(self, number: int, nodes: Iterable[str]) -> None:
+        """The running job goes on with `nodes` of its own and gives the others back; what runs there is no longer waited for.
+
+        Its size stays what it was for the next scheduling: a requeue brings it back whole. Source: scontrol(1), NodeList; seen on
+        22.05, 24.11 and 26.05. A site may forbid it (SchedulerParameters=disable_job_shrink).
+        """
         import tempfile  # 8 ms to load, and most jobs never give a node back
 
         argv = commands.keep_nodes_argv(self.job(number), nodes)
@@ -217,8 +260,9 @@ class CliSlurmClient:
             self._ask(argv, folder)
 
     def cancel(self, number: int) -> None:
+        """End the job. One that is over or that Slurm has forgotten is no error."""
         try:
-            self._ask(commands.cancel_argv(self._address(number)))
+            self._ask(("scancel", "--quiet", str(self._address(number))))  # no error if it has ended
         except UnknownJob:
             return
         except SlurmRefused:

@@ -1,10 +1,9 @@
-"""The requests that ftslurm makes to Slurm, independent of how they are made."""
+"""What Slurm says of jobs, nodes and partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
 
 from ftslurm.model.values import Value, field
 
@@ -111,78 +110,3 @@ class PartitionView(Value):
     name: str
     exclusive: bool
     nodes: int
-
-
-class SlurmClient(Protocol):
-    """The requests ftslurm makes. All are allowed to the owner of the job.
-
-    Every method raises SlurmUnavailable when slurmctld gives no answer within the client's time limit, or one that
-    cannot be read; SlurmRefused with Slurm's own words when it says no; UnknownJob for a job it does not know;
-    CommandMissing where a program is not installed. Every request may be made twice, and a change to a task of a job
-    array changes that task alone; a number that stands for tasks in waiting is refused.
-    """
-
-    def job(self, number: int) -> JobView:
-        """The job as it stands."""
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        """Every node of the cluster that the caller may see: none where PrivateData=nodes hides them from users."""
-
-    def requeue_held(self, number: int) -> None:
-        """Back to PENDING, held; a job that is pending already is just held.
-
-        Sends SIGTERM to everything the job runs. Brings back a job that is over, a cancelled one too, for as long as
-        Slurm remembers it (MinJobAge): who does not want that looks first. Source: scontrol(1) requeuehold.
-        """
-
-    def requeue(self, number: int) -> None:
-        """Back to PENDING, not held, so that it may start before it can be changed. Else as `requeue_held`."""
-
-    def exclude(self, number: int, nodes: Iterable[str]) -> None:
-        """Keep a pending job off `nodes`; replaces the list it had, an empty one clears it."""
-
-    def require(self, number: int, nodes: Iterable[str]) -> None:
-        """The nodes that a pending job asks for by name, beside others; replaces the list, an empty one clears it.
-
-        With one that is excluded too, Slurm would let the job wait for ever (BadConstraints).
-        Source: docs/slurm-facts.md, "Changes to a requeued job".
-        """
-
-    def start_at(self, number: int, unix_s: int | None) -> None:
-        """Earliest start of a pending job, Unix seconds; None means now.
-
-        While a requeued job still cleans up, a time before the end of the clean-up becomes 121 s after it, and so
-        does none at all; a later one stays. After the clean-up, None starts the job at once.
-        Source: docs/slurm-facts.md, "The 121 seconds".
-        """
-
-    def release(self, number: int) -> None:
-        """Let a held job be scheduled; one that is not held stays as it is."""
-
-    def allow_requeue(self, number: int) -> None:
-        """Set Requeue=1 on a job that was submitted with --no-requeue."""
-
-    def takes_changes(self, number: int, within_s: float) -> bool:
-        """Does Slurm take changes of this job, of one that may be requeued (the change asked for is `allow_requeue`)? It is asked
-        once, and again for `within_s` while it says that it will soon. slurmctld may take 5 s for each no.
-
-        22.05 takes none of a job that has given back or lost a node: some seconds long where there is a slurmdbd, else for as
-        long as the job runs. Source: docs/slurm-facts.md, "Changes to a requeued job".
-        """
-
-    def signal_steps(self, number: int, name: str) -> None:
-        """Signal `name` (CONT) to every task of every step. slurmctld calls each node of the job for it: one that does not answer
-        is NOT_RESPONDING from then on, MessageTimeout (10 s) later."""
-
-    def keep_nodes(self, number: int, nodes: Iterable[str]) -> None:
-        """The running job goes on with `nodes` of its own and gives the others back; what runs there is no longer waited for.
-
-        Its size stays what it was for the next scheduling: a requeue brings it back whole. Source: scontrol(1), NodeList; seen on
-        22.05, 24.11 and 26.05. A site may forbid it (SchedulerParameters=disable_job_shrink).
-        """
-
-    def cancel(self, number: int) -> None:
-        """End the job. One that is over or that Slurm has forgotten is no error."""
-
-    def config(self) -> dict[str, str]:
-        """`scontrol show config` as key -> value (KillWait, ProctrackType, RequeueExit, SLURM_VERSION, ...), and AS_OF."""

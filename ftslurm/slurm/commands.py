@@ -26,7 +26,7 @@ _FIRST_UNIX_S = 1_000_000
 _NO_END_S = 300 * 86400.0
 
 # --all: also jobs and nodes of partitions that are hidden from the caller.
-_SHOW = ("scontrol", "--all", "show")
+SHOW = ("scontrol", "--all", "show")
 
 
 def show_job_argv(number: int) -> tuple[str, ...]:
@@ -36,16 +36,11 @@ def show_job_argv(number: int) -> tuple[str, ...]:
     """
     if number <= 0:
         raise UsageError(f"{number} is not a job", hint="give Slurm's job id, a positive number")
-    return (*_SHOW, "job", str(number))
-
-
-def show_nodes_argv() -> tuple[str, ...]:
-    """Every node, one a line."""
-    return (*_SHOW, "node", "--oneliner")
+    return (*SHOW, "job", str(number))
 
 
 def show_node_argv(node: str) -> tuple[str, ...]:
-    return (*_SHOW, "node", _node(node), "--oneliner")
+    return (*SHOW, "node", _node(node), "--oneliner")
 
 
 def drain_argv(node: str, reason: str) -> tuple[str, ...]:
@@ -90,11 +85,11 @@ def _node(name: str) -> str:
 
 def show_partitions_argv() -> tuple[str, ...]:
     """Every partition, one a line."""
-    return (*_SHOW, "partition", "--oneliner")
+    return (*SHOW, "partition", "--oneliner")
 
 
 def show_reservation_argv(name: str) -> tuple[str, ...]:
-    return (*_SHOW, "reservation", name, "--oneliner")
+    return (*SHOW, "reservation", name, "--oneliner")
 
 
 def batch_script_argv(number: int) -> tuple[str, ...]:
@@ -103,7 +98,7 @@ def batch_script_argv(number: int) -> tuple[str, ...]:
 
 
 def show_partition_argv(name: str) -> tuple[str, ...]:
-    return (*_SHOW, "partition", name, "--oneliner")
+    return (*SHOW, "partition", name, "--oneliner")
 
 
 def show_topology_argv() -> tuple[str, ...]:
@@ -112,24 +107,11 @@ def show_topology_argv() -> tuple[str, ...]:
 
 
 def show_qos_argv() -> tuple[str, ...]:
-    return (*_SHOW, "assoc_mgr", "flags=qos")
+    return (*SHOW, "assoc_mgr", "flags=qos")
 
 
 def show_config_argv() -> tuple[str, ...]:
-    return (*_SHOW, "config")
-
-
-def requeue_held_argv(job: JobId) -> tuple[str, ...]:
-    return ("scontrol", "requeuehold", str(job))
-
-
-def requeue_argv(job: JobId) -> tuple[str, ...]:
-    return ("scontrol", "requeue", str(job))
-
-
-def hold_argv(job: JobId) -> tuple[str, ...]:
-    """Always a user's hold: the owner could not release a hold by root or an operator."""
-    return ("scontrol", "uhold", str(job))
+    return (*SHOW, "config")
 
 
 def exclude_argv(job: JobId, nodes: Iterable[str]) -> tuple[str, ...]:
@@ -161,22 +143,8 @@ def comment_argv(job: JobId, text: str) -> tuple[str, ...]:
     return ("scontrol", "update", f"JobId={job}", f"Comment={text}")
 
 
-def release_argv(job: JobId) -> tuple[str, ...]:
-    return ("scontrol", "release", str(job))
-
-
 def allow_requeue_argv(job: JobId) -> tuple[str, ...]:
     return ("scontrol", "update", f"JobId={job}", "Requeue=1")
-
-
-def cancel_argv(job: JobId) -> tuple[str, ...]:
-    """With --quiet: it is no error if the job has ended."""
-    return ("scancel", "--quiet", str(job))
-
-
-def signal_steps_argv(job: JobId, name: str) -> tuple[str, ...]:
-    """To all tasks of all steps, not to the batch script. Source: scancel(1)."""
-    return ("scancel", f"--signal={name}", str(job))
 
 
 def keep_nodes_argv(view: JobView, nodes: Iterable[str]) -> tuple[str, ...]:

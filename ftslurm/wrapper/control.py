@@ -26,7 +26,7 @@ from ftslurm.model.record import Record, RequestAnswered, Requested, RunBegan
 from ftslurm.model.text import whole
 from ftslurm.model.values import replace
 from ftslurm.policies.start_time import plan_start
-from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.system.commands import with_folder
 from ftslurm.system.owner import PATH, owner_of, run_as, user_name
 from ftslurm.wrapper.jobs import job_now
@@ -45,7 +45,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     if run.launcher == "local":
         raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
     settings = settings_in_force(SettingsAsked(), env).settings
-    client = CliSlurmClient(timeout_s=settings.slurm.timeout_s, env=with_folder(env, settings.slurm.bin))
+    client = SlurmClient(timeout_s=settings.slurm.timeout_s, env=with_folder(env, settings.slurm.bin))
     restarts = client.job(run.number).restarts
     if not is_up_to_date(restarts, run.schedule):
         raise SlurmRefused(
@@ -146,7 +146,7 @@ def _check_nodes(wanted: Requested, records: Sequence[Record], job: JobSummary, 
 
 def _nodes_of_slurm(env: Mapping[str, str]) -> set[str]:
     try:
-        return {node.name for node in CliSlurmClient(timeout_s=SLURM_S, env=env).nodes()}
+        return {node.name for node in SlurmClient(timeout_s=SLURM_S, env=env).nodes()}
     except FtslurmError:
         return set()
 
@@ -155,7 +155,7 @@ def as_owner(job: str, words: Sequence[str], env: Mapping[str, str], say: Callab
     """root makes a request to another user's job. Gives the exit status. Raises: UnknownJob, CommandMissing."""
     number = whole(job.partition("_")[0])
     try:
-        user_id = CliSlurmClient(timeout_s=SLURM_S, env=env).job(number).user_id if number is not None else None
+        user_id = SlurmClient(timeout_s=SLURM_S, env=env).job(number).user_id if number is not None else None
     except FtslurmError as error:
         why = f"root has no ledger of job {job}, and Slurm does not say whose job it is: {error.message}"
         raise UnknownJob(why, hint="run it as the job's owner, or check `scontrol ping`") from None

@@ -16,8 +16,8 @@ from ftslurm.model.values import Value, field
 from ftslurm.policies.node import PREFIX
 from ftslurm.policies.node_advice import advice
 from ftslurm.report.site import LeftBy, NodeReport
-from ftslurm.slurm.cli_client import CliSlurmClient
-from ftslurm.slurm.client import NodeView, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import NodeView
 from ftslurm.slurm.parse import conf_seconds
 from ftslurm.wrapper.all_ledgers import CLEARED, FORGET, MEMORY, MEMORY_BYTES, asked_of_all
 from ftslurm.wrapper.explain_code import Explainer
@@ -83,7 +83,7 @@ class SlurmSays(Value):
 
 
 def ask_slurm(env: Mapping[str, str], client: SlurmClient | None = None) -> SlurmSays:
-    client = client or CliSlurmClient(timeout_s=ASK_S, env=env)
+    client = client or SlurmClient(timeout_s=ASK_S, env=env)
     try:
         config = client.config()
         return SlurmSays(config.get("ClusterName", ""), client.nodes(), config)

@@ -19,8 +19,7 @@ from ftslurm.errors import CalledItself, FtslurmError, StateError
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.site import Folder, Ledgers, Machine, OwnJob, Partition, Program, Site
 from ftslurm.model.text import whole
-from ftslurm.slurm.cli_client import CliSlurmClient, read_answer
-from ftslurm.slurm.client import SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient, read_answer
 from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
 from ftslurm.slurm.env import no_configuration
 from ftslurm.slurm.parse import parse_partitions, slurm_user_id
@@ -43,7 +42,7 @@ def look_at_site(
     Never raises if Slurm is away: `silent` says why.
     """
     env = with_folder(env, slurm_bin)
-    asked = client or CliSlurmClient(run, ASK_S, env)
+    asked = client or SlurmClient(run, ASK_S, env)
     if nothing := _no_configuration(env, run):
         return Site(silent=nothing, machine=machine(env, slurm_bin, {}, run))
     try:

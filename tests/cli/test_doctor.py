@@ -24,7 +24,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSlurm:
     """With an srun, what 24.11 says of itself, and every folder on NFS."""
     fake = FakeSlurm()
     fake.settings = parse_config((RECORDED / "24.11/config.txt").read_text())
-    monkeypatch.setattr(site_look, "CliSlurmClient", lambda *_: fake)
+    monkeypatch.setattr(site_look, "SlurmClient", lambda *_: fake)
     mounts = tmp_path / "mountinfo"
     mounts.write_text("1 0 8:1 / / rw,relatime - nfs4 server:/ rw,local_lock=none\n")
     monkeypatch.setattr(site_look, "_MOUNTS", mounts)

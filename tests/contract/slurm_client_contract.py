@@ -13,7 +13,8 @@ from typing import Protocol, TypeVar
 import pytest
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
-from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState
 from ftslurm.slurm.states import is_over
 from tests.machine import slowness
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ftslurm.slurm.client import SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
 from tests.fakes.slurm import FakeSlurm
 
 pytest.register_assert_rewrite("tests.contract.slurm_client_contract")

@@ -50,7 +50,7 @@ def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         def nodes(self) -> tuple[NodeView, ...]:
             return tuple(NodeView(f"n{number}", NodeState.GOOD) for number in range(1, 8))
 
-    monkeypatch.setattr(compare, "CliSlurmClient", Slurm)
+    monkeypatch.setattr(compare, "SlurmClient", Slurm)
     monkeypatch.setattr(compare, "ANSWER_S", 5.0)
     script = tmp_path / "login"
     script.write_text(LOGIN.format(base=tmp_path))

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ftslurm.slurm.cli_client import SLURMD_PORT, CliSlurmClient, slurmd_answers, slurmd_port
-from ftslurm.slurm.client import SlurmClient
+from ftslurm.slurm.cli_client import SLURMD_PORT, SlurmClient, slurmd_answers, slurmd_port
 from ftslurm.slurm.commands import steps_argv
 from ftslurm.slurm.parse import parse_steps
 
@@ -187,13 +186,13 @@ def world_with(cluster: Cluster, make: Callable[[float], SlurmClient]) -> Iterat
 class TestCommandLine(SlurmClientContract):
     @pytest.fixture
     def world(self, cluster: Cluster) -> Iterator[RealWorld]:
-        with world_with(cluster, lambda timeout_s: CliSlurmClient(timeout_s=timeout_s)) as world:
+        with world_with(cluster, lambda timeout_s: SlurmClient(timeout_s=timeout_s)) as world:
             yield world
 
 
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[RealWorld]:
-    with world_with(cluster, lambda timeout_s: CliSlurmClient(timeout_s=timeout_s)) as world:
+    with world_with(cluster, lambda timeout_s: SlurmClient(timeout_s=timeout_s)) as world:
         yield world
 
 
@@ -202,7 +201,7 @@ def test_waits_for_a_controller_that_comes_back(world: RealWorld) -> None:
     world.cluster.tool("ctld-stop")
     start = (sys.executable, str(REPO / "tools" / "slurm-cluster"), "ctld-start", "--dir", str(world.cluster.folder))
     with subprocess.Popen(["sh", "-c", 'sleep 1.5; exec "$@"', "sh", *start]):
-        client = AsJobUser(world.cluster, partial(CliSlurmClient, timeout_s=40.0))
+        client = AsJobUser(world.cluster, partial(SlurmClient, timeout_s=40.0))
         assert client.job(number).held
 
 
@@ -214,11 +213,11 @@ sys.path[:] = {path!r}
 signal.signal(signal.SIGTERM, lambda *_: None)
 if os.environ.get("SLURM_RESTART_COUNT"):
     os.execvp("sleep", ["sleep", "600"])
-from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.slurm.env import read_allocation
 here = read_allocation(os.environ)
 assert here.batch, here
-client = CliSlurmClient()
+client = SlurmClient()
 client.job(here.job.number)
 client.requeue_held(here.job.number)
 client.exclude(here.job.number, here.nodes)
@@ -250,7 +249,7 @@ def test_a_job_requeues_itself_onto_other_nodes(world: RealWorld) -> None:
 
 def test_every_node_is_found_where_its_slurmd_listens(world: RealWorld) -> None:
     """The port is the cluster's own, which no node names. At a wrong one nobody answers, as on a dead node."""
-    client = AsJobUser(world.cluster, partial(CliSlurmClient, timeout_s=40.0))
+    client = AsJobUser(world.cluster, partial(SlurmClient, timeout_s=40.0))
     port = slurmd_port(client)  # type: ignore[arg-type] -- it asks like one
     assert port != SLURMD_PORT
     found = {view.name: slurmd_answers(view.address, view.port or port, 10.0)[0] for view in client.nodes()}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
-from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.system.commands import CommandResult
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded" / "slurm" / "22.05"
@@ -49,8 +49,8 @@ class Slurm:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def client(self, timeout_s: float = 60.0) -> CliSlurmClient:
-        return CliSlurmClient(self, timeout_s, {"SLURM_CONF": "x"}, clock=lambda: self.now, sleep=self.sleep)
+    def client(self, timeout_s: float = 60.0) -> SlurmClient:
+        return SlurmClient(self, timeout_s, {"SLURM_CONF": "x"}, clock=lambda: self.now, sleep=self.sleep)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,28 @@ def test_a_requeue_whose_answer_got_lost_is_done() -> None:
         "scontrol requeuehold 30",
         "scontrol --all show job 30",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ask", "line"),
+    [
+        (lambda client: client.requeue_held(30), "scontrol requeuehold 30"),
+        (lambda client: client.requeue(30), "scontrol requeue 30"),
+        (lambda client: client.release(30), "scontrol release 30"),
+        (lambda client: client.cancel(30), "scancel --quiet 30"),
+        (lambda client: client.signal_steps(30, "CONT"), "scancel --signal=CONT 30"),
+    ],
+)
+def test_asks_by_these_words(ask: Callable[[SlurmClient], object], line: str) -> None:
+    slurm = Slurm(shows("job-running"), OK)
+    ask(slurm.client())
+    assert slurm.asked == ["scontrol --all show job 30", line]
+
+
+def test_asks_for_all_nodes_one_a_line() -> None:
+    slurm = Slurm(OK)
+    assert slurm.client().nodes() == ()
+    assert slurm.asked == ["scontrol --all show node --oneliner"]
 
 
 def test_holds_what_slurm_has_requeued_already() -> None:
@@ -161,7 +183,7 @@ def test_waits_grow_and_differ() -> None:
         slept.append(seconds)
         slurm.sleep(seconds)
 
-    client = CliSlurmClient(slurm, 300.0, {}, clock=lambda: slurm.now, sleep=sleep)
+    client = SlurmClient(slurm, 300.0, {}, clock=lambda: slurm.now, sleep=sleep)
     with pytest.raises(SlurmUnavailable):
         client.nodes()
     assert slept[0] <= 0.1

@@ -16,21 +16,13 @@ JOB = JobId(7)
     ("argv", "line"),
     [
         (commands.show_job_argv(7), "scontrol --all show job 7"),
-        (commands.show_nodes_argv(), "scontrol --all show node --oneliner"),
         (commands.show_config_argv(), "scontrol --all show config"),
-        (commands.requeue_held_argv(JOB), "scontrol requeuehold 7"),
-        (commands.requeue_argv(JOB), "scontrol requeue 7"),
-        (commands.hold_argv(JOB), "scontrol uhold 7"),
         (commands.exclude_argv(JOB, ["n3", "n1", "n2"]), "scontrol update JobId=7 ExcNodeList=n[1-3]"),
         (commands.exclude_argv(JOB, []), "scontrol update JobId=7 ExcNodeList="),
         (commands.start_at_argv(JOB, None), "scontrol update JobId=7 StartTime=now"),
         (commands.start_at_argv(JOB, 1_795_256_261), "scontrol update JobId=7 StartTime=uts1795256261"),
         (commands.start_at_argv(JOB, 0), "scontrol update JobId=7 StartTime=uts1000000"),
-        (commands.release_argv(JOB), "scontrol release 7"),
         (commands.allow_requeue_argv(JOB), "scontrol update JobId=7 Requeue=1"),
-        (commands.cancel_argv(JobId(16, 14, 2)), "scancel --quiet 14_2"),
-        (commands.signal_steps_argv(JobId(16, 14, 2), "CONT"), "scancel --signal=CONT 14_2"),
-        (commands.requeue_held_argv(JobId(14, 14, 0)), "scontrol requeuehold 14_0"),
     ],
 )
 def test_builds(argv: tuple[str, ...], line: str) -> None:

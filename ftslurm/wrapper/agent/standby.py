@@ -33,8 +33,8 @@ from ftslurm.model.text import visible
 from ftslurm.policies import take_over
 from ftslurm.policies.ladder import choose
 from ftslurm.policies.start_time import plan_start
-from ftslurm.slurm.cli_client import CliSlurmClient, slurmd_answers, slurmd_port
-from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient, slurmd_answers, slurmd_port
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.controller.people import notices_for
 from ftslurm.wrapper.controller.scheduler import answer, with_fit
@@ -309,5 +309,5 @@ def say_to_reader(text: str) -> None:
 
 def take_over_from(plan: HandoverPlan, node: str, heard_at: float, ending: bool = False) -> str:
     """Stand by and take over if needed; see StandbyController. Raises: FtslurmError if Slurm cannot be asked at all."""
-    client = CliSlurmClient(timeout_s=plan.settings.slurm.timeout_s)
+    client = SlurmClient(timeout_s=plan.settings.slurm.timeout_s)
     return StandbyController(plan, node, heard_at, client, ending=ending).run()

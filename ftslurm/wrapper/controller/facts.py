@@ -34,7 +34,8 @@ from ftslurm.policies.judge.phases import EarlierRuns, Environments, OwnProcess,
 from ftslurm.policies.lease import is_gone, predecessors
 from ftslurm.policies.take_over import cut_short
 from ftslurm.sdk.page import start_ticks
-from ftslurm.slurm.client import NodeState, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import NodeState
 from ftslurm.system.bundle import PACKAGES
 from ftslurm.system.clock import Clock
 from ftslurm.system.processes import callers, pid_space

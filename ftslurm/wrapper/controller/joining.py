@@ -41,7 +41,8 @@ from ftslurm.model.values import replace
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import OutputPlace, RunFacts
 from ftslurm.policies.take_over import may_take_over
-from ftslurm.slurm.client import JobState, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import JobState
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.files import raise_limit

@@ -20,8 +20,8 @@ from ftslurm.model.settings.dialects import unread
 from ftslurm.model.settings.tree import Resolved, Settings
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value, replace
-from ftslurm.slurm.cli_client import CliSlurmClient
-from ftslurm.slurm.client import JobView, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import JobView
 from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.retries import Retries
 from ftslurm.system.bundle import bundle_in
@@ -113,12 +113,12 @@ def _survey(order: Order, beside: Callable[[], object]) -> JobSite:
     site = JobSite(resolved, env, Place.ALLOCATION, read_allocation(env))
     if site.allocation is None:
         return _survey_outside(site)
-    client = CliSlurmClient(timeout_s=settings.slurm.timeout_s, env=env)
+    client = SlurmClient(timeout_s=settings.slurm.timeout_s, env=env)
     number = site.allocation.job.number
     config = Meanwhile(client.config)
     Meanwhile(beside)
     patience = Retries(resolved.settings.slurm.patience_s)
-    clients = chain((CliSlurmClient(timeout_s=min(TOLD_AFTER_S, settings.slurm.timeout_s), env=env),), repeat(client))
+    clients = chain((SlurmClient(timeout_s=min(TOLD_AFTER_S, settings.slurm.timeout_s), env=env),), repeat(client))
     view = patience.keep_asking(lambda: next(clients).job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
     if passed_over := unread(view.comment):

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from ftslurm.errors import FtslurmError, UnknownJob
-from ftslurm.slurm.cli_client import CliSlurmClient
-from ftslurm.slurm.client import JobState, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import JobState
 
 POLL_S = 10.0  # seconds; one request to slurmctld each; a node is idle for at most this long
 
@@ -43,4 +43,4 @@ def main() -> None:
     """Runs a donor job. Arguments: the job's number, its requeues so far, seconds to wait for an answer of Slurm."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the steps
     number, restarts, timeout_s = sys.argv[1:]
-    lend(CliSlurmClient(timeout_s=float(timeout_s)), int(number), int(restarts))
+    lend(SlurmClient(timeout_s=float(timeout_s)), int(number), int(restarts))

@@ -25,8 +25,8 @@ from ftslurm.model.nodes import fold_nodes as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.model.text import visible
 from ftslurm.model.values import replace
-from ftslurm.slurm.cli_client import CliSlurmClient
-from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import JobState, JobView, NodeState
 from ftslurm.slurm.parse import conf_seconds
 from ftslurm.wrapper.requeue.course import AskForChanges, KnownOfJob, NothingToDo, Parted, PartFirst, Plain, course
 from ftslurm.wrapper.requeue.fit import still_fits
@@ -102,7 +102,7 @@ def _noticed(
 
 def keep(number: int, ledger: Path, start: Start, allow_first: bool, timeout_s: float, in_step: bool = False) -> str:
     """Carry out the open requeue of `ledger`, and record its end. in_step: see Plan. Raises: FtslurmError."""
-    slurm, journal = CliSlurmClient(timeout_s=timeout_s), Journal(ledger)
+    slurm, journal = SlurmClient(timeout_s=timeout_s), Journal(ledger)
     return finish_open_requeue(slurm, number, journal, fold(journal.read().records), start, allow_first, in_step=in_step)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from ftslurm.errors import FtslurmError
 from ftslurm.model.values import Value, replace
 from ftslurm.slurm import commands
-from ftslurm.slurm.cli_client import read_answer
-from ftslurm.slurm.client import JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient, read_answer
+from ftslurm.slurm.client import JobView, NodeState, NodeView
 from ftslurm.slurm.fitting import FitAsked, asked_of, fit_answer, fit_argv, fitting, idle
 from ftslurm.slurm.parse import parse_reservation
 from ftslurm.system.commands import Runner, run

@@ -19,7 +19,8 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import Value, field
 from ftslurm.policies.judge.ending import GATHERS_S
 from ftslurm.slurm import commands
-from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import JobState, JobView, NodeView
 from ftslurm.slurm.retries import NoAnswerYet
 from ftslurm.system.commands import CommandResult, Runner
 

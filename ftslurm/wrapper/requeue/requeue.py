@@ -27,7 +27,8 @@ from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History
 from ftslurm.model.values import Value, replace
 from ftslurm.policies.start_time import after_watch, for_slowness
-from ftslurm.slurm.client import AS_OF, JobState, JobView, SlurmClient
+from ftslurm.slurm.cli_client import SlurmClient
+from ftslurm.slurm.client import AS_OF, JobState, JobView
 from ftslurm.slurm.states import is_over
 from ftslurm.system.processes import all_processes
 

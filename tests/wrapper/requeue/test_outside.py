@@ -28,7 +28,7 @@ class Job:
         self.journal = Journal(private_folder(folder / "state/jobs") / "c.1.jsonl")
         began = rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-2]", launcher="srun", number=self.number)
         self.journal.append([began, DECIDED])
-        monkeypatch.setattr(outside, "CliSlurmClient", lambda **_: self.slurm)
+        monkeypatch.setattr(outside, "SlurmClient", lambda **_: self.slurm)
 
     def finish(self) -> str:
         return outside.finish_requeue(self.store, "1", self.env)
