@@ -282,13 +282,13 @@ def _wait(fd: int, most_bytes: int, rank: int, path: str, packages: str) -> None
         _check_libraries(rank)
         if (size := _own_bytes()) > most_bytes:
             raise _Unlike(f"it takes {size >> 20} MB, more than warm.memory")
-        _say(fd, b"ready\n")
+        os.write(fd, b"ready\n")
         changed = _changes(fd)
         _check_env(changed, read)
         if [_stamp(place) for place in places] != list(places.values()):
             raise _Unlike("packages have changed")
         _set_oom(oom)
-        _say(fd, b"taken\n")
+        os.write(fd, b"taken\n")
         if os.read(fd, 1) != b"+":
             os._exit(0)
         os.close(fd)
@@ -299,7 +299,7 @@ def _wait(fd: int, most_bytes: int, rank: int, path: str, packages: str) -> None
                 os.environ[name] = value
     except BaseException as error:
         try:
-            _say(fd, f"{error if isinstance(error, (_Unlike, OSError)) else repr(error)}\n".encode(errors="replace"))
+            os.write(fd, f"{error if isinstance(error, (_Unlike, OSError)) else repr(error)}\n".encode(errors="replace"))
         finally:
             os._exit(0)
 
@@ -452,10 +452,6 @@ def _changes(fd: int) -> dict[str, str | None]:
     return {name: value if equals else None for name, equals, value in parts}
 
 
-def _say(fd: int, line: bytes) -> None:
-    os.write(fd, line)
-
-
 def _stamp(place: str) -> object:
     try:
         info = os.stat(place)
@@ -472,21 +468,17 @@ def _opened() -> set[str]:
             found.add(f"{fd}, {os.readlink(f'/proc/self/fd/{fd}')}")
         except OSError:
             continue  # it was of the list itself
-    return found | {line[line.find("/dev/") :].rstrip() for line in _lines("/proc/self/maps") if "/dev/" in line}
+    return found | {line[line.find("/dev/") :].rstrip() for line in _text("/proc/self/maps").splitlines() if "/dev/" in line}
 
 
 def _libraries(process: object) -> set[str]:
     """That are mapped."""
-    return {line[line.find("/") :] for line in _lines(f"/proc/{process}/maps") if ".so" in line}
-
-
-def _lines(path: str) -> Iterator[str]:
-    return iter(_text(path).splitlines())
+    return {line[line.find("/") :] for line in _text(f"/proc/{process}/maps").splitlines() if ".so" in line}
 
 
 def _own_bytes() -> int:
     """Of memory, with a share of what others have mapped as well."""
-    for line in _lines("/proc/self/smaps_rollup"):
+    for line in _text("/proc/self/smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
     return 0

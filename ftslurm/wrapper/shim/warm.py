@@ -75,10 +75,10 @@ class Spare:
         """Begin it when it is time, give it up when it must."""
         if self._sock is not None and not self._command.beside:
             self._said = "" if self._said == READY else self._said
+            self._hear(0.0)
             if os.WIFSIGNALED(self._command.beside_status):
                 self._discount()
                 self._said = f"signal {os.WTERMSIG(self._command.beside_status)} ended the spare process (9: memory was short)"
-            self._hear(0.0)
             self._give_up(self._said.strip())
         if not self._look_at or now < self._look_at:
             return
@@ -196,7 +196,7 @@ class Spare:
             return "the command rules its terminal"
         if not (self._output.piped and PAGE_VARIABLE in self._env and os.access(f"{inject}/sitecustomize.py", os.R_OK)):
             return "logs.tail_bytes or sdk.inject is switched off"
-        if not _can_be_told_apart():
+        if not os.path.exists("/proc/thread-self/children"):  # by which the end of all but a spare is proven
             return "this kernel does not list children"
         if self._words_before(lines) is None:
             return "the command is not Python itself, or is Python with -I, -E or -S, or before 3.10"
@@ -282,8 +282,3 @@ def _is_pythons(script: str) -> bool:
     with open(script, "rb") as file:
         first = file.readline(256)
     return first.startswith(b"#!") and b"python" in first
-
-
-def _can_be_told_apart() -> bool:
-    """Whether the kernel lists children, by which the end of all but a spare is proven."""
-    return os.path.exists("/proc/thread-self/children")

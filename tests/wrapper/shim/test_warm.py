@@ -451,10 +451,15 @@ def test_a_spare_ends_when_the_shim_is_let_go(ranks: Callable[..., Rank], tmp_pa
 
 
 def test_a_spare_that_is_killed_is_no_harm(ranks: Callable[..., Rank], tmp_path: Path) -> None:
-    rank = ranks(sys.executable, "-c", WAITS, str(tmp_path / "go"), numpy="a = 1")
+    errors = open(tmp_path / "err", "w+")  # noqa: SIM115 -- the shim has it
+    rank = ranks(sys.executable, "-c", WAITS, str(tmp_path / "go"), numpy="a = 1", stderr=errors)
     first = rank.start()
     os.kill(rank.spare(but=first), signal.SIGKILL)
     until(lambda: rank.below() == [first], "the end of the spare")
+    until(
+        lambda: "--ft-warm: signal 9 ended the spare process (9: memory was short)\n" in (tmp_path / "err").read_text(),
+        "the reason",
+    )
     (tmp_path / "go").touch()
     assert rank.ended()["code"] == 0
     rank.start()
