@@ -34,7 +34,6 @@ MANY_ATTRIBUTES = {
     "ftslurm/report/account/job.py:JobAccount": (30, "one figure each, as people read them"),
     "ftslurm/sdk/nvrx_config.py:FaultToleranceConfig": (TABLE, "the fields of ft_launcher's own class"),
     "ftslurm/slurm/client.py:JobView": (31, "the fields of a job that Slurm tells"),
-    "ftslurm/cli/ft_launcher/options.py:Launch": (30, "one option each"),
 }
 MANY_MODULES = {}
 MANY_WRITERS: dict[tuple[str, str], tuple[int, str]] = {}

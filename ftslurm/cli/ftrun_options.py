@@ -142,7 +142,7 @@ def split_ft_launcher(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, 
     mine = tuple(word for word in words if not _is_ft_launcher(word))
     if len(mine) == len(words):
         return mine, {}
-    from ftslurm.model.settings.ft_config import from_flags, without_effect
+    from ftslurm.config.ft_launcher import from_flags, without_effect
 
     theirs = [word for word in words if _is_ft_launcher(word)]
     found, path = from_flags(theirs, "the command line")
@@ -155,10 +155,11 @@ def fault_tolerance(found: Mapping[str, Any], path: str, say: Callable[[str], No
     """ft_launcher's configuration by its flags, over that of its YAML file, as settings. path: empty for none. say: is told what
     of the file is passed over. Our client serves the ranks then. Raises: PolicyError.
     """
-    from ftslurm.model.settings.ft_config import checked_values, from_file
+    from ftslurm.model.settings.ft_config import checked_values
 
     values: dict[str, Any] = {}
     if path:
+        from ftslurm.config.ft_launcher import from_file
         from ftslurm.config.settings_files import read_tree
 
         values, remarks = from_file(read_tree(path, "the fault tolerance configuration"), path)
@@ -178,7 +179,7 @@ def _is_ft_launcher(word: str) -> bool:
     flag = word.partition("=")[0].replace("_", "-")
     if any(flag in each.opts for each in options.params):
         return False
-    from ftslurm.model.settings.ft_config import is_flag
+    from ftslurm.config.ft_launcher import is_flag
 
     return is_flag(flag)
 

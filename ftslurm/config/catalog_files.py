@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
+from typing import TypeVar
 
 from ftslurm.catalogs.code_files import build_amd, build_catalog, build_nvidia
 from ftslurm.catalogs.codes import CodeBook
 from ftslurm.catalogs.pattern_files import SiteFile, build_book, codes_laid_over, patterns_laid_over, read_site
 from ftslurm.catalogs.patterns import PatternBook
-from ftslurm.config.settings_files import read_text, read_yaml
+from ftslurm.config.settings_files import read_shipped, read_text, read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.rungs import Glossary
@@ -29,7 +26,7 @@ def load_pattern_book(paths: tuple[str, ...] = (), only_roots: bool = False) -> 
     Raises: PolicyError.
     """
     names = ("log-patterns.yaml", "exit-codes.yaml", "device-errors.yaml", "words.yaml")
-    book = build_book(*map(_shipped, names))
+    book = build_book(*map(read_shipped, names))
     return _laid_over(book, patterns_laid_over, paths, only_roots)
 
 
@@ -40,17 +37,17 @@ def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False, user_i
     Raises: PolicyError.
     """
     shipped = {"ascend": build_catalog, "nvidia": build_nvidia, "amd": build_amd}
-    book = CodeBook({kind: build(_shipped(f"{kind}.yaml")) for kind, build in shipped.items()}, user_induced)
+    book = CodeBook({kind: build(read_shipped(f"{kind}.yaml")) for kind, build in shipped.items()}, user_induced)
     return _laid_over(book, codes_laid_over, paths, only_roots)
 
 
 def load_site_checks() -> SiteChecks:
     """What `ftslurm doctor` says."""
-    return from_plain(SiteChecks, _shipped("site-checks.yaml"), Bounds(1000))
+    return from_plain(SiteChecks, read_shipped("site-checks.yaml"), Bounds(1000))
 
 
 def load_glossary() -> Glossary:
-    return from_plain(Glossary, _shipped("glossary.yaml"), Bounds(1000))
+    return from_plain(Glossary, read_shipped("glossary.yaml"), Bounds(1000))
 
 
 def _laid_over(book: Known, lay: Callable[[Known, SiteFile, str], Known], paths: tuple[str, ...], only_roots: bool) -> Known:
@@ -63,13 +60,6 @@ def _laid_over(book: Known, lay: Callable[[Known, SiteFile, str], Known], paths:
     for path in paths:
         book = lay(book, read_catalog(path, only_roots), path)
     return book
-
-
-def _shipped(name: str) -> Any:
-    # Not every build of PyYAML has the C loader. It reads 94 KB in 30 ms, the Python one in a quarter of a second.
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = files("ftslurm.catalogs").joinpath(name).read_text(encoding="utf-8")
-    return yaml.load(text, Loader=loader)  # noqa: S506 -- a safe loader
 
 
 def read_catalog(path: str | Path, only_roots: bool = False) -> SiteFile:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.catalogs.code_files import build_amd, build_nvidia
-from ftslurm.config.catalog_files import _shipped, load_code_book
+from ftslurm.config.catalog_files import load_code_book
+from ftslurm.config.settings_files import read_shipped
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import CLASS_OF, FaultClass, Remedy, Severity
 
@@ -24,7 +25,7 @@ def test_the_shipped_catalogue_is_whole() -> None:
     assert sum(1 for words in numbered if words[0] == "XID" and len(words) == 2) == 172
     assert sum(1 for words in numbered if words[0] == "SXID") == 93
     assert sum(1 for words in numbered if words[0] == "RECOVERY") == 8
-    assert len(_shipped("nvidia.yaml")["nvlink5"]) == 94
+    assert len(read_shipped("nvidia.yaml")["nvlink5"]) == 94
 
 
 def test_every_entry_has_a_name_a_remedy_and_a_source_that_is_explained() -> None:
@@ -113,7 +114,7 @@ def test_each_kind_has_its_own_catalogue(kind: str, code: str) -> None:
 
 
 def changed(way: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    data: dict[str, Any] = copy.deepcopy(_shipped("nvidia.yaml"))
+    data: dict[str, Any] = copy.deepcopy(read_shipped("nvidia.yaml"))
     place: Any = data
     for step in way[:-1]:
         place = place[step]
@@ -159,4 +160,4 @@ def test_any_text_has_a_meaning(code: str) -> None:
 
 
 def test_the_catalogues_are_yaml_that_other_readers_take() -> None:
-    assert yaml.safe_load(yaml.safe_dump(_shipped("nvidia.yaml"))) == _shipped("nvidia.yaml")
+    assert yaml.safe_load(yaml.safe_dump(read_shipped("nvidia.yaml"))) == read_shipped("nvidia.yaml")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ftslurm.catalogs.pattern_files import build_book
 from ftslurm.catalogs.patterns import LIMIT, PatternBook
 from ftslurm.catalogs.scanner import MAX_LINE_BYTES, is_wide, mistake
-from ftslurm.config.catalog_files import _shipped, load_pattern_book
+from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.config.settings_files import read_shipped
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
@@ -239,7 +240,7 @@ def test_every_status_has_a_meaning_a_remedy_and_a_source() -> None:
 
 
 def with_entry(**changes: Any) -> dict[str, Any]:
-    data: dict[str, Any] = copy.deepcopy(_shipped("log-patterns.yaml"))
+    data: dict[str, Any] = copy.deepcopy(read_shipped("log-patterns.yaml"))
     entry = {key: value for key, value in (data["patterns"][0] | changes).items() if value is not None}
     return data | {"patterns": [entry, *data["patterns"][1:3]]}
 
@@ -270,7 +271,7 @@ def with_entry(**changes: Any) -> dict[str, Any]:
 )
 def test_a_wrong_pattern_is_refused_and_named(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(PolicyError, match=re.escape(named)) as error:
-        build_book(with_entry(**changes), _shipped("exit-codes.yaml"))
+        build_book(with_entry(**changes), read_shipped("exit-codes.yaml"))
     assert "\n" not in str(error.value) and str(error.value).startswith("log-patterns.yaml: ")
 
 
@@ -280,12 +281,12 @@ def test_a_wrong_pattern_is_refused_and_named(changes: dict[str, Any], named: st
         ({"codes": {300: {}}}, "`codes`: `300`"),
         ({"codes": {1: {"meaning": "x", "class": "y", "retriable": "no"}}}, "`codes`, `1`: "),
         ({"rules": []}, "`rules` is empty"),
-        ({"rules": [_shipped("exit-codes.yaml")["rules"][0]]}, "no rule holds 4"),
+        ({"rules": [read_shipped("exit-codes.yaml")["rules"][0]]}, "no rule holds 4"),
     ],
 )
 def test_wrong_exit_statuses_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(PolicyError, match=re.escape(named)):
-        build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml") | changes)
+        build_book(read_shipped("log-patterns.yaml"), read_shipped("exit-codes.yaml") | changes)
 
 
 @given(st.none() | st.lists(st.integers()) | st.dictionaries(st.text(max_size=5), st.integers()))

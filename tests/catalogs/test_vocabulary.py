@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ftslurm.catalogs.pattern_files import build_book, build_vocabulary
 from ftslurm.catalogs.vocabulary import Vocabulary
-from ftslurm.config.catalog_files import _shipped, load_pattern_book
+from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.config.settings_files import read_shipped
 from ftslurm.errors import PolicyError
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from tests.each import each
@@ -134,10 +135,10 @@ def test_what_is_read_was_hinted_at(pieces: list[str]) -> None:
     ],
 )
 def test_a_wrong_file_is_refused_and_named(change: dict[str, Any], named: str) -> None:
-    data = copy.deepcopy(_shipped("device-errors.yaml"))
+    data = copy.deepcopy(read_shipped("device-errors.yaml"))
     data["errors"]["cuda"][5] |= change
     with pytest.raises(PolicyError, match=re.escape(named)) as error:
-        build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml"), data)
+        build_book(read_shipped("log-patterns.yaml"), read_shipped("exit-codes.yaml"), data)
     assert str(error.value).startswith("device-errors.yaml: ")
 
 

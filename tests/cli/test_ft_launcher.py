@@ -146,19 +146,19 @@ def test_last_words_are_heard_before_the_decision(launch: Launcher) -> None:
 # --- its command line
 
 SPELLINGS = (
-    ("--nproc-per-node=2 --max-restarts=3", "per_node", "2"), ("--nproc_per_node 2", "per_node", "2"), ("--max_restarts=3", "max_restarts", 3),
-    ("--nnodes=2:3", "spares", 1), ("--term_timeout=7", "term_timeout_s", 7.0), ("--workers-stop-timeout=7", "stop_timeout_s", 7.0),
+    ("--nproc-per-node=2 --max-restarts=3", "nproc_per_node", "2"), ("--nproc_per_node 2", "nproc_per_node", "2"), ("--max_restarts=3", "max_restarts", 3),
+    ("--nnodes=2:3", "spares", 1), ("--term_timeout=7", "term_timeout", 7.0), ("--workers-stop-timeout=7", "workers_stop_timeout", 7.0),
     ("-m", "module", True), ("--no_python", "with_python", False), ("--run-path --no-python", "with_python", True),
     ("--ft-restart_policy=min-healthy", "policy", "min-healthy"), ("--restart-policy=any-failed", "policy", "any-failed"),
-    ("--rdzv_id=7", "run_id", "7"), ("-r 3 --log_dir=/x", "redirects", "3"), ("-t 0:3,1:2", "tee", "0:3,1:2"),
-    ("--local_ranks_filter=0,1", "shown_ranks", "0,1"), ("--role=trainer", "role", "trainer"),
+    ("--rdzv_id=7", "rdzv_id", "7"), ("-r 3 --log_dir=/x", "redirects", "3"), ("-t 0:3,1:2", "tee", "0:3,1:2"),
+    ("--local_ranks_filter=0,1", "local_ranks_filter", "0,1"), ("--role=trainer", "role", "trainer"),
     ("--fault_tol_cfg_path=a.yaml", "config", "a.yaml"), ("--ft-cfg_path a.yaml", "config", "a.yaml"),
     ("--ft-ignore-missing-cfg --ft-cfg-path=a.yaml", "config", "a.yaml"),
     ("--ft-param-rank_heartbeat_timeout=5", "given", {"rank_heartbeat_timeout": "5"}),
     ("--ft-rank_heartbeat_timeout none", "given", {"rank_heartbeat_timeout": "none"}),
     ("--ft_enable_dist_storage_healthcheck true", "given", {"enable_dist_storage_healthcheck": "true"}),
     ("--ft-storage-health-check-path=/a", "given", {"storage_healthcheck_path": "/a"}),
-    ("--ft-segment=4", "given", {"segment": "4"}), ("--ft-no-restart-exit-code=9", "no_restart_status", 9), ("--rdzv_id=7", "no_restart_status", 93),
+    ("--ft-segment=4", "given", {"segment": "4"}), ("--ft-no-restart-exit-code=9", "ft_no_restart_exit_code", 9), ("--rdzv_id=7", "ft_no_restart_exit_code", 93),
 )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def test_what_has_no_effect_is_named_with_its_reason() -> None:
     found = read_options([*ALL.split(), "train.py"], {})
     assert len(found.unused) == 24 and all(found.unused.values())
     assert read_options(["train.py"], {"PET_MASTER_PORT": "1", "PET_NPROC_PER_NODE": "3"}).unused.keys() == {"master-port"}
-    assert read_options(["train.py"], {"PET_NPROC_PER_NODE": "3"}).per_node == "3"
+    assert read_options(["train.py"], {"PET_NPROC_PER_NODE": "3"}).nproc_per_node == "3"
 
 
 @pytest.mark.parametrize("words", [

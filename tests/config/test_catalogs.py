@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftslurm.config.catalog_files import _shipped, load_code_book, load_pattern_book, read_catalog
+from ftslurm.config.catalog_files import load_code_book, load_pattern_book, read_catalog
 from ftslurm.config.fault_lookup import fault_lookup
+from ftslurm.config.settings_files import read_shipped
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Severity
 from ftslurm.model.settings.tree import Settings
@@ -180,7 +181,7 @@ def test_any_text_is_a_catalogue_or_a_policy_error(tmp_path: Path, text: str) ->
 
 @pytest.mark.parametrize("name", ["ascend", "nvidia", "amd", "log-patterns", "exit-codes"])
 def test_no_key_stands_twice_in_what_ships(name: str) -> None:
-    assert _shipped(f"{name}.yaml")["schema_version"] == 1
+    assert read_shipped(f"{name}.yaml")["schema_version"] == 1
 
 
 def test_what_ftrun_starts_with_reads_none_of_this() -> None:

@@ -14,6 +14,7 @@ from ftslurm.model.settings.dialects import FLAGS, HANG, POD, RETRY, UNCONDITION
 from ftslurm.model.settings.ft_config import KEYS
 from ftslurm.model.settings.kinds import value_in_words
 from ftslurm.model.settings.tree import LEAVES, Settings, resolve
+from ftslurm.sdk.nvrx_config import FaultToleranceConfig
 from tests.each import each
 
 REPO = Path(__file__).parents[2]
@@ -83,7 +84,8 @@ def is_in_force(table: comparison.Table, row: comparison.Row) -> None:
     in_force = resolve(profile_layers(profile, "test")).settings if profile else Settings()
     for which, name, value in defaults(table, row):
         if which == "key":
-            assert str(KEYS[name].default) == value, name
+            default = getattr(FaultToleranceConfig(), name)
+            assert str(getattr(default, "name", default)) == value, name
             continue
         settings, leaf = (Settings() if which == "default" else in_force), LEAVES[name]
         assert value_in_words(leaf, leaf.of(settings)) == value, f"{which or profile} {name}"

@@ -10,18 +10,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.config.ft_launcher import from_file, from_flags, surface, why_ignored
 from ftslurm.errors import PolicyError
+from ftslurm.launchers.srun_options import TORCHRUN_OPTIONS
 from ftslurm.model.settings.ft_config import (
+    FORMER_KEYS,
     KEYS,
     BeatLimits,
     calculated,
     checked_values,
-    from_file,
-    from_flags,
-    ignored,
     limits_from,
     rank_env,
-    why_ignored,
     with_calculated,
 )
 from ftslurm.sdk import nvrx_config
@@ -38,21 +37,29 @@ def test_a_file_gives_limits() -> None:
     values, remarks = from_file(yaml.safe_load(FILE), "ft.yaml")
     assert not remarks
     assert limits_from(values) == BeatLimits(None, None, 30.0, {"init": 60.0, "step": 40.5, "checkpoint": None}, 2)
-    assert ignored(values) == ("log_level",)
+    assert [sentence.partition(" ")[0] for sentence in why_ignored(values)] == ["log_level"]
 
 
 def test_nothing_gives_no_limits() -> None:
-    assert limits_from({}) == BeatLimits() and ignored({}) == () and rank_env({}) == {}
+    assert limits_from({}) == BeatLimits() and why_ignored({}) == () and rank_env({}) == {}
 
 
 def test_all_keys_are_those_of_the_client_with_its_defaults() -> None:
     theirs = nvrx_config.FaultToleranceConfig()
     assert tuple(KEYS) == nvrx_config.KEYS and len(KEYS) == 34
-    for name, key in KEYS.items():
+    for name in KEYS:
         default = getattr(theirs, name)
-        assert key.default == getattr(default, "name", default), name
-        assert checked_values({name: key.default}, "x") == {name: key.default}
-    assert len(ignored(dict.fromkeys(KEYS))) == 34 - 11
+        default = getattr(default, "name", default)
+        assert checked_values({name: default}, "x") == {name: default}
+    ignored = surface().keys_ignored().keys()
+    assert len(ignored & KEYS.keys()) == 34 - 11 and ignored - KEYS.keys() == set(FORMER_KEYS)
+
+
+def test_torchruns_options_are_those_that_ftrun_points_to_ft_launcher_for() -> None:
+    assert (
+        surface().options.keys() - TORCHRUN_OPTIONS == {"ft-no-restart-exit-code"}
+        and not TORCHRUN_OPTIONS - surface().options.keys()
+    )
 
 
 def test_the_rank_gets_what_was_configured() -> None:
@@ -129,7 +136,11 @@ def test_a_section_that_is_none_is_refused() -> None:
 
 def test_keys_of_earlier_versions_are_ignored_by_name() -> None:
     values = {"max_no_progress_restarts": 3, "attrsvc_host": None, "rank_heartbeat_timeout": 5, "segment": 4}
-    assert limits_from(values).beat_s == 5.0 and ignored(values) == ("attrsvc_host", "max_no_progress_restarts", "segment")
+    assert limits_from(values).beat_s == 5.0
+    told = why_ignored(values)
+    assert (
+        "attrsvc_host, max_no_progress_restarts have no effect here: it is of an earlier ft_launcher" in told and len(told) == 2
+    )
     assert json.loads(rank_env(values)[nvrx_config.VARIABLE]) == {"rank_heartbeat_timeout": 5.0, "segment": 4}
 
 
@@ -200,6 +211,4 @@ def test_whatever_is_given_it_is_taken_or_refused(values: dict[str, Any]) -> Non
 def test_each_key_without_effect_has_its_reason() -> None:
     told = why_ignored(dict.fromkeys([*KEYS, "attrsvc_host"]))
     assert sum(sentence.count(",") for sentence in told) >= 10 and all(" no effect here: " in sentence for sentence in told)
-    unreasoned = [name for name in ignored(dict.fromkeys(KEYS)) if "earlier" in why_ignored({name: None})[0]]
-    assert unreasoned == []
     assert why_ignored({"segment": 2}) == ("segment has no effect here: Slurm's topology places the nodes",)

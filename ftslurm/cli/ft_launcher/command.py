@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import ftslurm
 from ftslurm.cli.ft_launcher.options import Launch, read_options
+from ftslurm.config.ft_launcher import in_sentences
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.srun import own_step_env
 from ftslurm.launchers.srun_options import Component
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         launch = read_options(words, env)
         status = 1
         ended = run(launch, env)
-        status = ended if ended in (0, launch.no_restart_status) else 1
+        status = ended if ended in (0, launch.ft_no_restart_exit_code) else 1
     except FtslurmError as error:
         _say(str(error))
     sys.exit(status)
@@ -85,8 +86,8 @@ def _about() -> str:
 
 def run(launch: Launch, env: Mapping[str, str]) -> int:
     """The status of the job, as ftrun has it. Raises: FtslurmError."""
-    for why, names in _by_reason(launch.unused).items():
-        _say(f"{', '.join(f'--{name}' for name in names)} {'has' if len(names) == 1 else 'have'} no effect here: {why}")
+    for sentence in in_sentences({f"--{name}": why for name, why in launch.unused.items()}):
+        _say(sentence)
     in_job, in_step = "SLURM_JOB_ID" in env, env.get("SLURM_STEP_ID", "").isdecimal() and "SLURM_PROCID" in env
     if in_job and in_step and launch.nodes + launch.spares > 1 and env["SLURM_PROCID"] != "0":
         _say(f"the ranks of this node are started by the ft_launcher of task 0 of step {env['SLURM_STEP_ID']}")
@@ -101,16 +102,16 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
     from ftslurm.wrapper.controller.run import run_job
     from ftslurm.wrapper.controller.survey import Order
 
-    per_node = _ranks_per_node(launch.per_node, env)
+    per_node = _ranks_per_node(launch.nproc_per_node, env)
     options = _shape(launch, per_node, overlap=in_step and not local)
     component = Component(options, _command(launch, env))
-    request = SettingsAsked(policy=launch.own["policy"], profile="ft-launcher", values=settings_of(launch, local) | _logs(launch))
-    order = Order((component,), request, _environment(launch, env, in_step, local), launch.verbose)
-    if launch.verbose:
+    request = SettingsAsked(policy=launch.ft_policy, profile="ft-launcher", values=settings_of(launch, local) | _logs(launch))
+    order = Order((component,), request, _environment(launch, env, in_step, local), launch.ft_verbose)
+    if launch.ft_verbose:
         import logging
 
         logging.basicConfig(level=logging.DEBUG, format="ft_launcher: %(asctime)s %(message)s", stream=sys.stderr)
-    if launch.dry_run:
+    if launch.ft_dry_run:
         from ftslurm.wrapper.controller.run import dry_run
 
         print(visible(dry_run(order), lines=True))
@@ -120,14 +121,6 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
 
 def _say(text: str) -> None:
     print(f"ft_launcher: {visible(text)}", file=sys.stderr, flush=True)
-
-
-def _by_reason(unused: Mapping[str, str]) -> dict[str, list[str]]:
-    """reason -> options."""
-    found: dict[str, list[str]] = {}
-    for name, why in unused.items():
-        found.setdefault(why, []).append(name)
-    return found
 
 
 def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
@@ -140,10 +133,10 @@ def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
         "max_job_restarts": (min(launch.max_restarts, RESTARTS_MOST), "--max-restarts"),
         "mode": (launch.policy, "--ft-restart-policy"),
         "rendezvous": ("torch", "ft_launcher"),
-        "stop.grace": (f"{launch.stop_timeout_s}s", "--workers-stop-timeout"),
-        "stop.after_signal": (f"{max(launch.term_timeout_s, 0.001)}s", "--term-timeout"),
-        "stop.signal_delay": (f"{min(launch.interval_s, INTERVAL_MOST_S)}s", "--monitor-interval"),
-        "no_restart_status": (launch.no_restart_status, "--ft-no-restart-exit-code"),
+        "stop.grace": (f"{launch.workers_stop_timeout}s", "--workers-stop-timeout"),
+        "stop.after_signal": (f"{max(launch.term_timeout, 0.001)}s", "--term-timeout"),
+        "stop.signal_delay": (f"{min(launch.monitor_interval, INTERVAL_MOST_S)}s", "--monitor-interval"),
+        "no_restart_status": (launch.ft_no_restart_exit_code, "--ft-no-restart-exit-code"),
         "launcher": ("local" if local else "srun", "ft_launcher"),
     }
     if launch.policy == "min-healthy":
@@ -158,7 +151,7 @@ def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
             values["retry.policy"] = ("Evidence", "--ft-attribution-stop-action")
             told = {key: value for key, value in config.items() if key not in ("attribution_endpoint", "attribution_stop_action")}
             values["fault_tolerance"] = (told, values["fault_tolerance"][1])
-    return values | values_set("--ft-set", launch.own["set"])
+    return values | values_set("--ft-set", launch.ft_set)
 
 
 def _ranks_per_node(text: str, env: Mapping[str, str]) -> int:
@@ -203,15 +196,15 @@ def _logs(launch: Launch) -> dict[str, tuple[Any, str]]:
             except OSError as error:
                 raise UsageError(f"--log-dir: {root} cannot be made: {error.strerror}", hint="name another folder") from None
         # As there each node has a folder of its own, with its local ranks.
-        folder = f"{root}/{launch.run_id}_{os.getpid()}".replace("%", "%%") + (".%n" if launch.width > 1 else "")
+        folder = f"{root}/{launch.rdzv_id}_{os.getpid()}".replace("%", "%%") + (".%n" if launch.width > 1 else "")
         found["logs.folder"] = (folder, "--log-dir")
         found["logs.redirects"] = (launch.redirects, "--redirects")
         found["logs.tee"] = (launch.tee, "--tee")
         if launch.line_prefix:
             found["logs.line_prefix"] = (launch.line_prefix, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         _say(f"log directory: {folder.replace('.%n', '.NODE_RANK').replace('%%', '%')}/attempt_N/LOCAL_RANK")
-    if launch.shown_ranks:
-        found["logs.local_ranks"] = (launch.shown_ranks, "--local-ranks-filter")
+    if launch.local_ranks_filter:
+        found["logs.local_ranks"] = (launch.local_ranks_filter, "--local-ranks-filter")
     return found
 
 
@@ -243,9 +236,9 @@ def _environment(launch: Launch, env: Mapping[str, str], in_step: bool, local: b
         found = own_step_env(found)
     if local:
         found = {name: value for name, value in found.items() if not name.startswith(_OF_THE_TASK)}
-    for name, value in (("ROLE_NAME", launch.role), ("TORCHELASTIC_RUN_ID", launch.run_id)):
+    for name, value in (("ROLE_NAME", launch.role), ("TORCHELASTIC_RUN_ID", launch.rdzv_id)):
         if value not in ("default", "none"):
             found[name] = value
-    if launch.own["state_dir"]:
-        found["FTSLURM_STATE_DIR"] = launch.own["state_dir"]
+    if launch.ft_state_dir:
+        found["FTSLURM_STATE_DIR"] = launch.ft_state_dir
     return found

@@ -1,5 +1,5 @@
 """The command line of ft_launcher (nvidia_resiliency_ext 0.7.0, and what 0.4 and 0.5 called otherwise) and torchrun: every
-option of theirs, in every spelling of theirs, and what has no effect here.
+option of theirs, in every spelling of theirs (catalogs/ft-launcher.yaml).
 """
 
 from __future__ import annotations
@@ -8,57 +8,32 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from ftslurm.config.ft_launcher import flags_of, spellings, surface
 from ftslurm.errors import UsageError
 from ftslurm.model.settings.features import local_ranks, streams
-from ftslurm.model.settings.ft_config import FLAG_NAMES, KEYS, WITHOUT_EFFECT
-from ftslurm.model.values import Value
+from ftslurm.model.settings.ft_config import KEYS
 
-_MEETING = "the ranks meet by MASTER_ADDR and MASTER_PORT, which are chosen at each start"
-# Options of torchrun's that ask for what is otherwise done here, and why.
-_UNUSED: Mapping[str, str] = {
-    "rdzv-backend": _MEETING, "rdzv-endpoint": _MEETING, "rdzv-conf": _MEETING, "local-addr": _MEETING,
-    "master-addr": _MEETING, "master-port": _MEETING,
-    "node-rank": "Slurm numbers the nodes",
-    "start-method": "ranks are programs, not functions",
-    "logs-specs": "it names code of torch; --redirects, --tee and --ft-per-cycle-applog-prefix are built in",
-}  # fmt: skip
-_BUILT_IN = ("ft-per-cycle-applog-prefix", "ft-no-restart-exit-code")
-_ALSO_UNUSED = {name: why for name, why in WITHOUT_EFFECT.items() if name not in _BUILT_IN}
-# name -> what it takes, its default.
-_VALUES: Mapping[str, tuple[Any, Any]] = {
-    "nnodes": (str, "1:1"), "nproc-per-node": (str, "1"), "max-restarts": (int, 0), "term-timeout": (float, 1800.0),
-    "workers-stop-timeout": (float, 15.0), "role": (str, "default"), "rdzv-id": (str, "none"), "log-dir": (str, None),
-    "redirects": (str, "0"), "rdzv-backend": (str, "c10d"), "rdzv-endpoint": (str, ""), "rdzv-conf": (str, ""),
-    "local-addr": (str, None), "master-addr": (str, None), "master-port": (int, None), "node-rank": (int, 0),
-    "monitor-interval": (float, 0.3), "ft-no-restart-exit-code": (int, 93), "start-method": (str, "spawn"),
-    "tee": (str, "0"), "local-ranks-filter": (str, ""),
-    "logs-specs": (str, None),
-}  # fmt: skip
-_SWITCHES = ("standalone", "module", "no-python", "run-path")
-_SHORT = {"module": "-m", "redirects": "-r", "tee": "-t"}
-_CHOICES = {"start-method": ("spawn", "fork", "forkserver")}
-# Ours, for what ft_launcher has no word for. Everything else of ours goes by FTRUN_* variables.
-_OURS = ("set", "policy", "state-dir")
+_KINDS: Mapping[str, Any] = {"text": str, "whole": int, "number": float}
 
 
-class Launch(Value):
+class Launch(argparse.Namespace):
     """What was asked for; fields without a comment as the options of that name."""
 
     command: tuple[str, ...]
     nodes: int  # that the ranks need
     spares: int  # more that are to be held back
-    per_node: str  # ranks a node, or cpu, gpu, auto
+    nproc_per_node: str  # ranks a node, or cpu, gpu, auto
     max_restarts: int
-    term_timeout_s: float
-    stop_timeout_s: float
-    interval_s: float
+    term_timeout: float
+    workers_stop_timeout: float
+    monitor_interval: float
     role: str
-    run_id: str
-    no_restart_status: int
+    rdzv_id: str
+    ft_no_restart_exit_code: int
     log_dir: str
     redirects: str
     tee: str
-    shown_ranks: str  # --local-ranks-filter
+    local_ranks_filter: str
     line_prefix: str  # torchrun's variable for what --tee prints
     applog_prefix: str
     policy: str  # any-failed or min-healthy
@@ -67,9 +42,11 @@ class Launch(Value):
     config: str  # the path of its YAML file
     given: Mapping[str, Any]  # ft_launcher's configuration from flags
     unused: Mapping[str, str]  # option -> why it has no effect
-    own: Mapping[str, Any]
-    dry_run: bool
-    verbose: bool
+    ft_set: Sequence[str]
+    ft_policy: str
+    ft_state_dir: str
+    ft_dry_run: bool
+    ft_verbose: bool
 
     @property
     def width(self) -> int:
@@ -80,16 +57,6 @@ class Launch(Value):
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint="`ft_launcher --help` lists the options")
-
-
-def spellings(name: str) -> list[str]:
-    """`--ft-rank-heartbeat-timeout` as it may be written: with - or _ anywhere, as --ft-param-KEY."""
-    plain = name.removeprefix("--")
-    found = [f"--{plain}", f"--{plain.replace('-', '_')}"]
-    if plain.startswith("ft-"):
-        rest = plain.removeprefix("ft-").replace("-", "_")
-        found += [f"--ft-{rest}", f"--ft-param-{rest}", f"--ft-param-{rest.replace('_', '-')}", f"--ft_param_{rest}"]
-    return list(dict.fromkeys(found))
 
 
 def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -103,16 +70,17 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         "93 (--ft-no-restart-exit-code) if no restart can help.",
     )  # fmt: skip
     theirs = made.add_argument_group("torchrun's options")
-    for name, (kind, default) in _VALUES.items():
-        words = [*([_SHORT[name]] if name in _SHORT else []), *spellings(name)]
-        given = env.get(f"PET_{_dest(name).upper()}")
+    reasons = surface().ignored_by_ft_launcher()
+    for name, option in surface().options.items():
+        words, given = [*([option.short] if option.short else []), *spellings(name)], env.get(_variable(name))
+        if option.takes == "nothing":
+            theirs.add_argument(*words, dest=_dest(name), action="store_true", default=given == "1")
+            continue
+        kind = _KINDS[option.takes]
         theirs.add_argument(
-            *words, dest=_dest(name), type=kind, default=default if given is None else _of_env(name, given, kind),
-            choices=_CHOICES.get(name), help=_UNUSED.get(name, "") and f"no effect: {_UNUSED[name]}",
+            *words, dest=_dest(name), type=kind, default=kind(option.default) if given is None else _of_env(name, given, kind),
+            choices=option.choices or None, help=f"no effect: {reasons[name]}" if name in reasons else "",
         )  # fmt: skip
-    for name in _SWITCHES:
-        words = [*([_SHORT[name]] if name in _SHORT else []), *spellings(name)]
-        theirs.add_argument(*words, dest=_dest(name), action="store_true", default=env.get(f"PET_{_dest(name).upper()}") == "1")
     fault = made.add_argument_group("ft_launcher's options")
     fault.add_argument(
         *spellings("ft-cfg-path"), *spellings("fault-tol-cfg-path"), dest="config", default=env.get("PET_FT_CFG_PATH", "")
@@ -125,11 +93,11 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     prefix = env.get("PET_FT_PER_CYCLE_APPLOG_PREFIX", "")
     fault.add_argument(*spellings("ft-per-cycle-applog-prefix"), dest="applog_prefix", default=prefix)
     for key in KEYS:
-        names = [key, *(flag for flag, of in FLAG_NAMES.items() if of == key)]
-        words = [word for name in names for word in spellings(f"ft-{name.replace('_', '-')}")]
+        words = [word for name in flags_of(key) for word in spellings(name)]
         fault.add_argument(*dict.fromkeys(words), dest=f"key_{key}", default=None)
-    for name, why in _ALSO_UNUSED.items():
-        fault.add_argument(*spellings(name), dest=_dest(name), default=None, help=f"no effect: {why}")
+    for name, why in reasons.items():
+        if name not in surface().options:
+            fault.add_argument(*spellings(name), dest=_dest(name), default=None, help=f"no effect: {why}")
     ours = made.add_argument_group("ours")
     ours.add_argument("--ft-set", action="append", default=[], metavar="NAME=VALUE")
     ours.add_argument("--ft-policy", default="", metavar="FILE")
@@ -144,38 +112,34 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
 
 def read_options(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
     """Raises: UsageError."""
-    args = parser(env).parse_args(list(argv))
-    if args.version:
+    launch = parser(env).parse_args(list(argv), Launch())
+    if launch.version:
         raise UsageError("--version stands alone", hint="`ft_launcher --version` says whose it is")
-    least, most = _node_bounds(args.nnodes)
-    _check(args)
-    given = {key: getattr(args, f"key_{key}") for key in KEYS if getattr(args, f"key_{key}") is not None}
-    words = {word.partition("=")[0] for word in argv[: len(argv) - len(args.training_script_args)]}
-    unused = {
+    least, most = _node_bounds(launch.nnodes)
+    _check(launch)
+    launch.nodes, launch.spares = least, most - least
+    launch.command = (launch.training_script, *launch.training_script_args)
+    launch.with_python = not launch.no_python or launch.run_path
+    launch.line_prefix = env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "")
+    launch.given = {key: value for key in KEYS if (value := getattr(launch, f"key_{key}")) is not None}
+    words = {word.partition("=")[0] for word in argv[: len(argv) - len(launch.training_script_args)]}
+    launch.unused = {
         name: why
-        for name, why in {**_UNUSED, **_ALSO_UNUSED}.items()
-        if words & {*spellings(name), _SHORT.get(name, "--")} or f"PET_{_dest(name).upper()}" in env
+        for name, why in surface().ignored_by_ft_launcher().items()
+        if words.intersection(spellings(name)) or _variable(name) in env
     }
-    return Launch(
-        command=(args.training_script, *args.training_script_args), nodes=least, spares=most - least,
-        per_node=args.nproc_per_node, max_restarts=args.max_restarts, term_timeout_s=args.term_timeout,
-        stop_timeout_s=args.workers_stop_timeout, interval_s=args.monitor_interval, role=args.role,
-        run_id=args.rdzv_id, no_restart_status=args.ft_no_restart_exit_code, log_dir=args.log_dir or "",
-        redirects=args.redirects, tee=args.tee, shown_ranks=args.local_ranks_filter, applog_prefix=args.applog_prefix or "",
-        line_prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", ""), policy=args.policy, module=args.module,
-        with_python=not args.no_python or args.run_path, config=args.config, given=given, unused=unused,
-        own={"policy": args.ft_policy, "state_dir": args.ft_state_dir, "set": args.ft_set}, dry_run=args.ft_dry_run,
-        verbose=args.ft_verbose,
-    )  # fmt: skip
+    return launch
+
+
+def _variable(name: str) -> str:
+    return f"PET_{_dest(name).upper()}"
 
 
 def _of_env(name: str, text: str, kind: Any) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise UsageError(
-            f"PET_{_dest(name).upper()}={text}: invalid value for --{name}", hint="correct it, or unset it"
-        ) from None
+        raise UsageError(f"{_variable(name)}={text}: invalid value for --{name}", hint="correct it, or unset it") from None
 
 
 def _dest(name: str) -> str:
@@ -190,7 +154,7 @@ def _node_bounds(text: str) -> tuple[int, int]:
     return bounds[0], bounds[1]
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: Launch) -> None:
     if args.module and args.no_python:
         raise UsageError("--module and --no-python exclude each other", hint="leave one out")
     if args.rdzv_backend.lower() != "c10d":

@@ -128,7 +128,7 @@ def cycle_info_dir(settings: Settings) -> str:
 
 def keys_without_effect(settings: Settings) -> tuple[str, ...]:
     """A sentence for each."""
-    from ftslurm.model.settings.ft_config import why_ignored
+    from ftslurm.config.ft_launcher import why_ignored
 
     return why_ignored(_given(settings))
 
