@@ -74,6 +74,16 @@ class Capability(Word):
     ADVISE = "advise"  # give hints on a hang
 
 
+class Step(Value):
+    """Of what ftrun would do, for people. rung: of the ladder; empty where none acts."""
+
+    rung: str
+    what: str
+
+
+Steps = tuple[Step, ...]
+
+
 class RungWords(Value):
     """A rung in words, for people: what it answers, what it costs, and when the next one is asked."""
 

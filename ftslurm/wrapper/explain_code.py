@@ -13,6 +13,7 @@ from ftslurm.model.devices import Severity
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import replace
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
+from ftslurm.policies import outlook
 from ftslurm.policies.diagnose import Facts, diagnose, explain
 from ftslurm.policies.diagnose.findings import Finding
 from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, LogPart, read_log, without_the_rest
@@ -130,13 +131,15 @@ class Explainer:
             return self._text(each.words)
         if each.kind == "pattern":
             pattern = self._ids[each.words]
-            return [of_line(pattern.sample, pattern, self._sources(pattern.sources), self._settings)]
+            return [of_line(pattern.sample, pattern, self._sources(pattern.sources), outlook.of_line(pattern, self._settings))]
         return [self.device(each.kind, each.words)]
 
     def _text(self, text: str) -> list[Explained]:
         found = explain(text, self._patterns)[:MAX_LINES]
         first = text.strip().partition("\n")[0]
-        return [each for hit in found for each in self._found(hit)] or [unknown_line(first[:MAX_SHOWN], self._settings)]
+        return [each for hit in found for each in self._found(hit)] or [
+            unknown_line(first[:MAX_SHOWN], outlook.of_unknown(self._settings))
+        ]
 
     def _found(self, found: Finding) -> list[Explained]:
         line = found.line.decode("utf-8", "replace").strip()
@@ -144,12 +147,13 @@ class Explainer:
         named = codes[0].code if codes else ""
         sources = self._sources(found.pattern.sources)
         part = str(found.word) if found.word else found.place
-        return [of_line(line[:MAX_SHOWN], found.pattern, sources, self._settings, named, part), *codes]
+        does = outlook.of_line(found.pattern, self._settings)
+        return [of_line(line[:MAX_SHOWN], found.pattern, sources, does, named, part), *codes]
 
     def _exit(self, status: int) -> Explained:
         m = self._patterns.exit(status)
         own = own_statuses().get(status, "")
-        return of_exit(m, self._sources(m.sources), self._settings, own)
+        return of_exit(m, self._sources(m.sources), outlook.of_exit(m, self._settings), own)
 
     def device(self, kind: str, code: str) -> Explained:
         """A code of a kind of device."""
@@ -159,7 +163,7 @@ class Explainer:
         told = tuple(catalog.sources.get(word, word) for word in entry.sources) if entry else ()
         part, note = catalog.part_of(meaning.code), entry.note if entry else catalog.unlisted
         more = Background(f"{catalog.vendor} fault code", part, note, told, catalog.limit_of(meaning.code))
-        return of_device(code, meaning, entry is not None, more, self._settings)
+        return of_device(code, meaning, entry is not None, more, outlook.of_fault(meaning, self._settings))
 
     def _sources(self, words: Sequence[str]) -> tuple[str, ...]:
         return tuple(self._patterns.sources.get(word, word) for word in words)

@@ -12,21 +12,24 @@ from ftslurm.catalogs.patterns import ExitMeaning, Pattern
 from ftslurm.model.devices import CLASS_OF, CodeMeaning, Remedy
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+from ftslurm.policies import outlook
 from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, print_explained, unknown_line
 from tests.settings import settings_with
 
 
 def device(remedy: Remedy, induced: bool = False, limit: tuple[int, float] | None = None, **changes: Any) -> Explained:
     meaning = CodeMeaning("80E01801", "HBM", CLASS_OF[remedy], induced, "catalogue: X", remedy)
-    return of_device(
-        "80e01801", meaning, True, Background("Ascend fault code", "HBM", "", ("a source",), limit), settings_with(**changes)
+    more, does = (
+        Background("Ascend fault code", "HBM", "", ("a source",), limit),
+        outlook.of_fault(meaning, settings_with(**changes)),
     )
+    return of_device("80e01801", meaning, True, more, does)
 
 
 def line(role: Role = Role.ROOT, error_class: ErrorClass = ErrorClass.DATA, retriable: Retriable = Retriable.YES,
          blame: Blame = Blame.NO, remedy: Remedy = Remedy.RESTART, confirm: int = 0, **changes: Any) -> Explained:  # fmt: skip
     pattern = Pattern("an-id", "a name", error_class, retriable, blame, role, "log", remedy, confirm, "x", note="look there")
-    return of_line("text", pattern, ("a source",), settings_with(**changes))
+    return of_line("text", pattern, ("a source",), outlook.of_line(pattern, settings_with(**changes)))
 
 
 def rungs(found: Explained) -> list[str]:
@@ -55,6 +58,13 @@ REPLACE = {"node_replacement__enabled": True, "node_replacement__budget": 2}
         (Remedy.REPLACE, False, {}, ["isolated-requeue"]),
         (Remedy.REPLACE, False, {"isolated_requeue__enabled": False}, ["fail"]),
         (Remedy.FAIL, False, {}, ["isolated-requeue"]),
+        (Remedy.REPLACE, False, {"max_restarts": 0}, ["fail"]),
+        (
+            Remedy.REPLACE,
+            False,
+            {**REPLACE, "shrink__enabled": True, "nodes__min": 8},
+            ["node-replacement", "shrink", "isolated-requeue"],
+        ),
         (Remedy.AVOID, False, {}, []),
         (Remedy.LOG, False, {}, []),
         (Remedy.SUSPECT, False, {}, []),
@@ -95,6 +105,7 @@ def test_the_limits_in_force_are_told() -> None:
         ({"retriable": Retriable.NO}, {"retry__policy": "ExitCodeAndErrorMsg"}, ["fail"]),
         ({"retriable": Retriable.UNKNOWN}, {"retry__policy": "ExitCodeAndErrorMsg"}, ["fail"]),
         ({"blame": Blame.YES}, {}, ["isolated-requeue"]),
+        ({"blame": Blame.YES}, {"retry__policy": "Never"}, ["isolated-requeue"]),
         ({"blame": Blame.SUSPECT}, {}, [*CRASHED, "isolated-requeue"]),
         ({"blame": Blame.YES}, {"blame__on_words": 0}, CRASHED),
         ({"blame": Blame.SUSPECT}, {"blame__on_words": 0}, CRASHED),
@@ -114,15 +125,18 @@ def test_what_words_may_cost_is_told_with_what_takes_it_back() -> None:
 
 def test_a_status_decides_only_where_nothing_else_does() -> None:
     killed = ExitMeaning(137, "SIGKILL", ErrorClass.OOM, Retriable.YES, Blame.NO, Remedy.RESTART)
-    found = of_exit(killed, (), Settings(), "its own")
+    found = of_exit(killed, (), outlook.of_exit(killed, Settings()), "its own")
     assert found.does[0].what.startswith("look at devices and output first") and rungs(found) == CRASHED
+    own = ExitMeaning(1, "an error", ErrorClass.USER_CODE, Retriable.NO, Blame.NO, Remedy.FAIL)
+    told = [step.what for step in outlook.of_exit(own, Settings())]
+    assert told[1].startswith("on most ranks: one more try") and told[2].startswith("on some ranks only: 2 more tries")
 
 
 def test_what_is_not_known_is_said_to_be_so() -> None:
-    found = unknown_line("gibberish", Settings())
+    found = unknown_line("gibberish", outlook.of_unknown(Settings()))
     assert found.name == "unknown: would be answered from the unconditional budget" and not found.known
     assert rungs(found) == CRASHED
-    assert rungs(unknown_line("gibberish", settings_with(retry__policy="Never"))) == ["fail"]
+    assert rungs(unknown_line("gibberish", outlook.of_unknown(settings_with(retry__policy="Never")))) == ["fail"]
 
 
 def shown(found: list[Explained], terminal: bool, width: int = 80) -> str:
@@ -134,7 +148,11 @@ def shown(found: list[Explained], terminal: bool, width: int = 80) -> str:
 
 
 def test_lines_are_whole_in_a_pipe_and_fit_a_terminal() -> None:
-    found = [device(Remedy.RESET), line(error_class=ErrorClass.USER_CODE), unknown_line("x" * 200 + "\x1b[2J\n", Settings())]
+    found = [
+        device(Remedy.RESET),
+        line(error_class=ErrorClass.USER_CODE),
+        unknown_line("x" * 200 + "\x1b[2J\n", outlook.of_unknown(Settings())),
+    ]
     piped, terminal = shown(found, False), shown(found, True)
     for each in found:
         for step in each.does:
