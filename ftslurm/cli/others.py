@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from ftslurm.cli.output import site_settings
+from ftslurm.cli.output import passed_over, site_settings
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.store import VARIABLE
 from ftslurm.model.settings.hook_settings import HookSettings
@@ -68,9 +68,6 @@ def _named(user: str) -> Owner:
 def _whose(job: str, site: HookSettings) -> Owner:
     """The user who has the job's ledger, of several the one whose was written last. Raises: UnknownJob, UsageError."""
     from ftslurm.wrapper.all_ledgers import who_has
-
-    def passed_over(text: str) -> None:
-        click.echo(f"ftslurm: {visible(text)}: skipped", err=True)
 
     found = who_has(job, passed_over, site.ledgers, site.first_user_id)
     if found is None:

@@ -15,6 +15,7 @@ from ftslurm.errors import UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import VARIABLE, Store, at_path, is_path, state_folder
 from ftslurm.model.settings.hook_settings import HookSettings
+from ftslurm.model.text import visible
 from ftslurm.model.values import fields, is_dataclass
 
 
@@ -76,6 +77,11 @@ def site_settings() -> HookSettings:
     from ftslurm.hooks.hook_inputs import read_settings
 
     return read_settings(Path("/etc/ftslurm/hooks.yaml"))
+
+
+def passed_over(what: object) -> None:
+    """A ledger or a folder that cannot be read, of many."""
+    click.echo(f"ftslurm: {visible(what)}: skipped", err=True)
 
 
 def print_json(value: object) -> None:

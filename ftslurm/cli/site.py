@@ -115,7 +115,7 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
 
     A node that two jobs excluded is suspect to the next ones, which avoid it at a requeue.
     """
-    from ftslurm.cli.output import print_json, site_settings
+    from ftslurm.cli.output import passed_over, print_json, site_settings
     from ftslurm.config.settings_files import SettingsAsked, settings_in_force
     from ftslurm.ledger.store import state_folder
     from ftslurm.report.site import print_nodes
@@ -133,7 +133,7 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
     slurm = look.ask_slurm(os.environ) if all_users else look.SlurmSays()
     if all_users and os.geteuid() == 0:
         site = site_settings()
-        known |= look.of_all(site.ledgers, site.first_user_id, settings, now, _passed_over)
+        known |= look.of_all(site.ledgers, site.first_user_id, settings, now, passed_over)
     if as_json and not all_users:
         return print_json([node for nodes in known.values() for node in nodes])
     found = look.reports(known, slurm, look.adviser(settings)) if any(known.values()) or slurm.nodes else []
@@ -156,10 +156,6 @@ def _say_what_is_missing(silent: str) -> None:
         click.echo(f"drained nodes are not shown, because Slurm does not answer:  {visible(silent)}", err=True)
     if os.geteuid() != 0:
         click.echo("only nodes that your own jobs excluded are shown; root sees everybody's", err=True)
-
-
-def _passed_over(text: str) -> None:
-    click.echo(f"ftslurm: {visible(text)}: skipped", err=True)
 
 
 # --- the door of `ftslurm metrics`: jobs in numbers, as Prometheus reads them, and as traces for OpenTelemetry
@@ -194,7 +190,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
         from ftslurm.system.plugins import pip_line
 
         raise UsageError("this needs prometheus-client, which is not installed", hint=pip_line("metrics")) from None
-    from ftslurm.cli.output import site_settings
+    from ftslurm.cli.output import passed_over, site_settings
     from ftslurm.report.jobs import parse_moment
     from ftslurm.wrapper.all_ledgers import jobs_of_all, jobs_of_me
 
@@ -203,9 +199,9 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
         raise UsageError("--all-users and JOB exclude each other", hint="omit one of them")
     if all_users:
         site = site_settings()
-        found = jobs_of_all(oldest, limit, _passed_over, site.ledgers, site.first_user_id)
+        found = jobs_of_all(oldest, limit, passed_over, site.ledgers, site.first_user_id)
     else:
-        found = jobs_of_me(job, oldest, limit, _passed_over)
+        found = jobs_of_me(job, oldest, limit, passed_over)
     shown = visible(exposition(found), lines=True)
     if output:
         return _replace(Path(output), shown)

@@ -15,6 +15,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import OUTSIDE, schedule_count
 from ftslurm.model.folds.summary import STATES, JobSummary, Story
+from ftslurm.model.nodes import count_nodes
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
@@ -249,7 +250,7 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
     budgets = past.last_run.budgets if past.last_run is not None else {}
     return Measures(
         job.job, job.cluster, _known(job.state, STATES), job.began, job.at, past.attempts, job.schedule_count,
-        _how_many(job.nodes), last.tasks if last else 0, len(past.exclusions.isolated),
+        count_nodes(job.nodes), last.tasks if last else 0, len(past.exclusions.isolated),
         sum(isinstance(record, rec.ProgramSaid) and record.what == "message" for record in records),
         _restarts(records, story), _seconds(records, now, job.over),
         Counter(_known(record.fault_class, FAULT_CLASSES) for record in records if isinstance(record, rec.FaultSeen)),
@@ -304,12 +305,3 @@ def _restarts(records: Sequence[rec.Record], story: Story) -> Mapping[tuple[str,
 
 def _known(word: object, words: Collection[str]) -> str:
     return word if isinstance(word, str) and word in words else OTHER
-
-
-def _how_many(nodes: str) -> int:
-    from ftslurm.model.nodes import expand
-
-    try:
-        return len(expand(nodes))
-    except Exception:  # of a damaged line
-        return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,6 +10,7 @@ from typing_extensions import TypedDict
 
 from ftslurm.model.site import SiteFinding, SiteLevel, Whose
 from ftslurm.model.values import Value
+from ftslurm.report.text import console as stdout
 from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.words import moment
 
@@ -78,7 +78,7 @@ class NodeReport(Value):
 
 def print_nodes(nodes: Sequence[NodeReport], with_users: bool = False) -> None:
     """with_users: say whose jobs they were."""
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    console = stdout()
     for node in nodes:
         console.print(safe_text(f"{node.node} on {node.cluster}: {_word(node)}", style="bold"))
         print_facts(console, _node_facts(node, with_users), 2)

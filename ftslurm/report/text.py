@@ -18,7 +18,7 @@ from ftslurm.model.values import replace
 from ftslurm.report.card import Card, card_lines
 from ftslurm.report.moments import MomentKind, exits, fault, moments
 from ftslurm.report.view import Again, AttemptView, RemedyView, Status, folded, in_a_line
-from ftslurm.report.words import clock, moment, span
+from ftslurm.report.words import budgets, clock, moment, span
 
 
 def safe_text(text: str, style: str = "") -> Text:
@@ -60,7 +60,7 @@ def print_status(console: Console, view: Status, now: float) -> None:
         ("nodes", view.nodes),
         ("last rung", "" if view.card and view.card.rung else _last_rung(view)),
         ("excluded", "; ".join(f"{node}: {why}" for node, why in view.excluded.items()) or "none"),
-        ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in view.left.items())),
+        ("budgets", budgets(view.left)),
         ("in a row", f"{counted(view.unconditional_in_a_row, 'unconditional requeue')} without progress or a fault between"),
         *_asked(view),
         ("next", wait.helps if wait else ""),

@@ -14,10 +14,10 @@ from ftslurm.model.folds.summary import JobSummary, state_words
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.text import counted, cut, fold_numbers, visible
-from ftslurm.model.values import Value
+from ftslurm.model.values import Value, replace
 from ftslurm.report.moments import happened
 from ftslurm.report.view import Status
-from ftslurm.report.words import clock, span
+from ftslurm.report.words import budgets, clock, span
 
 # A node that was not heard of for so long is not well: its shims and its agent beat three times in silence_s (15 s).
 UNHEARD_S = 10.0
@@ -60,10 +60,11 @@ class Seen(Value):
 
 
 class _Line(Value):
-    """weight: `title`, `bad`, `done`, `dim` or ``."""
+    """weight: `title`, `bad`, `done`, `dim` or ``. tally: it tells how the ranks do."""
 
     text: str
     weight: str = ""
+    tally: bool = False
 
 
 class Row(Value):
@@ -103,13 +104,13 @@ def head(seen: Seen, width: int) -> list[_Line]:
         _Line(told, "title" if (weight := weight_of(job)) in ("", "done", "wait") else weight),
         _Line(job.command, "dim"),
         *(_Line(text, weight) for text, weight in _wait(seen)),
-        *(_Line(text, weight) for text, weight in _tally(seen)),
+        *(_Line(text, weight, tally=True) for text, weight in _tally(seen)),
         _Line(_where(seen)),
-        _Line(f"budgets  {_budgets(status)}") if status.left else _Line(""),
+        _Line(f"budgets  {budgets(status.left)}") if status.left else _Line(""),
     ]
     if status.hang is not None and job.state == "hanging":
         found.append(_Line(f"hangs    {status.hang.what}", "bad"))
-    return [_Line(cut(visible(line.text), width), line.weight) for line in found if line.text]
+    return [replace(line, text=cut(visible(line.text), width)) for line in found if line.text]
 
 
 def _age(seen: Seen) -> str:
@@ -152,10 +153,6 @@ def _wait(seen: Seen) -> Iterable[tuple[str, str]]:
 def _where(seen: Seen) -> str:
     excluded = seen.status.excluded
     return f"nodes    {seen.summary.nodes}{f', without {fold_nodes(excluded)}' if excluded else ''}"
-
-
-def _budgets(status: Status) -> str:
-    return ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in status.left.items())
 
 
 def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
@@ -335,8 +332,8 @@ def _unknown_nodes(seen: Seen, node: str, heading: Sequence[str]) -> Iterable[Ro
 def without_column(sheet: Sheet, name: str) -> Sheet:
     """But for this column."""
     at = sheet.heading.index(name)
-    rows = tuple(Row(row.key, (*row.cells[:at], *row.cells[at + 1 :]), row.weight, row.node, row.rank) for row in sheet.rows)
-    return Sheet((*sheet.heading[:at], *sheet.heading[at + 1 :]), rows, sheet.right)
+    rows = tuple(replace(row, cells=(*row.cells[:at], *row.cells[at + 1 :])) for row in sheet.rows)
+    return replace(sheet, heading=(*sheet.heading[:at], *sheet.heading[at + 1 :]), rows=rows)
 
 
 def fitted(sheet: Sheet, width: int) -> Sheet:
@@ -352,11 +349,8 @@ def fitted(sheet: Sheet, width: int) -> Sheet:
         if taken() > width and name in sheet.heading:
             kept.remove(sheet.heading.index(name))
     room = max(width - taken() + widths[kept[-1]], 4) if kept else 0
-    rows = [
-        Row(row.key, (*(row.cells[at] for at in kept[:-1]), cut(row.cells[kept[-1]], room)), row.weight, row.node, row.rank)
-        for row in sheet.rows
-    ]
-    return Sheet(tuple(sheet.heading[at] for at in kept), tuple(rows), sheet.right)
+    rows = tuple(replace(row, cells=(*(row.cells[at] for at in kept[:-1]), cut(row.cells[kept[-1]], room))) for row in sheet.rows)
+    return replace(sheet, heading=tuple(sheet.heading[at] for at in kept), rows=rows)
 
 
 # What a narrow terminal does without.
@@ -466,7 +460,7 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
     job, live = seen.summary, seen.fresh
     lines: list[str] = []
     if before is None:
-        told = [line.text for line in head(seen, 1000) if not line.text.startswith("ranks ")]
+        told = [line.text for line in head(seen, 1000) if not line.tally]
         lines = [timed(seen.now, " ".join(text.split())) for text in told]
         before = Marks(len(seen.records), job.state, progress_at=seen.now)
     began_anew = len(seen.records) < before.records

@@ -76,6 +76,11 @@ def saves(told: Mapping[str, str]) -> Iterator[str]:
             yield f"{who} saving when it was to stop: the checkpoint was {became[save]}"
 
 
+def budgets(left: Mapping[str, tuple[int, int]]) -> str:
+    """left: name -> (left, limit)."""
+    return ", ".join(f"{name} {rest} of {limit} left" for name, (rest, limit) in left.items())
+
+
 def experiment(ended: rec.ExperimentEnded) -> str:
     becomes = "is excluded from this job" if ended.excluded else "may be used again"
     return f"{ended.node} {becomes}: {ended.why}"

@@ -12,7 +12,7 @@ import click
 
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.others import for_users
-from ftslurm.cli.output import as_json, site_settings, store, tasks_of
+from ftslurm.cli.output import as_json, passed_over, site_settings, store, tasks_of
 from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible
 from ftslurm.report.words import day
@@ -97,8 +97,8 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
 
     passed: list[str] = []
 
-    def passed_over(error: StateError) -> None:
-        click.echo(f"ftslurm: {visible(error)}: skipped", err=True)
+    def left_out(error: StateError) -> None:
+        passed_over(error)
         passed.append(str(error))
 
     began = parse_moment(since or USUAL, now)
@@ -106,9 +106,9 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
         found = reports.jobs_named(store(), names, os.environ, now)
         began = min(one.began for one in found)
     elif all_users:
-        found = _of_all_users(began, now, passed_over)
+        found = _of_all_users(began, now, left_out)
     else:
-        found = reports.jobs_since(state_folder(os.environ), began, os.environ, now, passed_over)
+        found = reports.jobs_since(state_folder(os.environ), began, os.environ, now, left_out)
     if not found:
         raise UsageError(f"no job has run under ftrun since {day(began)}", hint="--since 365d looks further back")
     account = jobs_account(found, began, now, passed)
@@ -118,14 +118,14 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
     return _text(page.jobs_document(account, now, title), form, account)
 
 
-def _of_all_users(began: float, now: float, passed_over: Callable[[StateError], None]) -> list[JobAccount]:
+def _of_all_users(began: float, now: float, left_out: Callable[[StateError], None]) -> list[JobAccount]:
     """Raises: UsageError, PolicyError."""
     from ftslurm.wrapper.all_ledgers import accounts_of_all
 
     if os.geteuid() != 0:
         raise UsageError("only root may use --all-users", hint="omit it to report on your own jobs")
     site = site_settings()
-    return accounts_of_all(began, now, site.ledgers, site.first_user_id, passed_over)
+    return accounts_of_all(began, now, site.ledgers, site.first_user_id, left_out)
 
 
 def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> str:

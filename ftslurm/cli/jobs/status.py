@@ -13,8 +13,8 @@ import click
 
 from ftslurm.cli import suggestions as complete
 from ftslurm.cli.others import for_users
-from ftslurm.cli.output import find_ledger, print_json, site_settings, tasks_of, this_job
-from ftslurm.errors import StateError, UsageError
+from ftslurm.cli.output import find_ledger, passed_over, print_json, site_settings, tasks_of, this_job
+from ftslurm.errors import UsageError
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import state_folder
 from ftslurm.model.nodes import expand
@@ -97,7 +97,7 @@ def _of_all(wanted: JobsWanted, now: float, as_json: bool) -> None:
     from ftslurm.wrapper.all_ledgers import list_of_all
 
     site = site_settings()
-    found = list_of_all(wanted.since, MOST, lambda text: passed_over(StateError(text)), site.ledgers, site.first_user_id)
+    found = list_of_all(wanted.since, MOST, passed_over, site.ledgers, site.first_user_id)
     rest = {id(job): (user, lost_s) for user, job, lost_s in found}
     shown = [(rest[id(job)][0], job, rest[id(job)][1]) for job in shown_jobs((job for _, job, _ in found), wanted)[0]]
     if as_json:
@@ -108,10 +108,6 @@ def _of_all(wanted: JobsWanted, now: float, as_json: bool) -> None:
 
 def say_silent(why: str) -> None:
     click.echo(f"from the ledger alone, because Slurm does not answer: {visible(why)}", err=True)
-
-
-def passed_over(error: StateError) -> None:
-    click.echo(f"ftslurm: {visible(error)}: skipped", err=True)
 
 
 def _one(job: str, as_json: bool) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ftslurm.model.folds.summary import state_words
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION, FAILURES_SHOWN, Failure, JobAccount, Saved
 from ftslurm.report.account.parts import LOST, UNSURE, Part
+from ftslurm.report.moments import exits
 from ftslurm.report.page import document as doc
 from ftslurm.report.view import AttemptView
-from ftslurm.report.words import long_span, moment
+from ftslurm.report.words import budgets, long_span, moment
 
 # In the order of an outage; of each what it means, for the reader of the table.
 MEANINGS: Mapping[Part, str] = {
@@ -76,18 +77,21 @@ def _summary(job: JobAccount) -> doc.Section:
             ("from", moment(job.began)), ("to", moment(job.ended) if job.over else f"{moment(job.ended)}, it goes on"),
             ("queued before", long_span(job.queued_s) if job.queued_s >= 0 else ""),
             ("remedies", rungs or "none were needed"),
-            ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in job.budgets.items())),
+            ("budgets", budgets(job.budgets)),
             ("excluded nodes", fold_nodes(job.excluded) or "none"), ("reinstated", fold_nodes(job.reinstated)),
         ),
     ))  # fmt: skip
 
 
+def part_rows(parts: Mapping[Part, float], show: Callable[[float], str]) -> list[tuple[str, ...]]:
+    """What each part took, its share, and what it is; the last row is the sum."""
+    whole = sum(parts.values())
+    rows = [(part.value, show(parts[part]), doc.percent(parts[part] / whole), MEANINGS[part]) for part in MEANINGS if parts[part]]
+    return [*rows, ("all", show(whole), "100 %" if whole else "-", "")]
+
+
 def _time(job: JobAccount) -> doc.Section:
-    parts, whole = job.spent.parts, job.spent.whole_s
-    rows = [
-        (part.value, long_span(parts[part]), doc.percent(parts[part] / whole), MEANINGS[part]) for part in MEANINGS if parts[part]
-    ]
-    rows.append(("all", long_span(whole), "100 %" if whole else "-", ""))
+    rows = part_rows(job.spent.parts, long_span)
     return doc.Section("time", "Where the time went", (
         doc.Plot("parts", "Every second of the job, by what it went for."),
         doc.table_of(("part", "time", "share", "what it is"), rows, (1, 2)),
@@ -160,10 +164,9 @@ def _attempts(job: JobAccount) -> doc.Section:
     for view in reversed(job.attempts):
         runs = not view.ended and not job.over and view is job.attempts[-1]
         lasted = long_span(view.ended - view.began) if view.ended else "runs" if runs else "end not recorded"
-        exits = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(view.exits.items()))
         remedy = view.remedies[-1].rung if view.remedies else ""
         counters = f"{view.schedule_count}/{view.start_count}"
-        rows.append((view.number, moment(view.began), lasted, view.nodes, view.tasks, counters, exits, remedy))
+        rows.append((view.number, moment(view.began), lasted, view.nodes, view.tasks, counters, exits(view.exits), remedy))
     head = ("attempt", "began", "lasted", "nodes", "ranks", "counters", "how the ranks ended", "answer")
     return doc.Section("attempts", "Attempts", (
         doc.table_of(head, rows, (0, 4), caption="counters: MA_SCHEDULE_CNT / MA_PROC_START_CNT"),

@@ -19,7 +19,7 @@ from ftslurm.report.page.document import (
     table_of,
     zone,
 )
-from ftslurm.report.page.job import MEANINGS
+from ftslurm.report.page.job import part_rows
 from ftslurm.report.words import day, long_span, moment
 
 JOBS_MOST = 500
@@ -60,13 +60,7 @@ def _summary(jobs: JobsAccount) -> Section:
 
 
 def _time(jobs: JobsAccount) -> Section:
-    whole = sum(jobs.parts.values())
-    rows = [
-        (part.value, hours(jobs.parts[part]), percent(jobs.parts[part] / whole), MEANINGS[part])
-        for part in MEANINGS
-        if jobs.parts[part]
-    ]
-    rows.append(("all", hours(whole), "100 %" if whole else "-", ""))
+    rows = part_rows(jobs.parts, hours)
     return Section("time", "Where the time went", (
         Plot("parts", f"{jobs.unit}-hours of all jobs, by what they went for."),
         Plot("bins", "The same over time; the points count failures."),

@@ -204,13 +204,23 @@ def _parts(parts: Mapping[Part, float], show: Callable[[float], str], broad: boo
         share = parts[part] / whole
         axes.barh(row, 100 * share, height=0.7, **_style(part))
         _beside(axes, 100 * share, row, f"{percent(share)}, {show(parts[part])}")
-    axes.set_yticks(range(len(shown)), [part.value for part in shown])
+    _name_rows(axes, [part.value for part in shown])
+    _without_scale(axes, 100 * max(parts[part] for part in shown) / whole * (1.25 if broad else 1.75))
+    return figure
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """From top to bottom."""
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 100 * max(parts[part] for part in shown) / whole * (1.25 if broad else 1.75))
+    axes.tick_params(axis="y", length=0)
+
+
+def _without_scale(axes: Axes, most: float) -> None:
+    """The numbers stand beside the bars."""
+    axes.set_xlim(0, most)
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    return figure
 
 
 # --- one job
@@ -331,12 +341,10 @@ def _outages(job: JobAccount, broad: bool) -> Figure | None:
                 begin += width
                 used[part] = None
     labels = [_label(f"{one.number}  {one.name}{f': {one.remedy}' if broad else ''}", broad) for one in shown]
-    axes.set_yticks(range(len(shown)), labels)
-    axes.invert_yaxis()
+    _name_rows(axes, labels)
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     axes.set_xlabel(unit)
-    axes.tick_params(axis="y", length=0)
     _legend(figure, [part for part in MEANINGS if part in used], broad)
     return figure
 
@@ -390,12 +398,8 @@ def _kinds(jobs: JobsAccount, broad: bool) -> Figure | None:
     axes.barh(range(len(shown)), [kind.count for kind in shown], height=0.7, facecolor="#d55e00", edgecolor=INK, linewidth=0.5)
     for row, kind in enumerate(shown):
         _beside(axes, kind.count, row, f"{kind.count}, lost {long_span(kind.lost_s)}")
-    axes.set_yticks(range(len(shown)), [_label(kind.name, broad) for kind in shown])
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(kind.count for kind in shown) * (1.25 if broad else 1.8))
-    axes.xaxis.set_visible(False)
-    axes.spines["bottom"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
+    _name_rows(axes, [_label(kind.name, broad) for kind in shown])
+    _without_scale(axes, max(kind.count for kind in shown) * (1.25 if broad else 1.8))
     return figure
 
 
@@ -417,9 +421,7 @@ def _nodes(jobs: JobsAccount, broad: bool) -> Figure | None:
             facecolor=colour, hatch=hatch, edgecolor=INK, linewidth=0.5,
         )  # fmt: skip
         base = [low + count for low, count in zip(base, counts, strict=True)]
-    axes.set_yticks(range(len(shown)), [_label(line.node, broad) for line in shown])
-    axes.invert_yaxis()
+    _name_rows(axes, [_label(line.node, broad) for line in shown])
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.tick_params(axis="y", length=0)
     figure.legend(loc="outside lower left", ncols=4 if broad else 2, handlelength=2.2, handleheight=1.2)
     return figure
