@@ -143,11 +143,12 @@ def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str]:
         flag, equals, raw = word.partition("=")
         if flag.replace("_", "-") in IGNORED_FLAGS:
             continue
-        if _plain_name(flag) in surface().ignored_by_ftrun():
+        name = "" if flag.replace("_", "-") in CONFIG_FLAGS else _key_of(flag)
+        if name is None:
+            _check_known(flag, place)
             if not equals and left and not left[0].startswith("--"):
                 left.pop(0)
             continue
-        name = "" if flag.replace("_", "-") in CONFIG_FLAGS else _key_of(flag, place)
         if not equals:
             if left and not left[0].startswith("--"):
                 raw = left.pop(0)
@@ -168,14 +169,13 @@ def is_flag(flag: str) -> bool:
     """Is it one of ft_launcher's, or may it be (`--ft-param-KEY`)? flag: with `-` for `_`."""
     if flag.startswith("--ft-param-") or flag in (*CONFIG_FLAGS, *IGNORED_FLAGS):
         return True
-    name = flag.removeprefix("--")
-    return any(name in flags_of(key) for key in KEYS) or name in surface().ignored_by_ftrun()
+    return _key_of(flag) is not None or flag.removeprefix("--") in surface().ignored_by_ftrun()
 
 
 def without_effect(words: Iterable[str]) -> tuple[str, ...]:
     """A sentence for each flag of the launcher's own among `words` that has no effect."""
-    reasons = surface().ignored_by_ftrun()
-    names = dict.fromkeys(_plain_name(word.partition("=")[0]) for word in words)
+    names = dict.fromkeys(_plain_name(flag) for word in words if _key_of(flag := word.partition("=")[0]) is None)
+    reasons = surface().ignored_by_ftrun() if names else {}
     return tuple(f"--{name} has no effect here: {reasons[name]}" for name in names if name in reasons)
 
 
@@ -183,11 +183,14 @@ def _plain_name(flag: str) -> str:
     return flag.replace("_", "-").removeprefix("--").replace("ft-param-", "ft-", 1)
 
 
-def _key_of(flag: str, place: str) -> str:
-    """The key that a flag sets. Raises: PolicyError."""
+def _key_of(flag: str) -> str | None:
+    """The key that a flag sets, without reading the catalogue."""
     name = _plain_name(flag)
-    for key in KEYS:
-        if name in flags_of(key):
-            return key
-    known = [f"--ft-{key.replace('_', '-')}" for key in KEYS]
-    raise PolicyError(f"{place}: ft_launcher has no flag `{flag}`{suggestion(flag, known)}", hint=HINT)
+    return next((key for key in KEYS if name in flags_of(key)), None)
+
+
+def _check_known(flag: str, place: str) -> None:
+    """Raises: PolicyError for a flag that is neither a key's nor one without effect."""
+    if _plain_name(flag) not in surface().ignored_by_ftrun():
+        known = [f"--{flags_of(key)[0]}" for key in KEYS]
+        raise PolicyError(f"{place}: ft_launcher has no flag `{flag}`{suggestion(flag, known)}", hint=HINT)

@@ -43,23 +43,16 @@ ALLOCATION_ONLY = frozenset("""
 """.split())  # fmt: skip
 # What srun reads for want of an option, where it asks for an allocation; salloc has other names. Source: srun(1), INPUT
 # ENVIRONMENT VARIABLES.
+_INPUTS = """
+    account acctg-freq clusters constraint core-spec cpus-per-gpu delay-boot dependency distribution exclusive gpu-bind
+    gpu-freq gpus gpus-per-node gpus-per-task gres gres-flags hint immediate job-name mem-bind mem-per-cpu mem-per-gpu
+    network no-kill ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket overcommit partition power
+    profile qos reservation signal spread-job thread-spec threads-per-core tres-per-task use-min-nodes wckey
+"""
 INPUTS: Mapping[str, str] = {
-    "SLURM_ACCOUNT": "account", "SLURM_ACCTG_FREQ": "acctg-freq", "SLURM_BURST_BUFFER": "bb", "SLURM_CLUSTERS": "clusters",
-    "SLURM_CONSTRAINT": "constraint", "SLURM_CORE_SPEC": "core-spec", "SLURM_CPUS_PER_GPU": "cpus-per-gpu",
-    "SRUN_CPUS_PER_TASK": "cpus-per-task", "SLURM_DELAY_BOOT": "delay-boot", "SLURM_DEPENDENCY": "dependency",
-    "SLURM_DISTRIBUTION": "distribution", "SLURM_EXCLUSIVE": "exclusive", "SLURM_GPU_BIND": "gpu-bind",
-    "SLURM_GPU_FREQ": "gpu-freq", "SLURM_GPUS": "gpus", "SLURM_GPUS_PER_NODE": "gpus-per-node",
-    "SLURM_GPUS_PER_TASK": "gpus-per-task", "SLURM_GRES": "gres", "SLURM_GRES_FLAGS": "gres-flags", "SLURM_HINT": "hint",
-    "SLURM_IMMEDIATE": "immediate", "SLURM_JOB_NAME": "job-name", "SLURM_MEM_BIND": "mem-bind",
-    "SLURM_MEM_PER_CPU": "mem-per-cpu", "SLURM_MEM_PER_GPU": "mem-per-gpu", "SLURM_MEM_PER_NODE": "mem",
-    "SLURM_NETWORK": "network", "SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NO_KILL": "no-kill",
-    "SLURM_NPROCS": "ntasks", "SLURM_NTASKS": "ntasks", "SLURM_NTASKS_PER_CORE": "ntasks-per-core",
-    "SLURM_NTASKS_PER_GPU": "ntasks-per-gpu", "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-    "SLURM_NTASKS_PER_SOCKET": "ntasks-per-socket", "SLURM_OVERCOMMIT": "overcommit", "SLURM_PARTITION": "partition",
-    "SLURM_POWER": "power", "SLURM_PROFILE": "profile", "SLURM_QOS": "qos", "SLURM_REQ_SWITCH": "switches",
-    "SLURM_RESERVATION": "reservation", "SLURM_SIGNAL": "signal", "SLURM_SPREAD_JOB": "spread-job",
-    "SLURM_THREAD_SPEC": "thread-spec", "SLURM_THREADS_PER_CORE": "threads-per-core", "SLURM_TIMELIMIT": "time",
-    "SLURM_TRES_PER_TASK": "tres-per-task", "SLURM_USE_MIN_NODES": "use-min-nodes", "SLURM_WCKEY": "wckey",
+    "SLURM_BURST_BUFFER": "bb", "SRUN_CPUS_PER_TASK": "cpus-per-task", "SLURM_MEM_PER_NODE": "mem", "SLURM_NNODES": "nodes",
+    "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NPROCS": "ntasks", "SLURM_REQ_SWITCH": "switches", "SLURM_TIMELIMIT": "time",
+    **{f"SLURM_{name.upper().replace('-', '_')}": name for name in _INPUTS.split()},
 }  # fmt: skip
 
 

@@ -12,8 +12,6 @@ from ftslurm.sdk import notes
 
 __all__ = ["Monitor", "PyTorchConfig", "Status", "TFConfig", "hang_detect"]
 
-NOT_THERE = "this rank was not started by ftrun"
-
 
 class Status:
     """How a call went."""
@@ -60,13 +58,11 @@ class Monitor:
 
     def send_custom_message(self, content: str) -> Status:
         """To the people who follow the job."""
-        path = ft.notes_path()
-        return Status(notes.write_message(path, content) if path else NOT_THERE)
+        return Status(ft.tell(notes.write_message, content))
 
     def set_retryable_errors(self, errors: Iterable[str]) -> Status:
         """Words in the last output of a failed rank that call its error worth another try."""
-        path = ft.notes_path()
-        return Status(notes.write_retriable(path, [errors] if isinstance(errors, str) else errors) if path else NOT_THERE)
+        return Status(ft.tell(notes.write_retriable, [errors] if isinstance(errors, str) else errors))
 
     def reset_config(self, *configs: Any, **params: Any) -> Status:
         """job_hang_interval: seconds without a sign that are a hang from now on; -1: nothing is.
@@ -82,15 +78,14 @@ class Monitor:
         return Status("; ".join(why for why in whys if why))
 
     def _reset(self, name: str, value: Any) -> str:
-        path = ft.notes_path()
         if name == "job_hang_interval":
             if ft.interval(value) is None:
                 return f"{name}: {value!r} is neither a positive number of seconds nor -1"
             ft.set_hang_interval(value)
-            return "" if path else NOT_THERE
+            return "" if ft.notes_path() else ft.NOT_THERE
         if not isinstance(value, (int, float, str)):
             return f"{name}: {value!r} is neither a number nor text"
-        return notes.write_setting(path, name, str(value) if isinstance(value, bool) else value) if path else NOT_THERE
+        return ft.tell(notes.write_setting, name, str(value) if isinstance(value, bool) else value)
 
 
 class hang_detect(ft.hang_interval):

@@ -383,6 +383,8 @@ def _warn(text: str, *told: object) -> None:
 
 # --- words to people and to ftrun
 
+NOT_THERE = "this rank was not started by ftrun"
+
 
 def notes_path() -> str:
     """Where notes go; empty without ftrun."""
@@ -390,28 +392,30 @@ def notes_path() -> str:
     return path + notes.SUFFIX if path else ""
 
 
+def tell(write: Callable[..., str], *told: Any) -> str:
+    """Write a note by one of notes.write_*. Gives why it could not be told, empty if it was."""
+    path = notes_path()
+    return write(path, *told) if path else NOT_THERE
+
+
 def message(text: str) -> bool:
     """Tell the people who follow the job. False if it could not be told."""
-    path = notes_path()
-    return bool(path) and not notes.write_message(path, text)
+    return not tell(notes.write_message, text)
 
 
 def retriable(words: str | Iterable[str]) -> bool:
     """A failure with one of these words in a rank's last output is worth another try."""
-    path = notes_path()
-    return bool(path) and not notes.write_retriable(path, [words] if isinstance(words, str) else words)
+    return not tell(notes.write_retriable, [words] if isinstance(words, str) else words)
 
 
 def shut_down(reason: str) -> bool:
     """The job shall end, and not be started again. False if that could not be told."""
-    path = notes_path()
-    return bool(path) and not notes.write_control(path, "shutdown", reason)
+    return not tell(notes.write_control, "shutdown", reason)
 
 
 def leave_this_node(reason: str) -> bool:
     """The node that this rank runs on shall be left out from the next start on. False if that could not be told."""
-    path = notes_path()
-    return bool(path) and not notes.write_control(path, "exclude", reason)
+    return not tell(notes.write_control, "exclude", reason)
 
 
 def restart_info() -> RestartInfo:

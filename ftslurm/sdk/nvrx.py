@@ -217,13 +217,7 @@ class RankMonitorClient:
 
     def send_workload_control_request(self, req: WorkloadControlRequest) -> None:
         """What shall be done with the job from the next start on."""
-        path = ft.notes_path()
-        why = (
-            notes.write_control(path, _ACTIONS[req.action], str(req.description))
-            if path
-            else "this rank was not started by ftrun"
-        )
-        if why:
+        if why := ft.tell(notes.write_control, _ACTIONS[req.action], str(req.description)):
             self.logger.warning("%s was not passed to ftrun: %s", req, why)
 
     def _calc(self) -> TimeoutsCalc:
