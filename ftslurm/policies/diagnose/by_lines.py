@@ -40,7 +40,7 @@ _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, Er
 
 
 def by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit], kinds: Kinds) -> Verdict:
-    roots = seen.without_echoes(seen.without_headers(roots), kinds)
+    roots = seen.without_echoes(seen.without_headers(roots))
     first = min(roots, key=lambda hit: hit.at)
     same = seen.ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
     everywhere = seen.widespread(same, ends)

@@ -24,7 +24,6 @@ from ftslurm.policies.diagnose.lines import (
     only_reports,
     signal_line,
     tells_reason,
-    waited_in_vain,
 )
 from ftslurm.policies.diagnose.traces import label_of, outline, plain, plain_pieces
 
@@ -391,11 +390,11 @@ def without_headers(hits: Sequence[Hit]) -> list[Hit]:
     return [hit for hit in hits if not hit.pattern.defers or hit.end.rank not in named]
 
 
-def without_echoes(roots: Sequence[Hit], kinds: Kinds) -> Sequence[Hit]:
+def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
     """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed,
     nor by who has lost a peer by it, or crashed over it.
     """
-    losses = {id(hit) for hit in roots if not hit.pattern.defers and _is_loss(hit, kinds)}
+    losses = {id(hit) for hit in roots if not hit.pattern.defers and _is_loss(hit)}
     named = sorted((hit for hit in roots if not hit.pattern.defers and id(hit) not in losses), key=_at)
     times = [hit.at for hit in named]
 
@@ -440,23 +439,23 @@ def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence
         return roots
     spoke = {hit.end.rank for hit in hits}
     silent = [end for end in ends if failed(end) and end.rank not in spoke]
-    return [] if (silent and _are_bystanders(roots, kinds)) or told_before(silent, roots, kinds) else roots
+    return [] if (silent and _are_bystanders(roots)) or told_before(silent, roots, kinds) else roots
 
 
-def _are_bystanders(roots: Sequence[Hit], kinds: Kinds) -> bool:
+def _are_bystanders(roots: Sequence[Hit]) -> bool:
     """Has each of them lost a peer, and run on until it was stopped? Dask's workers do, whose scheduler has failed."""
     own = any(failed(hit.end) or hit.pattern.blame is not Blame.NO for hit in roots)
-    return not own and ranks_of(roots) == ranks_of(hit for hit in roots if _is_loss(hit, kinds))
+    return not own and ranks_of(roots) == ranks_of(hit for hit in roots if _is_loss(hit))
 
 
 def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], kinds: Kinds) -> list[RankEnd]:
     """Of ranks of which no line is known: those that failed before any hit, and say of what, if that was no connection.
 
-    A crash, or that a rank waited in vain, tells less than words of the same moment.
+    A crash tells less than words of the same moment.
     """
     first = min(hit.at for hit in hits)
     crashes = all(hit.pattern.id in CRASHES for hit in hits)
-    until = first + SAME_MOMENT_S if crashes or all(_waited(hit, kinds) for hit in hits) else first - JITTER_S
+    until = first + SAME_MOMENT_S if crashes else first - JITTER_S
     before = [end for end in silent if end.output and _last_said(end) < until]
     return [end for end in before[:LISTENED_TO] if _says_otherwise(end, kinds)]
 
@@ -465,14 +464,9 @@ def _is_brought_about(hit: Hit) -> bool:
     return hit.pattern.error_class not in _ENDS_A_RANK
 
 
-def _is_loss(hit: Hit, kinds: Kinds) -> bool:
+def _is_loss(hit: Hit) -> bool:
     """Of a connection that another's end may have closed; what stays so at the next try is a set-up, and not that."""
-    return _waited(hit, kinds) or (hit.pattern.error_class is ErrorClass.NETWORK and hit.pattern.retriable is not Retriable.NO)
-
-
-def _waited(hit: Hit, kinds: Kinds) -> bool:
-    line = hit.line.encode(errors="replace")
-    return waited_in_vain(line) and not kinds.is_of_an_adapter(line)
+    return hit.pattern.error_class is ErrorClass.NETWORK and hit.pattern.retriable is not Retriable.NO
 
 
 def _last_said(end: RankEnd) -> float:
@@ -483,6 +477,4 @@ def _says_otherwise(end: RankEnd, kinds: Kinds) -> bool:
     """Does it say what failed, and was that no connection, and nothing that it had from another?"""
     words = own_words(end, (), vaguely=False)
     kind = kinds.of_words(words)
-    if not words or (kind and kind.error_class is ErrorClass.NETWORK):
-        return False
-    return not waited_in_vain(words.encode(errors="replace"))
+    return bool(words) and not (kind and kind.error_class is ErrorClass.NETWORK)

@@ -192,15 +192,6 @@ _only_reports = asks(
 )
 
 
-# Whoever waited for another in vain, which is gone or has stopped, says so.
-_waited = asks(
-    r"(?i)\btimed? ?-?out\b|\bbarrier\b|\bwaiting for\b|\bonly \d+ of \d+\b|\b\d+/\d+ clients joined\b"
-    r"|\bdid(?: not|n't) (?:appear|arrive|report|answer|respond|show up|join|reply)\b|\bfailed to fill whole buffer\b"
-    r"|\b(?:closed|reset|gone|lost|dropped) by (?:the )?(?:remote|peer|other)\b"
-    r"|(?-i:\b(?:UNAVAILABLE|UnavailableError)\b|\bEOFError: read end of file)"
-)
-
-
 _of_another = asks(
     r"(?i)\b(?:on|by|in|from) (?:an ?other|a different|some other|the other)"
     r" (?:rank|process|node|task|worker|processor|peer)s?\b"
@@ -210,11 +201,6 @@ _of_another = asks(
 def of_another(line: bytes) -> bool:
     """Does it say that another process has failed, and that it ends itself for that?"""
     return _of_another(line[:LOOKED_BYTES])
-
-
-def waited_in_vain(line: bytes) -> bool:
-    """Does it say that its process has waited for another in vain?"""
-    return _waited(line[:LOOKED_BYTES])
 
 
 def only_reports(line: bytes) -> bool:
