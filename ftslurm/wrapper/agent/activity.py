@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ftslurm.model.devices import Utilisation
 from ftslurm.model.ports import Probe
 from ftslurm.model.values import Value, field
 from ftslurm.policies.hang.process_activity import Quiet, Sample, cpu_unchanged, rates, use_unchanged
 from ftslurm.system.processes import usage
+from ftslurm.wrapper.agent.work import by_device
 from ftslurm.wrapper.shim.processes import descendants
 
 # Number of samples in the allowed time without I/O, and the limits of their interval: neither constantly nor so rarely that the
@@ -30,8 +32,7 @@ class _Use(Value, frozen=False):
     until: float
     every_s: float
     next: float
-    devices: dict[str, list[float]] = field(default_factory=dict)
-    power: dict[str, list[float]] = field(default_factory=dict)
+    devices: list[Utilisation] = field(default_factory=list)
     cpu: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
 
@@ -106,11 +107,7 @@ class ActivityWatch:
     def _sample(self, use: _Use, now: float) -> list[Message]:
         use.next = now + use.every_s
         for probe in self._probes:
-            for one in probe.utilisation(USE_TIMEOUT_S):
-                if one.percent is not None:
-                    use.devices.setdefault(one.device, []).append(one.percent)
-                if one.power_w is not None:
-                    use.power.setdefault(one.device, []).append(one.power_w)
+            use.devices += probe.utilisation(USE_TIMEOUT_S)
         for rank, sample in self._samples().items():
             use.cpu.setdefault(rank, []).append((now, sample.cpu_s))
         if now < use.until:
@@ -122,7 +119,8 @@ class ActivityWatch:
 
 def _judged(use: _Use) -> tuple[bool | None, str]:
     """Are the ranks busy? Devices are stronger evidence than CPUs, which also turn while ranks wait."""
-    if use.devices:
-        return use_unchanged(use.devices, use.power)
+    devices, power = by_device(use.devices)
+    if devices:
+        return use_unchanged(devices, power)
     series: Mapping[int, Sequence[float]] = {rank: rates(points) for rank, points in use.cpu.items()}
     return cpu_unchanged(series)

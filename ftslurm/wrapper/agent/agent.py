@@ -171,42 +171,30 @@ class Agent:
             self._broken = error
 
     def _told(self, message: Mapping[str, Any]) -> None:
-        if message["t"] == "look":
-            for said in self._pages.turn(self._clock(), at_once=True):  # a decision may depend on it now
-                self._tell(said)
-            if signs := signs_of_life(self._activity.did_io(), self._pages.beat(), self._clock()):
-                self._tell(alive_message(signs))
-            self._look(asked=True)
-        elif message["t"] == "heal":
-            self._heal(message)
-        elif message["t"] == "drill":
-            self._drill(message)
-        elif message["t"] == "watch":
-            self._watch(message)
-        elif message["t"] == "will":
-            if not self._plan:
-                timer = threading.Timer(LATE_S, load_late, (message, self._node))
-                timer.daemon = True
-                timer.start()
-            self._plan = message
-        elif message["t"] == "live":
-            self._show(message)
-        elif message["t"] == "stacks":
-            self._tell_stacks(str(message["asked"]))
-        elif message["t"] == "use":
-            self._activity.sample_use(float(message["window_s"]), self._clock())
-        elif message["t"] == "quiet":
-            self._activity.set_interval(float(message["after_s"]), self._clock())
-        elif message["t"] == "compare":
-            self._tell(self._beside(self._stalls.compare))
-        elif message["t"] == "evidence":
-            limit_s = float(message["limit_s"])
-            found = self._beside(lambda: self._evidence(limit_s))
-            # First report whether the ranks have moved meanwhile: the findings count only if they have not.
-            self._tell_stalls(self._clock(), at_once=True)
-            self._tell(found)
-        else:
+        if (method := _ORDERS.get(message["t"])) is None:
             raise ValueError(f"unknown message {message['t']!r}")
+        method(self, message)
+
+    def _look_now(self, _: Mapping[str, Any]) -> None:
+        for said in self._pages.turn(self._clock(), at_once=True):  # a decision may depend on it now
+            self._tell(said)
+        if signs := signs_of_life(self._activity.did_io(), self._pages.beat(), self._clock()):
+            self._tell(alive_message(signs))
+        self._look(asked=True)
+
+    def _keep_plan(self, message: Mapping[str, Any]) -> None:
+        if not self._plan:
+            timer = threading.Timer(LATE_S, load_late, (message, self._node))
+            timer.daemon = True
+            timer.start()
+        self._plan = message
+
+    def _tell_evidence(self, message: Mapping[str, Any]) -> None:
+        limit_s = float(message["limit_s"])
+        found = self._beside(lambda: self._evidence(limit_s))
+        # First report whether the ranks have moved meanwhile: the findings count only if they have not.
+        self._tell_stalls(self._clock(), at_once=True)
+        self._tell(found)
 
     def _look(self, asked: bool) -> None:
         """Check the devices. Reports the answer to a question, anything that is not well, and the first check of all and after a
@@ -217,7 +205,7 @@ class Agent:
         self._seen = answer.reports
         bad = bool(answer.error) or any(report.health is not DeviceHealth.GOOD for report in answer.reports)
         if asked or bad or self._to_tell:
-            self._say(devices_message(answer, asked, {kind: len(names) for kind, names in self._named.items()}))
+            self._line.say(devices_message(answer, asked, {kind: len(names) for kind, names in self._named.items()}))
         self._to_tell = bad
 
     def _read(self, probe: Probe) -> ProbeAnswer:
@@ -285,10 +273,10 @@ class Agent:
     def _use_while_watched(self) -> list[Utilisation]:
         return self._beside(lambda: self._use_of_devices(GLANCE_TIMEOUT_S))
 
-    def _tell_stacks(self, asked: str) -> None:
+    def _tell_stacks(self, message: Mapping[str, Any]) -> None:
         """Send the stacks to people; no judgement uses them."""
         found = self._beside(lambda: self._evidence(STACKS_S))
-        self._tell({"t": "stacks", "asked": asked, "text": found["text"]})
+        self._tell({"t": "stacks", "asked": str(message["asked"]), "text": found["text"]})
 
     def _drill(self, message: Mapping[str, Any]) -> None:
         """Inject a device fault on order: the device shows it, beside its real state, until it is healed."""
@@ -313,7 +301,7 @@ class Agent:
         before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes, and a cancelled job must not wait for it
         results = self._beside(lambda: self._heal_all(message))
         signal.signal(signal.SIGTERM, before)
-        self._say(healed_message(results))
+        self._line.say(healed_message(results))
 
     def _heal_all(self, message: Mapping[str, Any]) -> tuple[HealResult, ...]:
         wait_s, reset_wait_s = float(message["wait_s"]), float(message["reset_wait_s"])
@@ -332,10 +320,22 @@ class Agent:
 
     def _tell(self, message: dict[str, Any]) -> None:
         """Send the message, with the start of the ranks that it is about."""
-        self._say({"attempt": self._attempt, **message})
+        self._line.say({"attempt": self._attempt, **message})
 
-    def _say(self, message: dict[str, Any]) -> None:
-        self._line.say(message)
+
+_ORDERS: Mapping[str, Callable[[Agent, Mapping[str, Any]], None]] = {
+    "look": Agent._look_now,
+    "heal": Agent._heal,
+    "drill": Agent._drill,
+    "watch": Agent._watch,
+    "will": Agent._keep_plan,
+    "live": Agent._show,
+    "stacks": Agent._tell_stacks,
+    "use": lambda agent, message: agent._activity.sample_use(float(message["window_s"]), agent._clock()),
+    "quiet": lambda agent, message: agent._activity.set_interval(float(message["after_s"]), agent._clock()),
+    "compare": lambda agent, _: agent._tell(agent._beside(agent._stalls.compare)),
+    "evidence": Agent._tell_evidence,
+}
 
 
 def signs_of_life(io: Mapping[int, float], beats: Mapping[int, float], now: float) -> dict[int, tuple[float, str]]:

@@ -14,6 +14,7 @@ from ftslurm.model.messages import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive, li
 from ftslurm.model.values import Value, field
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.agent.activity import Below, usage_below
+from ftslurm.wrapper.agent.work import Sample, rates_of
 
 # Steps per second are averaged over this many seconds, and at most this many samples.
 RATE_S, RATE_LOOKS = 60.0, 30
@@ -41,7 +42,7 @@ class Glance:
         self._look = look
         self._ranks: list[tuple[int, int, str]] = []  # rank, pid of its shim, path of its page
         self._seen: dict[tuple[int, int], _Seen] = {}
-        self._usage: dict[int, tuple[float, float, dict[tuple[int, float], int]]] = {}
+        self._usage: dict[int, Sample] = {}
         self._used: dict[str, Utilisation] = {}
         self._use_at = 0.0
         self._until, self._every_s = 0.0, 1.0
@@ -108,14 +109,10 @@ class Glance:
 
     def _work(self, task: int, pid: int, now: float) -> tuple[float | None, float | None]:
         """Cores used and bytes per second since the last sample."""
-        io, cpu_s = self._look(pid)
-        before = self._usage.get(task)
-        self._usage[task] = (now, cpu_s, io)
-        if before is None or now <= before[0]:
-            return None, None
-        passed_s = now - before[0]
-        moved = sum(max(0, size - before[2].get(process, 0)) for process, size in io.items())
-        return max(0.0, cpu_s - before[1]) / passed_s, moved / passed_s
+        before, sample = self._usage.get(task), (now, *self._look(pid))
+        self._usage[task] = sample
+        cpu_percent, io_bytes_s = rates_of((before, sample)) if before is not None else (None, None)
+        return None if cpu_percent is None else cpu_percent / 100, io_bytes_s
 
     def _devices(self, now: float, reports: Sequence[DeviceReport], at_work: bool) -> list[DeviceLive]:
         if self._use is not None and not at_work and now >= self._use_at:

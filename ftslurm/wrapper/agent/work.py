@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Utilisation
@@ -60,15 +60,21 @@ class DeviceUse:
             self._samples.clear()
             self._since = progress_at
         self._samples.append(self._read(USE_SHARE * budget_s))
-        series: dict[str, list[float]] = {}
-        power: dict[str, list[float]] = {}
-        for each in (each for sample in self._samples for each in sample):
-            for values, value in ((series, each.percent), (power, each.power_w)):
-                if value is not None:
-                    values.setdefault(each.device, []).append(value)
+        series, power = by_device(each for sample in self._samples for each in sample)
         if len(self._samples) < LEAST_SAMPLES or not series:
             return None
         return devices_at_work(series, power)
+
+
+def by_device(samples: Iterable[Utilisation]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """(device -> per cent, device -> watts) of what was measured, in order."""
+    series: dict[str, list[float]] = {}
+    power: dict[str, list[float]] = {}
+    for each in samples:
+        for values, value in ((series, each.percent), (power, each.power_w)):
+            if value is not None:
+                values.setdefault(each.device, []).append(value)
+    return series, power
 
 
 RATES_S = 3.0  # seconds over which rates of I/O and CPU are taken
@@ -154,7 +160,7 @@ class RankWork:
     def rates(self) -> tuple[float | None, float | None]:
         """(CPU in per cent of a core, bytes of IO a second) of the process tree over the last seconds; what polling takes is left
         out."""
-        return _rates(self._samples, self.polling)
+        return rates_of(self._samples, self.polling)
 
     def wakes(self) -> tuple[float | None, float | None]:
         """How often a second the thread that trains has woken up in this stall, and the program's other threads together."""
@@ -164,7 +170,7 @@ class RankWork:
     def rates_beside_main(self) -> tuple[float | None, float | None]:
         """The same without the main thread's CPU time, and with what polling takes."""
         mains = {look.at: look.cpu_s for look in self._looks}
-        return _rates([(at, io, cpu_s - mains[at]) for at, io, cpu_s in self._samples if at in mains])
+        return rates_of([(at, io, cpu_s - mains[at]) for at, io, cpu_s in self._samples if at in mains])
 
     def _stream(self, pids: Sequence[int], node: NodeConnections, now: float) -> int:
         """Bytes of data that the connections of these processes have moved so far, in this stall and earlier ones."""
@@ -192,7 +198,7 @@ class RankWork:
         return {key: max(0, count - served) if key[0] == pid else count for key, count in io.items()}, cpu_s - used_s
 
 
-def _rates(
+def rates_of(
     samples: Sequence[tuple[float, dict[tuple[int, float], int], float]], polling: Polling | None = None
 ) -> tuple[float | None, float | None]:
     """(CPU in per cent of a core, bytes of I/O a second) of the process tree over the last seconds,
