@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.settings.features import STDERR, STDOUT, streams, streams_of
-from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import FILE_FIELD, expand_pattern, whole
 from ftslurm.model.values import Value
 
@@ -123,17 +122,6 @@ class RankLogs(Value):
     def as_text(self) -> str:
         """The text for the ledger; empty if there are no such files."""
         return json.dumps({name: getattr(self, name) for name in self.__match_args__}, separators=(",", ":")) if self else ""
-
-
-def rank_logs(settings: Settings) -> RankLogs:
-    return RankLogs(
-        settings.logs.folder,
-        settings.logs.redirects,
-        settings.logs.tee,
-        settings.logs.local_ranks,
-        settings.logs.cycle_files,
-        settings.logs.line_prefix,
-    )
 
 
 def from_text(text: str) -> RankLogs:

@@ -61,7 +61,7 @@ def callers(own: frozenset[str], pid: int | None = None, proc: Path = PROC) -> I
             if not outside:
                 yield _Caller(None, None, name)
             return
-        pid = _parent(pid, proc)
+        pid = parent_of(pid, proc)
 
 
 def killed_after_s(pid: int | None = None, proc: Path = PROC) -> float:
@@ -74,7 +74,7 @@ def killed_after_s(pid: int | None = None, proc: Path = PROC) -> float:
             return 0.0
         if name == "timeout":
             return _kill_after_s(words[1:])
-        pid = _parent(pid, proc)
+        pid = parent_of(pid, proc)
     return 0.0
 
 
@@ -128,7 +128,8 @@ def _command_line(pid: int, proc: Path) -> list[str]:
         return []
 
 
-def _parent(pid: int, proc: Path) -> int:
+def parent_of(pid: int, proc: Path = Path("/proc")) -> int:
+    """0 for a process that is not there."""
     try:
         return int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
     except (OSError, IndexError, ValueError):

@@ -14,6 +14,7 @@ from ftslurm.model.collectives import unfold_ranks
 from ftslurm.model.values import Value
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, read_plain
+from ftslurm.system.processes import parent_of
 from ftslurm.wrapper.agent.processes import read_proc
 from ftslurm.wrapper.shim.processes import descendants
 
@@ -196,11 +197,7 @@ def without_launchers(found: Sequence[Page], command: int | None) -> tuple[list[
 def _ancestors(pid: int) -> Iterator[int]:
     """The ancestors of a process of this pid namespace, from its parent on."""
     for _ in range(64):
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                pid = int(file.read(4096).rpartition(b")")[2].split()[1])
-        except (OSError, IndexError, ValueError):
-            return
+        pid = parent_of(pid)
         if pid <= 1:
             return
         yield pid

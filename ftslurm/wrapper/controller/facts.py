@@ -63,11 +63,12 @@ def rank_setup(order: Order, settings: Settings, logs: RankLogs | None, bundle: 
 
 def rank_logs_of(settings: Settings) -> RankLogs | None:
     """Files of their own for the ranks; None, and nothing is loaded for it, where nobody has asked for any."""
-    if not (settings.logs.folder or settings.logs.cycle_files or settings.logs.local_ranks):
+    logs = settings.logs
+    if not (logs.folder or logs.cycle_files or logs.local_ranks):
         return None
-    from ftslurm.launchers.rank_logs import rank_logs
+    from ftslurm.launchers.rank_logs import RankLogs
 
-    return rank_logs(settings)
+    return RankLogs(logs.folder, logs.redirects, logs.tee, logs.local_ranks, logs.cycle_files, logs.line_prefix)
 
 
 def _logs_of(logs: RankLogs, role: str, rank: int, place: tuple[int, int], size: int, cycle: int) -> dict[str, Any]:
