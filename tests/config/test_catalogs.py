@@ -186,11 +186,15 @@ def test_no_key_stands_twice_in_what_ships(name: str) -> None:
 
 def test_what_ftrun_starts_with_reads_none_of_this() -> None:
     code = (
-        "import sys, ftslurm.wrapper.controller.joining, ftslurm.cli.ftrun\n"
-        "print([name for name in ('pydantic', 're2', 'ftslurm.config.catalog_files', 'ftslurm.catalogs.patterns') if name in sys.modules])"
+        "import sys, ftslurm.cli.ftrun, ftslurm.wrapper.controller.run\n"
+        "print('ftslurm.policies.judge.judge' in sys.modules)  # loads beside the questions to slurmctld\n"
+        "import ftslurm.wrapper.controller.joining\n"
+        "late = ('pydantic', 're2', 'ftslurm.config.catalog_files', 'ftslurm.catalogs.patterns', 'ftslurm.catalogs.codes',\n"
+        "        'ftslurm.devices.probe', 'ftslurm.slurm.fitting', 'ftslurm.wrapper.requeue.finish', 'ftslurm.wrapper.node_check')\n"
+        "print([name for name in late if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "False\n[]\n"
 
 
 # --- explained
