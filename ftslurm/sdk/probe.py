@@ -654,15 +654,22 @@ def _wrap(names: tuple[str, ...]) -> None:
 
     group, work = native.ProcessGroup, native.Work
     for name in names:
-        method = getattr(group, name, None)
-        if method is not None and not hasattr(method, "_ftslurm"):
-            make = _issuing if name in COLLECTIVES else _blocking if name == "monitored_barrier" else _issuing_direct
-            setattr(group, name, _named(make(method, OPERATIONS.index(name)), method))
+        make = _issuing if name in COLLECTIVES else _blocking if name == "monitored_barrier" else _issuing_direct
+        _replace(group, name, make, OPERATIONS.index(name))
     if set(names) & set(COLLECTIVES):
         for name in ("wait", "synchronize"):
-            method = getattr(work, name, None)
-            if method is not None and not hasattr(method, "_ftslurm"):
-                setattr(work, name, _named(_waiting(method), method))
+            _replace(work, name, _waiting)
+
+
+def _replace(place: Any, name: str, make: Callable[..., Any], *told: object) -> None:
+    """Put what `make` makes of a function in its place, once. make: is given the function, and `told`."""
+    own = getattr(place, name, None)
+    if own is not None and not hasattr(own, "_ftslurm"):
+        wrapper = make(own, *told)
+        wrapper.__name__ = wrapper.__qualname__ = getattr(own, "__name__", "operation")
+        wrapper.__doc__ = getattr(own, "__doc__", None)
+        wrapper._ftslurm = own
+        setattr(place, name, wrapper)
 
 
 def _wrap_meetings(names: tuple[str, ...] = MEETINGS) -> None:
@@ -674,40 +681,35 @@ def _wrap_meetings(names: tuple[str, ...] = MEETINGS) -> None:
         (module, "init_process_group", "init_process_group"), (module, "new_group", "new_group"),
         (store, "store_wait", "wait"), (store, "store_get", "get"),
     ):  # fmt: skip
-        own = getattr(place, method, None)
-        if name in names and own is not None and not hasattr(own, "_ftslurm"):
-            asked = _asking(own, method) if place is store else own
-            wrapper = _named(_meeting(asked, OPERATIONS.index(name)), own)
-            wrapper.__module__, wrapper.__wrapped__ = getattr(own, "__module__", None), own
-            setattr(place, method, wrapper)
+        if name in names:
+            _replace(place, method, _meeting, OPERATIONS.index(name), method if place is store else "")
     for method in QUESTIONS if "store_poll" in names else ():
-        own = getattr(store, method, None)
-        if own is not None and not hasattr(own, "_ftslurm"):
-            setattr(store, method, _named(_asking(own, method), own))
+        _replace(store, method, _asking, method)
 
 
 def _wrap_calls(module: Any) -> None:
     """torch.distributed.rpc.api, before its names go on to others. Never raises."""
     try:
-        own, operation = module.rpc_sync, OPERATIONS.index(CALL)
-        if hasattr(own, "_ftslurm"):
-            return
-
-        def call(to: Any, *args: Any, **kwargs: Any) -> Any:
-            words = _words
-            if words is None or words[IN] or not _trains(_get_ident()):
-                return own(to, *args, **kwargs)
-            try:
-                peer = int(module._to_worker_info(to).id) + 1
-            except Exception:
-                peer = 0
-            return _within(words, operation | DIRECT, peer, own, (to, *args), kwargs)
-
-        wrapper = _named(call, own)
-        wrapper.__module__, wrapper.__wrapped__ = own.__module__, own
-        module.rpc_sync = wrapper
+        _replace(module, CALL, _calling, module)
     except Exception:
         pass
+
+
+def _calling(own: Any, module: Any) -> Any:
+    operation = OPERATIONS.index(CALL)
+
+    def call(to: Any, *args: Any, **kwargs: Any) -> Any:
+        words = _words
+        if words is None or words[IN] or not _trains(_get_ident()):
+            return own(to, *args, **kwargs)
+        try:
+            peer = int(module._to_worker_info(to).id) + 1
+        except Exception:
+            peer = 0
+        return _within(words, operation | DIRECT, peer, own, (to, *args), kwargs)
+
+    call.__module__, call.__wrapped__ = own.__module__, own  # type: ignore[attr-defined]
+    return call
 
 
 def _within(words: Any, what: int, peer: int, call: Any, args: Any, kwargs: Any) -> Any:
@@ -768,8 +770,10 @@ def _speaks(ident: int) -> bool:
     return place in (("threading", "join"), ("threading", "_wait_for_tstate_lock"))
 
 
-def _meeting(function: Any, operation: int) -> Any:
+def _meeting(own: Any, operation: int, question: str) -> Any:
+    """question: of a store; empty for none."""
     begins = OPERATIONS[operation] == "init_process_group"
+    function = _asking(own, question) if question else own
 
     def meet(*args: Any, **kwargs: Any) -> Any:
         global _trainer
@@ -786,14 +790,8 @@ def _meeting(function: Any, operation: int) -> Any:
             if begins:
                 _know_rank()
 
+    meet.__module__, meet.__wrapped__ = getattr(own, "__module__", None), own  # type: ignore[assignment, attr-defined]
     return meet
-
-
-def _named(wrapper: Any, method: Any) -> Any:
-    wrapper.__name__ = wrapper.__qualname__ = getattr(method, "__name__", "operation")
-    wrapper.__doc__ = getattr(method, "__doc__", None)
-    wrapper._ftslurm = method
-    return wrapper
 
 
 def _place(group: Any) -> int:
