@@ -235,7 +235,7 @@ class Spare:
         poll = select.poll()
         for end in self.streams.values():
             poll.register(end, select.POLLIN)
-        return "packages print something when they are imported" if poll.poll(0) else ""
+        return "something is printed before the program begins" if poll.poll(0) else ""
 
 
 def _notes(path: str) -> list[str]:

@@ -1,8 +1,10 @@
 """For test_warm.py: it prints what a program can learn of itself, and ends as its first argument says."""
 
 import atexit
+import faulthandler
 import gc
 import json
+import locale
 import multiprocessing
 import os
 import pickle
@@ -70,6 +72,7 @@ def python() -> dict[str, object]:
         "pickle": type(pickle.loads(pickle.dumps(Own()))) is Own, "recursion": sys.getrecursionlimit(), "environ": type(os.environ).__name__,
         "encoding": (sys.getfilesystemencoding(), sys.getdefaultencoding()), "argv0": sys.argv[0], "hookless": sys.excepthook is sys.__excepthook__,
         "tracing": (sys.gettrace(), sys.getprofile()), "numpy": [numpy.__file__, type(numpy.__loader__).__name__],
+        "place": (faulthandler.is_enabled(), locale.setlocale(locale.LC_ALL), time.tzname),
         "environb": dict(os.environ)["PATH"] == os.environb[b"PATH"].decode(),
     }  # fmt: skip
 
