@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 from ftslurm.model import decisions as do
@@ -20,6 +20,7 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Layout, Task
+from ftslurm.model.values import replace
 from ftslurm.model.verdict import Piece, Verdict
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.situation import ACTS
