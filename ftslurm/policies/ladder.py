@@ -12,7 +12,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading
-from ftslurm.model.rungs import LEAVES, RESTARTS, Budget, Capability, Rung, RungRemedy
+from ftslurm.model.rungs import LEAVES, REQUEUES, RESTARTS, Budget, Capability, Rung, RungRemedy
 from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.kinds import ALONE
 from ftslurm.model.settings.tree import Settings, most_crash_restarts, noting, read_of
@@ -47,6 +47,7 @@ WILLED = frozenset({Cause.WARNING, Cause.REQUEST})
 # By then Slurm itself has noticed that a node is dead (up to twice SlurmdTimeout, which is 300 s by default) and starts nothing
 # there; or the node is back.
 SLURM_KNOWS_S = 1800.0
+_ENDS_THIS_FTRUN = REQUEUES | {Rung.FAIL}
 
 
 class OtherNodes(Value):
@@ -58,6 +59,7 @@ class OtherNodes(Value):
     unreplaced: str = ""  # why no other node was found for a bad one
     unended: str = ""  # why no other step may start in this allocation
     no_requeue: str = ""  # why the launcher is not able to requeue the job
+    not_again: str = ""  # why this ftrun cannot start the ranks again, on whatever nodes
 
 
 class Alone(Value):
@@ -243,6 +245,8 @@ def choose(situation: Situation) -> Choice:
         read += [(rung.value, name, value) for name, value in read_of(noted)]
         if answer.yes and (held := situation.history.control.why_held(rung)):
             answer = _no(held)
+        if answer.yes and s.others.not_again and rung not in _ENDS_THIS_FTRUN:
+            answer = _no(s.others.not_again)
         if answer.yes:
             told = decisive if decisive and rung is Rung.FAIL else answer
             return Choice(rung, told.why, row.cost(situation), tuple(passed), tuple(read), told.limit)

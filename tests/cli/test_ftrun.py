@@ -20,7 +20,7 @@ TIMEOUT_S = 120
 REPOSITORY = Path(__file__).parents[2]
 
 
-def command(module: str, *argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def command(module: str, *argv: str, home: Path, given: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     """`ftrun` or `ftslurm` in a process of its own, outside any allocation."""
     return subprocess.run(
         [sys.executable, "-m", module, *argv],
@@ -28,7 +28,7 @@ def command(module: str, *argv: str, home: Path, **env: str) -> subprocess.Compl
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
+        **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),
         cwd=REPOSITORY,
     )
 
@@ -37,8 +37,8 @@ def clean_environ() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "FTRUN_", "FTSLURM_"))}
 
 
-def ftrun(*argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return command("ftslurm", *argv, home=home, **env)
+def ftrun(*argv: str, home: Path, given: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return command("ftslurm", *argv, home=home, given=given, **env)
 
 
 def ftslurm(*argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -117,6 +117,24 @@ def test_a_crash_is_told_by_status_and_history(tmp_path: Path) -> None:
     assert [each["job"]["job"] for each in json.loads(ftslurm("history", "--json", home=tmp_path).stdout)] == ["1", "2"]
     none = ftslurm("history", "--since", "2099-01-01", home=tmp_path)
     assert "no job ran since 2099-01-01" in none.stderr and "job 1 on" not in none.stdout and "job 2 on" in none.stdout
+
+
+def test_ranks_whose_input_is_spent_are_not_started_again(tmp_path: Path) -> None:
+    """A second start would find the end of the input, and a program without a line ends with 0."""
+    program = "import sys; print('ran'); sys.exit(3)\n"
+    (tmp_path / "program").write_text(program)
+    for done in (
+        ftrun("python3", "-", home=tmp_path, given=program),
+        ftrun("-i", str(tmp_path / "program"), "python3", "-", home=tmp_path),
+    ):
+        assert (done.returncode, done.stdout) == (3, "ran\n")
+        assert "nothing more: what its ranks read from standard input cannot be read again" in done.stderr
+
+
+def test_who_reads_nothing_is_started_again_in_place(tmp_path: Path) -> None:
+    assert "in-place-restart" in ftrun("sh", "-c", "exit 3", home=tmp_path, given="", FTRUN_MAX_RESTARTS="0").stderr
+    at_once = ftrun("-i", "none", "sh", "-c", "exit 3", home=tmp_path, given="unread", FTRUN_MAX_RESTARTS="0")
+    assert "in-place-restart" in at_once.stderr
 
 
 def test_explain_names_every_setting_and_where_it_comes_from(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ class WhyNot(Value):
 
     donor: str = ""  # why no node can be borrowed
     swap: str = ""  # why no node can be replaced; then `can` lacks `replace`
+    again: str = ""  # why this ftrun cannot start its ranks again
     requeue: str = ""  # why the job cannot be requeued, as far as was known when ftrun began
     split: str = ""  # why nodes with different numbers of CPUs cannot have an srun each, where memory per CPU requires that
 

@@ -173,18 +173,17 @@ class Run:
 
     def situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """The situation for the ladder. attempt: use this attempt instead of the current one."""
+        why = self.facts.why_not
         found = situation_of(
             trouble, attempt or self.attempt, self.tasks, self.shown_faults(), self.slurm.answer, self.history, self.settings,
-            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.why_not.donor, self.chosen_nodes(),
-            self.facts.why_not.swap or self._no_split(),
+            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), why.donor, self.chosen_nodes(),
+            why.swap or self._no_split(),
         )  # fmt: skip
-        found = replace(found, others=replace(found.others, no_requeue=self.facts.why_not.requeue))
+        found = replace(found, others=replace(found.others, no_requeue=why.requeue, not_again=why.again))
         return with_call(found, self.facts.process.call, self.facts.step_key)
 
     def _no_split(self) -> str:
-        """Why the step cannot be split over several jobs, empty if it can: Slurm would refuse the new step; the next rung needs
-        no split.
-        """
+        """Why Slurm would refuse the step as parts of several jobs, empty if it would not. The next rung needs no parts."""
         uneven = len({share.cpus for share in self.shares()}) > 1
         why = self.facts.why_not.split if uneven else ""
         return f"its nodes have different numbers of CPUs, memory is counted by them, and {why}" if why else ""

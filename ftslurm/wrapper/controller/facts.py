@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
 import sys
+import termios
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -243,6 +245,8 @@ def facts_of(
     no_swap = why_not_placed(order.components)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
     read = call_read() if launcher == "srun" else Call()
+    again = input_spent(order)
+    by_itself = again if launcher != "srun" else ""  # without Slurm no script runs again at a requeue, ftrun does
     return RunFacts(
         run=os.urandom(4).hex(),
         job=str(allocation.job),
@@ -255,11 +259,13 @@ def facts_of(
         name=allocation.name,
         launcher=launcher,
         number=allocation.job.number,
-        can=can - ({Capability.REPLACE} if no_swap else set()),
+        can=can - ({Capability.REPLACE} if no_swap else set()) - ({Capability.REQUEUE} if by_itself else set()),
         why_not=WhyNot(
             no_donor if launcher == "srun" else "there is no Slurm",
             no_swap,
-            no_donor if by_cpu(order.components[0].options, order.env) else "",
+            again=again,
+            requeue=by_itself,
+            split=no_donor if by_cpu(order.components[0].options, order.env) else "",
         ),
         width=wide,
         batch_node=order.env.get("SLURMD_NODENAME", ""),
@@ -280,6 +286,30 @@ def facts_of(
         ),
         places=places_told(resolved),
     )
+
+
+def input_spent(order: Order) -> str:
+    """Why this ftrun cannot start its ranks again: what they read from its input is there once, and a second start that finds
+    the end may take that for a program without a line, and end well. Empty where nothing is to be read.
+
+    A pipe whose first byte comes later is not noticed.
+    """
+    for component in order.components:
+        said = option_value(component.options, "input") or order.env.get("SLURM_STDINMODE") or "all"
+        # With a file for each task the shim reads it from its beginning.
+        if said.lower() != "none" and "%" not in said and _to_read(said):
+            return "what its ranks read from standard input cannot be read again"
+    return ""
+
+
+def _to_read(said: str) -> int:
+    """How many bytes wait there. said: as `--input` takes it: a file, or who gets ftrun's own input."""
+    with suppress(OSError):
+        if not (said.isdigit() or said.lower().startswith("all")):
+            return Path(said).stat().st_size
+        if not os.isatty(0):
+            return int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return 0
 
 
 def call_read() -> Call:

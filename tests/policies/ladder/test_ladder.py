@@ -133,6 +133,12 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         (situation(policy=settings_with(in_place_restart__crash_restarts=1), not_in_place="a shim is gone"), UNCONDITIONAL, "max_restarts"),
         (situation(policy=settings_with(in_place_restart__crash_restarts=1), series=Series(in_place=1)), UNCONDITIONAL,
          "max_restarts"),
+        # what the ranks have read is not there again: only a requeue, which runs the script, or the end
+        (situation(Cause.DEVICE, faults=(HEALS,), others=OtherNodes(not_again="read")), UNCONDITIONAL, "max_restarts"),
+        (situation(policy=settings_with(in_place_restart__crash_restarts=1), others=OtherNodes(not_again="read")), UNCONDITIONAL, "max_restarts"),
+        (situation(Cause.NODE, blamed=BLAMED, policy=settings_with(node_replacement__enabled=True),
+                   can=frozenset({"ask", "requeue", "replace"}), others=OtherNodes(spares=1, not_again="read")), ISOLATED, "max_restarts"),
+        (situation(can=frozenset({"ask"}), others=OtherNodes(not_again="read")), FAIL, ""),
         # a hang with a node to blame: without it, but only by rungs that the policy has
         (situation(Cause.HANG, blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, hang_restart__enabled=True)), ISOLATED, "max_restarts"),
         (situation(Cause.HANG, blamed=BLAMED, policy=settings_with(in_place_restart__crash_restarts=0, hang_restart__enabled=True, ladder=(HANG, UNCONDITIONAL))), HANG, ""),
