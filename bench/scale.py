@@ -5,7 +5,8 @@
 Nothing runs but the callers, in a few processes: they dial, greet, beat by the real protocol, and answer orders as shims do whose
 commands end at once. Printed: until the last rank was told to start; the controller's CPU while all is well; after one rank's
 failure until the last was told to stop, from there until the last was told to start again; until all are back after every
-connection was cut; its memory.
+connection was cut; the same failure once 250 agents are gone, 250 others no longer read and 1,000 strangers have
+connected and say nothing; its memory.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.folds.history import History
 from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.rungs import Capability
-from ftslurm.model.settings.tree import Settings
+from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.system.clock import Clock
@@ -47,6 +48,7 @@ from ftslurm.wrapper.shim.lease import boot_s
 from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
 from ftslurm.wrapper.shim.session import REDIAL_S, Session
 
+LOST_AGENTS, STRANGERS, SIEGE_S = 250, 1000, 10.0
 PER_NODE, WORKERS, IDLE_S, LIMIT_S, TURN_S = 8, 8, 10.0, 60.0, 0.25
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -107,7 +109,7 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
         for fd in orders:
             os.write(fd, f"{what} {channel}\n".encode())
 
-    settings = Settings()
+    settings = with_values(Settings(), {f"rungs.in-place-restart.crash_restarts{most}": 10**6 for most in ("", "_total")})
     nodes = tuple(node_of(first) for first in range(0, ranks, PER_NODE))
     facts = RunFacts(
         "run", "1", "scale", 0, "train", "train", nodes, launcher="srun", number=1, can=frozenset({Capability.DIAGNOSE})
@@ -240,6 +242,8 @@ class Worker:
         self._most = words  # of its last words that a rank is asked to keep
         self._beats: dict[Line, int] = {}  # how many each sends, the next as soon as one is answered
         self._awaited: dict[Line, str] = {}  # what is marked when it is welcome
+        self._deaf: list[Line] = []  # kept, so that their sockets stay open
+        self._strangers: list[socket.socket] = []
         self._lost: set[Line] = set()  # ranks whose lease has run out
 
     def run(self) -> None:
@@ -288,6 +292,8 @@ class Worker:
             elif what == "agents":
                 channel, _, nodes = rest.partition(" ")
                 self._agents(Channel(channel), frozenset(expand(nodes)))
+            elif what == "besiege":
+                self._besiege(self._lines[0]._channel)
             elif what == "crash":
                 self._crash()
             elif what == "beats":
@@ -300,6 +306,25 @@ class Worker:
                     line._welcome = False
                     if line._sock is not None:
                         line._sock.shutdown(socket.SHUT_RDWR)
+
+    def _besiege(self, channel: Channel) -> None:
+        """Agents end, as many others read no more, and strangers say nothing: the ranks must not notice."""
+        agents = [line for line in self._lines if line.rank is None][: 2 * LOST_AGENTS // WORKERS]
+        for line in agents:
+            self._lines.remove(line)
+            self._awaited.pop(line, None)
+        for line in agents[::2]:
+            line.hang_up()
+        for line in agents[1::2]:
+            if line._sock is not None:
+                self._poll.unregister(line._sock)
+                self._deaf.append(line)
+        for _ in range(STRANGERS // WORKERS):
+            stranger = socket.socket()
+            stranger.setblocking(False)
+            stranger.connect_ex((channel.addresses[0], channel.port))
+            self._strangers.append(stranger)
+        self.mark("besieged")
 
     def _call(self, channel: Channel, mine: range) -> None:
         for rank in mine:
@@ -449,10 +474,18 @@ def played(ranks: int, words: int) -> dict[str, float]:
             again = stage.await_marks("start", ranks)
             cut = stage.tell("cut")
             back = stage.await_marks("back", ranks + ranks // PER_NODE)
+            stage.tell("besiege")
+            besieged = stage.await_marks("besieged", WORKERS)
+            time.sleep(1.0)
+            crashed_again = stage.tell("crash")
+            stopped_again = stage.await_marks("stop", ranks - 1)
+            stage.await_marks("start", ranks)
+            time.sleep(max(0.0, besieged + SIEGE_S - time.monotonic()))
             return {
                 "ranks": ranks, "words_kb": words >> 10, "joined_s": joined_s, "idle_percent_of_a_core": 100 * idle,
                 "crash_to_last_stop_s": stopped - crashed, "last_stop_to_last_start_s": again - stopped,
-                "cut_to_all_back_s": back - cut, "peak_mb": stage.peak_mb(), "leases_lost": stage.count("lost"),
+                "cut_to_all_back_s": back - cut, "besieged_crash_to_last_stop_s": stopped_again - crashed_again,
+                "peak_mb": stage.peak_mb(), "leases_lost": stage.count("lost"),
             }  # fmt: skip
         finally:
             stage.end()

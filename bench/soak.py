@@ -14,8 +14,6 @@ from pathlib import Path
 
 import scale
 
-from ftslurm.model.settings.tree import Settings, with_values
-
 RANKS, EVERY = 32, 200
 scale.LIMIT_S = 600.0  # a tenth of three days of beats takes longer than anything there
 
@@ -54,9 +52,6 @@ def beats(stage: Many, folder: Path, hours: int) -> None:
 
 
 def main(play: Callable[[Many, Path, int], None], most: int) -> None:
-    scale.Settings = lambda: with_values(
-        Settings(), {"rungs.in-place-restart.crash_restarts": 10**6, "rungs.in-place-restart.crash_restarts_total": 10**6}
-    )  # type: ignore[assignment, misc]
     with tempfile.TemporaryDirectory(prefix="ftslurm-bench-") as folder:
         stage = Many(RANKS, 0, Path(folder))
         try:
