@@ -53,13 +53,13 @@ def shared_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @contextlib.contextmanager
-def cluster(nodes: int, *conf: str) -> Iterator[dict[str, str]]:
-    """A real Slurm cluster; gives the environment to use it. conf: further lines of slurm.conf."""
+def cluster(nodes: int, *conf: str, cpus: int = 8) -> Iterator[dict[str, str]]:
+    """A real Slurm cluster; gives the environment to use it. conf: further lines of slurm.conf. cpus: of each node."""
     with tempfile.TemporaryDirectory(prefix="ftslurm-bench-") as folder:
         Path(folder).chmod(0o755)  # slurmctld is not root's
         place = f"{folder}/cluster"
         tool = str(ROOT / "tools" / "slurm-cluster")
-        run([tool, "up", "--dir", place, "--nodes", str(nodes), *(f"--conf={line}" for line in conf)])
+        run([tool, "up", "--dir", place, "--nodes", str(nodes), "--cpus", str(cpus), *(f"--conf={line}" for line in conf)])
         try:
             yield {"SLURM_CONF": f"{place}/slurm.conf", "FTSLURM_STATE_DIR": f"{folder}/state"}
         finally:
