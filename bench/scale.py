@@ -48,7 +48,7 @@ from ftslurm.wrapper.shim.lease import boot_s
 from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
 from ftslurm.wrapper.shim.session import REDIAL_S, Session
 
-LOST_AGENTS, STRANGERS, SIEGE_S = 250, 1000, 10.0
+LOST_AGENTS, STRANGERS, SIEGE_S = 250, 1000, 75.0  # longer than a lease
 PER_NODE, WORKERS, IDLE_S, LIMIT_S, TURN_S = 8, 8, 10.0, 60.0, 0.25
 TICKS = os.sysconf("SC_CLK_TCK")
 
