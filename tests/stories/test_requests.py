@@ -19,7 +19,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
-from ftslurm.policies.judge.phases import EarlierRuns
+from ftslurm.policies.judge.phases import EarlierRuns, WhyNot
 from tests.settings import settings_with
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
@@ -264,6 +264,15 @@ def test_a_restart_on_request_is_in_place_now_and_costs_nothing() -> None:
 def test_a_restart_is_answered_in_every_phase(name: str) -> None:
     job = PHASES[name][0]()
     assert answer(job, ask(job, ctl.RESTART).number)
+
+
+def test_ranks_whose_input_is_spent_are_not_restarted_on_request_either() -> None:
+    """They would find its end, and a program without a line ends with 0."""
+    job = running()
+    job.judge.run.facts = replace(job.facts, why_not=WhyNot(again="it is spent"))
+    ok, text = answer(job, ask(job, ctl.RESTART).number)
+    assert (ok, text) == (False, "the ranks cannot be restarted in place: it is spent")
+    assert job.judge.phase is Phase.RUNNING and not job.recorded(rec.Decided)
 
 
 def test_who_forbids_restarts_gets_none() -> None:

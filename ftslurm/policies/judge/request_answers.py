@@ -163,7 +163,8 @@ class Interrupting:
             **self.run.attempt.stuck_nodes(self.run.tasks),
             **bad_nodes(self.run.slurm.answer, self.run.attempt, self.run.chosen_nodes()),
         }
-        if why := self.run.attempt.step_end.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
+        broken = "; ".join(f"{node}: {what}" for node, what in sorted(bad.items()))
+        if why := self.run.attempt.step_end.unended or s.others.not_again or broken:
             self.run.set_trouble(
                 Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)
             )  # nothing may start beside that: the ladder is asked

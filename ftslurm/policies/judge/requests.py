@@ -127,7 +127,8 @@ class Requests:
         if self.run.phase is not Phase.RUNNING:
             return self.answers.agree(request, "the ranks do not run now; they start again in any case", now, done=True)
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
-        if why := self.run.situation(trouble, now).not_in_place:
+        s = self.run.situation(trouble, now)
+        if why := s.not_in_place or s.others.not_again:
             return self.answers.refuse(request, f"the ranks cannot be restarted in place: {why}", now)
         taken = self.answers.agree(request, "the ranks are restarted in place", now, done=True)
         self.run.requests.carry_out(request.number)
