@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
 
 def ftrun() -> None:
     own_packages_first()
+    ended_by_interrupts(True)
     from ftslurm.cli.ftrun import main
 
     end_with(main)
@@ -17,16 +19,26 @@ def ftrun() -> None:
 
 def ftslurm() -> None:
     own_packages_first()
+    ended_by_interrupts(True)
     from ftslurm.cli.ftslurm import main
 
+    ended_by_interrupts(False)
     end_with(main)
 
 
 def ft_launcher() -> None:
     own_packages_first()
+    ended_by_interrupts(True)
     from ftslurm.cli.ft_launcher.command import main
 
     end_with(main)
+
+
+def ended_by_interrupts(really: bool) -> None:
+    """Ctrl-C ends us as it ends srun, where Python would raise KeyboardInterrupt and print where it was: while we load, and in
+    ftrun until it takes all signals itself. One that is ignored stays so (nohup)."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if really else signal.default_int_handler)
 
 
 def end_with(main: Callable[[], object]) -> None:

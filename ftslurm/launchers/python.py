@@ -87,6 +87,8 @@ STARTER = "; ".join((
     *(f'if [ -n "${{{name}+x}}" ]; then export FTSLURM_{name}="${name}"; unset {name}; fi' for name in _PRELOADED),
     f'exec "$0/{LOADER}" --library-path "$0/{LIBRARIES}" "$0/{INTERPRETER}" "$@"',
 ))  # fmt: skip
+# A step that is ended while its Python still loads goes as any command would, and prints no traceback among the ranks' words.
+_QUIET = "import _signal as s; s.getsignal(2) is s.default_int_handler and s.signal(2, 0); "
 
 
 class Python(Value):
@@ -99,12 +101,12 @@ class Python(Value):
     def shim_argv(self, command: tuple[str, ...]) -> tuple[str, ...]:
         """-I -S: nothing of the user's environment is loaded, and the start costs half. Imported, not run as a script:
         of an import Python keeps the compiled form, which saves a quarter of the rest."""
-        start = f"import sys; sys.path.append({self.root + '/ftslurm/wrapper/shim'!r}); from _shim import main; main()"
+        start = f"{_QUIET}import sys; sys.path.append({self.root + '/ftslurm/wrapper/shim'!r}); from _shim import main; main()"
         return (*self.interpreter, "-I", "-S", "-c", start, "--", *command)
 
     def module_argv(self, module: str, *arguments: str) -> tuple[str, ...]:
         """`python -m` without the current folder on the path, where the user's files could stand in for ours."""
-        start = f"import sys; sys.path.insert(0, {self.root!r}); from {module} import main; main()"
+        start = f"{_QUIET}import sys; sys.path.insert(0, {self.root!r}); from {module} import main; main()"
         return (*self.interpreter, "-I", "-c", start, *arguments)
 
     def agent_argv(self, poll_s: float) -> tuple[str, ...]:

@@ -45,6 +45,21 @@ def test_packages_of_another_python_are_not_taken_for_ours(tmp_path: Path, door:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("door", "status"), [("ftrun", -2), ("ft_launcher", -2), ("ftslurm", "interrupted")])
+def test_an_interrupt_ends_ftrun_and_is_for_ftslurm_to_answer(door: str, status: int | str) -> None:
+    code = f"""
+import os
+from ftslurm.cli import doors
+doors.end_with = lambda main: os.kill(os.getpid(), 2)
+try:
+    doors.{door}()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout.strip() or done.returncode, done.stderr) == (status, "")
+
+
 def test_a_command_loads_no_other(tmp_path: Path) -> None:
     env = os.environ | {"FTSLURM_STATE_DIR": str(tmp_path / "none")}
     argv = [sys.executable, "-v", "-c", "from ftslurm.cli.doors import ftslurm; ftslurm()", "status"]

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.launchers.python import Python
 from ftslurm.model import messages as wire
 from ftslurm.model.events import RankExited, RankWords
 from ftslurm.wrapper.shim.messages import MAX_LINE, dumps
@@ -338,13 +339,25 @@ def test_attempts_leave_no_descriptors_or_threads_behind(shims: Callable[..., Sh
 
 def test_a_python_that_warns_of_forks_with_threads_says_nothing(tmp_path: Path) -> None:
     """3.12 and later do, as a DeprecationWarning, which is shown for what is run as a script: so the shim is imported."""
-    (tmp_path / "_shim.py").write_text("from _warnings import warn\ndef main(): warn('fork', DeprecationWarning, 1)\n")
-    start = f"import sys; sys.path.append({str(tmp_path)!r}); from _shim import main; main()"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", start], capture_output=True, text=True, timeout=120)
+    done = started_by(tmp_path, "from _warnings import warn\ndef main(): warn('fork', DeprecationWarning, 1)\n")
     assert (done.returncode, done.stderr) == (0, "")
-    from ftslurm.launchers.python import own_python
 
-    assert "from _shim import main; main()" in own_python().shim_argv(())[4]
+
+@pytest.mark.parametrize("before, status", [("", -signal.SIGINT), ("import signal; signal.signal(2, signal.SIG_IGN); ", 0)])
+def test_an_interrupt_while_it_loads_ends_it_without_a_traceback(tmp_path: Path, before: str, status: int) -> None:
+    """srun sends one to end a step. An ignored one stays ignored, which Python finds at its start."""
+    done = started_by(tmp_path, "import os\nos.kill(os.getpid(), 2)\ndef main(): pass\n", before)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+def started_by(folder: Path, bundle: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """What launchers start, with another file as the shim's. before: code that runs first, in the process that becomes it."""
+    place = folder / "ftslurm/wrapper/shim"
+    place.mkdir(parents=True)
+    (place / "_shim.py").write_text(bundle)
+    argv = Python((sys.executable,), str(folder)).shim_argv(("true",))
+    start = f"import os; {before}os.execv({argv[0]!r}, {list(argv)!r})"
+    return subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=120)
 
 
 # --- readers that do not read, or go
