@@ -32,6 +32,7 @@ from ftslurm.model.record import KINDS
 from ftslurm.model.settings import hook_settings, kinds
 from ftslurm.model.settings import tree as settings
 
+GLOSSARY = catalog_files.load_glossary()
 PROFILES = ("modelarts", "aimaster-sync", "aimaster-async", "ft-launcher")
 GROUPS = {
     "": "The job",
@@ -122,7 +123,7 @@ def _kind_of(name: str) -> str:
 
 
 def _effect_of(name: str) -> str:
-    return _sentence(settings.LEAVES[name].what)
+    return _sentence(GLOSSARY.settings[name])
 
 
 def _setting(name: str) -> str:
@@ -150,16 +151,16 @@ def profiles_part() -> str:
 
 
 def hooks_part() -> str:
-    return definitions(map(_hook, hook_settings.LEAVES.values()))
+    return definitions(_hook(leaf, GLOSSARY.hooks[leaf.name]) for leaf in hook_settings.LEAVES.values())
 
 
-def _hook(leaf: Any) -> tuple[str, str]:
+def _hook(leaf: Any, what: str) -> tuple[str, str]:
     default = leaf.default
     seconds = leaf.kind in (kinds.lasting, kinds.duration)
     shown = f"{default:g}s" if seconds else str(default).lower() if isinstance(default, bool) else _listed(default)
     if leaf.kind is kinds.duration and not default:
         shown = "never"
-    return f"{code(leaf.name)}: {code(shown)}", _sentence(leaf.what)
+    return f"{code(leaf.name)}: {code(shown)}", _sentence(what)
 
 
 def _listed(value: Any) -> str:
@@ -184,7 +185,7 @@ TORCH = (
 
 
 def variables_part() -> str:
-    words = catalog_files.load_glossary().words
+    words = GLOSSARY.words
 
     def listed(kind: str) -> str:
         return definitions((code(name), _sentence(what)) for name, what in words[kind].items())

@@ -34,15 +34,16 @@ def jobs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 def settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """NAME=DEFAULT, to be changed."""
+    from ftslurm.config.catalog_files import load_glossary
     from ftslurm.model.settings.kinds import value_in_words
     from ftslurm.model.settings.tree import LEAVES
 
-    found = []
+    found, words = [], load_glossary().settings
     for name, leaf in LEAVES.items():
         if name.startswith(incomplete):
             default = value_in_words(leaf, leaf.default)
             value = "" if default in ("none", "(empty)") or " " in default else default
-            found.append(CompletionItem(f"{name}={value}", help=leaf.what))
+            found.append(CompletionItem(f"{name}={value}", help=words[name]))
     return found
 
 

@@ -93,10 +93,13 @@ class RungWords(Value):
 
 
 class Glossary(Value):
-    """What the words of ftslurm itself mean (catalogs/glossary.yaml). words: by what such a word is, and its name."""
+    """What the words of ftslurm itself mean (catalogs/glossary.yaml). words: by what such a word is, and its name. settings: what
+    each does, by its name; hooks: the same of the hooks' settings."""
 
     words: Mapping[str, Mapping[str, str]]
     rungs: Mapping[Rung, RungWords]
+    settings: Mapping[str, str]
+    hooks: Mapping[str, str]
 
 
 _NO_RUNGS = frozenset({Rung.ON_WARNING, Rung.ON_REQUEST, Rung.BY_SLURM})

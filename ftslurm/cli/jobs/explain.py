@@ -168,8 +168,8 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
         elif not asked:
             click.echo("the ledger does not record the job's settings: this is what is in force here", err=True)
     if as_json:
-        return print_json(ladder_as_json(resolved, held))
-    print_ladder(console(), resolved, load_glossary().rungs, held)
+        return print_json(ladder_as_json(resolved, load_glossary(), held))
+    print_ladder(console(), resolved, load_glossary(), held)
 
 
 def _term(words: tuple[str, ...], resolved: Resolved, as_json: bool) -> bool:

@@ -61,125 +61,30 @@ def _variables(value: Any) -> dict[str, str]:
 class HookSettings(Value):
     """Durations in seconds; 0 for `never`."""
 
-    health_command: tuple[str, ...] = leaf(
-        argv,
-        (),
-        "the site's check of a node, run as root. Status 0: healthy; 1 to 125: bad, with the last line of output as the"
-        " reason; else: unknown",
-    )
-    health_timeout_s: float = leaf(
-        lasting,
-        10.0,
-        "how long the health command may take",
-    )
-    devices: Mapping[str, int] = leaf(
-        counts,
-        {},
-        "number of devices that each node must have, by kind, such as {ascend: 8}; a node with fewer is bad",
-    )
-    device_timeout_s: float = leaf(
-        lasting,
-        10.0,
-        "how long the devices may take to answer",
-    )
-    kernel_log: str = leaf(
-        text,
-        "/dev/kmsg",
-        "kernel log to search for faults ('' = none); `{node}` stands for the node's name",
-    )
-    limit_s: float = leaf(
-        lasting,
-        20.0,
-        "how long all checks of the Prolog, or of the health check, may take together",
-    )
-    leftovers: bool = leaf(
-        switch,
-        True,
-        "Epilog: end the processes and remove the shared memory that the job's user left, if no other job of the user is"
-        " on the node",
-    )
-    kill_grace_s: float = leaf(
-        lasting,
-        2.0,
-        "time from SIGTERM to SIGKILL for leftover processes",
-    )
-    kill_wait_s: float = leaf(
-        lasting,
-        10.0,
-        "time from SIGKILL until a leftover process counts as unkillable; the node is drained for one in uninterruptible sleep",
-    )
-    leftovers_limit_s: float = leaf(
-        lasting,
-        120.0,
-        "how long the Epilog may spend on leftovers",
-    )
-    reset_wait_s: float = leaf(
-        duration,
-        0.0,
-        "Epilog: how long the reset of a chip whose fault stays may take (never = no resets); for sites where jobs share"
-        " no nodes",
-    )
-    cleanup: tuple[tuple[str, ...], ...] = leaf(
-        argvs,
-        (),
-        "the site's own clean-up commands, run by the Epilog as root",
-    )
-    cleanup_limit_s: float = leaf(
-        lasting,
-        600.0,
-        "how long all clean-up commands may take together",
-    )
-    cleanup_grace_of_job: bool = leaf(
-        switch,
-        False,
-        "let a job's MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS shorten the wait for the clean-up",
-    )
+    health_command: tuple[str, ...] = leaf(argv, ())
+    health_timeout_s: float = leaf(lasting, 10.0)
+    devices: Mapping[str, int] = leaf(counts, {})
+    device_timeout_s: float = leaf(lasting, 10.0)
+    kernel_log: str = leaf(text, "/dev/kmsg")
+    limit_s: float = leaf(lasting, 20.0)
+    leftovers: bool = leaf(switch, True)
+    kill_grace_s: float = leaf(lasting, 2.0)
+    kill_wait_s: float = leaf(lasting, 10.0)
+    leftovers_limit_s: float = leaf(lasting, 120.0)
+    reset_wait_s: float = leaf(duration, 0.0)
+    cleanup: tuple[tuple[str, ...], ...] = leaf(argvs, ())
+    cleanup_limit_s: float = leaf(lasting, 600.0)
+    cleanup_grace_of_job: bool = leaf(switch, False)
     # 1000: where Debian and Red Hat begin to number people (login.defs(5), UID_MIN).
-    first_user_id: int = leaf(
-        count(1, 2**31),
-        1000,
-        "jobs of users with a smaller number are not touched",
-    )
-    ledgers: tuple[str, ...] = leaf(
-        places,
-        ("{home}/.ftslurm",),
-        "where users keep their ledgers; `{home}` and `{user}` stand for the job's user",
-    )
-    finish_requeues: bool = leaf(
-        switch,
-        True,
-        "EpilogSlurmctld: finish requeues that a job could not finish itself",
-    )
-    finish_after_s: float = leaf(
-        lasting,
-        3.0,
-        "time that EpilogSlurmctld leaves the job to finish its requeue itself",
-    )
-    start_in_s: float = leaf(
-        lasting,
-        4.0,
-        "least time to the start of a requeued job whose nodes nobody watches",
-    )
-    slurm_timeout_s: float = leaf(
-        lasting,
-        10.0,
-        "how long one request to slurmctld may take",
-    )
-    state: str = leaf(
-        text,
-        "/var/lib/ftslurm",
-        "folder on each node for what the hooks have seen; `{node}` stands for the node's name",
-    )
-    catalogs: tuple[str, ...] = leaf(
-        words_of(),
-        (),
-        "the site's own files of codes and log lines",
-    )
-    environment: Mapping[str, str] = leaf(
-        _variables,
-        {},
-        "variables for the health command and the device tools",
-    )
+    first_user_id: int = leaf(count(1, 2**31), 1000)
+    ledgers: tuple[str, ...] = leaf(places, ("{home}/.ftslurm",))
+    finish_requeues: bool = leaf(switch, True)
+    finish_after_s: float = leaf(lasting, 3.0)
+    start_in_s: float = leaf(lasting, 4.0)
+    slurm_timeout_s: float = leaf(lasting, 10.0)
+    state: str = leaf(text, "/var/lib/ftslurm")
+    catalogs: tuple[str, ...] = leaf(words_of(), ())
+    environment: Mapping[str, str] = leaf(_variables, {})
 
 
 LEAVES: Mapping[str, Leaf] = {leaf.name: leaf for leaf in leaves_of(HookSettings)}

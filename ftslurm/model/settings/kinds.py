@@ -244,20 +244,19 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
-def leaf(kind: Callable[[Any], Any], default: Any, what: str) -> Any:
-    """A field of a table of settings. kind: checks a value and converts it; raises ValueError. what: the help."""
-    metadata = {"kind": kind, "what": what}
+def leaf(kind: Callable[[Any], Any], default: Any) -> Any:
+    """A field of a table of settings. kind: checks a value and converts it; raises ValueError."""
+    metadata = {"kind": kind}
     return field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
 
 
 class Leaf(Value):
-    """One setting. name: as people write it. path: of its field, from the whole table. what: the help."""
+    """One setting. name: as people write it. path: of its field, from the whole table. What it does: catalogs/glossary.yaml."""
 
     name: str
     path: tuple[str, ...]
     kind: Callable[[Any], Any]
     default: Any
-    what: str
 
     def of(self, table: Any) -> Any:
         """Its value in a whole table."""
@@ -269,9 +268,7 @@ def leaves_of(table: type, prefix: str = "", path: tuple[str, ...] = ()) -> Iter
     for one in fields(table):
         if one.metadata:
             default = one.default if one.default is not MISSING else {}
-            yield Leaf(
-                prefix + one.name.removesuffix("_s"), (*path, one.name), one.metadata["kind"], default, one.metadata["what"]
-            )
+            yield Leaf(prefix + one.name.removesuffix("_s"), (*path, one.name), one.metadata["kind"], default)
 
 
 def value_in_words(leaf: Leaf, value: Any) -> str:

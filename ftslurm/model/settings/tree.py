@@ -45,66 +45,22 @@ class Settings(Value):
     before it: `rungs.hang-restart.in_a_row` is `settings.hang_restart.in_a_row`.
     """
 
-    ladder: tuple[str, ...] = leaf(
-        words_of(*RUNG_NAMES), RUNG_NAMES, "order in which the rungs are tried; a rung that is not named is never used"
-    )
-    answers: bool = leaf(
-        switch, True,
-        "return the status of a failed step, without a remedy, where the script that called ftrun looks at it and goes on (`if"
-        " ftrun ...`, `ftrun ... || true`); faults of devices and nodes have their remedies all the same",
-    )  # fmt: skip
-    tips: bool = leaf(
-        switch, True,
-        "print once in a job, after a minute of its first attempt, the commands that show it and the rungs that it cannot use,"
-        " and after a restart whether its training began again at its first step",
-    )  # fmt: skip
-    plain: bool = leaf(switch, False, "supervise the step and start nothing again, whatever fails")
-    mode: str = leaf(
-        mode, "sync",
-        "what the exit of one rank means. sync: all ranks start again; async: only that rank does; min-healthy: nodes without"
-        " an exited rank continue (nodes.min_healthy); independent: crash_restarts limits its restarts, and the others run to"
-        " their own end, which srun --kill-on-bad-exit=0 asks for",
-    )  # fmt: skip
-    max_restarts: int = leaf(count(0, 128), 8, "requeues that a job may use, isolated and unconditional ones together")
-    max_restarts_for: str = leaf(
-        choice("requeues", "all"), "requeues",
-        "what max_restarts counts. requeues: requeues only; all: every restart of the job, also in place and after a hang (as"
-        " ft_launcher's --max-restarts does)",
-    )  # fmt: skip
-    max_job_restarts: int = leaf(
-        count(-1, 1000), -1,
-        "restarts of the whole job, in place, after hangs and by requeue counted together (-1 = no common limit, each rung has"
-        " its own)",
-    )  # fmt: skip
-    fault_tolerance: str = leaf(
-        table, "", "ft_launcher's configuration, as its YAML file has it: timeouts for heartbeats and sections"
-    )
-    no_restart_status: int = leaf(
-        count(0, 255), 0,
-        "exit status where ftslurm finds that no restart can help: no progress, or a hopeless error (0 = that of the program)",
-    )  # fmt: skip
-    catalogs: tuple[str, ...] = leaf(
-        words_of(), (), "the site's own files of codes and patterns, which override the shipped ones"
-    )
-    launcher: str = leaf(
-        choice("auto", "srun", "local"), "auto",
-        "what starts the ranks. srun: Slurm; local: processes of this machine; auto: srun, or local where there is no Slurm",
-    )  # fmt: skip
-    local_nodes: int = leaf(count(0, 4096), 0, "nodes that the local launcher simulates (0 = the number that -N names)")
-    restart_via: str = leaf(
-        choice("shim", "step"), "shim",
-        "how ranks start again. shim: in the running step; step: by a new srun, which MPI and PMIx programs need",
-    )  # fmt: skip
-    rendezvous: str = leaf(
-        choice("none", "torch"), "none",
-        "torch: set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and the like in each rank; none: do not",
-    )  # fmt: skip
-    python: str = leaf(
-        text, "",
-        "Python interpreter for shims and agents on the nodes. Empty: the one that runs ftrun, and in containers of pyxis a"
-        " copy of it, which ftrun mounts. bundle: that copy everywhere, for nodes whose own Python is older than 3.10. Where"
-        " another one is named, containers have to mount it",
-    )  # fmt: skip
+    ladder: tuple[str, ...] = leaf(words_of(*RUNG_NAMES), RUNG_NAMES)
+    answers: bool = leaf(switch, True)
+    tips: bool = leaf(switch, True)
+    plain: bool = leaf(switch, False)
+    mode: str = leaf(mode, "sync")
+    max_restarts: int = leaf(count(0, 128), 8)
+    max_restarts_for: str = leaf(choice("requeues", "all"), "requeues")
+    max_job_restarts: int = leaf(count(-1, 1000), -1)
+    fault_tolerance: str = leaf(table, "")
+    no_restart_status: int = leaf(count(0, 255), 0)
+    catalogs: tuple[str, ...] = leaf(words_of(), ())
+    launcher: str = leaf(choice("auto", "srun", "local"), "auto")
+    local_nodes: int = leaf(count(0, 4096), 0)
+    restart_via: str = leaf(choice("shim", "step"), "shim")
+    rendezvous: str = leaf(choice("none", "torch"), "none")
+    python: str = leaf(text, "")
 
     rank_restart: features.RankRestartSettings = features.RankRestartSettings()
     in_place_restart: features.InPlaceRestartSettings = features.InPlaceRestartSettings()

@@ -33,15 +33,15 @@ def terms(resolved: Resolved, glossary: Glossary, notices: Mapping[str, str]) ->
     """Every word by its name. notices: their words (`notify`)."""
     words = {**glossary.words, "notice (the setting notify.KIND says to whom)": notices}
     plain = [Term(name, kind, text) for kind, there in words.items() for name, text in there.items()]
-    return {term.name: term for term in (*plain, *_settings(resolved), *_rungs(resolved, glossary.rungs))}
+    return {term.name: term for term in (*plain, *_settings(resolved, glossary.settings), *_rungs(resolved, glossary.rungs))}
 
 
-def _settings(resolved: Resolved) -> Iterator[Term]:
+def _settings(resolved: Resolved, words: Mapping[str, str]) -> Iterator[Term]:
     for name, leaf in LEAVES.items():
         place = resolved.places[name]
         now = value_in_words(leaf, leaf.of(resolved.settings))
         yield Term(
-            name, "setting", leaf.what,
+            name, "setting", words[name],
             (
                 ("now", now if place == "default" else f"{now} ({place})"),
                 ("default", value_in_words(leaf, leaf.default)),
@@ -113,7 +113,7 @@ class LadderTold(TypedDict):
     requests: NotRequired[InForce]
 
 
-def ladder_as_json(resolved: Resolved, requests: InForce | None = None) -> LadderTold:
+def ladder_as_json(resolved: Resolved, glossary: Glossary, requests: InForce | None = None) -> LadderTold:
     """requests: what the owner of a job has asked for there."""
     values: dict[str, SettingTold] = {
         name: {
@@ -122,7 +122,7 @@ def ladder_as_json(resolved: Resolved, requests: InForce | None = None) -> Ladde
             "default": leaf.default,
             "takes": takes(leaf.kind),
             "variable": env_name(name),
-            "what": leaf.what,
+            "what": glossary.settings[name],
         }
         for name, leaf in LEAVES.items()
     }
@@ -130,21 +130,21 @@ def ladder_as_json(resolved: Resolved, requests: InForce | None = None) -> Ladde
     return {**told, "requests": requests} if requests is not None else told
 
 
-def print_ladder(console: Console, resolved: Resolved, rungs: Mapping[Rung, RungWords], requests: InForce | None = None) -> None:
-    """rungs: every rung there is, in words. requests: what the owner of a job has asked for there."""
+def print_ladder(console: Console, resolved: Resolved, glossary: Glossary, requests: InForce | None = None) -> None:
+    """requests: what the owner of a job has asked for there."""
     console.print(Text("The ladder, cheapest remedy first; ftrun skips a rung that is off or does not fit.", style="bold"))
     for number, name in enumerate(dict.fromkeys((*resolved.settings.ladder, Rung.FAIL)), 1):
         on = is_on(resolved.settings, name)
         held = requests.why_held(name, moment) if requests is not None else ""
         more = held or ("" if on else "off")
         console.print(Text(f"{number}. {name}{f'  ({more})' if more else ''}", style="cyan" if on and not held else "dim"))
-        words = rungs[Rung(name)]
+        words = glossary.rungs[Rung(name)]
         facts = [("answers", words.trigger), ("costs", words.price), ("next rung", words.degrades)]
-        facts += [(leaf, value) for leaf, value in _values(resolved, f"rungs.{name}.")]
+        facts += [(leaf, value) for leaf, value in _values(resolved, glossary.settings, f"rungs.{name}.")]
         print_facts(console, facts, 3)
     for group, names in _groups().items():
         console.print(Text(f"Settings: {group}", style="bold"))
-        print_facts(console, [pair for pair in _values(resolved, "") if pair[0] in names], 3)
+        print_facts(console, [pair for pair in _values(resolved, glossary.settings, "") if pair[0] in names], 3)
 
 
 def _groups() -> dict[str, frozenset[str]]:
@@ -158,11 +158,11 @@ def _groups() -> dict[str, frozenset[str]]:
     return {group: frozenset(found[group]) for group in found}
 
 
-def _values(resolved: Resolved, prefix: str) -> list[tuple[str, str]]:
+def _values(resolved: Resolved, words: Mapping[str, str], prefix: str) -> list[tuple[str, str]]:
     found = []
     for name, leaf in LEAVES.items():
         if name.startswith(prefix):
             value, place = value_in_words(leaf, leaf.of(resolved.settings)), resolved.places[name]
             default = "" if place == "default" else f"; default {value_in_words(leaf, leaf.default)}"
-            found.append((name.removeprefix(prefix), f"{value}  [{place}{default}]  {leaf.what}"))
+            found.append((name.removeprefix(prefix), f"{value}  [{place}{default}]  {words[name]}"))
     return found
