@@ -20,6 +20,7 @@ from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated, remembered
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
+from ftslurm.policies.judge.hangs import held_against
 from tests.stories.replay import HOUR_S, RUNNING, Job, fault, of_kind, requeueing
 from tests.stories.test_verdicts import FAULT, told, verdict
 
@@ -369,9 +370,9 @@ def test_a_hang_that_comes_with_its_rank_to_another_node_is_the_program_s() -> N
     judge = job.judge
     past = rec.CulpritSeen(job.now.unix, 1, "RankCommHang", "Error", (1,), ("n3",), "all_reduce", "stuck")
     judge.run.take_in(past)
-    held, cleared = judge.hangs.held_against(hang(1, "n2"), job.now)
+    held, cleared = held_against(judge.run, hang(1, "n2"), job.now)
     assert not held and cleared is not None and cleared.cleared == ("n3",)
-    held, cleared = judge.hangs.held_against(hang(0, "n1"), job.now)
+    held, cleared = held_against(judge.run, hang(0, "n1"), job.now)
     assert held.keys() == {"n1"} and cleared is None
 
 

@@ -37,164 +37,173 @@ SHOWN_MAX = 64
 TOOK_TOO_LONG = f"the diagnosis did not end within {DIAGNOSIS_S:g} s"
 
 
-class Causes:
-    def __init__(self, run: Run) -> None:
-        self.run = run
+def ask_what_is_behind(run: Run, trouble: Trouble, now: Now) -> list[Decision]:
+    """Ask for the cause, once an attempt. Empty if it is known, or nobody can tell."""
+    hangs = trouble.cause is Cause.HANG and not run.shown_faults()
+    asked = [*(ask_hints(run, now) if hangs else _ask_verdict(run, now)), *_ask_progress(run, now)]
+    if asked:
+        run.timers.set(Timer.TELL, now.mono + TELL_S)
+    return asked
 
-    def ask_what_is_behind(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """Ask for the cause, once an attempt. Empty if it is known, or nobody can tell."""
-        hangs = trouble.cause is Cause.HANG and not self.run.shown_faults()
-        asked = [*(self.ask_hints(now) if hangs else self._ask_verdict(now)), *self._ask_progress(now)]
-        if asked:
-            self.run.timers.set(Timer.TELL, now.mono + TELL_S)
-        return asked
 
-    def _ask_progress(self, now: Now) -> list[Decision]:
-        """Ask how far the training has come, once an attempt, when the attempt has ended."""
-        closing = self.run.attempt.closing
-        asked = [] if closing.progress_asked else read_at_end(self.run.settings.progress, self.run.attempt.number)
-        if asked:
-            closing.progress_asked = True
-            self.run.timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
-        return asked
+def _ask_progress(run: Run, now: Now) -> list[Decision]:
+    """Ask how far the training has come, once an attempt, when the attempt has ended."""
+    closing = run.attempt.closing
+    asked = [] if closing.progress_asked else read_at_end(run.settings.progress, run.attempt.number)
+    if asked:
+        closing.progress_asked = True
+        run.timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
+    return asked
 
-    def on_progress_overdue(self, now: Now) -> Answer:
-        return [Settled()]
 
-    def on_iteration_read(self, event: ev.IterationRead, now: Now) -> Answer:
-        waited = Timer.PROGRESS in self.run.timers and event.attempt == self.run.attempt.number
-        seen = iteration_seen(event, self.run.settings.progress, self.run.history, now) if waited or not event.attempt else None
-        noted: list[Decision] = [] if seen is None else [self.run.note(seen)]
-        if not (event.attempt and waited):
-            return noted
-        self.run.timers.stop(Timer.PROGRESS)
-        return [*noted, Settled()]
+def on_progress_overdue(run: Run, now: Now) -> Answer:
+    return [Settled()]
 
-    def ask_hints(self, now: Now) -> list[Decision]:
-        """Ask for common reasons for a hang. If the ranks have been stopped, their last output has arrived."""
-        if Capability.ADVISE not in self.run.facts.can or self.run.attempt.hang.advised:
-            return []
-        self.run.attempt.hang.advised = True
-        self.run.timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
-        return [Advise(self.run.attempt.number, self._before_hang(), dict(self.run.attempt.hang.evidence))]
 
-    def _ask_verdict(self, now: Now) -> list[Decision]:
-        attempt = self.run.attempt
-        if Capability.DIAGNOSE not in self.run.facts.can or attempt.verdict is not None or not (attempt.number and attempt.ranks):
-            return []
-        self.run.timers.set(Timer.DIAGNOSIS, now.mono + DIAGNOSIS_S)
-        return [self.question(None)]
+def on_iteration_read(run: Run, event: ev.IterationRead, now: Now) -> Answer:
+    waited = Timer.PROGRESS in run.timers and event.attempt == run.attempt.number
+    seen = iteration_seen(event, run.settings.progress, run.history, now) if waited or not event.attempt else None
+    noted: list[Decision] = [] if seen is None else [run.note(seen)]
+    if not (event.attempt and waited):
+        return noted
+    run.timers.stop(Timer.PROGRESS)
+    return [*noted, Settled()]
 
-    def question(self, rank: int | None) -> Diagnose:
-        """rank: ask for the cause of the end of this rank alone; None: of the attempt."""
-        attempt = self.run.attempt
-        number = attempt.number if rank is None else attempt.latest([rank])
-        faults = acting(self.run.shown_faults(), self.run.history)
-        bad = bad_nodes(self.run.slurm.answer, attempt, self.run.chosen_nodes())
-        ends = attempt.rank_ends(self.run.tasks, rank)
-        return Diagnose(number, ends, faults, bad, attempt.own_words(), self._has_progressed(), rank)
 
-    def _before_hang(self) -> tuple[RankEnd, ...]:
-        """Every rank with what it had printed before it was stopped: later output is no reason for the hang."""
-        ends, hung_at = self.run.attempt.rank_ends(self.run.tasks), self.run.attempt.hang.at
-        if not hung_at:
-            return ends
-        until = hung_at + CLOCKS_DIFFER_S
-        return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
+def ask_hints(run: Run, now: Now) -> list[Decision]:
+    """Ask for common reasons for a hang. If the ranks have been stopped, their last output has arrived."""
+    if Capability.ADVISE not in run.facts.can or run.attempt.hang.advised:
+        return []
+    run.attempt.hang.advised = True
+    run.timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
+    return [Advise(run.attempt.number, _before_hang(run), dict(run.attempt.hang.evidence))]
 
-    def _has_progressed(self) -> bool:
-        """Has the job ever made progress?"""
-        program, progress = self.run.attempt.program, self.run.history.progress
-        known = max(program.step, program.saved, progress.furthest) > 0
-        return known or progress.longest_s >= BEGUN_S or progress.made_at > 0
 
-    def on_diagnosed(self, event: ev.Diagnosed, now: Now) -> Answer:
-        """The answer about the cause; ignored if nobody waits for it any more."""
-        if Timer.DIAGNOSIS not in self.run.timers or event.attempt != self.run.attempt.number or event.rank is not None:
-            return []
-        self.run.timers.stop(Timer.DIAGNOSIS)
-        return [*self.note_verdict(event.verdict, now), Settled()]
+def _ask_verdict(run: Run, now: Now) -> list[Decision]:
+    attempt = run.attempt
+    if Capability.DIAGNOSE not in run.facts.can or attempt.verdict is not None or not (attempt.number and attempt.ranks):
+        return []
+    run.timers.set(Timer.DIAGNOSIS, now.mono + DIAGNOSIS_S)
+    return [question(run, None)]
 
-    def on_diagnosis_overdue(self, now: Now) -> Answer:
-        return [*self.note_verdict(unknown(TOOK_TOO_LONG), now), Settled()]
 
-    def on_advised(self, event: ev.Advised, now: Now) -> Answer:
-        if event.attempt != self.run.attempt.number:
-            return []
-        entered = any(view.groups for views in self.run.attempt.hang.views.values() for view in views)
-        hints = [hint for hint in event.hints if not (entered and hint[0] == "before-first-collective")]
-        noted: list[Decision] = [self.run.note(rec.Advised(now.unix, self.run.attempt.number, *hint)) for hint in hints]
-        if Timer.ADVICE not in self.run.timers:
-            return noted
-        self.run.timers.stop(Timer.ADVICE)
-        return [*noted, *self.use_advice(now)]
+def question(run: Run, rank: int | None) -> Diagnose:
+    """rank: ask for the cause of the end of this rank alone; None: of the attempt."""
+    attempt = run.attempt
+    number = attempt.number if rank is None else attempt.latest([rank])
+    faults = acting(run.shown_faults(), run.history)
+    bad = bad_nodes(run.slurm.answer, attempt, run.chosen_nodes())
+    ends = attempt.rank_ends(run.tasks, rank)
+    return Diagnose(number, ends, faults, bad, attempt.own_words(), _has_progressed(run), rank)
 
-    def use_advice(self, now: Now) -> Answer:
-        """The hints are known: the report of a hang that is left alone waited for them, and so did the decision on one that is
-        not.
-        """
-        return [ShowCard()] if self.run.phase is Phase.RUNNING else [Settled()]
 
-    def note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
-        """Record the verdict. rank: it is about the end of this rank alone."""
-        verdict = self._corrected(verdict)
-        shown, past, since = shown_by(verdict), self.run.history, now.unix - self.run.settings.in_place_restart.same_code_window_s
-        cleared = contrast(verdict.signature, shown, past, since, past.progress.last_step, verdict.error_class)
-        verdict = verdict if cleared is None else with_contrast(verdict, cleared)
-        self.run.attempt.verdict = verdict
-        noted: list[Decision] = [self.run.note(self._verdict_record(verdict, rank, shown, now))]
-        begun = self.run.history.crashes.experiment
-        if rank is None and begun is not None and begun.signature == verdict.signature:
-            noted += self.weigh_experiment(False, now)
-        return noted if cleared is None else [*noted, *self.reinstate(verdict.signature, cleared, now)]
+def _before_hang(run: Run) -> tuple[RankEnd, ...]:
+    """Every rank with what it had printed before it was stopped: later output is no reason for the hang."""
+    ends, hung_at = run.attempt.rank_ends(run.tasks), run.attempt.hang.at
+    if not hung_at:
+        return ends
+    until = hung_at + CLOCKS_DIFFER_S
+    return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
 
-    def _corrected(self, verdict: Verdict) -> Verdict:
-        """The verdict, less what the job knows better."""
-        past, showing = self.run.history.verdicts, {node for node, _, _ in self.run.devices.faults}
-        verdict = still_on_most(verdict, past.last if past.same_in_a_row else None)
-        return without_own_view(verdict, self.run.facts.env.none, self.run.attempt.devices.seen - showing)
 
-    def _verdict_record(self, v: Verdict, rank: int | None, shown: Mapping[int, str], now: Now) -> rec.Diagnosed:
-        """shown: rank -> node, of those that show the error."""
-        attempt = self.run.attempt
-        against = {
-            blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
-            for blame in (Blame.YES, Blame.SUSPECT)
-        }
-        ends = attempt.rank_ends(self.run.tasks, rank)
-        hung = self.run.trouble is not None and self.run.trouble.cause is Cause.HANG
-        # One whose partner hangs in a drill may say that it waited in vain, and fail.
-        drilled = drills_behind(self.run, hung or v.error_class is ErrorClass.NETWORK)
-        failed = {end.rank: str(end.status) for end in ends if end.status is not None and not end.status.ok and not end.stopped}
-        return rec.Diagnosed(
-            now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
-            against[Blame.YES], against[Blame.SUSPECT], tuple(failed), len(attempt.ranks), v.program, bool(drilled),
-            {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
-            v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
-            failed.get(v.lead.rank, ""), v.because,
-        )  # fmt: skip
+def _has_progressed(run: Run) -> bool:
+    """Has the job ever made progress?"""
+    program, progress = run.attempt.program, run.history.progress
+    known = max(program.step, program.saved, progress.furthest) > 0
+    return known or progress.longest_s >= BEGUN_S or progress.made_at > 0
 
-    def weigh_experiment(self, well: bool, now: Now) -> list[Decision]:
-        """Record what came of running without a node: `well`, or the same failure again. Nothing is known if Slurm gave the job
-        that node all the same."""
-        begun = self.run.history.crashes.experiment
-        if begun is None or begun.node in self.run.step_nodes():
-            return []
-        st, history = self.run.settings, self.run.history
-        excluded = well and begun.times > 1 and bool(within_budget([begun.node], history, st.blame))
-        why = f"failed there {how_often(begun.times)} ({begun.signature}), {'ran elsewhere' if well else 'and elsewhere'}"
-        ended = rec.ExperimentEnded(now.unix, self.run.attempt.number, begun.node, begun.signature, well, excluded, why)
-        becomes = "is excluded from this job" if excluded else "may be used again"
-        told = (
-            [TellOthers({}, failed={begun.node: why})]
-            if excluded and st.isolation.memory_s and not self.run.attempt.drills
-            else []
-        )
-        return [self.run.note(ended), Say(f"{begun.node} {becomes}: {why}"), *told]
 
-    def reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
-        """Reinstate nodes that a contrast clears; the next card says it."""
-        record = rec.Reinstated(now.unix, self.run.attempt.number, signature, dict.fromkeys(found.cleared, found.why))
-        back = self.run.history.exclusions.left_on_words_still(found.cleared)
-        noted: list[Decision] = [self.run.note(record)]
-        return [*noted, TellOthers({}, back)] if back else noted
+def on_diagnosed(run: Run, event: ev.Diagnosed, now: Now) -> Answer:
+    """The answer about the cause; ignored if nobody waits for it any more."""
+    if Timer.DIAGNOSIS not in run.timers or event.attempt != run.attempt.number or event.rank is not None:
+        return []
+    run.timers.stop(Timer.DIAGNOSIS)
+    return [*note_verdict(run, event.verdict, now), Settled()]
+
+
+def on_diagnosis_overdue(run: Run, now: Now) -> Answer:
+    return [*note_verdict(run, unknown(TOOK_TOO_LONG), now), Settled()]
+
+
+def on_advised(run: Run, event: ev.Advised, now: Now) -> Answer:
+    if event.attempt != run.attempt.number:
+        return []
+    entered = any(view.groups for views in run.attempt.hang.views.values() for view in views)
+    hints = [hint for hint in event.hints if not (entered and hint[0] == "before-first-collective")]
+    noted: list[Decision] = [run.note(rec.Advised(now.unix, run.attempt.number, *hint)) for hint in hints]
+    if Timer.ADVICE not in run.timers:
+        return noted
+    run.timers.stop(Timer.ADVICE)
+    return [*noted, *use_advice(run, now)]
+
+
+def use_advice(run: Run, now: Now) -> Answer:
+    """The hints are known: the report of a hang that is left alone waited for them, and so did the decision on one that is
+    not.
+    """
+    return [ShowCard()] if run.phase is Phase.RUNNING else [Settled()]
+
+
+def note_verdict(run: Run, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
+    """Record the verdict. rank: it is about the end of this rank alone."""
+    verdict = _corrected(run, verdict)
+    shown, past, since = shown_by(verdict), run.history, now.unix - run.settings.in_place_restart.same_code_window_s
+    cleared = contrast(verdict.signature, shown, past, since, past.progress.last_step, verdict.error_class)
+    verdict = verdict if cleared is None else with_contrast(verdict, cleared)
+    run.attempt.verdict = verdict
+    noted: list[Decision] = [run.note(_verdict_record(run, verdict, rank, shown, now))]
+    begun = run.history.crashes.experiment
+    if rank is None and begun is not None and begun.signature == verdict.signature:
+        noted += weigh_experiment(run, False, now)
+    return noted if cleared is None else [*noted, *reinstate(run, verdict.signature, cleared, now)]
+
+
+def _corrected(run: Run, verdict: Verdict) -> Verdict:
+    """The verdict, less what the job knows better."""
+    past, showing = run.history.verdicts, {node for node, _, _ in run.devices.faults}
+    verdict = still_on_most(verdict, past.last if past.same_in_a_row else None)
+    return without_own_view(verdict, run.facts.env.none, run.attempt.devices.seen - showing)
+
+
+def _verdict_record(run: Run, v: Verdict, rank: int | None, shown: Mapping[int, str], now: Now) -> rec.Diagnosed:
+    """shown: rank -> node, of those that show the error."""
+    attempt = run.attempt
+    against = {
+        blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
+        for blame in (Blame.YES, Blame.SUSPECT)
+    }
+    ends = attempt.rank_ends(run.tasks, rank)
+    hung = run.trouble is not None and run.trouble.cause is Cause.HANG
+    # One whose partner hangs in a drill may say that it waited in vain, and fail.
+    drilled = drills_behind(run, hung or v.error_class is ErrorClass.NETWORK)
+    failed = {end.rank: str(end.status) for end in ends if end.status is not None and not end.status.ok and not end.stopped}
+    return rec.Diagnosed(
+        now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
+        against[Blame.YES], against[Blame.SUSPECT], tuple(failed), len(attempt.ranks), v.program, bool(drilled),
+        {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
+        v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
+        failed.get(v.lead.rank, ""), v.because,
+    )  # fmt: skip
+
+
+def weigh_experiment(run: Run, well: bool, now: Now) -> list[Decision]:
+    """Record what came of running without a node: `well`, or the same failure again. Nothing is known if Slurm gave the job
+    that node all the same."""
+    begun = run.history.crashes.experiment
+    if begun is None or begun.node in run.step_nodes():
+        return []
+    st, history = run.settings, run.history
+    excluded = well and begun.times > 1 and bool(within_budget([begun.node], history, st.blame))
+    why = f"failed there {how_often(begun.times)} ({begun.signature}), {'ran elsewhere' if well else 'and elsewhere'}"
+    ended = rec.ExperimentEnded(now.unix, run.attempt.number, begun.node, begun.signature, well, excluded, why)
+    becomes = "is excluded from this job" if excluded else "may be used again"
+    told = [TellOthers({}, failed={begun.node: why})] if excluded and st.isolation.memory_s and not run.attempt.drills else []
+    return [run.note(ended), Say(f"{begun.node} {becomes}: {why}"), *told]
+
+
+def reinstate(run: Run, signature: str, found: Contrast, now: Now) -> list[Decision]:
+    """Reinstate nodes that a contrast clears; the next card says it."""
+    record = rec.Reinstated(now.unix, run.attempt.number, signature, dict.fromkeys(found.cleared, found.why))
+    back = run.history.exclusions.left_on_words_still(found.cleared)
+    noted: list[Decision] = [run.note(record)]
+    return [*noted, TellOthers({}, back)] if back else noted

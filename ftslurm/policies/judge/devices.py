@@ -68,62 +68,64 @@ def _how(event: DrillAsked) -> str:
 # --- the devices
 
 
-class Devices:
-    def __init__(self, run: Run) -> None:
-        self.run = run
+def on_agent_arrived(run: Run, event: ev.AgentArrived, now: Now) -> Answer:
+    if dismissed := admit_agent(run, event, now):
+        return dismissed
+    started = run.phase is not Phase.LAUNCHING
+    watched = run.watch_ranks([event.node]) if started else []
+    held: list[Decision] = [*run.agents.take_orders(event.node), *watched]
+    return [*held, LookAtDevices(), Settled()] if Timer.LOOK in run.timers else held
 
-    def on_agent_arrived(self, event: ev.AgentArrived, now: Now) -> Answer:
-        if dismissed := self.admit_agent(event, now):
-            return dismissed
-        started = self.run.phase is not Phase.LAUNCHING
-        watched = self.run.watch_ranks([event.node]) if started else []
-        held: list[Decision] = [*self.run.agents.take_orders(event.node), *watched]
-        return [*held, LookAtDevices(), Settled()] if Timer.LOOK in self.run.timers else held
 
-    def admit_agent(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
-        """An agent arrived while no rank runs that it would have to watch."""
-        return [] if self.run.agents.arrive(event.node, event.kinds, now.mono) else [DismissAgents((event.node,))]
+def admit_agent(run: Run, event: ev.AgentArrived, now: Now) -> list[Decision]:
+    """An agent arrived while no rank runs that it would have to watch."""
+    return [] if run.agents.arrive(event.node, event.kinds, now.mono) else [DismissAgents((event.node,))]
 
-    def on_agent_lost(self, event: ev.AgentLost, now: Now) -> Answer:
-        """The agent of a node ended: nobody is blamed, and what it watched is unknown until another agent is up."""
-        again = self.run.agents.lose(event.node, now.mono)
-        self.run.hangs.still.lose(event.node)
-        if self.run.phase is Phase.RUNNING:
-            self.run.timers.set(Timer.WATCH, min(self.run.timers.due_at(Timer.WATCH, again), again))
-        self.run.attempt.healed(event.node, f"the agent was lost while healing: {event.why}")
-        return [Settled()]
 
-    def on_devices_seen(self, event: ev.DevicesSeen, now: Now) -> Answer:
-        notes = self._note_faults(event, now)
-        return [*notes, *(self.act_on_faults(now) if not event.asked else [])]
+def on_agent_lost(run: Run, event: ev.AgentLost, now: Now) -> Answer:
+    """The agent of a node ended: nobody is blamed, and what it watched is unknown until another agent is up."""
+    again = run.agents.lose(event.node, now.mono)
+    run.hangs.still.lose(event.node)
+    if run.phase is Phase.RUNNING:
+        run.timers.set(Timer.WATCH, min(run.timers.due_at(Timer.WATCH, again), again))
+    run.attempt.healed(event.node, f"the agent was lost while healing: {event.why}")
+    return [Settled()]
 
-    def on_devices_looked_at(self, event: ev.DevicesSeen, now: Now) -> Answer:
-        notes = self._note_faults(event, now)
-        if event.asked:
-            self.run.attempt.devices.look([event.node], seen=not event.error and any(event.there.values()))
-        return [*notes, Settled()]
 
-    def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
-        """Remember faults: a fault counts once, from its first report until it clears. A failed check changes nothing; nor does a
-        report from an excluded node.
-        """
-        if event.node not in self.run.agents.kinds:
-            return []
-        return [self.run.note(_fault_record(fault, now)) for fault in self.run.devices.see(event)]
+def on_devices_seen(run: Run, event: ev.DevicesSeen, now: Now) -> Answer:
+    notes = _note_faults(run, event, now)
+    return [*notes, *(act_on_faults(run, now) if not event.asked else [])]
 
-    def act_on_faults(self, now: Now) -> Answer:
-        """Handle a fault while ranks run: stop them only if a rung can handle the fault, otherwise let them run."""
-        acting = [fault for key, fault in self.run.devices.acting.items() if key not in self.run.devices.left_alone]
-        if not acting or self.run.under_signal(now):
-            return []
-        trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
-        choice = choose(self.run.situation(trouble, now))
-        if choice.rung != Rung.FAIL:
-            return [trouble]
-        if Capability.ASK in self.run.facts.can and not self.run.heard_lately(now):
-            return [] if Timer.ASK in self.run.timers else [self.run.ask_slurm(now)]
-        self.run.devices.leave_alone(acting)
-        return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks keep running")]
+
+def on_devices_looked_at(run: Run, event: ev.DevicesSeen, now: Now) -> Answer:
+    notes = _note_faults(run, event, now)
+    if event.asked:
+        run.attempt.devices.look([event.node], seen=not event.error and any(event.there.values()))
+    return [*notes, Settled()]
+
+
+def _note_faults(run: Run, event: ev.DevicesSeen, now: Now) -> list[Decision]:
+    """Remember faults: a fault counts once, from its first report until it clears. A failed check changes nothing; nor does a
+    report from an excluded node.
+    """
+    if event.node not in run.agents.kinds:
+        return []
+    return [run.note(_fault_record(fault, now)) for fault in run.devices.see(event)]
+
+
+def act_on_faults(run: Run, now: Now) -> Answer:
+    """Handle a fault while ranks run: stop them only if a rung can handle the fault, otherwise let them run."""
+    acting = [fault for key, fault in run.devices.acting.items() if key not in run.devices.left_alone]
+    if not acting or run.under_signal(now):
+        return []
+    trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
+    choice = choose(run.situation(trouble, now))
+    if choice.rung != Rung.FAIL:
+        return [trouble]
+    if Capability.ASK in run.facts.can and not run.heard_lately(now):
+        return [] if Timer.ASK in run.timers else [run.ask_slurm(now)]
+    run.devices.leave_alone(acting)
+    return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks keep running")]
 
 
 def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
@@ -133,25 +135,22 @@ def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
 # --- drills: faults that a person orders. Each is recorded before it is injected, so that nobody takes it for a real one
 
 
-class Drills:
-    def __init__(self, run: Run) -> None:
-        self.run = run
+def on_drill_asked(run: Run, event: ev.DrillAsked, now: Now) -> list[Decision]:
+    """Record the ordered fault, then inject it, so that nobody takes it for a real one."""
+    drill = plan_drill(event, run.tasks)
+    if drill is None:
+        return [AnswerDrill(event.asker, False, f"there is no {event.target} in the step that runs")]
+    note = run.note(rec.Drilled(now.unix, run.attempt.number, event.fault, event.target, drill.how), vital=True)
+    told = Say(f"drill: {event.fault} on {event.target} ({drill.how})")
+    said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]
+    run.attempt.drill(event)
+    if event.fault == "lost-node":
+        run.attempt.nodes.drill(event.node)
+    if isinstance(drill.order, DrillDevice) and not run.agents.here(event.node):
+        run.agents.order_later(drill.order)  # the agent gets the order when it comes up
+        return [*said, *run.watch(now)]
+    return [*said, drill.order]
 
-    def on_drill_asked(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
-        """Record the ordered fault, then inject it, so that nobody takes it for a real one."""
-        drill = plan_drill(event, self.run.tasks)
-        if drill is None:
-            return [AnswerDrill(event.asker, False, f"there is no {event.target} in the step that runs")]
-        note = self.run.note(rec.Drilled(now.unix, self.run.attempt.number, event.fault, event.target, drill.how), vital=True)
-        told = Say(f"drill: {event.fault} on {event.target} ({drill.how})")
-        said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]
-        self.run.attempt.drill(event)
-        if event.fault == "lost-node":
-            self.run.attempt.nodes.drill(event.node)
-        if isinstance(drill.order, DrillDevice) and not self.run.agents.here(event.node):
-            self.run.agents.order_later(drill.order)  # the agent gets the order when it comes up
-            return [*said, *self.run.watch(now)]
-        return [*said, drill.order]
 
-    def refuse_drill(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
-        return [AnswerDrill(event.asker, False, f"the ranks do not run just now (ftrun is {self.run.phase.value})")]
+def refuse_drill(run: Run, event: ev.DrillAsked, now: Now) -> list[Decision]:
+    return [AnswerDrill(event.asker, False, f"the ranks do not run just now (ftrun is {run.phase.value})")]

@@ -50,75 +50,70 @@ ASK_LEAST_S, ASK_MOST_S, ASK_PART = 5.0, 300.0, 0.5
 REQUEUE_S = 15.0
 
 
-class SlurmAway:
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def await_slurm(self, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
-        """Try `what` again when `timer` is due. Empty once the patience is spent; then nothing is waited for."""
-        left_s = self.run.slurm.wait_left_s(self.run.settings.slurm.patience_s, now.mono)
-        if left_s <= 0:
-            return []
-        self.run.timers.set(timer, now.mono + min(ASK_AGAIN_S, left_s))
-        quiet = not self.run.slurm.to_be_said(now.mono)
-        words = f"Slurm does not answer: {why}. ftrun waits up to {in_time(left_s)} (slurm.patience) {what}"
-        until = now.unix + left_s
-        waits = Waiting(
-            now.unix, self.run.attempt.number, f"slurmctld, {what}", until, "systemctl start slurmctld  (an administrator)"
-        )
-        noted = [] if quiet else [self.run.note(waits)]
-        return [*noted, do.Say(words, quiet)]
-
-    def note_return(self, now: Now) -> list[Decision]:
-        """Call this when Slurm has answered."""
-        since = self.run.slurm.back()
-        return [] if since is None else [do.Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
-
-
-class TimeLimit:
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def on_limit_due(self, now: Now) -> list[Decision]:
-        return [] if Timer.ASK in self.run.timers else [self.run.ask_slurm(now)]
-
-    def on_slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
-        """Warn the ranks, or people, or ask again when that is due."""
-        if self.run.signal.number or not (end := self.run.slurm.ends_at):
-            return []
-        if not self.run.settings.resumes_itself:
-            return self._tell_people(end - now.unix, now)
-        left_s = end - now.unix - self._lead_s()
-        if event.error and left_s > -self._lead_s() / 2:
-            self.run.timers.set(Timer.LIMIT, now.mono + max(ASK_AGAIN_S, left_s))
-        elif left_s > 0:
-            often_s = min(ASK_MOST_S, max(ASK_LEAST_S, ASK_PART * self._lead_s()))
-            self.run.timers.set(Timer.LIMIT, now.mono + min(left_s, often_s))
-        elif self.run.slurm.batch:
-            return self._warn(end - now.unix, now)
+def await_slurm(run: Run, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
+    """Try `what` again when `timer` is due. Empty once the patience is spent; then nothing is waited for."""
+    left_s = run.slurm.wait_left_s(run.settings.slurm.patience_s, now.mono)
+    if left_s <= 0:
         return []
+    run.timers.set(timer, now.mono + min(ASK_AGAIN_S, left_s))
+    quiet = not run.slurm.to_be_said(now.mono)
+    words = f"Slurm does not answer: {why}. ftrun waits up to {in_time(left_s)} (slurm.patience) {what}"
+    until = now.unix + left_s
+    waits = Waiting(now.unix, run.attempt.number, f"slurmctld, {what}", until, "systemctl start slurmctld  (an administrator)")
+    noted = [] if quiet else [run.note(waits)]
+    return [*noted, do.Say(words, quiet)]
 
-    def _tell_people(self, left_s: float, now: Now) -> list[Decision]:
-        """The script that has called ftrun may end, and ftrun with it, at the moment of the limit: tell it before."""
-        if not self.run.facts.ends_at or left_s <= 0:
-            return []
-        if left_s > TELL_S:
-            self.run.timers.set(Timer.LIMIT, now.mono + left_s - TELL_S)
-            return []
-        says = self.run.told.tell("the time limit")
-        return [do.Say(f"the time limit ends the job in {in_time(left_s)}; {AFTER_LIMIT}")] if says else []
 
-    def _lead_s(self) -> float:
-        asked, seen = self.run.settings.time_limit.resume_s, self.run.attempt.program.saving_s
-        return asked or (max(LEAST_LEAD_S, CHECKPOINTS * seen) + REQUEUE_S if seen else LEAD_S)
+def note_return(run: Run, now: Now) -> list[Decision]:
+    """Call this when Slurm has answered."""
+    since = run.slurm.back()
+    return [] if since is None else [do.Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
 
-    def _warn(self, left_s: float, now: Now) -> list[Decision]:
-        """left_s: until the limit, seconds."""
-        number = self.run.signal.warn_ourselves(now.mono)
-        self.run.timers.set(Timer.WARNING, now.mono + time_to_save_s(left_s))
-        said = f"the time limit ends the job in {in_time(left_s)}: the ranks get {signal_name(number)}, then the job is requeued"
-        noted = self.run.note(rec.Signalled(now.unix, signal_name(number), Announced.LIMIT.value))
-        return [noted, do.Say(said), do.SignalRanks(number)]
+
+def on_limit_due(run: Run, now: Now) -> list[Decision]:
+    return [] if Timer.ASK in run.timers else [run.ask_slurm(now)]
+
+
+def look_at_limit(run: Run, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+    """Warn the ranks, or people, or ask again when that is due."""
+    if run.signal.number or not (end := run.slurm.ends_at):
+        return []
+    if not run.settings.resumes_itself:
+        return _tell_people(run, end - now.unix, now)
+    left_s = end - now.unix - _lead_s(run)
+    if event.error and left_s > -_lead_s(run) / 2:
+        run.timers.set(Timer.LIMIT, now.mono + max(ASK_AGAIN_S, left_s))
+    elif left_s > 0:
+        often_s = min(ASK_MOST_S, max(ASK_LEAST_S, ASK_PART * _lead_s(run)))
+        run.timers.set(Timer.LIMIT, now.mono + min(left_s, often_s))
+    elif run.slurm.batch:
+        return _warn(run, end - now.unix, now)
+    return []
+
+
+def _tell_people(run: Run, left_s: float, now: Now) -> list[Decision]:
+    """The script that has called ftrun may end, and ftrun with it, at the moment of the limit: tell it before."""
+    if not run.facts.ends_at or left_s <= 0:
+        return []
+    if left_s > TELL_S:
+        run.timers.set(Timer.LIMIT, now.mono + left_s - TELL_S)
+        return []
+    says = run.told.tell("the time limit")
+    return [do.Say(f"the time limit ends the job in {in_time(left_s)}; {AFTER_LIMIT}")] if says else []
+
+
+def _lead_s(run: Run) -> float:
+    asked, seen = run.settings.time_limit.resume_s, run.attempt.program.saving_s
+    return asked or (max(LEAST_LEAD_S, CHECKPOINTS * seen) + REQUEUE_S if seen else LEAD_S)
+
+
+def _warn(run: Run, left_s: float, now: Now) -> list[Decision]:
+    """left_s: until the limit, seconds."""
+    number = run.signal.warn_ourselves(now.mono)
+    run.timers.set(Timer.WARNING, now.mono + time_to_save_s(left_s))
+    said = f"the time limit ends the job in {in_time(left_s)}: the ranks get {signal_name(number)}, then the job is requeued"
+    noted = run.note(rec.Signalled(now.unix, signal_name(number), Announced.LIMIT.value))
+    return [noted, do.Say(said), do.SignalRanks(number)]
 
 
 def time_to_save_s(left_s: float) -> float:
@@ -160,244 +155,265 @@ def lose_step(run: Run, event: ev.StepEnded, what: str) -> None:
         run.attempt.step_end.cancel(event.status.shell)
 
 
-class Ending:
-    def __init__(self, run: Run, slurm_away: SlurmAway) -> None:
-        self.run, self.slurm_away = run, slurm_away
+def end_step(run: Run, status: int, after: Afterwards, now: Now) -> Answer:
+    if run.attempt.step_end.gone:
+        run.enter(Phase.ENDING)
+        run.end.follow_with(after)
+        return go_on_when_fenced(run, now)
+    if run.attempt.lost and not _lost_to_dead_nodes(run):
+        return kill_step(run, after, now)
+    run.enter(Phase.ENDING)
+    run.end.follow_with(after)
+    run.fence.let_go_at = now.mono
+    run.timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
+    return [do.EndStep(0 if run.attempt.closing.culprit else status, forget=after.unended is not None), *_abandon(run)]
 
-    def end_step(self, status: int, after: Afterwards, now: Now) -> Answer:
-        if self.run.attempt.step_end.gone:
-            self.run.enter(Phase.ENDING)
-            self.run.end.follow_with(after)
-            return self.go_on_when_fenced(now)
-        if self.run.attempt.lost and not self._lost_to_dead_nodes():
-            return self.kill_step(after, now)
-        self.run.enter(Phase.ENDING)
-        self.run.end.follow_with(after)
-        self.run.fence.let_go_at = now.mono
-        self.run.timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
-        return [do.EndStep(0 if self.run.attempt.closing.culprit else status, forget=after.unended is not None), *self._abandon()]
 
-    def _lost_to_dead_nodes(self) -> bool:
-        """Does the launcher miss only ranks on nodes that cannot answer it either?"""
-        tasks, attempt = self.run.tasks, self.run.attempt
-        return all(rank in tasks and tasks[rank].node in attempt.nodes.gone for rank in attempt.lost)
+def _lost_to_dead_nodes(run: Run) -> bool:
+    """Does the launcher miss only ranks on nodes that cannot answer it either?"""
+    tasks, attempt = run.tasks, run.attempt
+    return all(rank in tasks and tasks[rank].node in attempt.nodes.gone for rank in attempt.lost)
 
-    def _abandon(self) -> list[Decision]:
-        """Abandon the launcher once every live shim has ended: srun would wait for the dead nodes (30 s on 22.05, even when told
-        to end).
-        """
-        attempt = self.run.attempt
-        if not attempt.nodes.gone or attempt.step_end.abandoned:
-            return []
-        if len(attempt.lost) + len(attempt.shims.departed) < len(attempt.ranks):  # it is asked after each of a thousand shims
-            return []
-        if attempt.ranks - attempt.lost.keys() - attempt.shims.departed or not self._lost_to_dead_nodes():
-            return []
-        attempt.step_end.abandon()
-        return [do.AbandonStep()]
 
-    def on_shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
-        self.run.attempt.shims.depart(event.rank)
-        return self._abandon() if Timer.STEP in self.run.timers else []
-
-    def kill_step(self, after: Afterwards, now: Now) -> list[Decision]:
-        self.run.enter(Phase.ENDING)
-        self.run.end.follow_with(after)
-        self.run.fence.let_go_at = now.mono if self.run.fence.let_go_at is None else self.run.fence.let_go_at
-        self.run.timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
-        if not self.run.slurm.runs_elsewhere:
-            return [do.KillStep()]
-        self.run.attempt.step_end.abandon()
-        return [do.AbandonStep(silently=True)]
-
-    def go_on_when_fenced(self, now: Now, overdue: bool = False) -> Answer:
-        """Begin what follows, once nothing of the old attempt can still run beside it."""
-        left = self.run.unproven(now) if self.run.end.after.another_try else {}
-        if math.inf in left.values():
-            # Only Slurm can end a process that cannot be killed, and it restarts the job only after that.
-            self.run.end.as_unended()
-            left = {rank: at for rank, at in left.items() if at < math.inf}
-        if not left:
-            self.run.timers.stop_all()
-            return [self.run.end.after.then]
-        if self.run.fence.let_go_at is None and (overdue or left.keys() <= self.run.attempt.left.keys()):
-            # The launcher ended, but its shims live. They would renew leases as long as one process cannot be killed; ranks that
-            # are still being stopped keep their grace.
-            self.run.fence.let_go_at = now.mono
-            return [do.EndStep(0, forget=True), *self.go_on_when_fenced(now)]
-        first = Timer.LEASE not in self.run.timers
-        self.run.timers.keep(Timer.TELL_LEASES)
-        if first:
-            self.run.timers.set_first(Timer.TELL_LEASES, now.mono + TELL_LEASES_S)
-        self.run.timers.set(Timer.LEASE, max(left.values()))
+def _abandon(run: Run) -> list[Decision]:
+    """Abandon the launcher once every live shim has ended: srun would wait for the dead nodes (30 s on 22.05, even when told
+    to end).
+    """
+    attempt = run.attempt
+    if not attempt.nodes.gone or attempt.step_end.abandoned:
         return []
-
-    def tell_leases(self, now: Now) -> list[Decision]:
-        left = self.run.unproven(now)
-        if not left:
-            return []
-        nodes = fold_nodes({self.run.tasks[rank].node for rank in left})
-        wait_s = self.run.timers.due_at(Timer.LEASE, now.mono) - now.mono
-        said = f"waiting up to {wait_s:.0f} s for the leases of the ranks on {nodes} to expire"
-        return self.run.wait_for(f"the leases of the ranks on {nodes}", wait_s, now, said)
-
-    def tell_step(self, now: Now) -> list[Decision]:
-        """Tell people that the step is ending. Usually it ends in less than a second, and nothing is printed."""
-        wait_s = max(self.run.timers.due_at(Timer.STEP, 0.0), self.run.timers.due_at(Timer.KILLED_STEP, 0.0)) - now.mono
-        return self.run.wait_for("Slurm to end the step", wait_s, now) if wait_s > 0 else []
-
-    def on_shim_lost(self, event: ev.ShimLost, now: Now) -> Answer:
-        self.run.attempt.close(event.rank, event.why, event.hangup)
-        return self.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else []
-
-    def on_rank_stopped(self, event: ev.RankStopped, now: Now) -> Answer:
-        self.run.attempt.stop(event)
-        return self.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else []
-
-    def on_node_silent(self, event: ev.NodeSilent, now: Now) -> Answer:
-        self.run.fence.fall_silent([event.node], now.mono - event.silent_s)
-        return self.go_on_when_fenced(now) if Timer.LEASE in self.run.timers else []
-
-    def on_step_ended(self, event: ev.StepEnded, now: Now) -> Answer:
-        by_order = Timer.STEP in self.run.timers and self.run.end.after.another_try and is_cancelled(self.run, event)
-        self.run.timers.stop_all()
-        self.run.attempt.step_end.end()
-        if by_order:  # srun's word came later than those of the shims
-            return self._drop_for_order(event, now)
-        if self.run.attempt.out_of_memory and event.status == OUT_OF_MEMORY:
-            self.run.end.finish_with(OUT_OF_MEMORY.shell)
-        return self.go_on_when_fenced(now)
-
-    def _drop_for_order(self, event: ev.StepEnded, now: Now) -> Answer:
-        self.run.end.follow_with(Afterwards(ThenFinish(CANCELLED, event.status.shell)))
-        decided = self.run.decided
-        dropped = [self.run.note(rec.CarriedOut(now.unix, decided.id, False, CANCELLED))] if decided is not None else []
-        return [*dropped, *self.go_on_when_fenced(now)]
-
-    def on_signal(self, event: ev.SignalSeen, now: Now) -> Answer:
-        """A second Ctrl-C while the step ends: kill the step and start nothing again."""
-        if event.rank is None and event.number == SIGINT and self.run.end.after.another_try:
-            self.run.end.follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number, Outcome.INTERRUPTED)))
-            if Timer.LEASE in self.run.timers:
-                return self.go_on_when_fenced(now)
-        if self.run.end.after.another_try and self.run.signal.announces(event.number):
-            self.run.signal.keep(event)
-            return []
-        if event.rank is None and event.number in (SIGINT, SIGTERM) and Timer.STEP in self.run.timers:
-            return self.kill_step(self.run.end.after, now)
+    if len(attempt.lost) + len(attempt.shims.departed) < len(attempt.ranks):  # it is asked after each of a thousand shims
         return []
-
-    def on_step_overdue(self, now: Now) -> list[Decision]:
-        return self.kill_step(self.run.end.after, now)
-
-    def on_killed_step_overdue(self, now: Now) -> Answer:
-        """The launcher cannot end the step either: only Slurm's own clean-up remains."""
-        self.run.attempt.step_end.give_up()
-        self.run.end.as_unended()
-        return self.go_on_when_fenced(now)
-
-    def on_lease_due(self, now: Now) -> Answer:
-        return self.go_on_when_fenced(now, overdue=True)
-
-    # --- ftrun ends: finished, job requeued, or without a ledger
-
-    def finish(self, what: str, status: int, now: Now, outcome: Outcome) -> list[Decision]:
-        self.run.enter(Phase.FINISHED)
-        self.run.end.finish(status)
-        self.run.timers.stop_all()
-        finished = rec.Finished(now.unix, self.run.facts.run, status, what, self._unproven_nodes(now), outcome.value)
-        # Our own requeue has kept it already.
-        kept = [do.KeepOutput()] if outcome.goes_on and outcome is not Outcome.REQUEUED else []
-        card = [do.ShowCard()] if outcome is Outcome.TIMEOUT else []
-        shown = [] if outcome.goes_on else self.run.told.show_nothing()
-        return [*self.run.loans.end_all(), self.run.note(finished), *card, *kept, *shown, do.Finish(status)]
-
-    def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
-        """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the
-        end, and the next ftrun need not wait for that.
-        """
-        left = self.run.unproven(now)
-        return tuple(sorted({self.run.tasks[rank].node for rank in left} & self.run.fence.silent.keys()))
-
-    def hand_over(self, now: Now) -> list[Decision]:
-        """The step has ended and only the batch script and ftrun run: requeue the job now."""
-        assert self.run.decided is not None
-        self.run.enter(Phase.REQUEUEING)
-        self.run.timers.stop_all()
-        st = self.run.settings
-        slurm = self.run.slurm.answer
-        start = plan_start(st.requeue, slurm is not None and slurm.epilog, self.run.facts.clean_ups or self.run.history.clean_ups)
-        clean_up = self._clean_up()
-        self.run.end.clean_up()
-        told: list[Decision] = []
-        if clean_up is not None:
-            told = self.run.wait_for(f"the job's own clean-up on {fold_nodes(clean_up.nodes)}", max(clean_up.wait_s, 0.0), now)
-        requeue = do.Requeue(self.run.decided.id, self.run.decided.exclude, start, st.requeue.even_if_no_requeue, clean_up)
-        return [*self.run.loans.end_all(), *told, *self._tell_requeue(start, now), requeue]
-
-    def _tell_requeue(self, start: do.Start, now: Now) -> list[Decision]:
-        """Tell people about the requeue now, because ftrun does not run while the job waits. Each message is printed once, even
-        if slurmctld is away and is asked again.
-        """
-        assert self.run.decided is not None
-        dead = self.run.decided.dead
-        limit_s = self.run.slurm.answer.slurmd_timeout_s if self.run.slurm.answer is not None else 0.0
-        timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
-        down = f"Slurm marks {fold_nodes(dead)} down{timeout}"
-        what = f"its nodes to be clean, which they are at the latest when {down}" if dead else "its nodes to be clean"
-        if Capability.ASK not in self.run.facts.can or not self.run.told.tell(what):
-            return []
-        if dead:
-            when = f"as soon as its nodes are clean, at the latest when {down}; at once by an administrator: {mark_down(dead)}"
-        else:
-            in_s = f"in about {start.in_s:.0f} s"
-            when = f"{in_s}, if its nodes are clean by then"
-            if start.watch_s:  # nothing is known of clean-ups here, and a single node has none beside it to watch
-                alone = f"{in_s}, as nobody knows yet how long a clean-up takes here"
-                when = "as soon as its nodes are clean" if len(self.run.facts.nodes) > 1 else alone
-            if "SLURM_HET_SIZE" in self.run.facts.env.user:
-                when += ", with the next run of Slurm's backfill (bf_interval), as every heterogeneous job"
-        helps = f"{mark_down(dead)}  (an administrator)" if dead else ""
-        if self.run.slurm.answer is not None and self.run.slurm.answer.to_be_held:
-            helps = f"scontrol release {self.run.facts.number}"
-            when = f"when it is released, as somebody has held it: {helps}"
-        number = self.run.attempt.number or self.run.history.attempts
-        waits = self.run.note(rec.Waiting(now.unix, number, what, helps=helps))
-        shown = self.run.told.show(number, f"waiting for {what}, requeued")
-        return [waits, do.Say(f"requeueing the job: it starts again {when}"), *shown]
-
-    def _clean_up(self) -> do.CleanUp | None:
-        """The clean-up that the job configured: once, on our nodes where ranks ran and a step can start."""
-        away = {*self.run.attempt.nodes.gone, *self.run.fence.silent, *self.run.places.lent}
-        nodes = tuple(node for node in self.run.step_nodes() if node not in away)
-        wanted = self.run.settings.requeue.cleanup and nodes and not self.run.end.cleaned
-        return do.CleanUp(self.run.settings.requeue.cleanup, nodes, self.run.settings.requeue.cleanup_grace_s) if wanted else None
-
-    def on_requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
-        assert self.run.decided is not None
-        if event.ok:
-            told = self._note_requeue(rec.CarriedOut(now.unix, self.run.decided.id, True, event.why), event.recorded)
-            requeued = self.finish(Outcome.REQUEUED.words, REQUEUED_STATUS, now, Outcome.REQUEUED)
-            return [*told, *self.slurm_away.note_return(now), *requeued]
-        if event.away and (waiting := self.slurm_away.await_slurm(Timer.REQUEUE, "to requeue the job", event.why, now)):
-            return waiting  # the decision stays open, and its budget is charged once
-        done = self.run.note(rec.CarriedOut(now.unix, self.run.decided.id, False, event.why))
-        what = f"{self.run.decided.why}; the requeue failed: {event.why}"
-        ends = self.finish(what, self.run.decided.status or 1, now, Outcome.ENDED)
-        return [done, do.Say(f"the requeue failed: {event.why}"), *ends]
-
-    def _note_requeue(self, done: rec.CarriedOut, recorded: bool) -> list[Decision]:
-        """recorded: the step that has requeued the job has written it down."""
-        if not recorded:
-            return [self.run.note(done)]
-        self.run.take_in(done)
+    if attempt.ranks - attempt.lost.keys() - attempt.shims.departed or not _lost_to_dead_nodes(run):
         return []
+    attempt.step_end.abandon()
+    return [do.AbandonStep()]
 
-    def on_ledger_failed(self, event: ev.LedgerFailed, now: Now) -> Answer:
-        """The ledger could not be written, and what is not recorded is not done: the job ends as if there were no ladder."""
-        self.run.loans.all_again()
-        status = self.run.trouble.status if self.run.trouble else 1
-        what = f"{self.run.trouble.what if self.run.trouble else 'cannot go on'}; ftrun takes no remedy: {event.why}"
-        if self.run.phase is Phase.FINISHED:
-            return [do.Say(what), *self.run.loans.end_all(), do.Finish(self.run.end.status)]
-        return [do.Say(what), *self.end_step(status, Afterwards(ThenFinish(what, status)), now)]
+
+def on_shim_left(run: Run, event: ev.ShimLeft, now: Now) -> list[Decision]:
+    run.attempt.shims.depart(event.rank)
+    return _abandon(run) if Timer.STEP in run.timers else []
+
+
+def kill_step(run: Run, after: Afterwards, now: Now) -> list[Decision]:
+    run.enter(Phase.ENDING)
+    run.end.follow_with(after)
+    run.fence.let_go_at = now.mono if run.fence.let_go_at is None else run.fence.let_go_at
+    run.timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
+    if not run.slurm.runs_elsewhere:
+        return [do.KillStep()]
+    run.attempt.step_end.abandon()
+    return [do.AbandonStep(silently=True)]
+
+
+def go_on_when_fenced(run: Run, now: Now, overdue: bool = False) -> Answer:
+    """Begin what follows, once nothing of the old attempt can still run beside it."""
+    left = run.unproven(now) if run.end.after.another_try else {}
+    if math.inf in left.values():
+        # Only Slurm can end a process that cannot be killed, and it restarts the job only after that.
+        run.end.as_unended()
+        left = {rank: at for rank, at in left.items() if at < math.inf}
+    if not left:
+        run.timers.stop_all()
+        return [run.end.after.then]
+    if run.fence.let_go_at is None and (overdue or left.keys() <= run.attempt.left.keys()):
+        # The launcher ended, but its shims live. They would renew leases as long as one process cannot be killed; ranks that
+        # are still being stopped keep their grace.
+        run.fence.let_go_at = now.mono
+        return [do.EndStep(0, forget=True), *go_on_when_fenced(run, now)]
+    first = Timer.LEASE not in run.timers
+    run.timers.keep(Timer.TELL_LEASES)
+    if first:
+        run.timers.set_first(Timer.TELL_LEASES, now.mono + TELL_LEASES_S)
+    run.timers.set(Timer.LEASE, max(left.values()))
+    return []
+
+
+def tell_leases(run: Run, now: Now) -> list[Decision]:
+    left = run.unproven(now)
+    if not left:
+        return []
+    nodes = fold_nodes({run.tasks[rank].node for rank in left})
+    wait_s = run.timers.due_at(Timer.LEASE, now.mono) - now.mono
+    said = f"waiting up to {wait_s:.0f} s for the leases of the ranks on {nodes} to expire"
+    return run.wait_for(f"the leases of the ranks on {nodes}", wait_s, now, said)
+
+
+def tell_step(run: Run, now: Now) -> list[Decision]:
+    """Tell people that the step is ending. Usually it ends in less than a second, and nothing is printed."""
+    wait_s = max(run.timers.due_at(Timer.STEP, 0.0), run.timers.due_at(Timer.KILLED_STEP, 0.0)) - now.mono
+    return run.wait_for("Slurm to end the step", wait_s, now) if wait_s > 0 else []
+
+
+def on_shim_lost(run: Run, event: ev.ShimLost, now: Now) -> Answer:
+    run.attempt.close(event.rank, event.why, event.hangup)
+    return go_on_when_fenced(run, now) if Timer.LEASE in run.timers else []
+
+
+def on_rank_stopped(run: Run, event: ev.RankStopped, now: Now) -> Answer:
+    run.attempt.stop(event)
+    return go_on_when_fenced(run, now) if Timer.LEASE in run.timers else []
+
+
+def on_node_silent(run: Run, event: ev.NodeSilent, now: Now) -> Answer:
+    run.fence.fall_silent([event.node], now.mono - event.silent_s)
+    return go_on_when_fenced(run, now) if Timer.LEASE in run.timers else []
+
+
+def on_step_ended(run: Run, event: ev.StepEnded, now: Now) -> Answer:
+    by_order = Timer.STEP in run.timers and run.end.after.another_try and is_cancelled(run, event)
+    run.timers.stop_all()
+    run.attempt.step_end.end()
+    if by_order:  # srun's word came later than those of the shims
+        return _drop_for_order(run, event, now)
+    if run.attempt.out_of_memory and event.status == OUT_OF_MEMORY:
+        run.end.finish_with(OUT_OF_MEMORY.shell)
+    return go_on_when_fenced(run, now)
+
+
+def _drop_for_order(run: Run, event: ev.StepEnded, now: Now) -> Answer:
+    run.end.follow_with(Afterwards(ThenFinish(CANCELLED, event.status.shell)))
+    decided = run.decided
+    dropped = [run.note(rec.CarriedOut(now.unix, decided.id, False, CANCELLED))] if decided is not None else []
+    return [*dropped, *go_on_when_fenced(run, now)]
+
+
+def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
+    """A second Ctrl-C while the step ends: kill the step and start nothing again."""
+    if event.rank is None and event.number == SIGINT and run.end.after.another_try:
+        run.end.follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number, Outcome.INTERRUPTED)))
+        if Timer.LEASE in run.timers:
+            return go_on_when_fenced(run, now)
+    if run.end.after.another_try and run.signal.announces(event.number):
+        run.signal.keep(event)
+        return []
+    if event.rank is None and event.number in (SIGINT, SIGTERM) and Timer.STEP in run.timers:
+        return kill_step(run, run.end.after, now)
+    return []
+
+
+def on_step_overdue(run: Run, now: Now) -> list[Decision]:
+    return kill_step(run, run.end.after, now)
+
+
+def on_killed_step_overdue(run: Run, now: Now) -> Answer:
+    """The launcher cannot end the step either: only Slurm's own clean-up remains."""
+    run.attempt.step_end.give_up()
+    run.end.as_unended()
+    return go_on_when_fenced(run, now)
+
+
+def on_lease_due(run: Run, now: Now) -> Answer:
+    return go_on_when_fenced(run, now, overdue=True)
+
+
+# --- ftrun ends: finished, job requeued, or without a ledger
+
+
+def finish(run: Run, what: str, status: int, now: Now, outcome: Outcome) -> list[Decision]:
+    run.enter(Phase.FINISHED)
+    run.end.finish(status)
+    run.timers.stop_all()
+    finished = rec.Finished(now.unix, run.facts.run, status, what, _unproven_nodes(run, now), outcome.value)
+    # Our own requeue has kept it already.
+    kept = [do.KeepOutput()] if outcome.goes_on and outcome is not Outcome.REQUEUED else []
+    card = [do.ShowCard()] if outcome is Outcome.TIMEOUT else []
+    shown = [] if outcome.goes_on else run.told.show_nothing()
+    return [*run.loans.end_all(), run.note(finished), *card, *kept, *shown, do.Finish(status)]
+
+
+def _unproven_nodes(run: Run, now: Now) -> tuple[str, ...]:
+    """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the
+    end, and the next ftrun need not wait for that.
+    """
+    left = run.unproven(now)
+    return tuple(sorted({run.tasks[rank].node for rank in left} & run.fence.silent.keys()))
+
+
+def hand_over(run: Run, now: Now) -> list[Decision]:
+    """The step has ended and only the batch script and ftrun run: requeue the job now."""
+    assert run.decided is not None
+    run.enter(Phase.REQUEUEING)
+    run.timers.stop_all()
+    st = run.settings
+    slurm = run.slurm.answer
+    start = plan_start(st.requeue, slurm is not None and slurm.epilog, run.facts.clean_ups or run.history.clean_ups)
+    clean_up = _clean_up(run)
+    run.end.clean_up()
+    told: list[Decision] = []
+    if clean_up is not None:
+        told = run.wait_for(f"the job's own clean-up on {fold_nodes(clean_up.nodes)}", max(clean_up.wait_s, 0.0), now)
+    requeue = do.Requeue(run.decided.id, run.decided.exclude, start, st.requeue.even_if_no_requeue, clean_up)
+    return [*run.loans.end_all(), *told, *_tell_requeue(run, start, now), requeue]
+
+
+def _tell_requeue(run: Run, start: do.Start, now: Now) -> list[Decision]:
+    """Tell people about the requeue now, because ftrun does not run while the job waits. Each message is printed once, even
+    if slurmctld is away and is asked again.
+    """
+    assert run.decided is not None
+    dead = run.decided.dead
+    limit_s = run.slurm.answer.slurmd_timeout_s if run.slurm.answer is not None else 0.0
+    timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
+    down = f"Slurm marks {fold_nodes(dead)} down{timeout}"
+    what = f"its nodes to be clean, which they are at the latest when {down}" if dead else "its nodes to be clean"
+    if Capability.ASK not in run.facts.can or not run.told.tell(what):
+        return []
+    if dead:
+        when = f"as soon as its nodes are clean, at the latest when {down}; at once by an administrator: {mark_down(dead)}"
+    else:
+        in_s = f"in about {start.in_s:.0f} s"
+        when = f"{in_s}, if its nodes are clean by then"
+        if start.watch_s:  # nothing is known of clean-ups here, and a single node has none beside it to watch
+            alone = f"{in_s}, as nobody knows yet how long a clean-up takes here"
+            when = "as soon as its nodes are clean" if len(run.facts.nodes) > 1 else alone
+        if "SLURM_HET_SIZE" in run.facts.env.user:
+            when += ", with the next run of Slurm's backfill (bf_interval), as every heterogeneous job"
+    helps = f"{mark_down(dead)}  (an administrator)" if dead else ""
+    if run.slurm.answer is not None and run.slurm.answer.to_be_held:
+        helps = f"scontrol release {run.facts.number}"
+        when = f"when it is released, as somebody has held it: {helps}"
+    number = run.attempt.number or run.history.attempts
+    waits = run.note(rec.Waiting(now.unix, number, what, helps=helps))
+    shown = run.told.show(number, f"waiting for {what}, requeued")
+    return [waits, do.Say(f"requeueing the job: it starts again {when}"), *shown]
+
+
+def _clean_up(run: Run) -> do.CleanUp | None:
+    """The clean-up that the job configured: once, on our nodes where ranks ran and a step can start."""
+    away = {*run.attempt.nodes.gone, *run.fence.silent, *run.places.lent}
+    nodes = tuple(node for node in run.step_nodes() if node not in away)
+    wanted = run.settings.requeue.cleanup and nodes and not run.end.cleaned
+    return do.CleanUp(run.settings.requeue.cleanup, nodes, run.settings.requeue.cleanup_grace_s) if wanted else None
+
+
+def on_requeue_ended(run: Run, event: ev.RequeueEnded, now: Now) -> list[Decision]:
+    assert run.decided is not None
+    if event.ok:
+        told = _note_requeue(run, rec.CarriedOut(now.unix, run.decided.id, True, event.why), event.recorded)
+        requeued = finish(run, Outcome.REQUEUED.words, REQUEUED_STATUS, now, Outcome.REQUEUED)
+        return [*told, *note_return(run, now), *requeued]
+    if event.away and (waiting := await_slurm(run, Timer.REQUEUE, "to requeue the job", event.why, now)):
+        return waiting  # the decision stays open, and its budget is charged once
+    done = run.note(rec.CarriedOut(now.unix, run.decided.id, False, event.why))
+    what = f"{run.decided.why}; the requeue failed: {event.why}"
+    ends = finish(run, what, run.decided.status or 1, now, Outcome.ENDED)
+    return [done, do.Say(f"the requeue failed: {event.why}"), *ends]
+
+
+def _note_requeue(run: Run, done: rec.CarriedOut, recorded: bool) -> list[Decision]:
+    """recorded: the step that has requeued the job has written it down."""
+    if not recorded:
+        return [run.note(done)]
+    run.take_in(done)
+    return []
+
+
+def on_ledger_failed(run: Run, event: ev.LedgerFailed, now: Now) -> Answer:
+    """The ledger could not be written, and what is not recorded is not done: the job ends as if there were no ladder."""
+    run.loans.all_again()
+    status = run.trouble.status if run.trouble else 1
+    what = f"{run.trouble.what if run.trouble else 'cannot go on'}; ftrun takes no remedy: {event.why}"
+    if run.phase is Phase.FINISHED:
+        return [do.Say(what), *run.loans.end_all(), do.Finish(run.end.status)]
+    return [do.Say(what), *end_step(run, status, Afterwards(ThenFinish(what, status)), now)]

@@ -17,10 +17,10 @@ from ftslurm.model.nodes import fold_nodes as fold_nodes
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
+from ftslurm.policies.judge import starting
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.spares import Around, FirstChoice, ReplacementSearch
-from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
 from ftslurm.policies.judge.then import Answer, Settled, ThenFinish
 from ftslurm.policies.ladder import Cause
@@ -30,274 +30,293 @@ from ftslurm.policies.situation import Trouble
 SEARCHES_AGAIN, SEARCH_AGAIN_S = 3, 10.0
 
 
-class Replacing:
-    def __init__(self, run: Run, starting: Starting) -> None:
-        self.run, self.starting = run, starting
+def first_launch(run: Run, now: Now) -> Answer:
+    """Launch on the healthy nodes if they are enough; otherwise search for others first."""
+    f = run.facts
+    first = _first_choice(run, now).made(run.places.layout)
+    run.places.choose(first.layout)
+    if first.too_few:
+        return _give_up_nodes(run, f.missing, f"{fold_nodes(f.missing)} is not in the job any more", "", now)
+    if first.out:
+        run.enter(Phase.REPLACING)
+        return [*begin_search(run, first.out, "", now, first.here), *_go_on(run, now)]
+    if not first.news or first.layout is None:
+        return starting.launch_step(run, now)
+    filled = {str(slot): node for slot, node in sorted(first.news.items())}
+    changed = rec.SlotsChanged(now.unix, f.run, f.schedule, first.layout.nodes, filled)
+    return [run.note(changed, vital=True), *starting.launch_step(run, now)]
 
-    def first_launch(self, now: Now) -> Answer:
-        """Launch on the healthy nodes if they are enough; otherwise search for others first."""
-        f = self.run.facts
-        first = self._first_choice(now).made(self.run.places.layout)
-        self.run.places.choose(first.layout)
-        if first.too_few:
-            return self._give_up_nodes(f.missing, f"{fold_nodes(f.missing)} is not in the job any more", "", now)
-        if first.out:
-            self.run.enter(Phase.REPLACING)
-            return [*self.begin_search(first.out, "", now, first.here), *self._go_on(now)]
-        if not first.news or first.layout is None:
-            return self.starting.launch_step(now)
-        filled = {str(slot): node for slot, node in sorted(first.news.items())}
-        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, first.layout.nodes, filled)
-        return [self.run.note(changed, vital=True), *self.starting.launch_step(now)]
 
-    def _first_choice(self, now: Now) -> FirstChoice:
-        return FirstChoice(
-            self.run.facts,
-            self.run.settings,
-            self.run.history.slots.nodes,
-            self.run.history.exclusions.let_in,
-            self.run.kept_out(now),
-        )
+def _first_choice(run: Run, now: Now) -> FirstChoice:
+    return FirstChoice(run.facts, run.settings, run.history.slots.nodes, run.history.exclusions.let_in, run.kept_out(now))
 
-    def step_layout(self) -> Layout:
-        """The layout of the step: as it was chosen, or as srun placed the ranks when they last started; all nodes if they never
-        did.
-        """
-        return self.run.places.known or Layout(self.run.facts.nodes)
 
-    # --- the search
+def step_layout(run: Run) -> Layout:
+    """The layout of the step: as it was chosen, or as srun placed the ranks when they last started; all nodes if they never
+    did.
+    """
+    return run.places.known or Layout(run.facts.nodes)
 
-    def begin_search(self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None) -> Answer:
-        """Begin a search. found: slot -> node that fills it already."""
-        until = now.mono + self.run.settings.nodes.replacement_wait_s
-        dead = self.run.decided.dead if decision and self.run.decided is not None else ()
-        gone = frozenset({*self.run.attempt.nodes.gone, *dead} & set(out.values()))
-        search = ReplacementSearch(decision, out, until, gone, found or {}, self.run.settings, self.run.free, self.run.loans)
-        self.run.places.search_with(search)
-        return self._note_search(search, search.fill(self._around(now)), now)
 
-    def _around(self, now: Now) -> Around:
-        step = frozenset(self.step_layout().nodes)
-        used = {*self.run.facts.nodes, *self.run.kept_out(now), *step}
-        said = self.run.slurm.answer
-        return Around(
-            now, self.run.spares(now), frozenset(used), self.run.devices.there, self.run.facts.why_not.donor, step,
-            said.topology if said is not None else Topology(),
-        )  # fmt: skip
+# --- the search
 
-    def _note_search(self, search: ReplacementSearch, found: list[Decision], now: Now) -> Answer:
-        self.run.note_all(found)
-        return [*found, *(self._go_on(now) if search.over else [])]
 
-    def on_node_checked(self, event: ev.NodeChecked, now: Now) -> Answer:
-        search = self.run.places.search
-        if search is None or not search.searches_at(event.node):
-            return self.on_spare_checked(event, now)
-        return self._note_search(search, search.checked(event, self._around(now)), now)
+def begin_search(run: Run, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None) -> Answer:
+    """Begin a search. found: slot -> node that fills it already."""
+    until = now.mono + run.settings.nodes.replacement_wait_s
+    dead = run.decided.dead if decision and run.decided is not None else ()
+    gone = frozenset({*run.attempt.nodes.gone, *dead} & set(out.values()))
+    search = ReplacementSearch(decision, out, until, gone, found or {}, run.settings, run.free, run.loans)
+    run.places.search_with(search)
+    return _note_search(run, search, search.fill(_around(run, now)), now)
 
-    def on_node_borrowed(self, event: ev.NodeBorrowed, now: Now) -> Answer:
-        search = self.run.places.search
-        if search is None or not search.borrows_for(event.slot):
-            return self.end_late_loan(event, now)
-        return self._note_search(search, search.borrowed(event, self.run.facts.run, now), now)
 
-    def on_spare_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
-        self.run.free.seen(event)
+def _around(run: Run, now: Now) -> Around:
+    step = frozenset(step_layout(run).nodes)
+    used = {*run.facts.nodes, *run.kept_out(now), *step}
+    said = run.slurm.answer
+    return Around(
+        now, run.spares(now), frozenset(used), run.devices.there, run.facts.why_not.donor, step,
+        said.topology if said is not None else Topology(),
+    )  # fmt: skip
+
+
+def _note_search(run: Run, search: ReplacementSearch, found: list[Decision], now: Now) -> Answer:
+    run.note_all(found)
+    return [*found, *(_go_on(run, now) if search.over else [])]
+
+
+def on_node_checked(run: Run, event: ev.NodeChecked, now: Now) -> Answer:
+    search = run.places.search
+    if search is None or not search.searches_at(event.node):
+        return on_spare_checked(run, event, now)
+    return _note_search(run, search, search.checked(event, _around(run, now)), now)
+
+
+def on_node_borrowed(run: Run, event: ev.NodeBorrowed, now: Now) -> Answer:
+    search = run.places.search
+    if search is None or not search.borrows_for(event.slot):
+        return end_late_loan(run, event, now)
+    return _note_search(run, search, search.borrowed(event, run.facts.run, now), now)
+
+
+def on_spare_checked(run: Run, event: ev.NodeChecked, now: Now) -> list[Decision]:
+    run.free.seen(event)
+    return []
+
+
+def end_late_loan(run: Run, event: ev.NodeBorrowed, _: Now) -> list[Decision]:
+    return run.loans.too_late(event.job)
+
+
+def on_donor_submitted(run: Run, event: ev.DonorSubmitted, now: Now) -> list[Decision]:
+    search = run.places.search
+    if search is None or not search.borrows_for(event.slot):
         return []
+    search.submitted(event)
+    for_s = max(0.0, search.until - now.mono)
+    out = search.out[event.slot]
+    limit = f"waiting up to {for_s:.0f} s (nodes.replacement_wait)"
+    if event.boots:
+        what = f"{event.boots} of donor job {event.job} to boot"
+        return run.wait_for(what, for_s, now, f"{limit} for {what}, which replaces {out}")
+    return run.wait_for(
+        f"a node of donor job {event.job}", for_s, now, f"{limit} for donor job {event.job} to borrow a replacement for {out}"
+    )
 
-    def end_late_loan(self, event: ev.NodeBorrowed, _: Now) -> list[Decision]:
-        return self.run.loans.too_late(event.job)
 
-    def on_donor_submitted(self, event: ev.DonorSubmitted, now: Now) -> list[Decision]:
-        search = self.run.places.search
-        if search is None or not search.borrows_for(event.slot):
-            return []
-        search.submitted(event)
-        for_s = max(0.0, search.until - now.mono)
-        out = search.out[event.slot]
-        limit = f"waiting up to {for_s:.0f} s (nodes.replacement_wait)"
-        if event.boots:
-            what = f"{event.boots} of donor job {event.job} to boot"
-            return self.run.wait_for(what, for_s, now, f"{limit} for {what}, which replaces {out}")
-        return self.run.wait_for(
-            f"a node of donor job {event.job}", for_s, now, f"{limit} for donor job {event.job} to borrow a replacement for {out}"
-        )
+def _still_wait_for_donors(run: Run, search: ReplacementSearch, now: Now) -> list[Decision]:
+    """The old step has ended, but the search still waits for donor jobs: tell people."""
+    what = search.waits_for
+    return run.wait_for(what, max(0.0, search.until - now.mono), now) if what else []
 
-    def _still_wait_for_donors(self, search: ReplacementSearch, now: Now) -> list[Decision]:
-        """The old step has ended, but the search still waits for donor jobs: tell people."""
-        what = search.waits_for
-        return self.run.wait_for(what, max(0.0, search.until - now.mono), now) if what else []
 
-    def on_loans_ended(self, event: ev.LoansEnded, now: Now) -> list[Decision]:
-        if not event.left:
-            return []
-        jobs, cancel = ", ".join(map(str, event.left)), " ".join(map(str, event.left))
-        one = len(event.left) == 1
-        keep = f"{'it keeps its node' if one else 'they keep their nodes'} until this job ends"
-        return [Say(f"ftrun could not end donor job{'' if one else 's'} {jobs}; {keep} (`scancel {cancel}`)")]
-
-    def on_search_overdue(self, now: Now) -> Answer:
-        if self.run.places.search is not None:
-            self.run.places.search.overdue()
-        return self._go_on(now)
-
-    # --- what comes of it
-
-    def go_on_without_step(self, now: Now) -> Answer:
-        """The old step has ended; the search may still run."""
-        self.run.enter(Phase.REPLACING)
-        told = self.on_signal(self.run.signal.kept, now) if self.run.signal.kept else []
-        return told or self._go_on(now)
-
-    def _go_on(self, now: Now) -> Answer:
-        """Launch the new step, or ask the next rung, once the search is complete and nothing of the old step runs."""
-        search = self.run.places.search
-        if self.run.phase is not Phase.REPLACING or search is None:
-            return []
-        if search.failed:
-            return self._give_up_search(search, now)
-        if search.done:
-            return self._fill(search, now)
-        self.run.timers.only({Timer.NODE: max(search.until, now.mono) + self.run.settings.nodes.check_timeout_s + MARGIN_S})
-        return self._still_wait_for_donors(search, now)
-
-    def _fill(self, search: ReplacementSearch, now: Now) -> list[Decision]:
-        before = self.run.places.layout
-        assert before is not None
-        self.run.places.take_search()
-        layout = before.filled(search.found, search.lent)
-        self.run.places.choose(layout)
-        ranks = tuple(rank for slot in sorted(search.out) for rank in before.ranks_of(slot))
-        filled = {str(slot): node for slot, node in sorted(search.found.items())}
-        f = self.run.facts
-        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, layout.nodes, filled, (), dict(layout.lent), ranks)
-        words = search.in_words()
-        done: list[Decision] = []
-        if search.decision:
-            done.append(self.run.note(rec.CarriedOut(now.unix, search.decision, True, f"replaced {words}")))
-        back = [before.lent[node] for node in search.out.values() if node in before.lent]
-        return [
-            *done, self.run.note(changed, vital=True), Say(f"replaced {words}"), *self._forget(search.out.values()),
-            *self.run.loans.end(back), *self.starting.launch_step(now), *self.run.told.show_running(self.starting.next_number()),
-            *self.release(search.dead),
-        ]  # fmt: skip
-
-    def _give_up_search(self, search: ReplacementSearch, now: Now) -> Answer:
-        self.run.places.take_search()
-        self.run.timers.stop_all()
-        loans = search.drop()
-        if not search.decision:
-            missing = search.missing
-            what = f"{fold_nodes(missing)} is excluded, and {search.failed}"
-            if search.unsure and self.run.launch.in_vain < SEARCHES_AGAIN:
-                return [*loans, Say(f"{what}; searching again"), *self._search_later(now)]
-            self.run.places.choose(self._first_choice(now).fewer())
-            if self.run.places.layout is None:
-                return [*loans, *self._give_up_nodes(missing, what, search.failed, now)]
-            return [*loans, Say(what), *self.starting.launch_step(now)]
-        done = self.run.note(rec.CarriedOut(now.unix, search.decision, False, search.failed))
-        self.run.enter(Phase.SETTLING)
-        said = [*loans, done, Say(f"no replacement found: {search.failed}")]
-        if search.unsure and Capability.ASK in self.run.facts.can:  # slurmctld may have been the reason
-            self.run.attempt.search.fail_unless_away(search.failed)
-            self.run.slurm.forget()
-            return [*said, self.run.ask_slurm(now)]
-        self.run.attempt.search.fail(search.failed)
-        return [*said, Settled()]
-
-    def _search_later(self, now: Now) -> list[Decision]:
-        """Before the first start: repeat the search later; there is neither a step nor a decision to return to."""
-        self.run.launch.again()
-        self.run.enter(Phase.REPLACING)
-        self.run.timers.only({Timer.SEARCH_AGAIN: now.mono + SEARCH_AGAIN_S})
+def on_loans_ended(run: Run, event: ev.LoansEnded, now: Now) -> list[Decision]:
+    if not event.left:
         return []
+    jobs, cancel = ", ".join(map(str, event.left)), " ".join(map(str, event.left))
+    one = len(event.left) == 1
+    keep = f"{'it keeps its node' if one else 'they keep their nodes'} until this job ends"
+    return [Say(f"ftrun could not end donor job{'' if one else 's'} {jobs}; {keep} (`scancel {cancel}`)")]
 
-    def search_again(self, now: Now) -> Answer:
-        return self.first_launch(now) if self.run.places.search is None else []
 
-    def _give_up_nodes(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> Answer:
-        """Too few nodes before the first start. Slurm may have refused the exclusion at the last requeue; it will accept it at
-        the next one.
-        """
-        attempt = self.run.new_attempt(tasks=())
-        attempt.step_end.none()
-        attempt.cannot_stay(what)
-        attempt.search.fail(unreplaced)
-        why = dict.fromkeys(self.run.facts.missing, "it is not in the job any more")
-        why |= {node: self.run.history.exclusions.isolated[node][0] for node in self.run.kept_out(now)}
-        attempt.nodes.lose_before({node: why[node] for node in missing if node in why}, self.run.kept_out(now))
-        return [Trouble(Cause.LAUNCH, what, 1)]
+def on_search_overdue(run: Run, now: Now) -> Answer:
+    if run.places.search is not None:
+        run.places.search.overdue()
+    return _go_on(run, now)
 
-    def on_signal(self, event: ev.SignalSeen, now: Now) -> Answer:
-        """A signal during the search: a job that is ending does not wait for nodes, nor does one that is to be requeued now."""
-        search, later = self.run.places.search, Timer.SEARCH_AGAIN in self.run.timers
-        decision = search.decision if search is not None else ""
-        ends = event.rank is None and event.number in (SIGINT, SIGTERM)
-        if (search is None and not later) or not (ends or (decision and self.run.signal.asks_for_requeue(event.number))):
-            if self.run.signal.announces(event.number):
-                self.run.signal.keep(event)
-            return []
-        self.run.places.take_search()
-        self.run.timers.stop_all()
-        loans = search.drop() if search is not None else []
-        if not decision or event.number == SIGINT:
-            by_person = event.number == SIGINT
-            what = f"{'interrupted by Ctrl-C' if by_person else 'ended by SIGTERM'} while waiting for another node"
-            outcome = Outcome.INTERRUPTED if by_person else Outcome.ENDED
-            return [*loans, ThenFinish(what, 128 + event.number, outcome)]
-        self.run.attempt.search.fail("a signal came meanwhile")
-        done = self.run.note(rec.CarriedOut(now.unix, decision, False, "a signal came meanwhile"))
-        self.run.signal.take(event.number, now.mono)
-        self.run.signal.take_kept()
-        self.run.enter(Phase.SETTLING)
-        if Capability.ASK not in self.run.facts.can:
-            self.run.signal.means(Meaning.TERMINATED)
-            return [*loans, done, Settled()]
-        return [*loans, done, self.run.ask_slurm(now)]
 
-    # --- with fewer nodes
+# --- what comes of it
 
-    def shrink(self, bad: frozenset[str], now: Now) -> list[Decision]:
-        """Continue without the slots of the bad nodes; the other slots move up and keep their counters."""
-        before = self.run.places.layout
-        assert before is not None
-        slots = [slot for slot, node in enumerate(before.nodes) if node in bad]
-        kept = tuple(slot for slot in range(len(before.nodes)) if slot not in slots)
-        layout = before.without(slots)
-        self.run.places.choose(layout)
-        f = self.run.facts
-        moved = tuple(rank for rank, slot in enumerate(before.slots) if slot in kept)
-        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, layout.nodes, kept=kept, lent=dict(layout.lent), moved=moved)
-        back = [job for node, job in before.lent.items() if node in bad]
-        assert self.run.decided is not None
-        done = self.run.note(rec.CarriedOut(now.unix, self.run.decided.id, True, f"went on with {fold_nodes(layout.nodes)}"))
-        return [
-            done, self.run.note(changed, vital=True), *self._forget(bad), *self.run.loans.end(back),
-            *self.starting.launch_step(now), *self.run.told.show_running(self.starting.next_number()), *self.release(bad),
-        ]  # fmt: skip
 
-    # --- nodes that no longer belong to us
+def go_on_without_step(run: Run, now: Now) -> Answer:
+    """The old step has ended; the search may still run."""
+    run.enter(Phase.REPLACING)
+    told = on_signal(run, run.signal.kept, now) if run.signal.kept else []
+    return told or _go_on(run, now)
 
-    def _forget(self, nodes: Iterable[str]) -> list[Decision]:
-        """Forget the nodes: faults that their agents still report concern nobody."""
-        out = tuple(sorted(set(nodes)))
-        for node in out:
-            self.run.fence.hear(node)
-        self.run.agents.forget(out)
-        self.run.devices.forget(out)
-        return [DismissAgents(out)] if out else []
 
-    def release(self, nodes: Iterable[str]) -> list[Decision]:
-        """Give dead nodes back to Slurm. Without --no-kill a job ends when Slurm notices that one of its nodes has died
-        (sbatch(1)). A job that had given the node back before continued, seen on 22.05.
-        """
-        own = tuple(sorted(node for node in set(nodes) if node in self.run.facts.nodes and node != self.run.facts.batch_node))
-        self.run.free.give_back(own)
-        return [ReleaseNodes(own)] if own and Capability.RELEASE in self.run.facts.can else []
+def _go_on(run: Run, now: Now) -> Answer:
+    """Launch the new step, or ask the next rung, once the search is complete and nothing of the old step runs."""
+    search = run.places.search
+    if run.phase is not Phase.REPLACING or search is None:
+        return []
+    if search.failed:
+        return _give_up_search(run, search, now)
+    if search.done:
+        return _fill(run, search, now)
+    run.timers.only({Timer.NODE: max(search.until, now.mono) + run.settings.nodes.check_timeout_s + MARGIN_S})
+    return _still_wait_for_donors(run, search, now)
 
-    def on_nodes_released(self, event: ev.NodesReleased, now: Now) -> list[Decision]:
-        if event.ok:
-            relieved = self._forget(self.run.agents.guards.intersection(event.nodes))
-            return [*relieved, *(self.run.watch(now) if relieved and self.run.phase is Phase.RUNNING else [])]
-        what = f"{fold_nodes(event.nodes)} could not be given back: {event.why}"
-        return [Say(f"{what}; without `sbatch --no-kill` Slurm ends the job when it notices that a node is down")]
+
+def _fill(run: Run, search: ReplacementSearch, now: Now) -> list[Decision]:
+    before = run.places.layout
+    assert before is not None
+    run.places.take_search()
+    layout = before.filled(search.found, search.lent)
+    run.places.choose(layout)
+    ranks = tuple(rank for slot in sorted(search.out) for rank in before.ranks_of(slot))
+    filled = {str(slot): node for slot, node in sorted(search.found.items())}
+    f = run.facts
+    changed = rec.SlotsChanged(now.unix, f.run, f.schedule, layout.nodes, filled, (), dict(layout.lent), ranks)
+    words = search.in_words()
+    done: list[Decision] = []
+    if search.decision:
+        done.append(run.note(rec.CarriedOut(now.unix, search.decision, True, f"replaced {words}")))
+    back = [before.lent[node] for node in search.out.values() if node in before.lent]
+    return [
+        *done, run.note(changed, vital=True), Say(f"replaced {words}"), *_forget(run, search.out.values()),
+        *run.loans.end(back), *starting.launch_step(run, now), *run.told.show_running(starting.next_number(run)),
+        *release(run, search.dead),
+    ]  # fmt: skip
+
+
+def _give_up_search(run: Run, search: ReplacementSearch, now: Now) -> Answer:
+    run.places.take_search()
+    run.timers.stop_all()
+    loans = search.drop()
+    if not search.decision:
+        missing = search.missing
+        what = f"{fold_nodes(missing)} is excluded, and {search.failed}"
+        if search.unsure and run.launch.in_vain < SEARCHES_AGAIN:
+            return [*loans, Say(f"{what}; searching again"), *_search_later(run, now)]
+        run.places.choose(_first_choice(run, now).fewer())
+        if run.places.layout is None:
+            return [*loans, *_give_up_nodes(run, missing, what, search.failed, now)]
+        return [*loans, Say(what), *starting.launch_step(run, now)]
+    done = run.note(rec.CarriedOut(now.unix, search.decision, False, search.failed))
+    run.enter(Phase.SETTLING)
+    said = [*loans, done, Say(f"no replacement found: {search.failed}")]
+    if search.unsure and Capability.ASK in run.facts.can:  # slurmctld may have been the reason
+        run.attempt.search.fail_unless_away(search.failed)
+        run.slurm.forget()
+        return [*said, run.ask_slurm(now)]
+    run.attempt.search.fail(search.failed)
+    return [*said, Settled()]
+
+
+def _search_later(run: Run, now: Now) -> list[Decision]:
+    """Before the first start: repeat the search later; there is neither a step nor a decision to return to."""
+    run.launch.again()
+    run.enter(Phase.REPLACING)
+    run.timers.only({Timer.SEARCH_AGAIN: now.mono + SEARCH_AGAIN_S})
+    return []
+
+
+def search_again(run: Run, now: Now) -> Answer:
+    return first_launch(run, now) if run.places.search is None else []
+
+
+def _give_up_nodes(run: Run, missing: Collection[str], what: str, unreplaced: str, now: Now) -> Answer:
+    """Too few nodes before the first start. Slurm may have refused the exclusion at the last requeue; it will accept it at
+    the next one.
+    """
+    attempt = run.new_attempt(tasks=())
+    attempt.step_end.none()
+    attempt.cannot_stay(what)
+    attempt.search.fail(unreplaced)
+    why = dict.fromkeys(run.facts.missing, "it is not in the job any more")
+    why |= {node: run.history.exclusions.isolated[node][0] for node in run.kept_out(now)}
+    attempt.nodes.lose_before({node: why[node] for node in missing if node in why}, run.kept_out(now))
+    return [Trouble(Cause.LAUNCH, what, 1)]
+
+
+def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
+    """A signal during the search: a job that is ending does not wait for nodes, nor does one that is to be requeued now."""
+    search, later = run.places.search, Timer.SEARCH_AGAIN in run.timers
+    decision = search.decision if search is not None else ""
+    ends = event.rank is None and event.number in (SIGINT, SIGTERM)
+    if (search is None and not later) or not (ends or (decision and run.signal.asks_for_requeue(event.number))):
+        if run.signal.announces(event.number):
+            run.signal.keep(event)
+        return []
+    run.places.take_search()
+    run.timers.stop_all()
+    loans = search.drop() if search is not None else []
+    if not decision or event.number == SIGINT:
+        by_person = event.number == SIGINT
+        what = f"{'interrupted by Ctrl-C' if by_person else 'ended by SIGTERM'} while waiting for another node"
+        outcome = Outcome.INTERRUPTED if by_person else Outcome.ENDED
+        return [*loans, ThenFinish(what, 128 + event.number, outcome)]
+    run.attempt.search.fail("a signal came meanwhile")
+    done = run.note(rec.CarriedOut(now.unix, decision, False, "a signal came meanwhile"))
+    run.signal.take(event.number, now.mono)
+    run.signal.take_kept()
+    run.enter(Phase.SETTLING)
+    if Capability.ASK not in run.facts.can:
+        run.signal.means(Meaning.TERMINATED)
+        return [*loans, done, Settled()]
+    return [*loans, done, run.ask_slurm(now)]
+
+
+# --- with fewer nodes
+
+
+def shrink(run: Run, bad: frozenset[str], now: Now) -> list[Decision]:
+    """Continue without the slots of the bad nodes; the other slots move up and keep their counters."""
+    before = run.places.layout
+    assert before is not None
+    slots = [slot for slot, node in enumerate(before.nodes) if node in bad]
+    kept = tuple(slot for slot in range(len(before.nodes)) if slot not in slots)
+    layout = before.without(slots)
+    run.places.choose(layout)
+    f = run.facts
+    moved = tuple(rank for rank, slot in enumerate(before.slots) if slot in kept)
+    changed = rec.SlotsChanged(now.unix, f.run, f.schedule, layout.nodes, kept=kept, lent=dict(layout.lent), moved=moved)
+    back = [job for node, job in before.lent.items() if node in bad]
+    assert run.decided is not None
+    done = run.note(rec.CarriedOut(now.unix, run.decided.id, True, f"went on with {fold_nodes(layout.nodes)}"))
+    return [
+        done, run.note(changed, vital=True), *_forget(run, bad), *run.loans.end(back),
+        *starting.launch_step(run, now), *run.told.show_running(starting.next_number(run)), *release(run, bad),
+    ]  # fmt: skip
+
+
+# --- nodes that no longer belong to us
+
+
+def _forget(run: Run, nodes: Iterable[str]) -> list[Decision]:
+    """Forget the nodes: faults that their agents still report concern nobody."""
+    out = tuple(sorted(set(nodes)))
+    for node in out:
+        run.fence.hear(node)
+    run.agents.forget(out)
+    run.devices.forget(out)
+    return [DismissAgents(out)] if out else []
+
+
+def release(run: Run, nodes: Iterable[str]) -> list[Decision]:
+    """Give dead nodes back to Slurm. Without --no-kill a job ends when Slurm notices that one of its nodes has died
+    (sbatch(1)). A job that had given the node back before continued, seen on 22.05.
+    """
+    own = tuple(sorted(node for node in set(nodes) if node in run.facts.nodes and node != run.facts.batch_node))
+    run.free.give_back(own)
+    return [ReleaseNodes(own)] if own and Capability.RELEASE in run.facts.can else []
+
+
+def on_nodes_released(run: Run, event: ev.NodesReleased, now: Now) -> list[Decision]:
+    if event.ok:
+        relieved = _forget(run, run.agents.guards.intersection(event.nodes))
+        return [*relieved, *(run.watch(now) if relieved and run.phase is Phase.RUNNING else [])]
+    what = f"{fold_nodes(event.nodes)} could not be given back: {event.why}"
+    return [Say(f"{what}; without `sbatch --no-kill` Slurm ends the job when it notices that a node is down")]

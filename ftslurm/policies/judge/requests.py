@@ -21,302 +21,334 @@ from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
+from ftslurm.policies.judge import request_answers
 from ftslurm.policies.judge.outside import Meaning, reply_to
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.request_answers import STOPPED_STATUS, Answers, Interrupting, asked_by
+from ftslurm.policies.judge.request_answers import STOPPED_STATUS, asked_by
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenEnd, ThenRemedy, ThenRequeue
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.situation import Trouble
 
 
-class Requests:
-    def __init__(self, run: Run, interrupting: Interrupting, answers: Answers) -> None:
-        self.run, self.interrupting, self.answers = run, interrupting, answers
-
-    def on_control_asked(self, event: ev.ControlAsked, now: Now) -> Answer:
-        asked = event.request
-        if self.run.history.control.get(asked.number) is None:
-            self.run.take_in(asked)
-        request = self.run.history.control.get(asked.number)
-        if request is None or request.state is State.UNDONE or asked.number in self.run.requests.to_consider:
-            return []
-        if request.state is State.DONE and not (asked.verb == ctl.STOP and request.run != self.run.facts.run):
-            return []  # another ftrun answers for the whole job; but each stops its own ranks
-        if request.state is State.TAKEN and request.waits:
-            return self._await(request, now)
-        if asked.verb not in _TAKE:
-            return self.answers.refuse(request, f"this version of ftrun does not know `{asked.verb}`", now)
-        return _TAKE[asked.verb](self, request, now)
-
-    # --- what changes nothing that runs
-
-    def _answer_at_once(self, request: Request, now: Now) -> list[Decision]:
-        """Answer a request that changes nothing that runs."""
-        reply = reply_to(request, self.run.history, self.run.settings.ladder)
-        if not reply.ok:
-            return self.answers.refuse(request, reply.text, now)
-        if request.asked.verb == ctl.UNDO:
-            self.run.requests.forget(request.asked.target)
-        return self.answers.agree(request, reply.text, now)
-
-    # --- what ends ranks
-
-    def _act(self, request: Request, now: Now) -> Answer:
-        """Carry the request out now, or when its checkpoints have been written."""
-        asked = request.asked
-        if bad := [node for node in asked.nodes if not _is_node_name(node)]:
-            return self.answers.refuse(request, f"{', '.join(bad)} is not a node name", now)
-        if not request.waits:
-            return self._act_now(request, now)
-        if asked.checkpoints and not asked.until and not self.run.requests.checkpoints.are_known(request, self.run.history):
-            return self.answers.refuse(request, _WHAT_IS_NEEDED, now)
-        if ban := self._forbidden(request):
-            return self.answers.refuse(request, ban, now)
-        taken = self.answers.agree(request, self._waits_for(request), now)
-        return [*taken, *self._await(request, now)]
-
-    def _waits_for(self, request: Request) -> str:
-        asked = request.asked
-        if not asked.checkpoints:
-            return f"it will be done at {ctl.utc(asked.until)}"
-        return self.run.requests.checkpoints.awaited(request, self.run.history)
-
-    def _await(self, request: Request, now: Now) -> list[Decision]:
-        if request.asked.until:
-            self.run.requests.due_at(request.number, now.mono + max(0.0, request.asked.until - now.unix))
-        return self.run.requests.checkpoints.watch(self.run.history) if request.asked.checkpoints else []
-
-    def act_later(self, request: Request, now: Now) -> Answer:
-        """Carry out a request whose time has come, unless it was answered meanwhile."""
-        known = self.run.history.control.get(request.number)
-        waits = known is not None and known.state in (State.OPEN, State.TAKEN) and self.run.phase is not Phase.FINISHED
-        return self._act_now(request, now) if waits else []
-
-    def _act_now(self, request: Request, now: Now) -> Answer:
-        if ban := self._forbidden(request):
-            return self.answers.refuse(request, ban, now)
-        return _ACT[request.asked.verb](self, request, now)
-
-    def _forbidden(self, request: Request) -> str:
-        """Why settings forbid the request, empty if they do not. An owner who wants no more restarts does not mean those that
-        they ask for themselves; the later request decides.
-        """
-        ban = self.run.history.control.no_restarts
-        if request.asked.verb not in (ctl.RESTART, ctl.REQUEUE) or ban is None:
-            return ""
-        return f"request {ban.number} forbids restarts; run `ftslurm control {self.run.facts.job} allow-restarts` first"
-
-    # --- stop
-
-    def _stop(self, request: Request, now: Now) -> Answer:
-        """Stop the job gracefully, as a Ctrl-C does: ranks get the grace, waits end, no rung is asked."""
-        what = f"{STOPPED} {request.number} of {asked_by(request)}"
-        if self.run.phase is Phase.REQUEUEING and Timer.REQUEUE not in self.run.timers:
-            return []  # the step that requeues the job has control: the job's next ftrun takes the request
-        if self.run.phase is Phase.ENDING and not self.run.end.after.another_try:
-            return self.answers.agree(request, "the job is ending already", now, done=True)
-        taken = self.answers.agree(request, "the ranks are stopped, and the job ends", now, done=True)
-        return [*taken, *self.interrupting.break_off(what, now)]
-
-    # --- restart
-
-    def _restart(self, request: Request, now: Now) -> Answer:
-        if self.run.phase is Phase.ENDING and not self.run.end.after.another_try:
-            return self.answers.refuse(request, "the job is ending", now)
-        if self.run.phase is not Phase.RUNNING:
-            return self.answers.agree(request, "the ranks do not run now; they start again in any case", now, done=True)
-        trouble = Trouble(Cause.REQUEST, self._what(request), 1)
-        s = self.run.situation(trouble, now)
-        if why := s.not_in_place or s.others.not_again:
-            return self.answers.refuse(request, f"the ranks cannot be restarted in place: {why}", now)
-        taken = self.answers.agree(request, "the ranks are restarted in place", now, done=True)
-        self.run.requests.carry_out(request.number)
-        return [*taken, trouble]
-
-    # --- requeue
-
-    def _requeue(self, request: Request, now: Now) -> Answer:
-        asked = request.asked
-        if asked.schedule < self.run.facts.schedule and not request.waits and not self._are_here(asked.nodes):
-            return self.answers.agree(request, "the job has been requeued since", now, done=True)
-        if self.run.phase is Phase.REQUEUEING or (
-            self.run.phase is Phase.ENDING and isinstance(self.run.end.after.then, ThenRequeue)
-        ):
-            return self.answers.agree(request, "the job is being requeued", now, done=True) if not asked.nodes else []
-        if self.run.phase is Phase.ENDING and not self.run.end.after.another_try:
-            return self.answers.refuse(request, "the job is ending", now)
-        trouble = Trouble(Cause.REQUEST, self._what(request), 1)
-        s = self.run.situation(trouble, now)
-        if self.run.slurm.away_since is not None and s.slurm is not None and s.slurm.away:
-            self.run.requests.consider_later(request.number)  # ftrun waits for slurmctld in any case, and asks again
-            return []
-        if Capability.ASK in self.run.facts.can and not (s.slurm is not None and self.run.heard_lately(now)):
-            return self._consider_later(request, now)
-        if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
-            return self.answers.refuse(request, ENDING_STATES[s.slurm.state].words, now)
-        if why := why_no_requeue(_without(s, asked.nodes)):
-            return self.answers.refuse(request, f"the job cannot be requeued: {why}", now)
-        taken = self.answers.agree(request, "the job is requeued", now, done=True)
-        self.run.requests.carry_out(request.number)
-        return [*taken, *self.interrupting.enter_request(trouble, now)]
-
-    def _are_here(self, nodes: tuple[str, ...]) -> bool:
-        return bool({*nodes} & {*self.run.facts.nodes})
-
-    def _what(self, request: Request) -> str:
-        return f"{asked_by(request)} asked to {ctl.request_in_words(request.asked)} (request {request.number})"
-
-    def _consider_later(self, request: Request, now: Now) -> list[Decision]:
-        self.run.requests.consider_later(request.number)
-        return [] if Timer.ASK in self.run.timers else [self.run.ask_slurm(now)]
-
-    def _consider(self, now: Now) -> Answer:
-        """Decide on the requests that waited for Slurm: it has answered, if only that it cannot."""
-        asked = self.run.requests.take_to_consider()
-        return [ThenAct(request) for number in asked if (request := self.run.history.control.get(number))]
-
-    # --- leave a node
-
-    def _exclude(self, request: Request, now: Now) -> Answer:
-        """Leave the node: at once if ranks run on it and the job can continue without it; otherwise from the next start on."""
-        here = [node for node in request.asked.nodes if node in self.run.step_nodes()]
-        running = self.run.phase is Phase.RUNNING
-        if request.asked.later or not here or not running:
-            if self.run.phase is Phase.REQUEUEING:
-                return []  # Slurm's list is fixed now: the job's next ftrun takes the request
-            planned = {*here} if running else {*(self.run.places.planned(self.run.facts) or self.run.facts.nodes)}
-            then = "the ranks leave it when they run" if planned & {*request.asked.nodes} and not request.asked.later else ""
-            text = then or "the job does not run there from its next start on"
-            return self.answers.agree(request, text, now, done=not then)
-        return self._leave(request, here, now)
-
-    def _leave(self, request: Request, here: list[str], now: Now) -> Answer:
-        trouble = Trouble(Cause.REQUEST, self._what(request), 1)
-        out = dict.fromkeys(here, f"excluded by {request.who} (request {request.number})")
-        s = self.run.situation(trouble, now, replace(self.run.attempt, nodes=replace(self.run.attempt.nodes, asked_out=out)))
-        choice = choose(s)
-        if choice.rung == Rung.FAIL:
-            if Capability.ASK in self.run.facts.can and not self.run.heard_lately(now):
-                return self._consider_later(request, now)
-            why = f"the job cannot continue without {fold_nodes(here)} now: {choice.why}"
-            if request.state is State.TAKEN:  # it holds for the next start, which may be possible
-                return self.answers.agree(request, why, now, done=True)
-            return self.answers.refuse(request, why, now)
-        self.run.attempt.nodes.ask_out(out)
-        taken = self.answers.agree(request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
-        self.run.requests.carry_out(0)
-        return [*taken, trouble]
-
-    def leave_late(self, now: Now) -> Answer:
-        """Ranks run again: leave the nodes whose exclusion people asked for meanwhile."""
-        for request in self.run.history.control.to_come:
-            if request.asked.verb == ctl.EXCLUDE and not request.waits and self.run.phase is Phase.RUNNING:
-                here = [node for node in request.asked.nodes if node in self.run.step_nodes()]
-                if not here:
-                    return self.answers.close(request, "no rank runs there now", now)
-                return self._leave(request, here, now)
+def on_control_asked(run: Run, event: ev.ControlAsked, now: Now) -> Answer:
+    asked = event.request
+    if run.history.control.get(asked.number) is None:
+        run.take_in(asked)
+    request = run.history.control.get(asked.number)
+    if request is None or request.state is State.UNDONE or asked.number in run.requests.to_consider:
         return []
+    if request.state is State.DONE and not (asked.verb == ctl.STOP and request.run != run.facts.run):
+        return []  # another ftrun answers for the whole job; but each stops its own ranks
+    if request.state is State.TAKEN and request.waits:
+        return _await(run, request, now)
+    if asked.verb not in _TAKE:
+        return request_answers.refuse(run, request, f"this version of ftrun does not know `{asked.verb}`", now)
+    return _TAKE[asked.verb](run, request, now)
 
-    # --- the ranks have been stopped: carry out the request
 
-    def carry_out(self, trouble: Trouble, now: Now) -> Answer:
-        if self.run.signal.meaning is Meaning.STOPPED:
-            return [ThenEnd(trouble.what, self._stopped_status(), Outcome.STOPPED)]
-        number = self.run.requests.take_in_hand()
-        s = self.run.situation(trouble, now)
-        request = self.run.history.control.get(number)
-        if request is not None and request.asked.verb == ctl.RESTART:
-            back = Choice(Rung.IN_PLACE_RESTART, f"as request {number} asks", "", ())
-            return self.interrupting.start_again(back, trouble, s, now)
-        if number:
-            choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
-            return [ThenRemedy(choice, s)]
-        choice = choose(s)
-        if choice.rung != Rung.FAIL:
-            return [ThenRemedy(choice, s)]
-        # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
-        why = f"the node cannot be excluded after all: {choice.why}"
-        back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)
-        return self.interrupting.start_again(back, trouble, s, now)
+# --- what changes nothing that runs
 
-    def _stopped_status(self) -> int:
-        """The exit status of a stopped job: that of its ranks; a rank that had to be stopped has not done its work."""
-        return max(self.run.warning_trouble().status, 0 if self.run.attempt.all_ended else STOPPED_STATUS)
 
-    # --- checkpoints
+def _answer_at_once(run: Run, request: Request, now: Now) -> list[Decision]:
+    """Answer a request that changes nothing that runs."""
+    reply = reply_to(request, run.history, run.settings.ladder)
+    if not reply.ok:
+        return request_answers.refuse(run, request, reply.text, now)
+    if request.asked.verb == ctl.UNDO:
+        run.requests.forget(request.asked.target)
+    return request_answers.agree(run, request, reply.text, now)
 
-    def on_checkpoint_made(self, event: ev.CheckpointMade, now: Now) -> Answer:
-        return self._note_checkpoint("file", event.path, event.pattern, now)
 
-    def on_checkpoint_told(self, event: ev.ProgramSaid, now: Now) -> Answer:
-        """A rank reports a checkpoint. Each rank may report its part: all are complete when no other follows for a while, or a
-        rank reports the next one.
-        """
-        if not self.run.is_current(event):
-            return []
-        said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
-        before: list[Decision | Next] = [] if self.run.history.progress.checkpoints_told else [self.run.note(said)]
-        if self.run.requests.checkpoints.has_told(event.rank):
-            before += self._note_told_checkpoint(now)
-        self.run.requests.checkpoints.told(event.rank, now.mono)
-        return before
+# --- what ends ranks
 
-    def _note_told_checkpoint(self, now: Now) -> Answer:
-        told = self.run.requests.checkpoints.take_told()
-        return self._note_checkpoint("program", told, "", now) if told else []
 
-    def _note_checkpoint(self, sign: str, where: str, pattern: str, now: Now) -> Answer:
-        found: list[Decision | Next] = []
-        for request in self.run.history.control.to_come:
-            left = self.run.requests.checkpoints.left(request, pattern, self.run.history, now.unix)
-            if left is None:
-                continue
-            found.append(
-                self.run.note(rec.CheckpointSeen(now.unix, self.answers.attempt_number, request.number, sign, where[:500], left))
-            )
-            if not left and request.number not in self.run.requests.to_consider:
-                found.append(ThenAct(request))
-        return found
+def _act(run: Run, request: Request, now: Now) -> Answer:
+    """Carry the request out now, or when its checkpoints have been written."""
+    asked = request.asked
+    if bad := [node for node in asked.nodes if not _is_node_name(node)]:
+        return request_answers.refuse(run, request, f"{', '.join(bad)} is not a node name", now)
+    if not request.waits:
+        return _act_now(run, request, now)
+    if asked.checkpoints and not asked.until and not run.requests.checkpoints.are_known(request, run.history):
+        return request_answers.refuse(run, request, _WHAT_IS_NEEDED, now)
+    if ban := _forbidden(run, request):
+        return request_answers.refuse(run, request, ban, now)
+    taken = request_answers.agree(run, request, _waits_for(run, request), now)
+    return [*taken, *_await(run, request, now)]
 
-    # --- around every event
 
-    def before(self, event: ev.Event, now: Now) -> Answer:
-        """Before an event: decide the requests that wait for Slurm's answer, before other groups use the event."""
-        if not (self.run.requests.to_consider and isinstance(event, ev.SlurmAnswered)):
-            return []
-        self.run.take_answer(event, now)
-        return self._consider(now)
+def _waits_for(run: Run, request: Request) -> str:
+    asked = request.asked
+    if not asked.checkpoints:
+        return f"it will be done at {ctl.utc(asked.until)}"
+    return run.requests.checkpoints.awaited(request, run.history)
 
-    def after(self, event: ev.Event, now: Now) -> Answer:
-        """After an event: carry out what is due by now."""
-        if isinstance(event, ev.Begun):
-            return self._resume(now)
-        return self._act_on_due(now) if isinstance(event, ev.TimePassed) else []
 
-    def watch_checkpoints(self) -> list[Decision]:
-        checkpoints = self.run.requests.checkpoints
-        return checkpoints.watch(self.run.history) if checkpoints.patterns else []
+def _await(run: Run, request: Request, now: Now) -> list[Decision]:
+    if request.asked.until:
+        run.requests.due_at(request.number, now.mono + max(0.0, request.asked.until - now.unix))
+    return run.requests.checkpoints.watch(run.history) if request.asked.checkpoints else []
 
-    def _act_on_due(self, now: Now) -> Answer:
-        found: list[Decision | Next] = []
-        if self.run.requests.checkpoints.has_settled(now.mono):
-            found += self._note_told_checkpoint(now)
-        for number in self.run.requests.take_due(now.mono):
-            request = self.run.history.control.get(number)
-            if request is not None and request.state is State.TAKEN:
-                found.append(ThenAct(request))
-        return found
 
-    def _resume(self, now: Now) -> Answer:
-        """Continue what an earlier ftrun has accepted and not carried out."""
-        found: list[Decision | Next] = []
-        for request in self.run.history.control.to_come:
-            if request.waits:
-                found += self._await(request, now)
-            elif request.asked.verb != ctl.EXCLUDE:
-                found.append(ThenAct(request))
-        return found
+def act_later(run: Run, request: Request, now: Now) -> Answer:
+    """Carry out a request whose time has come, unless it was answered meanwhile."""
+    known = run.history.control.get(request.number)
+    waits = known is not None and known.state in (State.OPEN, State.TAKEN) and run.phase is not Phase.FINISHED
+    return _act_now(run, request, now) if waits else []
+
+
+def _act_now(run: Run, request: Request, now: Now) -> Answer:
+    if ban := _forbidden(run, request):
+        return request_answers.refuse(run, request, ban, now)
+    return _ACT[request.asked.verb](run, request, now)
+
+
+def _forbidden(run: Run, request: Request) -> str:
+    """Why settings forbid the request, empty if they do not. An owner who wants no more restarts does not mean those that
+    they ask for themselves; the later request decides.
+    """
+    ban = run.history.control.no_restarts
+    if request.asked.verb not in (ctl.RESTART, ctl.REQUEUE) or ban is None:
+        return ""
+    return f"request {ban.number} forbids restarts; run `ftslurm control {run.facts.job} allow-restarts` first"
+
+
+# --- stop
+
+
+def _stop(run: Run, request: Request, now: Now) -> Answer:
+    """Stop the job gracefully, as a Ctrl-C does: ranks get the grace, waits end, no rung is asked."""
+    what = f"{STOPPED} {request.number} of {asked_by(request)}"
+    if run.phase is Phase.REQUEUEING and Timer.REQUEUE not in run.timers:
+        return []  # the step that requeues the job has control: the job's next ftrun takes the request
+    if run.phase is Phase.ENDING and not run.end.after.another_try:
+        return request_answers.agree(run, request, "the job is ending already", now, done=True)
+    taken = request_answers.agree(run, request, "the ranks are stopped, and the job ends", now, done=True)
+    return [*taken, *request_answers.break_off(run, what, now)]
+
+
+# --- restart
+
+
+def _restart(run: Run, request: Request, now: Now) -> Answer:
+    if run.phase is Phase.ENDING and not run.end.after.another_try:
+        return request_answers.refuse(run, request, "the job is ending", now)
+    if run.phase is not Phase.RUNNING:
+        return request_answers.agree(run, request, "the ranks do not run now; they start again in any case", now, done=True)
+    trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
+    s = run.situation(trouble, now)
+    if why := s.not_in_place or s.others.not_again:
+        return request_answers.refuse(run, request, f"the ranks cannot be restarted in place: {why}", now)
+    taken = request_answers.agree(run, request, "the ranks are restarted in place", now, done=True)
+    run.requests.carry_out(request.number)
+    return [*taken, trouble]
+
+
+# --- requeue
+
+
+def _requeue(run: Run, request: Request, now: Now) -> Answer:
+    asked = request.asked
+    if asked.schedule < run.facts.schedule and not request.waits and not _are_here(run, asked.nodes):
+        return request_answers.agree(run, request, "the job has been requeued since", now, done=True)
+    if run.phase is Phase.REQUEUEING or (run.phase is Phase.ENDING and isinstance(run.end.after.then, ThenRequeue)):
+        return request_answers.agree(run, request, "the job is being requeued", now, done=True) if not asked.nodes else []
+    if run.phase is Phase.ENDING and not run.end.after.another_try:
+        return request_answers.refuse(run, request, "the job is ending", now)
+    trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
+    s = run.situation(trouble, now)
+    if run.slurm.away_since is not None and s.slurm is not None and s.slurm.away:
+        run.requests.consider_later(request.number)  # ftrun waits for slurmctld in any case, and asks again
+        return []
+    if Capability.ASK in run.facts.can and not (s.slurm is not None and run.heard_lately(now)):
+        return _consider_later(run, request, now)
+    if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
+        return request_answers.refuse(run, request, ENDING_STATES[s.slurm.state].words, now)
+    if why := why_no_requeue(_without(s, asked.nodes)):
+        return request_answers.refuse(run, request, f"the job cannot be requeued: {why}", now)
+    taken = request_answers.agree(run, request, "the job is requeued", now, done=True)
+    run.requests.carry_out(request.number)
+    return [*taken, *request_answers.enter_request(run, trouble, now)]
+
+
+def _are_here(run: Run, nodes: tuple[str, ...]) -> bool:
+    return bool({*nodes} & {*run.facts.nodes})
+
+
+def _what(run: Run, request: Request) -> str:
+    return f"{asked_by(request)} asked to {ctl.request_in_words(request.asked)} (request {request.number})"
+
+
+def _consider_later(run: Run, request: Request, now: Now) -> list[Decision]:
+    run.requests.consider_later(request.number)
+    return [] if Timer.ASK in run.timers else [run.ask_slurm(now)]
+
+
+def _consider(run: Run, now: Now) -> Answer:
+    """Decide on the requests that waited for Slurm: it has answered, if only that it cannot."""
+    asked = run.requests.take_to_consider()
+    return [ThenAct(request) for number in asked if (request := run.history.control.get(number))]
+
+
+# --- leave a node
+
+
+def _exclude(run: Run, request: Request, now: Now) -> Answer:
+    """Leave the node: at once if ranks run on it and the job can continue without it; otherwise from the next start on."""
+    here = [node for node in request.asked.nodes if node in run.step_nodes()]
+    running = run.phase is Phase.RUNNING
+    if request.asked.later or not here or not running:
+        if run.phase is Phase.REQUEUEING:
+            return []  # Slurm's list is fixed now: the job's next ftrun takes the request
+        planned = {*here} if running else {*(run.places.planned(run.facts) or run.facts.nodes)}
+        then = "the ranks leave it when they run" if planned & {*request.asked.nodes} and not request.asked.later else ""
+        text = then or "the job does not run there from its next start on"
+        return request_answers.agree(run, request, text, now, done=not then)
+    return _leave(run, request, here, now)
+
+
+def _leave(run: Run, request: Request, here: list[str], now: Now) -> Answer:
+    trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
+    out = dict.fromkeys(here, f"excluded by {request.who} (request {request.number})")
+    s = run.situation(trouble, now, replace(run.attempt, nodes=replace(run.attempt.nodes, asked_out=out)))
+    choice = choose(s)
+    if choice.rung == Rung.FAIL:
+        if Capability.ASK in run.facts.can and not run.heard_lately(now):
+            return _consider_later(run, request, now)
+        why = f"the job cannot continue without {fold_nodes(here)} now: {choice.why}"
+        if request.state is State.TAKEN:  # it holds for the next start, which may be possible
+            return request_answers.agree(run, request, why, now, done=True)
+        return request_answers.refuse(run, request, why, now)
+    run.attempt.nodes.ask_out(out)
+    taken = request_answers.agree(run, request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
+    run.requests.carry_out(0)
+    return [*taken, trouble]
+
+
+def leave_late(run: Run, now: Now) -> Answer:
+    """Ranks run again: leave the nodes whose exclusion people asked for meanwhile."""
+    for request in run.history.control.to_come:
+        if request.asked.verb == ctl.EXCLUDE and not request.waits and run.phase is Phase.RUNNING:
+            here = [node for node in request.asked.nodes if node in run.step_nodes()]
+            if not here:
+                return request_answers.close(run, request, "no rank runs there now", now)
+            return _leave(run, request, here, now)
+    return []
+
+
+# --- the ranks have been stopped: carry out the request
+
+
+def carry_out(run: Run, trouble: Trouble, now: Now) -> Answer:
+    if run.signal.meaning is Meaning.STOPPED:
+        return [ThenEnd(trouble.what, _stopped_status(run), Outcome.STOPPED)]
+    number = run.requests.take_in_hand()
+    s = run.situation(trouble, now)
+    request = run.history.control.get(number)
+    if request is not None and request.asked.verb == ctl.RESTART:
+        back = Choice(Rung.IN_PLACE_RESTART, f"as request {number} asks", "", ())
+        return request_answers.start_again(run, back, trouble, s, now)
+    if number:
+        choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
+        return [ThenRemedy(choice, s)]
+    choice = choose(s)
+    if choice.rung != Rung.FAIL:
+        return [ThenRemedy(choice, s)]
+    # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
+    why = f"the node cannot be excluded after all: {choice.why}"
+    back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)
+    return request_answers.start_again(run, back, trouble, s, now)
+
+
+def _stopped_status(run: Run) -> int:
+    """The exit status of a stopped job: that of its ranks; a rank that had to be stopped has not done its work."""
+    return max(run.warning_trouble().status, 0 if run.attempt.all_ended else STOPPED_STATUS)
+
+
+# --- checkpoints
+
+
+def on_checkpoint_made(run: Run, event: ev.CheckpointMade, now: Now) -> Answer:
+    return _note_checkpoint(run, "file", event.path, event.pattern, now)
+
+
+def on_checkpoint_told(run: Run, event: ev.ProgramSaid, now: Now) -> Answer:
+    """A rank reports a checkpoint. Each rank may report its part: all are complete when no other follows for a while, or a
+    rank reports the next one.
+    """
+    if not run.is_current(event):
+        return []
+    said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
+    before: list[Decision | Next] = [] if run.history.progress.checkpoints_told else [run.note(said)]
+    if run.requests.checkpoints.has_told(event.rank):
+        before += _note_told_checkpoint(run, now)
+    run.requests.checkpoints.told(event.rank, now.mono)
+    return before
+
+
+def _note_told_checkpoint(run: Run, now: Now) -> Answer:
+    told = run.requests.checkpoints.take_told()
+    return _note_checkpoint(run, "program", told, "", now) if told else []
+
+
+def _note_checkpoint(run: Run, sign: str, where: str, pattern: str, now: Now) -> Answer:
+    found: list[Decision | Next] = []
+    for request in run.history.control.to_come:
+        left = run.requests.checkpoints.left(request, pattern, run.history, now.unix)
+        if left is None:
+            continue
+        found.append(
+            run.note(rec.CheckpointSeen(now.unix, request_answers.attempt_number(run), request.number, sign, where[:500], left))
+        )
+        if not left and request.number not in run.requests.to_consider:
+            found.append(ThenAct(request))
+    return found
+
+
+# --- around every event
+
+
+def before(run: Run, event: ev.Event, now: Now) -> Answer:
+    """Before an event: decide the requests that wait for Slurm's answer, before others use the event."""
+    if not (run.requests.to_consider and isinstance(event, ev.SlurmAnswered)):
+        return []
+    run.take_answer(event, now)
+    return _consider(run, now)
+
+
+def after(run: Run, event: ev.Event, now: Now) -> Answer:
+    """After an event: carry out what is due by now."""
+    if isinstance(event, ev.Begun):
+        return _resume(run, now)
+    return _act_on_due(run, now) if isinstance(event, ev.TimePassed) else []
+
+
+def watch_checkpoints(run: Run) -> list[Decision]:
+    checkpoints = run.requests.checkpoints
+    return checkpoints.watch(run.history) if checkpoints.patterns else []
+
+
+def _act_on_due(run: Run, now: Now) -> Answer:
+    found: list[Decision | Next] = []
+    if run.requests.checkpoints.has_settled(now.mono):
+        found += _note_told_checkpoint(run, now)
+    for number in run.requests.take_due(now.mono):
+        request = run.history.control.get(number)
+        if request is not None and request.state is State.TAKEN:
+            found.append(ThenAct(request))
+    return found
+
+
+def _resume(run: Run, now: Now) -> Answer:
+    """Continue what an earlier ftrun has accepted and not carried out."""
+    found: list[Decision | Next] = []
+    for request in run.history.control.to_come:
+        if request.waits:
+            found += _await(run, request, now)
+        elif request.asked.verb != ctl.EXCLUDE:
+            found.append(ThenAct(request))
+    return found
 
 
 _WHAT_IS_NEEDED = (
@@ -345,17 +377,17 @@ def _as_excluded(s: Situation, nodes: tuple[str, ...]) -> Mapping[int, Request]:
     return {last + 1: Request(asked, State.DONE, order=1 << 30)}
 
 
-_Take = Callable[[Requests, Request, Now], Answer]
+_Take = Callable[[Run, Request, Now], Answer]
 _TAKE: Mapping[str, _Take] = {
-    ctl.STOP: Requests._act,
-    ctl.RESTART: Requests._act,
-    ctl.REQUEUE: Requests._act,
-    ctl.EXCLUDE: Requests._act,
-    **dict.fromkeys(ctl.STANDS, Requests._answer_at_once),
+    ctl.STOP: _act,
+    ctl.RESTART: _act,
+    ctl.REQUEUE: _act,
+    ctl.EXCLUDE: _act,
+    **dict.fromkeys(ctl.STANDS, _answer_at_once),
 }
 _ACT: Mapping[str, _Take] = {
-    ctl.STOP: Requests._stop,
-    ctl.RESTART: Requests._restart,
-    ctl.REQUEUE: Requests._requeue,
-    ctl.EXCLUDE: Requests._exclude,
+    ctl.STOP: _stop,
+    ctl.RESTART: _restart,
+    ctl.REQUEUE: _requeue,
+    ctl.EXCLUDE: _exclude,
 }
