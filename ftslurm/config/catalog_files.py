@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from ftslurm.errors import PolicyError
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.rungs import Glossary
 from ftslurm.model.site import SiteChecks
+from ftslurm.model.verdict import HintWords
 from ftslurm.system.plugins import CATALOGS, DEVICES, OURS, load
 
 Known = TypeVar("Known", CodeBook, PatternBook)
@@ -48,6 +49,10 @@ def load_site_checks() -> SiteChecks:
 
 def load_glossary() -> Glossary:
     return from_plain(Glossary, read_shipped("glossary.yaml"), Bounds(1000))
+
+
+def load_hang_hints() -> Mapping[str, HintWords]:
+    return {name: from_plain(HintWords, words, Bounds(1000)) for name, words in read_shipped("hang-hints.yaml").items()}
 
 
 def _laid_over(book: Known, lay: Callable[[Known, SiteFile, str], Known], paths: tuple[str, ...], only_roots: bool) -> Known:

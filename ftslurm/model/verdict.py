@@ -91,6 +91,19 @@ class Suspect(Value):
 EVERYWHERE = "on every rank"  # the spread of what all ranks say
 
 
+class HintWords(Value):
+    """A common reason why jobs hang (catalogs/hang-hints.yaml, which explains the fields)."""
+
+    what: str
+    advice: str
+    stacks: str = ""
+    says: str = ""
+    printed: str = ""
+    last: bool = False
+    warns: str = ""
+    warning: str = ""
+
+
 class Lead(Value):
     """What a verdict goes by, taken apart for people. rank: -1 where it is the word of a device, a node or Slurm.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ftslurm.catalogs.codes import CodeAsked, CodeBook
 from ftslurm.catalogs.patterns import PatternBook
-from ftslurm.config.catalog_files import load_code_book, load_pattern_book
+from ftslurm.config.catalog_files import load_code_book, load_hang_hints, load_pattern_book
 from ftslurm.errors import own_statuses
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Severity
@@ -55,7 +55,8 @@ def analyze_logs(paths: Sequence[str], settings: Settings, status: int | None = 
 def _reasons_to_hang(files: Sequence[LogFile], log: JobLog) -> tuple[rec.Advised, ...]:
     """A log that tells of no failure may be that of a job that hangs."""
     stacks = {file.path: found for file in files if (found := "".join(dumped_stacks(part.text) for part in file.parts))}
-    return tuple(rec.Advised(0.0, 1, hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(log.ends, stacks))
+    told = hints(log.ends, stacks, load_hang_hints())
+    return tuple(rec.Advised(0.0, 1, hint.name, hint.what, hint.advice, hint.evidence) for hint in told)
 
 
 def _verdict(log: JobLog, book: PatternBook) -> Verdict:

@@ -124,7 +124,7 @@ def _ends(printed: Sequence[tuple[str, int]]) -> tuple[RankEnd, ...]:
 def _verdict(printed: Sequence[tuple[str, int]]) -> tuple[Verdict, tuple[Hint, ...]]:
     ends = _ends(printed)
     stacks = {f"n{rank}": text for rank, (text, _) in enumerate(printed)}
-    return diagnose(ends, Facts((), {}), pattern_book()), hints(ends, stacks)
+    return diagnose(ends, Facts((), {}), pattern_book()), hints(ends, stacks, catalog_files.load_hang_hints())
 
 
 PATTERN_SAMPLES = [pattern["sample"] for pattern in _sample("log-patterns.yaml")["patterns"]] + [

@@ -13,8 +13,10 @@ from ftslurm.model.verdict import unknown
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Mapping
 
     from ftslurm.catalogs.patterns import PatternBook
+    from ftslurm.model.verdict import HintWords
 
 # Rooms of ftrun's own; hooks, doors, reports and the simulation are other processes'. All of it costs 0.06 s and 1 MB.
 ROOMS = (
@@ -31,6 +33,7 @@ class Diagnosis:
         self._settings = settings
         self._lock = threading.Lock()
         self._book: PatternBook | None = None
+        self._hints: Mapping[str, HintWords] = {}
         self._loads: threading.Timer | None = None
 
     def prepare(self, in_s: float = 0.0) -> None:
@@ -63,7 +66,9 @@ class Diagnosis:
         from ftslurm.policies.hang.hints import hints
 
         try:
-            found = tuple((hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(asked.ends, asked.evidence))
+            self.load()
+            told = hints(asked.ends, asked.evidence, self._hints)
+            found = tuple((hint.name, hint.what, hint.advice, hint.evidence) for hint in told)
         except Exception:
             _log().exception("no hints could be given")
             found = ()
@@ -73,8 +78,9 @@ class Diagnosis:
         """Raises: PolicyError for a site's catalogue that is wrong."""
         with self._lock:
             if self._book is None:
-                from ftslurm.config.catalog_files import load_pattern_book
+                from ftslurm.config.catalog_files import load_hang_hints, load_pattern_book
 
+                self._hints = load_hang_hints()
                 self._book = load_pattern_book(self._settings.catalogs).of_ranks().with_keywords(self._settings.retry.keywords)
             return self._book
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from ftslurm.config.catalog_files import load_hang_hints
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.policies.hang.hints import hints
+from ftslurm.policies.hang import hints as rules
+from ftslurm.policies.hang.hints import Hint
 
 GDR = "n1:1136:1191 [2] NCCL INFO Channel 00 : 3[5f000] -> 10[5b000] [receive] via NET/IB/0/GDRDMA\n"
 PLAIN = "n2:1139:1198 [2] NCCL INFO Channel 00 : 18[5b000] -> 19[5f000] [send] via NET/IB/0\n"
 P2P = "n2:1139:1198 [2] NCCL INFO Channel 00 : 18[5b000] -> 19[5f000] via P2P/IPC\n"
+
+KNOWN = load_hang_hints()
+
+
+def hints(printed: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...]:
+    return rules.hints(printed, stacks, KNOWN)
 
 
 def ends(*texts: str) -> tuple[RankEnd, ...]:
