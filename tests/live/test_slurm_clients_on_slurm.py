@@ -19,6 +19,7 @@ import pytest
 
 from ftslurm.slurm.cli_client import SLURMD_PORT, SlurmClient, slurmd_answers, slurmd_port
 from ftslurm.slurm.commands import steps_argv
+from ftslurm.slurm.conf_file import read_conf
 from ftslurm.slurm.parse import parse_steps
 
 pytest.register_assert_rewrite("tests.contract.slurm_client_contract")
@@ -254,6 +255,18 @@ def test_every_node_is_found_where_its_slurmd_listens(world: RealWorld) -> None:
     assert port != SLURMD_PORT
     found = {view.name: slurmd_answers(view.address, view.port or port, 10.0)[0] for view in client.nodes()}
     assert found == dict.fromkeys(world.nodes, True)
+
+
+def test_a_script_finds_in_its_slurm_conf_what_slurmctld_says(world: RealWorld) -> None:
+    """What nobody has set slurmctld shows by its default."""
+    output = world.cluster.home / "conf.out"
+    script = '#!/bin/sh\necho "$SLURM_CONF"\n'
+    world.note(world.cluster.submit(script, "--nodes=1", f"--output={output}"))
+    where = wait(lambda: output.exists() and output.read_text().strip(), bool, "the script to tell where its slurm.conf is")
+    found, config = read_conf({"SLURM_CONF": str(where)}), world.client.config()
+    assert {"ClusterName", "ProctrackType", "AuthInfo"} <= found.keys()
+    assert found == {key: config[key] for key in found}
+    assert config["SrunPortRange"] == "0-0" and "SrunPortRange" not in found
 
 
 WITH_STEPS = """#!/bin/sh

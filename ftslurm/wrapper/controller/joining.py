@@ -286,7 +286,7 @@ def signals_task_alone(config: Mapping[str, str]) -> bool:
 
 def _config(site: JobSite, client: SlurmClient) -> Mapping[str, str]:
     """Empty where slurmctld does not tell. It may have come back since it was first asked."""
-    for ask in (site.config.answer if site.config is not None else client.config, client.config):
+    for ask in (site.config or client.config, client.config):
         with suppress(FtslurmError):
             return ask()
     return {}

@@ -22,6 +22,7 @@ from ftslurm.model.text import visible
 from ftslurm.model.values import Value, replace
 from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.slurm.client import JobView
+from ftslurm.slurm.conf_file import read_conf
 from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.retries import Retries
 from ftslurm.system.bundle import bundle_in
@@ -29,6 +30,8 @@ from ftslurm.system.commands import run as run_command
 from ftslurm.system.commands import with_folder
 from ftslurm.system.meanwhile import Meanwhile
 
+# For scontrol: the job runs on this cluster, and nobody is asked whether it belongs to a federation. Source: scontrol(1).
+HERE = {"SCONTROL_LOCAL": "1"}
 # After this long without an answer people are told so. A busy slurmctld, which takes longer, is then asked with its full time.
 TOLD_AFTER_S = 10.0
 
@@ -67,7 +70,7 @@ class JobSite(Value):
     allocation: Allocation | None = None
     client: SlurmClient | None = None
     view: JobView | None = None
-    config: Meanwhile[dict[str, str]] | None = None  # asked for beside the job: that takes slurmctld as long
+    config: Callable[[], Mapping[str, str]] | None = None  # raises FtslurmError where nobody tells
     no_slurm: str = ""
     bundle: str = ""
 
@@ -115,10 +118,11 @@ def _survey(order: Order, beside: Callable[[], object]) -> JobSite:
         return _survey_outside(site)
     client = SlurmClient(timeout_s=settings.slurm.timeout_s, env=env)
     number = site.allocation.job.number
-    config = Meanwhile(client.config)
+    config = _config(client, env)
     Meanwhile(beside)
     patience = Retries(resolved.settings.slurm.patience_s)
-    clients = chain((SlurmClient(timeout_s=min(TOLD_AFTER_S, settings.slurm.timeout_s), env=env),), repeat(client))
+    limits = chain((min(TOLD_AFTER_S, settings.slurm.timeout_s),), repeat(settings.slurm.timeout_s))
+    clients = (SlurmClient(timeout_s=limit_s, env={**env, **HERE}) for limit_s in limits)
     view = patience.keep_asking(lambda: next(clients).job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
     if passed_over := unread(view.comment):
@@ -139,12 +143,18 @@ def attaches(order: Order, site: JobSite) -> bool:
     return "SLURM_JOB_ID" in order.env or site.view.batch
 
 
-def _cluster(order: Order, allocation: Allocation, config: Meanwhile[dict[str, str]]) -> str:
+def _config(client: SlurmClient, env: Mapping[str, str]) -> Callable[[], Mapping[str, str]]:
+    """Where the file of this node does not tell, slurmctld is asked beside the job, which takes it as long."""
+    known = read_conf(env)
+    return (lambda: known) if known else Meanwhile(client.config).answer
+
+
+def _cluster(order: Order, allocation: Allocation, config: Callable[[], Mapping[str, str]]) -> str:
     """One name for every ftrun of the job, in its script and outside of it; empty where neither slurmd nor slurmctld tells it."""
     if allocation.cluster and "SLURM_JOB_ID" in order.env:
         return allocation.cluster
     with suppress(FtslurmError):
-        return config.answer().get("ClusterName", "")
+        return config().get("ClusterName", "")
     return allocation.cluster
 
 
