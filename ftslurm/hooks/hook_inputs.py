@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ftslurm.errors import FtslurmError, PolicyError, StateError, UsageError
-from ftslurm.hooks.scripts import LIMITS_S
+from ftslurm.hooks.scripts import BAD_NODE_STATUS, LIMITS_S
 from ftslurm.model.exits import Process
 from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
@@ -225,9 +225,6 @@ def read_settings(path: Path) -> HookSettings:
 
 
 # --- the edge of every script that Slurm runs: whatever goes wrong in it is its own trouble and never a node's or a job's
-
-# To the installed script around us; every other status means to it that all is well (hooks/scripts.py).
-BAD_NODE_STATUS = 10
 
 Work = Callable[[HookSettings, Mapping[str, str]], tuple[bool, str]]
 

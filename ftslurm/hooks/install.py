@@ -16,7 +16,7 @@ from pathlib import Path
 
 import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
-from ftslurm.hooks.scripts import KEYS, LIMITS_S, SETTINGS, Script, scripts
+from ftslurm.hooks.scripts import KEYS, LIMITS_S, Script, scripts, shell_file
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import cut
 from ftslurm.model.values import Value
@@ -300,7 +300,7 @@ def write_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) -> s
             replace_file(folder / script.name, script.text.encode(), 0o755)
         if not config.exists():
             make_folder(config.parent, 0o755)
-            replace_file(config, SETTINGS.encode(), 0o644)
+            replace_file(config, shell_file("settings.yaml").encode(), 0o644)
         check_only_roots(config)
     head = head_lines(str(folder), str(config), known)
     return "\n".join([*head, *conf_lines(str(folder), known), *sudo_lines(str(folder), _slurm_user(known))])

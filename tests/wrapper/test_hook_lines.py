@@ -15,7 +15,7 @@ import pytest
 from ftslurm.errors import PolicyError, StateError
 from ftslurm.hooks import install as hook_install
 from ftslurm.hooks import scripts as hook_scripts
-from ftslurm.hooks.hook_inputs import BAD_NODE_STATUS, read_settings
+from ftslurm.hooks.hook_inputs import read_settings
 from ftslurm.hooks.install import conf_lines, head_lines, import_path, sudo_lines
 from ftslurm.model.folds.history import History, counters_of_node
 from ftslurm.model.settings.hook_settings import LEAVES, HookSettings, hook_settings
@@ -81,14 +81,15 @@ def test_a_slurm_user_that_is_not_root_needs_sudo() -> None:
     assert any("slurm ALL=(ALL,!root) NOPASSWD: /h/as_owner" in line for line in sudo_lines("/h", "slurm"))
 
 
-@pytest.mark.parametrize(("status", "ends"), [(0, 0), (BAD_NODE_STATUS, 1), (1, 0), (2, 0), (70, 0), (126, 0), (127, 0)])
+@pytest.mark.parametrize(
+    ("status", "ends"), [(0, 0), (hook_scripts.BAD_NODE_STATUS, 1), (1, 0), (2, 0), (70, 0), (126, 0), (127, 0)]
+)
 def test_only_the_module_s_own_word_fails_a_prolog(tmp_path: Path, status: int, ends: int) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nexit {status}\n")
     python.chmod(0o755)
     assert run_script(tmp_path, "prolog", str(python)).returncode == ends
     assert run_script(tmp_path, "prolog", "/nonexistent/python").returncode == 0
-    assert hook_scripts.BAD_NODE_STATUS == BAD_NODE_STATUS
 
 
 @pytest.mark.parametrize("name", [*hook_scripts.LIMITS_S, "task_prolog"])
@@ -98,7 +99,7 @@ def test_one_that_hangs_is_cut_off_and_decides_nothing(tmp_path: Path, name: str
     monkeypatch.setattr(hook_scripts, "LIMITS_S", dict.fromkeys(hook_scripts.LIMITS_S, 1))
     monkeypatch.setattr(hook_scripts, "TASK_LIMIT_S", 1)
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\ntrap '' TERM\ntouch {tmp_path}/began\nsleep 50\necho late\nexit {BAD_NODE_STATUS}\n")
+    python.write_text(f"#!/bin/sh\ntrap '' TERM\ntouch {tmp_path}/began\nsleep 50\necho late\nexit {hook_scripts.BAD_NODE_STATUS}\n")
     python.chmod(0o755)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/c.7.jsonl").touch()
@@ -206,7 +207,7 @@ def test_a_step_of_ftrun_s_is_left_to_ftrun(tmp_path: Path) -> None:
 def test_the_settings_that_are_written_for_a_site_are_settings() -> None:
     import yaml
 
-    text = "\n".join(line.removeprefix("# ") for line in hook_scripts.SETTINGS.splitlines()[1:])
+    text = "\n".join(line.removeprefix("# ") for line in hook_scripts.shell_file("settings.yaml").splitlines()[1:])
     assert hook_settings(yaml.safe_load(text), "here").devices == {"ascend": 8}
     assert set(yaml.safe_load(text)) == set(LEAVES)
     assert hook_settings({}, "here") == HookSettings()
