@@ -92,4 +92,4 @@ def shell_file(name: str) -> str:
     """A script with `@name@` for what is filled in, or the settings that are written for a site."""
     from importlib import resources  # the hooks themselves need none
 
-    return resources.files("ftslurm.hooks").joinpath("shell", name).read_text(encoding="utf-8")
+    return resources.files("ftslurm.hooks").joinpath("shell").joinpath(name).read_text(encoding="utf-8")

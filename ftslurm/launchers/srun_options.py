@@ -16,6 +16,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 from ftslurm.errors import UsageError
 from ftslurm.model.job import Share
@@ -23,37 +26,6 @@ from ftslurm.model.text import whole
 from ftslurm.model.values import Value
 
 # --- what srun would ask slurmctld for outside an allocation, as the command line of a salloc
-# srun gives one command line to two requests, for an allocation and for a step in it. Here it is divided: most options shape
-# both (`-N2 -n8 --gres=gpu:4`), some mean the allocation alone (`--partition`), others the step alone (`--label`). Source:
-# srun(1) and salloc(1) of 22.05 to 26.05; a test asks the installed salloc which options it takes.
-
-# salloc does not know them, or (chdir, container) would do at once what only the tasks shall do. Plugins' options, too.
-STEP_ONLY = frozenset("""
-    accel-bind async autocomplete bcast bcast-exclude chdir compress container container-id cpu-bind cpu_bind
-    debugger-test disable-status epilog error exact export external-launcher het-group ignore-signals input interactive jobid
-    kill-on-bad-exit label mem-update mpi msg-timeout multi-prog no-allocate open-mode output overlap pack-group parsable
-    preserve-env prolog propagate pty quit-on-interrupt relative resv-ports send-libs slurmd-debug task-epilog task-prolog
-    test-only threads treewidth unbuffered wait wait-for-children whole
-""".split())  # fmt: skip
-# A step has none of this, or --exclusive would mean something else there.
-ALLOCATION_ONLY = frozenset("""
-    account bb bbf begin cluster-constraint clusters comment constraint contiguous deadline delay-boot dependency exclusive
-    extra gid hold immediate licenses mail-type mail-user mcs-label mincpus nice oversubscribe partition power prefer priority
-    qos reboot reservation segment signal spread-job stepmgr switches time time-min tmp uid use-min-nodes wckey x11
-""".split())  # fmt: skip
-# What srun reads for want of an option, where it asks for an allocation; salloc has other names. Source: srun(1), INPUT
-# ENVIRONMENT VARIABLES.
-_INPUTS = """
-    account acctg-freq clusters constraint core-spec cpus-per-gpu delay-boot dependency distribution exclusive gpu-bind
-    gpu-freq gpus gpus-per-node gpus-per-task gres gres-flags hint immediate job-name mem-bind mem-per-cpu mem-per-gpu
-    network no-kill ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket overcommit partition power
-    profile qos reservation signal spread-job thread-spec threads-per-core tres-per-task use-min-nodes wckey
-"""
-INPUTS: Mapping[str, str] = {
-    "SLURM_BURST_BUFFER": "bb", "SRUN_CPUS_PER_TASK": "cpus-per-task", "SLURM_MEM_PER_NODE": "mem", "SLURM_NNODES": "nodes",
-    "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NPROCS": "ntasks", "SLURM_REQ_SWITCH": "switches", "SLURM_TIMELIMIT": "time",
-    **{f"SLURM_{name.upper().replace('-', '_')}": name for name in _INPUTS.split()},
-}  # fmt: skip
 
 
 class NewAllocation(Value):
@@ -67,7 +39,7 @@ class NewAllocation(Value):
 def new_allocation(component: Component, env: Mapping[str, str], spares: int) -> NewAllocation:
     """What `srun OPTIONS COMMAND` asks for. spares: nodes beyond those of the step. Raises: UsageError."""
     options = component.options
-    given = without(options, *STEP_ONLY, *_plugins(options))
+    given = without(options, *names_of("step"), *_plugins(options))
     asked = (*_from_env(options, env), *_named(options, env, component.command), *given)
     if spares:
         asked = _with_spares(asked, spares)
@@ -82,9 +54,10 @@ def new_allocation(component: Component, env: Mapping[str, str], spares: int) ->
 def _from_env(options: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
     """The variables as options. One that is given as an option counts less, as for srun."""
     given = {name for name, _ in parse_options(options)}
-    for variable, option in INPUTS.items():
-        if (value := env.get(variable)) and option not in given:
-            yield f"--{option}" if SRUN_OPTIONS[option] is Takes.NOTHING else f"--{option}={value}"
+    for option in srun_options().values():
+        for value in filter(None, map(env.get, option.variables)):
+            if option.name not in given:
+                yield f"--{option.name}" if option.takes is Takes.NOTHING else f"--{option.name}={value}"
 
 
 def _named(options: Sequence[str], env: Mapping[str, str], command: Sequence[str]) -> tuple[str, ...]:
@@ -96,12 +69,13 @@ def _named(options: Sequence[str], env: Mapping[str, str], command: Sequence[str
 
 def _plugins(options: Sequence[str]) -> tuple[str, ...]:
     """Options of known and unknown plugins; srun itself refuses what is no option."""
-    return tuple(name for name, _ in parse_options(options) if name in PLUGIN_OPTIONS or name not in SRUN_OPTIONS)
+    known = srun_options()
+    return tuple(name for name, _ in parse_options(options) if name not in known or known[name].of == "plugin")
 
 
 def _of_step(options: Sequence[str]) -> tuple[str, ...]:
     """The step's options: as many nodes as were granted for `-N2-4`, else what the user asked for."""
-    kept = without(options, *ALLOCATION_ONLY)
+    kept = without(options, *names_of("job"))
     return kept if whole(option_value(kept, "nodes") or "") else without(kept, "nodes")
 
 
@@ -129,73 +103,45 @@ COMPONENT_SEPARATOR = ":"
 class Takes(Enum):
     """What an option takes besides its name."""
 
-    VALUE = "a required value"
-    OPTIONAL = "an optional value"
+    VALUE = "value"
+    OPTIONAL = "optional"
     NOTHING = "nothing"
 
 
-def _table(value: str, optional: str, nothing: str) -> dict[str, Takes]:
-    return {
-        **dict.fromkeys(value.split(), Takes.VALUE),
-        **dict.fromkeys(optional.split(), Takes.OPTIONAL),
-        **dict.fromkeys(nothing.split(), Takes.NOTHING),
-    }
+class SrunOption(NamedTuple):
+    """A row of srun-options.txt, which tells what the columns mean. means: the name that counts."""
+
+    name: str
+    letter: str
+    takes: Takes
+    of: str
+    variables: tuple[str, ...] = ()
+    means: str = ""
 
 
-# All that srun 22.05 to 26.05 understands (src/common/slurm_opt.c of each), its undocumented options too.
-# Gone since: uid and gid (23.02), power (24.05). Where versions differ the wider reading stands, because a
-# value can be optional only with "=": --pty takes one from 23.02 on, --external-launcher from 24.05 on.
-SRUN_OPTIONS: Mapping[str, Takes] = _table(
-    value="""
-        accel-bind account acctg-freq autocomplete bb bbf bcast-exclude begin chdir cluster cluster-constraint clusters
-        comment constraint container container-id container-type context core-spec cores-per-socket cpu-bind cpu-freq
-        cpu_bind cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution epilog error exclude export extra
-        extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags het-group
-        hint ignore-signals input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
-        mem-per-gpu mem-update mincpus mpi msg-timeout network nodefile nodelist nodes ntasks ntasks-per-core
-        ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output pack-group partition power
-        prefer priority profile prolog qos relative reservation resources segment signal slurmd-debug sockets-per-node
-        switches task-epilog task-prolog tasks-per-node thread-spec threads threads-per-core time time-min tmp treewidth
-        tres-bind tres-per-task uid wait wckey""",
-    optional="""
-        bcast compress exclusive external-launcher immediate kill-on-bad-exit nice no-kill oom-kill-step overlap
-        propagate pty resv-ports send-libs x11""",
-    nothing="""
-        async consolidate-segments contiguous debugger-test disable-status exact help hold interactive label multi-prog
-        no-allocate overcommit oversubscribe parsable preserve-env quiet quit-on-interrupt reboot spread-job
-        spread-segments stepmgr test-only unbuffered usage use-min-nodes verbose version wait-for-children whole""",
-)
+@cache
+def srun_options() -> Mapping[str, SrunOption]:
+    """By name, plugins' options too."""
+    lines = Path(__file__).with_name("srun-options.txt").read_text(encoding="utf-8").splitlines()
+    return {row[0]: _option(*row) for row in map(str.split, lines) if row[0] != "#"}
 
-# Options that widespread SPANK plugins add (spank(7)): the container ones are pyxis (NVIDIA/pyxis, args.c), the
-# others eth-cscs/slurm-uenv-mount. Known by their full name only: whether a site has the plugin, and so whether an
-# abbreviation is ambiguous, is not ours to know.
-PLUGIN_OPTIONS: Mapping[str, Takes] = _table(
-    value="""
-        container-env container-image container-mounts container-name container-save container-unshare container-workdir
-        uenv uenv-uarch""",
-    optional="",
-    nothing="""
-        container-entrypoint container-entrypoint-log container-mount-home container-readonly container-remap-root
-        container-writable no-container-entrypoint no-container-mount-home no-container-remap-root""",
-)
 
-SHORT_OPTIONS: Mapping[str, str] = {
-    "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "E": "preserve-env", "F": "nodefile",
-    "G": "gpus", "H": "hold", "I": "immediate", "J": "job-name", "K": "kill-on-bad-exit", "L": "licenses",
-    "M": "clusters", "N": "nodes", "O": "overcommit", "Q": "quiet", "S": "core-spec", "T": "threads",
-    "V": "version", "W": "wait", "X": "disable-status", "Z": "no-allocate", "b": "begin", "c": "cpus-per-task",
-    "d": "dependency", "e": "error", "h": "help", "i": "input", "k": "no-kill", "l": "label", "m": "distribution",
-    "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "r": "relative", "s": "oversubscribe", "t": "time",
-    "u": "unbuffered", "v": "verbose", "w": "nodelist", "x": "exclude",
-}  # fmt: skip
+_TAKES = {takes.value: takes for takes in Takes}
 
-# One option under two names, by the setter they share in slurm_opt.c.
-SYNONYMS: Mapping[str, str] = {
-    "cluster": "clusters",
-    "cpu_bind": "cpu-bind",
-    "pack-group": "het-group",
-    "tasks-per-node": "ntasks-per-node",
-}
+
+def _option(name: str, letter: str, takes: str, of: str, *further: str) -> SrunOption:
+    if further and further[0][0] == "=":
+        return SrunOption(name, letter, _TAKES[takes], of, means=further[0][1:])
+    return SrunOption(name, letter, _TAKES[takes], of, further, name)
+
+
+@cache
+def by_letter() -> Mapping[str, SrunOption]:
+    return {option.letter: option for option in srun_options().values() if option.letter != "-"}
+
+
+def names_of(whose: str) -> tuple[str, ...]:
+    return tuple(option.name for option in srun_options().values() if option.of == whose)
 
 
 class Component(Value):
@@ -305,8 +251,8 @@ def without(options: Sequence[str], *names: str) -> tuple[str, ...]:
 
 def _canonical(names: Iterable[str]) -> frozenset[str]:
     """The long names that `names`, without dashes, stand for."""
-    long_names = (SHORT_OPTIONS.get(name, name) for name in names)
-    return frozenset(SYNONYMS.get(name, name) for name in long_names)
+    found = {name: srun_options().get(name) or by_letter().get(name) for name in names}
+    return frozenset(option.means if option else name for name, option in found.items())
 
 
 def _split_command(words: Sequence[str]) -> tuple[tuple[str, ...], Sequence[str] | None]:
@@ -381,11 +327,11 @@ def _read_ft(words: Sequence[str], at: int, ft_flags: frozenset[str]) -> _Given:
 
 def _read_long(words: Sequence[str], at: int) -> _Given:
     spelled, equals, value = words[at].partition("=")
-    full_name = _full_name(spelled[2:])
-    name = SYNONYMS.get(full_name, full_name) if full_name else spelled[2:]
+    option = _spelled(spelled[2:])
+    name = option.means if option else spelled[2:]
     # A value by "=" is kept even where the table allows none: --pty had none once. srun itself says so if it minds.
-    if equals or full_name is None or _takes(full_name) is not Takes.VALUE:
-        return _Given(name, value if equals else None, (words[at],), known=full_name is not None)
+    if equals or option is None or option.takes is not Takes.VALUE:
+        return _Given(name, value if equals else None, (words[at],), known=option is not None)
     value = _next_word(words, at, spelled)
     return _Given(name, value, (spelled, value))
 
@@ -393,21 +339,16 @@ def _read_long(words: Sequence[str], at: int) -> _Given:
 def _read_cluster(words: Sequence[str], at: int) -> Iterator[_Given]:
     """`-lN2`: letters that take nothing, and at most one at the end that takes a value."""
     for i, letter in enumerate(words[at][1:], start=2):
-        name = SHORT_OPTIONS.get(letter)
-        takes = SRUN_OPTIONS[name] if name else Takes.NOTHING
+        option = by_letter().get(letter)
         attached = words[at][i:]
-        if takes is Takes.NOTHING:
-            yield _Given(name or letter, None, (f"-{letter}",), known=name is not None)
-        elif attached or takes is Takes.OPTIONAL:
-            yield _Given(name or letter, attached or None, (f"-{letter}{attached}",))
+        if option is None or option.takes is Takes.NOTHING:
+            yield _Given(option.name if option else letter, None, (f"-{letter}",), known=option is not None)
+        elif attached or option.takes is Takes.OPTIONAL:
+            yield _Given(option.name, attached or None, (f"-{letter}{attached}",))
             return
         else:
             value = _next_word(words, at, f"-{letter}")
-            yield _Given(name or letter, value, (f"-{letter}", value))
-
-
-def _takes(full_name: str) -> Takes:
-    return SRUN_OPTIONS.get(full_name) or PLUGIN_OPTIONS[full_name]
+            yield _Given(option.name, value, (f"-{letter}", value))
 
 
 def _next_word(words: Sequence[str], at: int, spelled: str) -> str:
@@ -416,16 +357,16 @@ def _next_word(words: Sequence[str], at: int, spelled: str) -> str:
     return words[at + 1]
 
 
-def _full_name(name: str) -> str | None:
+def _spelled(name: str) -> SrunOption | None:
     """The option that `name` spells or abbreviates, None if we know none.
 
     Raises: UsageError where several begin so and they are not one under two names (getopt_long(3) of glibc).
     """
-    if name in SRUN_OPTIONS or name in PLUGIN_OPTIONS:
-        return name
-    candidates = [option for option in SRUN_OPTIONS if option.startswith(name)]
-    if len({SYNONYMS.get(option, option) for option in candidates}) > 1:
-        meanings = ", ".join(f"--{option}" for option in sorted(candidates))
+    if name in srun_options():
+        return srun_options()[name]
+    candidates = [option for option in srun_options().values() if option.of != "plugin" and option.name.startswith(name)]
+    if len({option.means for option in candidates}) > 1:
+        meanings = ", ".join(f"--{option.name}" for option in candidates)
         raise UsageError(f"srun option --{name} is ambiguous: {meanings}", hint="write the option in full")
     return candidates[0] if candidates else None
 

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.srun_options import ALLOCATION_ONLY, INPUTS, SRUN_OPTIONS, STEP_ONLY, Component, new_allocation
+from ftslurm.launchers.srun_options import Component, new_allocation
 from ftslurm.wrapper.controller.allocating import line_of_ours
 
 
@@ -55,11 +55,6 @@ def test_spare_nodes_are_asked_for_with_room_for_as_many_tasks() -> None:
     assert divided("-N2 --ntasks-per-node=4", spares=2) == ("--ntasks-per-node=4 --nodes=4", "-N2 --ntasks-per-node=4")
     with pytest.raises(UsageError, match="spare"):
         divided("-n4", spares=1)
-
-
-def test_the_tables_name_options_that_exist_and_none_twice() -> None:
-    assert not STEP_ONLY & ALLOCATION_ONLY
-    assert SRUN_OPTIONS.keys() >= STEP_ONLY | ALLOCATION_ONLY | set(INPUTS.values())
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,16 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers.srun_options import (
-    PLUGIN_OPTIONS,
-    SHORT_OPTIONS,
-    SRUN_OPTIONS,
-    SYNONYMS,
     CommandLine,
     Component,
     Takes,
+    by_letter,
     has_flag,
     join_components,
     option_value,
     parse_options,
     split_command_line,
+    srun_options,
     without,
 )
 
@@ -237,10 +235,11 @@ def test_an_option_is_removed_in_every_spelling(options, names, left):
 
 
 def test_the_tables_agree_with_each_other():
-    assert not SRUN_OPTIONS.keys() & PLUGIN_OPTIONS.keys()
-    assert set(SHORT_OPTIONS.values()) <= SRUN_OPTIONS.keys()
-    assert SYNONYMS.keys() | set(SYNONYMS.values()) <= SRUN_OPTIONS.keys()
-    assert all(SRUN_OPTIONS[name] is SRUN_OPTIONS[other] for name, other in SYNONYMS.items())
+    known = srun_options()
+    assert {option.of for option in known.values()} == {"both", "job", "step", "plugin"}
+    assert all(known[option.means].means == option.means for option in known.values())
+    assert all((known[option.means].takes, known[option.means].of) == (option.takes, option.of) for option in known.values())
+    assert len(by_letter()) == sum(option.letter != "-" for option in known.values()) == 42
 
 
 # What random command lines are made of: every spelling, the corner cases, and words that look like options and are not.
@@ -288,15 +287,14 @@ class Getopt:
 
     def __init__(self):
         self.libc = ctypes.CDLL(None)
-        letters = {name: letter for letter, name in SHORT_OPTIONS.items()}
-        meant = [SYNONYMS.get(name, name) for name in SRUN_OPTIONS]
-        self.values = {name: ord(letters[name]) if name in letters else 1000 + i for i, name in enumerate(sorted(set(meant)))}
+        known = [option for option in srun_options().values() if option.of != "plugin"]
+        letters = {option.name: letter for letter, option in by_letter().items()}
+        meant = sorted({option.means for option in known})
+        self.values = {name: ord(letters[name]) if name in letters else 1000 + i for i, name in enumerate(meant)}
         self.names = {value: name for name, value in self.values.items()}
-        rows = [
-            (name.encode(), HAS_ARG[takes], None, self.values[SYNONYMS.get(name, name)]) for name, takes in SRUN_OPTIONS.items()
-        ]
+        rows = [(each.name.encode(), HAS_ARG[each.takes], None, self.values[each.means]) for each in known]
         self.table = (GetoptOption * (len(rows) + 1))(*rows, (None, 0, None, 0))
-        self.short = "+" + "".join(letter + COLONS[SRUN_OPTIONS[name]] for letter, name in SHORT_OPTIONS.items())
+        self.short = "+" + "".join(letter + COLONS[option.takes] for letter, option in by_letter().items())
 
     def read(self, argv):
         """The options and the words after them, or None if getopt refuses one."""
@@ -333,8 +331,9 @@ def test_getopt_long_reads_the_same(seeded):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="srun reads with glibc's getopt_long; there is none here")
 def test_getopt_long_accepts_and_refuses_the_same_abbreviations():
     getopt = Getopt()
-    prefixes = {name[:end] for name in SRUN_OPTIONS for end in range(1, len(name))}
-    for prefix in prefixes - PLUGIN_OPTIONS.keys():
+    plugins = {option.name for option in srun_options().values() if option.of == "plugin"}
+    prefixes = {name[:end] for name in srun_options().keys() - plugins for end in range(1, len(name))}
+    for prefix in prefixes - plugins:
         assert (getopt.read([f"--{prefix}=1"]) is None) == (not accepts(f"--{prefix}=1")), prefix
 
 
@@ -343,7 +342,7 @@ def accepts(word):
     if (line := readable([word])) is None:
         return False
     [(name, _)] = parse_options(line.components[0].options)
-    return SRUN_OPTIONS[name] is not Takes.NOTHING
+    return srun_options()[name].takes is not Takes.NOTHING
 
 
 def test_an_agent_s_own_srun_is_not_taken_for_one_that_stands_in_for_srun() -> None:

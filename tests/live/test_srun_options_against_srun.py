@@ -14,9 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.launchers.srun_options import SHORT_OPTIONS, SRUN_OPTIONS, STEP_ONLY, Takes, parse_options, split_command_line
+from ftslurm.launchers.srun_options import Takes, by_letter, names_of, parse_options, split_command_line, srun_options
 
 pytestmark = pytest.mark.slurms
+
+SRUN_OPTIONS = {option.name: option.takes for option in srun_options().values() if option.of != "plugin"}
+SHORT_OPTIONS = {letter: option.name for letter, option in by_letter().items()}
+STEP_ONLY = set(names_of("step"))
 
 # srun reads its configuration even for --help. Nobody listens at the controller's address, and nothing here gets that far.
 SLURM_CONF = """

@@ -99,7 +99,9 @@ def test_one_that_hangs_is_cut_off_and_decides_nothing(tmp_path: Path, name: str
     monkeypatch.setattr(hook_scripts, "LIMITS_S", dict.fromkeys(hook_scripts.LIMITS_S, 1))
     monkeypatch.setattr(hook_scripts, "TASK_LIMIT_S", 1)
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\ntrap '' TERM\ntouch {tmp_path}/began\nsleep 50\necho late\nexit {hook_scripts.BAD_NODE_STATUS}\n")
+    python.write_text(
+        f"#!/bin/sh\ntrap '' TERM\ntouch {tmp_path}/began\nsleep 50\necho late\nexit {hook_scripts.BAD_NODE_STATUS}\n"
+    )
     python.chmod(0o755)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/c.7.jsonl").touch()
