@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ftslurm.model.folds.past import usual_interval_s, with_pause
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.hang.stall_watch import JobPhase, PauseLimits, Stall, StallLimits, judge_pause
+from ftslurm.policies.hang.stall_watch import PauseLimits, Stall, StallLimits, judge_pause
 
 KINDS = ("steady", "ckpt", "messy")
 TOLD_S = Settings().hang.c4d_timeout_s  # shorter pauses no agent tells of
@@ -65,13 +65,13 @@ def follow(found: Iterable[Interval], limits: StallLimits, rng: random.Random) -
     known: PauseLimits | None = None
     for length, busy in found:
         if learned is not known:
-            act_s = {each: judge_pause(learned, 0.0, each, JobPhase.RUNNING, limits).act_s for each in (True, False)}
+            act_s = {each: judge_pause(learned, 0.0, each, True, limits).act_s for each in (True, False)}
             known = learned
         passed += length
         if passed > 1800 and rng.random() < length / 3600:
             quiet_s.append(act_s[False])
         if length >= act_s[busy]:
-            assert judge_pause(learned, length, busy, JobPhase.RUNNING, limits).stall is Stall.ACT
+            assert judge_pause(learned, length, busy, True, limits).stall is Stall.ACT
             alarms += 1  # there was progress since the last, so there is one in a row
             learned, first = replace(learned, usual_s=None, false_alarms=1), []
             continue

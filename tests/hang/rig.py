@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ftslurm.model.collectives import Culprit, CulpritKind, Level, ProcessState, RankView
 from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN, doubt
-from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, HeldVerdict, at_end, hold, idle_s, is_busy, judged, who_hangs
+from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, HeldVerdict, JobState, culprit, hold, judged, who_hangs
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.activity import ActivityWatch
 from ftslurm.wrapper.agent.node_watch import NodeWatch
@@ -183,10 +183,11 @@ class Job(Orders):
                 examined = self.node.examine()
                 verdict.examine_s.append(time.monotonic() - now)
                 views = self.with_exits(examined.views)
-                finding = who_hangs(views)
-                at_work = is_busy(finding, views) or idle_s(views, stalled_s) < quiet_s
+                state = JobState.of(views)
+                finding = culprit(state)
+                at_work = state.is_busy or state.idle_s(stalled_s) < quiet_s
                 wait = finding is not None and at_work and stalled_s < busy_s
-                ends = at_end(views) and 0 not in statuses  # with ranks that have ended it is the exit hang's
+                ends = state.at_end and 0 not in statuses  # with ranks that have ended it is the exit hang's
                 held = hold(held, None if wait or ends else finding, time.monotonic())
                 doubtful = doubt(finding, views)
                 sure_at = None if wait or doubtful else sure_at or time.monotonic()

@@ -44,23 +44,28 @@ class Watch(Value):
     warmup: int | None  # steps that the program called slow
 
 
-class Overdue(Value):
-    """What did not come in time. what: first beat, beat, section, or out of section; section: its name, else empty."""
+class Clock(Value):
+    """What runs against a limit. what: first beat, beat, section, or out of section; section: its name, else empty.
 
-    what: str
-    section: str
-    waited_s: float
-    limit_s: float
-    reason: str
-
-
-class _Running(Value):
-    """A clock that runs against a limit. since: seconds of the reader's clock."""
+    since: seconds of the reader's clock.
+    """
 
     what: str
     section: str
     since: float
     limit_s: float
+
+    def reason(self, now: float) -> str:
+        """Why it is overdue."""
+        return f"{_SENTENCES[self.what].format(self.section)} for {now - self.since:.1f} s; the limit is {self.limit_s:g} s"
+
+
+_SENTENCES = {
+    "first beat": "no first heartbeat",
+    "beat": "no heartbeat",
+    "section": "section `{}` has been open",
+    "out of section": "no section has been open",
+}
 
 
 def follow_page(before: Watch | None, page: PageState | None, now: float) -> Watch | None:
@@ -94,14 +99,10 @@ def _since(old: Since | None, word: float, now: float) -> Since:
     return old if old is not None and old.word == word else Since(word, now)
 
 
-def overdue(watch: Watch | None, limits: BeatLimits, now: float) -> Overdue | None:
+def overdue(watch: Watch | None, limits: BeatLimits, now: float) -> Clock | None:
     """What is overdue at `now`: of several, the one that was due first. None if nothing is."""
-    late = [clock for clock in _running(watch, limits) if now - clock.since > clock.limit_s]
-    if not late:
-        return None
-    first = min(late, key=lambda clock: clock.since + clock.limit_s)
-    waited = now - first.since
-    return Overdue(first.what, first.section, waited, first.limit_s, _in_words(first, waited))
+    late = (clock for clock in _running(watch, limits) if now - clock.since > clock.limit_s)
+    return min(late, key=lambda clock: clock.since + clock.limit_s, default=None)
 
 
 def merged_limits(limits: BeatLimits, calculated: Limits) -> BeatLimits:
@@ -115,7 +116,7 @@ def merged_limits(limits: BeatLimits, calculated: Limits) -> BeatLimits:
     )
 
 
-def _running(watch: Watch | None, limits: BeatLimits) -> Iterator[_Running]:
+def _running(watch: Watch | None, limits: BeatLimits) -> Iterator[Clock]:
     """The clocks that run against a limit.
 
     A staged interval takes the place of the general limits, not of a section's own: that one is the more exact.
@@ -127,14 +128,14 @@ def _running(watch: Watch | None, limits: BeatLimits) -> Iterator[_Running]:
     if stage is not None and (watch.beats.word or beat_s is not None):
         beat_s = stage
     if beat_s is not None:
-        yield _Running("beat" if watch.beats.word else "first beat", "", max(watch.beats.at, restarted), beat_s)
+        yield Clock("beat" if watch.beats.word else "first beat", "", max(watch.beats.at, restarted), beat_s)
     for name, opened in watch.sections.items():
         section_s = limits.sections.get("warmup" if _warms_up(name, watch, limits) else name)
         if section_s is not None:
-            yield _Running("section", name, max(opened.at, restarted), section_s)
+            yield Clock("section", name, max(opened.at, restarted), section_s)
     if limits.out_of_section_s is not None and watch.out.word and not _waits_for_step(watch, limits):
         outside_s = limits.out_of_section_s if stage is None else stage
-        yield _Running("out of section", "", max(watch.out.at, restarted), outside_s)
+        yield Clock("out of section", "", max(watch.out.at, restarted), outside_s)
 
 
 def _warms_up(name: str, watch: Watch, limits: BeatLimits) -> bool:
@@ -145,13 +146,3 @@ def _warms_up(name: str, watch: Watch, limits: BeatLimits) -> bool:
 def _waits_for_step(watch: Watch, limits: BeatLimits) -> bool:
     """Programs with a section `step` and no limit for `warmup` (Megatron-LM) run their slow first steps out of any section."""
     return "step" in limits.sections and "warmup" not in limits.sections and "step" not in watch.seen
-
-
-def _in_words(clock: _Running, waited_s: float) -> str:
-    sentence = {
-        "first beat": "no first heartbeat for {waited}",
-        "beat": "no heartbeat for {waited}",
-        "section": "section `{section}` has been open for {waited}",
-        "out of section": "no section has been open for {waited}",
-    }[clock.what].format(section=clock.section, waited=f"{waited_s:.1f} s")
-    return f"{sentence}; the limit is {clock.limit_s:g} s"

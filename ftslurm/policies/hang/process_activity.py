@@ -99,14 +99,6 @@ def use_unchanged(series: Mapping[str, Sequence[float]], power: Mapping[str, Seq
     return True, f"use of {len(told)} devices flat at {', '.join(map(str, medians[:8]))} %"
 
 
-def devices_at_work(series: Mapping[str, Sequence[float]], power: Mapping[str, Sequence[float]]) -> bool:
-    """Does a device of the node work? Arguments as for `use_unchanged`; unknown counts as no work.
-
-    A rank that waits in a collective spins on its device, which shows constant use.
-    """
-    return use_unchanged(series, power)[0] is False
-
-
 def cpu_unchanged(series: Mapping[int, Sequence[float]]) -> tuple[bool | None, str]:
     """As `use_unchanged`, for jobs without accelerators. series: rank -> per cent of one core between samples."""
     told = {rank: values for rank, values in series.items() if len(values) >= LEAST_SAMPLES}

@@ -21,7 +21,6 @@ from ftslurm.model.settings.features import HangSettings
 from ftslurm.model.values import Value, field, replace
 from ftslurm.policies.hang import whohangs
 from ftslurm.policies.hang.process_activity import LEAST_PER_S
-from ftslurm.policies.hang.whohangs import idle_s
 
 # --- Does the job hang? Joins what agents and shims tell of one attempt.
 #
@@ -110,14 +109,6 @@ PRIOR_TAIL, PRIOR_WEIGHT = 2.0, 5.0  # of the Hill estimate: as heavy a tail as 
 FACTOR_MIN, FACTOR_MAX = 2.0, 8.0
 
 
-class JobPhase(str, Enum):
-    """STARTING: until the first sign of progress. ENDING: some ranks have ended, or said that they are about to."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    ENDING = "ending"
-
-
 class Stall(str, Enum):
     """WARN: report it and gather evidence. ACT: it is a hang."""
 
@@ -137,7 +128,6 @@ class StallLimits(Value):
     warn_floor_s: float = 10.0
     act_floor_s: float = 180.0
     starting_s: float = 600.0
-    ending_s: float = 600.0
 
 
 class PauseLimits(Value):
@@ -202,18 +192,16 @@ def limit_s(learned: PauseLimits, busy: bool, limits: StallLimits) -> float:
     return min(limits.cap_s, max(limits.floor_s, factor(learned.top(busy)) * longest_s)) * learned.doubled()
 
 
-def judge_pause(learned: PauseLimits, stalled_s: float, busy: bool, phase: JobPhase, limits: StallLimits) -> StallVerdict:
-    """Is a stall worth a warning, or a hang? stalled_s: seconds since the last sign of progress."""
-    if phase is JobPhase.STARTING:
+def judge_pause(learned: PauseLimits, stalled_s: float, busy: bool, begun: bool, limits: StallLimits) -> StallVerdict:
+    """Is a stall worth a warning, or a hang? stalled_s: seconds since the last sign of progress. begun: has there been one?"""
+    if not begun:
         act_s, of_what = max(limits.starting_s, limits.cap_s if busy else 0.0), "since the start"
-    elif phase is JobPhase.ENDING:
-        act_s, of_what = limits.ending_s, "since ranks have ended"
     else:
         # A quiet stall is a hang after act_floor_s, unless the job itself has made longer pauses.
         own_s = limit_s(learned, busy, limits) if busy or learned.is_known(busy) else 0.0
         act_s = max(limits.act_floor_s * learned.doubled(), own_s)
         of_what = "with work going on in the ranks waited for" if busy else "without any work in the ranks waited for"
-    own_s = limit_s(learned, busy, limits) if phase is JobPhase.RUNNING else act_s
+    own_s = limit_s(learned, busy, limits) if begun else act_s
     warn_s = min(act_s, max(limits.warn_floor_s, own_s / 3))
     stall = Stall.ACT if stalled_s >= act_s else Stall.WARN if stalled_s >= warn_s else Stall.NONE
     reason = f"no progress for {stalled_s:.0f} s {of_what}; the limit is {act_s:.0f} s"
@@ -401,10 +389,10 @@ class StallWatch(Value, frozen=False):
         """What follows from the last look at all nodes. Each look is used once."""
         views = [view for views in self._views.values() for view in views]
         self._views.clear()
-        finding = whohangs.who_hangs(views)
-        at_work, idle = whohangs.is_busy(finding, views), idle_s(views, stalled_s)
+        state = whohangs.JobState.of(views)
+        finding, idle = whohangs.culprit(state), state.idle_s(stalled_s)
         unknown = finding is None or finding.kind is CulpritKind.UNKNOWN
-        busy = unknown or at_work
+        busy = unknown or state.is_busy
         # A pause is one of work if there was some in most of it.
         self._busy = busy or idle < stalled_s / 2
         self._held = whohangs.hold(self._held, finding, now)
@@ -418,7 +406,7 @@ class StallWatch(Value, frozen=False):
         self._unsure = 0 if confirmed else self._unsure + 1
         if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, at an unknown place
             graded, finding = None, None
-        not_ours = judge_themselves or whohangs.at_end(views) or (unknown and whohangs.only_polls(views))
+        not_ours = judge_themselves or state.at_end or (unknown and state.only_polls)
         doubts = doubt(finding, views) or (AT_WORK if busy else "")
         # One look without a doubt may fall into the moment in which a pause ends: seen on a busy machine.
         self._sure_at = None if doubts else now if self._sure_at is None else self._sure_at
@@ -430,7 +418,7 @@ class StallWatch(Value, frozen=False):
             graded = replace(graded, level=Level.INFO)
         # Ranks do not start in the same moment; that is nobody's trouble.
         # Who works in short bursts, or gets little of a crowded core, rests at most looks.
-        early = not busy and idle >= self.c4d.timeout_s and self._early < EARLY_MAX and self._phase is JobPhase.RUNNING
+        early = not busy and idle >= self.c4d.timeout_s and self._early < EARLY_MAX and self.begun
         over = busy and self._told_level is Level.WARN  # what was called stuck works again
         worth = verdict.stall is not Stall.NONE or early or over
         tell = worth and graded is not None and (not graded.same(self._told) or graded.level is not self._told_level)
@@ -448,11 +436,11 @@ class StallWatch(Value, frozen=False):
 
     def _verdict(self, history: History, stalled_s: float, busy: bool, idle: float) -> StallVerdict:
         """The short limit counts from when the ranks that hold up the others last did any work, the long one from the stall."""
-        at_work = judge_pause(self._learned(history), stalled_s, True, self._phase, self._limits)
+        at_work = judge_pause(self._learned(history), stalled_s, True, self.begun, self._limits)
         return at_work if busy or at_work.stall is Stall.ACT else self._at_rest(history, idle)
 
     def _at_rest(self, history: History, idle: float) -> StallVerdict:
-        return judge_pause(self._learned(history), idle, False, self._phase, self._limits)
+        return judge_pause(self._learned(history), idle, False, self.begun, self._limits)
 
     def _repeated(self, history: History) -> frozenset[str]:
         """Nodes on which earlier attempts hung."""
@@ -462,10 +450,6 @@ class StallWatch(Value, frozen=False):
     def begun(self) -> bool:
         """Have the ranks made progress in their collectives?"""
         return any(event.begun for event, _ in self._nodes.values())
-
-    @property
-    def _phase(self) -> JobPhase:
-        return JobPhase.RUNNING if self.begun else JobPhase.STARTING
 
     @property
     def _limits(self) -> StallLimits:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ftslurm.model.collectives import Culprit, CulpritKind, GroupView, Level, ProcessState, RankView, fold_ranks
 from ftslurm.model.values import Value, field, replace
@@ -94,40 +95,6 @@ def judged(
     return finding
 
 
-def is_busy(finding: Culprit | None, views: Iterable[RankView]) -> bool:
-    """Does a rank work (a checkpoint, an evaluation, a compilation) that may hold up the others? Then the long limit holds.
-
-    That is every rank that is not known to wait in communication itself, whoever is named: they may wait for it in a way
-    that nothing shows (a store, a file). What a rank does beside its wait, or by polling in it, holds up nobody.
-    """
-    state = _JobState.of(views)
-    return any(works(view) for view in _free(state))
-
-
-def idle_s(views: Iterable[RankView], stalled_s: float) -> float:
-    """Seconds for which no rank that may delay the others has worked, `stalled_s` at most."""
-    known = (view.idle_s for view in _free(_JobState.of(views)) if view.idle_s is not None)
-    return min(stalled_s, *known, stalled_s)
-
-
-def at_end(views: Iterable[RankView]) -> bool:
-    """Has a rank destroyed its groups, while no rank waits for another? Whatever the program does then is no hang."""
-    state = _JobState.of(views)
-    return not state.waiting and any(view.left for view in state.views.values())
-
-
-def only_polls(views: Iterable[RankView]) -> bool:
-    """Is there no group yet, and does no rank wait for one? Then ranks may poll for something outside the job."""
-    state = _JobState.of(views)
-    return not state.groups and not state.waiting
-
-
-def _free(state: _JobState) -> list[RankView]:
-    """Ranks that are not known to wait, and ranks whose other threads serve a caller."""
-    held = state.waiting - frozenset(state.calls.values())
-    return [view for rank, view in state.views.items() if rank not in held and _alive(view)]
-
-
 def works(view: RankView) -> bool:
     """Does the rank's process tree read, write or compute, or does a device that may be its own work?"""
     if view.process in (ProcessState.STOPPED, ProcessState.EXITED):
@@ -138,8 +105,12 @@ def works(view: RankView) -> bool:
 
 
 def who_hangs(views: Iterable[RankView]) -> Culprit | None:
-    """The verdict on a stalled job; None if it is unknown. views: all ranks of the job, from all nodes."""
-    state = _JobState.of(views)
+    """The verdict on a stalled job. views: all ranks of the job, from all nodes."""
+    return culprit(JobState.of(views))
+
+
+def culprit(state: JobState) -> Culprit | None:
+    """None if it is unknown."""
     if not state.views:
         return None
     rules = (
@@ -165,7 +136,7 @@ class Gate(Value):
     operation: str = ""
 
 
-class _JobState(Value):
+class JobState(Value):
     """The ranks, their groups side by side, and what they wait in."""
 
     views: Mapping[int, RankView]
@@ -175,7 +146,8 @@ class _JobState(Value):
     calls: Mapping[int, int | None] = field(default_factory=dict)  # rank that has called another one -> whom
 
     @classmethod
-    def of(cls, views: Iterable[RankView]) -> _JobState:
+    def of(cls, views: Iterable[RankView]) -> JobState:
+        """views: all ranks of the job, from all nodes."""
         by_rank = {view.rank: view for view in sorted(views, key=lambda view: view.rank)}
         groups: dict[str, dict[int, GroupView]] = {}
         for rank, view in by_rank.items():
@@ -192,6 +164,39 @@ class _JobState(Value):
             for gate in (*_gates(key, members, by_rank, {**peers, **calls}), *_barrier(key, members, by_rank))
         )  # fmt: skip
         return cls(by_rank, groups, gates, peers, calls)
+
+    @property
+    def is_busy(self) -> bool:
+        """Does a rank work (a checkpoint, an evaluation, a compilation) that may hold up the others? Then the long limit holds.
+
+        That is every rank that is not known to wait in communication itself, whoever is named: they may wait for it in a way
+        that nothing shows (a store, a file). What a rank does beside its wait, or by polling in it, holds up nobody.
+        """
+        return any(map(works, self.free))
+
+    def idle_s(self, stalled_s: float) -> float:
+        """Seconds for which no rank that may delay the others has worked, `stalled_s` at most."""
+        return min([stalled_s, *(view.idle_s for view in self.free if view.idle_s is not None)])
+
+    @property
+    def at_end(self) -> bool:
+        """Has a rank destroyed its groups, while no rank waits for another? Whatever the program does then is no hang."""
+        return not self.waiting and any(view.left for view in self.views.values())
+
+    @property
+    def only_polls(self) -> bool:
+        """Is there no group yet, and does no rank wait for one? Then ranks may poll for something outside the job."""
+        return not self.groups and not self.waiting
+
+    @property
+    def alive(self) -> list[RankView]:
+        return [view for view in self.views.values() if _alive(view)]
+
+    @property
+    def free(self) -> list[RankView]:
+        """Ranks that are not known to wait, and ranks whose other threads serve a caller."""
+        held = self.waiting - frozenset(self.calls.values())
+        return [view for view in self.alive if view.rank not in held]
 
     @property
     def waiting(self) -> frozenset[int]:
@@ -289,14 +294,14 @@ def _alive(view: RankView) -> bool:
 # --- the rules
 
 
-def _stopped(state: _JobState) -> Culprit | None:
+def _stopped(state: JobState) -> Culprit | None:
     stopped = [view for view in state.views.values() if view.process is ProcessState.STOPPED]
     if not stopped:
         return None
     ranks = [view.rank for view in stopped]
-    if len(stopped) == sum(map(_alive, state.views.values())):
+    if len(stopped) == len(state.alive):
         words = "all processes are stopped by a signal: the job is suspended"
-        return replace(_finding(state, CulpritKind.UNKNOWN, ranks, words), level=Level.INFO)
+        return _finding(state, CulpritKind.UNKNOWN, ranks, words, level=Level.INFO)
     places = {view.rank: _place_of_stopped(view, state) for view in stopped}
     told = tuple(f"rank {rank} is stopped {_PLACE[place]}" for rank, place in places.items())
     outside = [rank for rank, place in places.items() if place is False]
@@ -314,7 +319,7 @@ def _stopped(state: _JobState) -> Culprit | None:
 _PLACE = {True: "inside communication", False: "outside communication", None: "somewhere"}
 
 
-def _place_of_stopped(view: RankView, state: _JobState) -> bool | None:
+def _place_of_stopped(view: RankView, state: JobState) -> bool | None:
     """Is it inside communication? By its own report, else its stack, else its counters (as old as its last beat)."""
     if view.inside is not None:
         return True
@@ -329,13 +334,13 @@ def _place_of_stopped(view: RankView, state: _JobState) -> bool | None:
     return None if view.hidden_groups and not inside else inside
 
 
-def _outdated(mine: GroupView, state: _JobState) -> bool:
+def _outdated(mine: GroupView, state: JobState) -> bool:
     """The others have completed what it says it has not entered."""
     others = (group for group in state.groups[mine.key].values() if group is not mine)
     return any(group.completed is not None and group.completed > mine.entered for group in others)
 
 
-def _roots(state: _JobState) -> Culprit | None:
+def _roots(state: JobState) -> Culprit | None:
     """Ranks that others wait for and that wait for nobody."""
     waiting = state.waiting
     roots = sorted(rank for rank in state.waited_for - waiting if rank in state.views)
@@ -356,30 +361,39 @@ def _roots(state: _JobState) -> Culprit | None:
         return _finding(state, CulpritKind.UNKNOWN, hidden, words, state.gates)
     held = [gate for gate in state.gates if not set(roots).isdisjoint(gate.missing)]
     views = [state.views[rank] for rank in roots]
-    words = "; ".join(
-        dict.fromkeys(
-            f"{'it has destroyed its process groups; ' * view.left}{what_it_does(view)}" for view in views[:EVIDENCE_MAX]
-        )
-    )
-    seen = tuple(
-        f"rank {fold_ranks(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold_ranks(gate.missing)}"
-        for gate in held
-    )
-    blamed = [view for view in views if view.process is ProcessState.DISK]
-    return _finding(state, CulpritKind.NON_COMM_HANG, roots, words, held, seen, [view.node for view in blamed])
+    words = _once(f"{'it has destroyed its process groups; ' * view.left}{what_it_does(view)}" for view in views[:EVIDENCE_MAX])
+    blamed = [view.node for view in views if view.process is ProcessState.DISK]
+    return _finding(state, CulpritKind.NON_COMM_HANG, roots, words, held, _told(state, held), blamed)
+
+
+def _told(state: JobState, gates: Iterable[Gate]) -> tuple[str, ...]:
+    """Of each gate who waits there for whom."""
+    return tuple(f"rank {fold_ranks(gate.waiting)} {_held_by(state, gate)}" for gate in gates)
+
+
+def _held_by(state: JobState, gate: Gate) -> str:
+    return f"waits in {state.operation_of([gate])} for rank {fold_ranks(gate.missing)}"
+
+
+def _once(sentences: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(sentences))
+
+
+def _doing(views: Sequence[RankView]) -> str:
+    return _once(map(what_it_does, views[:EVIDENCE_MAX]))
 
 
 def _may_wait(view: RankView) -> bool:
     return view.hidden_groups > 0 and view.process not in (ProcessState.STOPPED, ProcessState.EXITED, ProcessState.DISK)
 
 
-def _not_come(state: _JobState) -> Culprit | None:
+def _not_come(state: JobState) -> Culprit | None:
     """Ranks that wait nowhere, while others wait for somebody to come to where a group is made, or to a store, or poll.
 
     What is polled for may be nobody's in the job; so those that poll are believed to wait for the others only where they are
     no fewer than these, and every rank has a probe: a driver that polls its workers (Ray) has none beside it.
     """
-    free = [view for view in _free(state) if not view.left and view.rank not in state.waiting]
+    free = [view for view in state.free if not view.left and view.rank not in state.waiting]
     poll = [view for view in free if view.polls_s is not None]
     here, absent = sorted(state.meeting), [view for view in free if view.polls_s is None] or poll
     if not here and absent is not poll and len(poll) >= len(absent) and all(view.probed for view in free):
@@ -389,39 +403,34 @@ def _not_come(state: _JobState) -> Culprit | None:
     # Of several, one whose place could not be looked at may well wait.
     absent = [view for view in absent if not _may_wait(view)] or absent
     operation = next((stay.operation for rank in here if (stay := state.views[rank].inside)), "a loop that polls")
-    words = "; ".join(dict.fromkeys(what_it_does(view) for view in absent[:EVIDENCE_MAX]))
-    ranks = [view.rank for view in absent]
+    words, ranks = _doing(absent), [view.rank for view in absent]
     seen = (f"rank {fold_ranks(here)} waits in {operation}; rank {fold_ranks(ranks)} has not arrived",)
     if any(map(_may_wait, absent)):
-        return replace(_finding(state, CulpritKind.UNKNOWN, ranks, words, (), seen), operation=operation)
+        return _finding(state, CulpritKind.UNKNOWN, ranks, words, (), seen, operation=operation)
     blamed = [view.node for view in absent if view.process is ProcessState.DISK]
-    return replace(_finding(state, CulpritKind.NON_COMM_HANG, ranks, words, (), seen, blamed), operation=operation)
+    return _finding(state, CulpritKind.NON_COMM_HANG, ranks, words, (), seen, blamed, operation=operation)
 
 
-def _not_served(state: _JobState) -> Culprit | None:
+def _not_served(state: JobState) -> Culprit | None:
     """Ranks that others have called: a thread of theirs is to answer, wherever their own is. Of a chain of calls, its end."""
     called = {rank for rank in state.calls.values() if rank is not None and rank in state.views}
     ends = sorted(called - state.calls.keys()) or sorted(called)
     if not ends:
         return None
     seen = tuple(f"rank {rank} has called rank {peer}" for rank, peer in state.calls.items() if peer in ends)
-    words = "; ".join(dict.fromkeys(f"it does not answer a call: {what_it_does(state.views[rank])}" for rank in ends))
-    return replace(_finding(state, CulpritKind.NON_COMM_HANG, ends, words, (), seen[:EVIDENCE_MAX]), operation=CALL)
+    words = _once(f"it does not answer a call: {what_it_does(state.views[rank])}" for rank in ends)
+    return _finding(state, CulpritKind.NON_COMM_HANG, ends, words, (), seen, operation=CALL)
 
 
-def _in_vain(state: _JobState) -> Culprit | None:
+def _in_vain(state: JobState) -> Culprit | None:
     """Nobody is left to come to where a group is made, or to a store, and what the others wait for are the ranks there."""
     here = sorted(state.meeting & state.waited_for)
-    if not here or any(not view.left and view.rank not in state.waiting for view in _free(state)):
+    if not here or any(not view.left and view.rank not in state.waiting for view in state.free):
         return None
     operation = next(stay.operation for rank in here if (stay := state.views[rank].inside))
     held = [gate for gate in state.gates if not set(here).isdisjoint(gate.missing)]
-    seen = tuple(
-        f"rank {fold_ranks(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold_ranks(gate.missing)}"
-        for gate in held
-    )
     words = "it waits for ranks that cannot arrive any more"
-    return replace(_finding(state, CulpritKind.NON_COMM_HANG, here, words, held, seen), operation=operation)
+    return _finding(state, CulpritKind.NON_COMM_HANG, here, words, held, _told(state, held), operation=operation)
 
 
 def what_it_does(view: RankView) -> str:
@@ -449,17 +458,15 @@ def what_it_does(view: RankView) -> str:
     return asleep if view.probed else f"{asleep} (no probe in it)"
 
 
-def _left_behind(state: _JobState) -> Culprit | None:
-    ended = [view for view in state.views.values() if not _alive(view)]
-    left = [view for view in state.views.values() if _alive(view)]
+def _left_behind(state: JobState) -> Culprit | None:
+    left, ended = state.alive, len(state.views) - len(state.alive)
     if not ended or not left or state.waiting:
         return None
-    doing = "; ".join(dict.fromkeys(map(what_it_does, left[:EVIDENCE_MAX])))
-    words = f"{len(ended)} of {len(state.views)} ranks have ended, but not these: {doing}"
+    words = f"{ended} of {len(state.views)} ranks have ended, but not these: {_doing(left)}"
     return _finding(state, CulpritKind.EXIT_HANG, [view.rank for view in left], words)
 
 
-def _full(state: _JobState) -> list[Gate]:
+def _full(state: JobState) -> list[Gate]:
     """The collectives that all members have entered, those first that most ranks wait behind."""
     full = [gate for gate in state.gates if not gate.missing]
     if len(full) < 2:
@@ -468,7 +475,7 @@ def _full(state: _JobState) -> list[Gate]:
     return sorted(full, key=lambda gate: (-len(asked.intersection(gate.waiting)), -len(gate.waiting)))
 
 
-def _not_begun_on_device(state: _JobState) -> Culprit | None:
+def _not_begun_on_device(state: JobState) -> Culprit | None:
     """Every host enqueued the collective, and some devices have not begun it while it runs on others."""
     for gate in _full(state):
         members = state.groups[gate.key]
@@ -480,7 +487,7 @@ def _not_begun_on_device(state: _JobState) -> Culprit | None:
     return None
 
 
-def _odd_one_out(state: _JobState) -> Culprit | None:
+def _odd_one_out(state: JobState) -> Culprit | None:
     for gate in _full(state):
         if not gate.number:
             continue
@@ -493,11 +500,11 @@ def _odd_one_out(state: _JobState) -> Culprit | None:
             odd = sorted(names) if most == next_most else sorted(rank for rank, name in names.items() if name != usual)
             seen = tuple(f"rank {fold_ranks(r for r, n in names.items() if n == kind)}: {kind}" for kind in kinds)
             words = f"different operations at the same place (number {gate.number} of group {gate.key})"
-            return replace(_finding(state, CulpritKind.NON_COMM_HANG, odd, words, [gate], seen), of_program=True)
+            return _finding(state, CulpritKind.NON_COMM_HANG, odd, words, [gate], seen, of_program=True)
     return None
 
 
-def _none_completes(state: _JobState) -> Culprit | None:
+def _none_completes(state: JobState) -> Culprit | None:
     full = _full(state)
     if not full:
         return None
@@ -506,7 +513,7 @@ def _none_completes(state: _JobState) -> Culprit | None:
     return _by_links(state, sorted(full[0].waiting), words, full[:1])
 
 
-def _by_links(state: _JobState, ranks: Sequence[int], words: str, gates: Sequence[Gate]) -> Culprit:
+def _by_links(state: JobState, ranks: Sequence[int], words: str, gates: Sequence[Gate]) -> Culprit:
     """A hang inside communication: at the rank with the most stuck connections, or the two ends of one."""
     stuck = [link for link in stuck_links(state.views.values()) if link.trouble != "unread" or len(link.ends) == 2]
     # Unread data may only show that the reader waits for another rank; retransmitted data was lost.
@@ -524,7 +531,7 @@ def _by_links(state: _JobState, ranks: Sequence[int], words: str, gates: Sequenc
     return _finding(state, CulpritKind.COMM_HANG, named, told, gates, seen, state.nodes(named) if lost else ())
 
 
-def _circle(state: _JobState) -> Culprit | None:
+def _circle(state: JobState) -> Culprit | None:
     ring = _ring(state)
     if not ring:
         return None
@@ -534,24 +541,23 @@ def _circle(state: _JobState) -> Culprit | None:
         # Two that both receive, and no connection is stuck: neither has sent. Longer rings post their sends beforehand.
         if found.blamed or len(ring) != 2 or len({stay.operation for stay in inside if stay}) > 1:
             return found
-    lost = _by_links(state, sorted(ring), "they wait for each other", [g for g in state.gates if set(g.waiting) & set(ring)])
+    gates = [gate for gate in state.gates if set(gate.waiting) & set(ring)]
+    lost = _by_links(state, sorted(ring), "they wait for each other", gates)
     if inside and lost.blamed:
         return lost
     words = "they wait for each other in a circle: they issued operations in different orders"
     told = tuple(_waits_for(state, rank) for rank in sorted(ring)[:EVIDENCE_MAX])
-    gates = [gate for gate in state.gates if set(gate.waiting) & set(ring)]
-    return replace(_finding(state, CulpritKind.NON_COMM_HANG, sorted(ring), words, gates, told), of_program=True)
+    return _finding(state, CulpritKind.NON_COMM_HANG, sorted(ring), words, gates, told, of_program=True)
 
 
-def _waits_for(state: _JobState, rank: int) -> str:
+def _waits_for(state: JobState, rank: int) -> str:
     if rank in state.peers:
         peer, inside = state.peers[rank], state.views[rank].inside
         return f"rank {rank} waits in {inside.operation if inside else 'an operation'} for rank {peer}"
-    gates = [gate for gate in state.gates if rank in gate.waiting]
-    return "; ".join(f"rank {rank} waits in {state.operation_of([gate])} for rank {fold_ranks(gate.missing)}" for gate in gates)
+    return "; ".join(f"rank {rank} {_held_by(state, gate)}" for gate in state.gates if rank in gate.waiting)
 
 
-def _ring(state: _JobState) -> list[int]:
+def _ring(state: JobState) -> list[int]:
     """Ranks that wait for each other in a circle; empty if there is none."""
     from graphlib import CycleError, TopologicalSorter
 
@@ -574,30 +580,26 @@ def _ring(state: _JobState) -> list[int]:
     return []
 
 
-def _all_in_mpi(state: _JobState) -> Culprit | None:
+def _all_in_mpi(state: JobState) -> Culprit | None:
     """Every rank waits in MPI, and what they wait for does not come: a lost message, or calls that do not match."""
-    alive = [view for view in state.views.values() if _alive(view)]
-    calls = {view.rank: view.inside.operation for view in alive if view.inside and view.inside.operation.startswith(MPI)}
-    if not calls or len(calls) < len(alive):
+    calls = {view.rank: view.inside.operation for view in state.alive if view.inside and view.inside.operation.startswith(MPI)}
+    if not calls or len(calls) < len(state.alive):
         return None
     kinds = tuple(dict.fromkeys(calls.values()))
     words = f"all ranks wait in {', '.join(kinds[:EVIDENCE_MAX])}, and none makes progress"
     return replace(_by_links(state, sorted(calls), words, ()), operation=kinds[0])
 
 
-def _nobody_waits(state: _JobState) -> Culprit | None:
+def _nobody_waits(state: JobState) -> Culprit | None:
     """All ranks are in their own code, or nothing shows where they are."""
     if state.peers:
         return _by_links(state, sorted(state.peers), "all ranks are inside point-to-point communication", ())
-    alive = [view for view in state.views.values() if _alive(view)]
+    alive = state.alive
     if not alive:
         return None
-    deep = [view for view in alive if view.process is ProcessState.DISK]
-    if deep:
-        words = "; ".join(dict.fromkeys(map(what_it_does, deep)))
-        return _finding(
-            state, CulpritKind.NON_COMM_HANG, [view.rank for view in deep], words, blamed=[view.node for view in deep]
-        )
+    if deep := [view for view in alive if view.process is ProcessState.DISK]:
+        words, nodes = _once(map(what_it_does, deep)), [view.node for view in deep]
+        return _finding(state, CulpritKind.NON_COMM_HANG, [view.rank for view in deep], words, blamed=nodes)
     if not any(view.probed for view in alive):
         return _finding(state, CulpritKind.UNKNOWN, (), "no rank has a probe, so ftrun cannot tell who waits for whom")
     words = "no rank is inside a collective"
@@ -652,14 +654,17 @@ def _place(view: RankView, address: str) -> str:
 
 
 def _finding(
-    state: _JobState,
+    state: JobState,
     kind: CulpritKind,
     ranks: Sequence[int],
     cause: str,
     gates: Sequence[Gate] = (),
     evidence: Sequence[str] = (),
     blamed: Iterable[str] = (),
+    **more: Any,
 ) -> Culprit:
+    """more: fields of the finding that are not at their defaults."""
     operation = state.operation_of(gates) if kind in (CulpritKind.COMM_HANG, CulpritKind.NON_COMM_HANG) else ""
     told, nodes = tuple(evidence)[:EVIDENCE_MAX], tuple(dict.fromkeys(blamed))
-    return Culprit(kind, tuple(ranks), state.nodes(ranks), operation, cause, Level.WARN, told, nodes)
+    found = Culprit(kind, tuple(ranks), state.nodes(ranks), operation, cause, Level.WARN, told, nodes)
+    return replace(found, **more)

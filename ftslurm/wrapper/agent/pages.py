@@ -176,7 +176,7 @@ class PageWatch:
         if bool(late) != rank.told:
             rank.told = bool(late)
             about = {"t": "overdue", "rank": number, "attempt": rank.attempt}
-            return [*told, {**about, "why": late.reason[:500] if late else ""}]
+            return [*told, {**about, "why": late.reason(now)[:500] if late else ""}]
         return told
 
     def _checkpoint(self, number: int, rank: _Rank, path: str, page: PageState) -> list[Message]:

@@ -15,10 +15,10 @@ from ftslurm.policies.hang.process_activity import (
     Connections,
     Look,
     Polling,
-    devices_at_work,
     polling,
     received,
     streamed,
+    use_unchanged,
 )
 from ftslurm.policies.hang.whohangs import works
 from ftslurm.system.processes import usage
@@ -63,7 +63,8 @@ class DeviceUse:
         series, power = by_device(each for sample in self._samples for each in sample)
         if len(self._samples) < LEAST_SAMPLES or not series:
             return None
-        return devices_at_work(series, power)
+        # A rank that waits in a collective spins on its device, which shows constant use. Unknown counts as no work.
+        return use_unchanged(series, power)[0] is False
 
 
 def by_device(samples: Iterable[Utilisation]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.model.folds.past import usual_interval_s, with_pause
-from ftslurm.policies.hang.stall_watch import JobPhase, PauseLimits, Stall, StallLimits, factor, judge_pause, limit_s
+from ftslurm.policies.hang.stall_watch import PauseLimits, Stall, StallLimits, factor, judge_pause, limit_s
 from tests.hang.intervals import KINDS, follow, intervals
 
 LIMITS = StallLimits()
@@ -26,23 +26,23 @@ def taught(*lengths: tuple[float, bool]) -> PauseLimits:
 
 def test_before_anything_is_known_the_floor_holds_for_quiet_stalls_and_the_cap_for_busy_ones() -> None:
     for busy, act_s in ((False, 180.0), (True, 1800.0)):
-        verdict = judge_pause(PauseLimits(), act_s - 1, busy, JobPhase.RUNNING, LIMITS)
+        verdict = judge_pause(PauseLimits(), act_s - 1, busy, True, LIMITS)
         assert (verdict.stall, verdict.act_s) == (Stall.WARN if busy else Stall.NONE, act_s)
-        assert judge_pause(PauseLimits(), act_s, busy, JobPhase.RUNNING, LIMITS).stall is Stall.ACT
+        assert judge_pause(PauseLimits(), act_s, busy, True, LIMITS).stall is Stall.ACT
 
 
 def test_one_pause_is_known_before_the_usual_interval_is() -> None:
     memory = PauseLimits(quiet=(160.0,))
-    assert judge_pause(memory, 0.0, False, JobPhase.RUNNING, LIMITS).act_s == pytest.approx(160 * 0.05 ** (-1 / 2))
+    assert judge_pause(memory, 0.0, False, True, LIMITS).act_s == pytest.approx(160 * 0.05 ** (-1 / 2))
 
 
 def test_a_steady_job_that_stands_still_without_work() -> None:
     memory = taught()
     assert limit_s(memory, False, LIMITS) == pytest.approx(4 * 2.0 * 0.05 ** (-1 / 2)), "4 times the median, and the prior tail"
     for stalled_s, stall in ((9.0, Stall.NONE), (12.0, Stall.WARN), (179.0, Stall.WARN), (180.0, Stall.ACT)):
-        assert judge_pause(memory, stalled_s, False, JobPhase.RUNNING, LIMITS).stall is stall
+        assert judge_pause(memory, stalled_s, False, True, LIMITS).stall is stall
     soon = StallLimits(act_floor_s=30.0)
-    assert judge_pause(memory, 37.0, False, JobPhase.RUNNING, soon).stall is Stall.ACT
+    assert judge_pause(memory, 37.0, False, True, soon).stall is Stall.ACT
 
 
 def test_work_going_on_has_the_cap_until_four_pauses_were_seen() -> None:
@@ -83,15 +83,14 @@ def test_the_factor_follows_the_tail() -> None:
 def test_false_alarms_double_the_limits_twice_at_most() -> None:
     for false_alarms, times in ((1, 2.0), (2, 4.0), (3, 4.0)):
         learned = replace(taught(), false_alarms=false_alarms)
-        assert judge_pause(learned, 0.0, False, JobPhase.RUNNING, LIMITS).act_s == times * 180.0
-        assert judge_pause(learned, 0.0, True, JobPhase.RUNNING, LIMITS).act_s == times * 1800.0
+        assert judge_pause(learned, 0.0, False, True, LIMITS).act_s == times * 180.0
+        assert judge_pause(learned, 0.0, True, True, LIMITS).act_s == times * 1800.0
         assert limit_s(learned, False, LIMITS) == times * limit_s(taught(), False, LIMITS)
 
 
-@pytest.mark.parametrize("phase", [JobPhase.STARTING, JobPhase.ENDING])
-def test_starting_and_ending_have_limits_of_their_own(phase: JobPhase) -> None:
+def test_the_start_has_a_limit_of_its_own() -> None:
     for stalled_s, stall in ((199.0, Stall.NONE), (200.0, Stall.WARN), (600.0, Stall.ACT)):
-        verdict = judge_pause(taught(), stalled_s, False, phase, LIMITS)
+        verdict = judge_pause(taught(), stalled_s, False, False, LIMITS)
         assert verdict.stall is stall and "600 s" in verdict.reason
 
 

@@ -24,7 +24,7 @@ from ftslurm.model.collectives import (
     unfold_ranks,
 )
 from ftslurm.model.plain import from_plain, to_plain
-from ftslurm.policies.hang.whohangs import HangLimits, HeldVerdict, at_end, hold, idle_s, is_busy, judged, who_hangs
+from ftslurm.policies.hang.whohangs import HangLimits, HeldVerdict, JobState, hold, judged, who_hangs
 from tests.hang.simulated import missing_ranks, trial
 
 WORLD = (0, 1, 2, 3)
@@ -321,7 +321,7 @@ def test_outside_communication_stays_a_warning_unless_the_machine_is_behind_it()
 def test_work_in_the_ranks_waited_for_asks_for_the_long_limit(state: dict[str, object], busy: bool) -> None:
     views = [waiting(0, cpu_percent=99.0), rank(1, **state), waiting(2), waiting(3)]
     found = who_hangs(views)
-    assert found is not None and is_busy(found, views) is busy
+    assert found is not None and JobState.of(views).is_busy is busy
 
 
 def test_a_monitored_barrier_is_seen_by_who_waits_in_it() -> None:
@@ -365,7 +365,7 @@ def test_a_rank_that_does_not_answer_a_call() -> None:
     found = who_hangs(views)
     assert found is not None and (found.kind, found.ranks, found.operation) == (CulpritKind.NON_COMM_HANG, (2,), "rpc_sync")
     assert found.cause == "it does not answer a call: asleep in futex_wait" and found.evidence == ("rank 1 has called rank 2",)
-    assert not is_busy(found, views) and is_busy(found, [*views[:2], waiting(2, cpu_percent=80.0), views[3]])
+    assert not JobState.of(views).is_busy and JobState.of([*views[:2], waiting(2, cpu_percent=80.0), views[3]]).is_busy
     further = rank(2, inside=CurrentCall("rpc_sync", "", 0, 20.0, 3, True))
     assert told(waiting(0), call, further, waiting(3)) == ("RankNonCommHang", (3,)), "the end of a chain of calls"
     assert told(rank(0), call, waiting(2), waiting(3)) == ("RankNonCommHang", (0,)), "a rank that waits nowhere comes first"
@@ -391,9 +391,9 @@ def test_a_rank_that_polls_for_something_outside_while_the_others_wait_for_it() 
     found = who_hangs([licence, *(waiting(number) for number in (1, 2, 3))])
     assert found is not None and (found.kind, found.ranks) == (CulpritKind.NON_COMM_HANG, (0,))
     assert found.cause == "it only polls, 2 times a second"
-    assert not is_busy(found, [licence, waiting(1), waiting(2), waiting(3)])
+    assert not JobState.of([licence, waiting(1), waiting(2), waiting(3)]).is_busy
     working = replace(licence, polls_s=None)
-    assert is_busy(found, [working, waiting(1), waiting(2), waiting(3)])
+    assert JobState.of([working, waiting(1), waiting(2), waiting(3)]).is_busy
     meets = [rank(number, inside=CurrentCall("new_group", "", 0, 20.0)) for number in (1, 2, 3)]
     assert told(licence, *meets) == ("RankNonCommHang", (0,))
 
@@ -406,10 +406,10 @@ def test_ranks_that_burn_their_cpu_in_a_call_of_mpi_wait() -> None:
     views = [in_mpi(0), asleep, in_mpi(2)]
     found = who_hangs(views)
     assert found is not None and (found.kind, found.ranks, found.operation) == (CulpritKind.NON_COMM_HANG, (1,), "MPI_Allreduce")
-    assert not is_busy(found, views) and idle_s(views, 20.0) == 20.0
-    assert is_busy(found, [in_mpi(0), replace(asleep, process=ProcessState.RUNNING), in_mpi(2)]), "it computes, or loops"
+    assert not JobState.of(views).is_busy and JobState.of(views).idle_s(20.0) == 20.0
+    assert JobState.of([in_mpi(0), replace(asleep, process=ProcessState.RUNNING), in_mpi(2)]).is_busy, "it computes, or loops"
     unseen = replace(in_mpi(2), inside=None, hidden_groups=1, cpu_percent=90.0)
-    assert told(in_mpi(0), asleep, unseen) == ("RankNonCommHang", (1,)) and is_busy(None, [in_mpi(0), asleep, unseen])
+    assert told(in_mpi(0), asleep, unseen) == ("RankNonCommHang", (1,)) and JobState.of([in_mpi(0), asleep, unseen]).is_busy
     assert told(in_mpi(0), in_mpi(1), unseen) == ("unknown", (2,)), "nobody could look at its stack"
     found = who_hangs([in_mpi(0, "MPI_Recv"), in_mpi(1), in_mpi(2)])
     assert found is not None and (found.kind, found.ranks, found.blamed) == (CulpritKind.COMM_HANG, (0, 1, 2), ())
@@ -419,13 +419,15 @@ def test_ranks_that_burn_their_cpu_in_a_call_of_mpi_wait() -> None:
 def test_a_rank_that_has_given_up_its_groups_waits_for_nobody() -> None:
     """Whatever its last numbers say."""
     views = [rank(number, 6, 5, left=True) for number in range(4)]
-    assert told(*views) == ("unknown", ()) and at_end(views)
-    assert told(*views[:3], waiting(3)) == ("RankCommHang", (3,)) and not at_end([*views[:3], waiting(3)])
+    assert told(*views) == ("unknown", ()) and JobState.of(views).at_end
+    assert told(*views[:3], waiting(3)) == ("RankCommHang", (3,)) and not JobState.of([*views[:3], waiting(3)]).at_end
 
 
 def test_for_how_long_nobody_that_may_hold_up_the_others_has_worked() -> None:
-    assert idle_s([waiting(0, idle_s=1.0), rank(1, idle_s=50.0), rank(2, idle_s=None)], 90.0) == 50.0
-    assert idle_s([waiting(0, idle_s=1.0)], 90.0) == 90.0 and idle_s([rank(0, idle_s=200.0)], 90.0) == 90.0
+    assert JobState.of([waiting(0, idle_s=1.0), rank(1, idle_s=50.0), rank(2, idle_s=None)]).idle_s(90.0) == 50.0
+    assert (
+        JobState.of([waiting(0, idle_s=1.0)]).idle_s(90.0) == 90.0 and JobState.of([rank(0, idle_s=200.0)]).idle_s(90.0) == 90.0
+    )
 
 
 # --- at scale
