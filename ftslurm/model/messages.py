@@ -334,38 +334,6 @@ def live_message(ranks: Sequence[RankLive], devices: Sequence[DeviceLive]) -> di
     return {"t": "live", **to_plain(LiveReported(tuple(ranks), tuple(devices)))}
 
 
-def start_message(
-    attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None, tail_bytes: int = 0, silence_s: float = 0.0,
-    inject: str = "", logs: Mapping[str, Any] | None = None, alone: bool = False,
-    warm: Mapping[str, object] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """tail_bytes: how much of each output stream the shim keeps; 0: the command writes past the shim.
-
-    silence_s: tell when it has printed nothing for so long; 0: do not. inject: a folder to put first on PYTHONPATH.
-    logs: files of the rank's own (launchers/rank_logs.py). alone: Slurm signals the shim alone, which passes that on.
-    warm: it begins a spare `after_s` after the rank's last import of `packages`, which may take `memory` bytes.
-    """
-    return {
-        "t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None, "tail": tail_bytes,
-        "silence_s": silence_s, "inject": inject,
-        **({"logs": dict(logs)} if logs else {}),
-        **({"alone": True} if alone else {}),
-        **({"warm": dict(warm)} if warm else {}),
-    }  # fmt: skip
-
-
-def stop_message(attempt: int, grace_s: float, kill_wait_s: float, asked: bool, saves: bool = False) -> dict[str, Any]:
-    return {
-        "t": "stop", "attempt": attempt, "grace_s": grace_s, "kill_wait_s": kill_wait_s, "asked": asked, "saves": saves,
-    }  # fmt: skip
-
-
-def drill_message(what: str, status: int = 0, signal: int = 0, share: float = 0.0) -> dict[str, Any]:
-    """To a shim. what: `crash` (by status or by signal), `hang`, `slow` (share of the time that it may run), `lost`, `end`."""
-    given = {"status": status, "signal": signal, "share": share}
-    return {"t": "drill", "what": what, **{name: value for name, value in given.items() if value}}
-
-
 def drill_order(order: ev.DrillAsked) -> dict[str, Any]:
     """As `hello` reads it."""
     names = ("fault", "rank", "node", "device", "code", "kind", "severity", "heals", "status", "signal", "share")

@@ -93,27 +93,6 @@ def test_what_became_of_healing_arrives_as_it_was(results: list[HealResult]) -> 
     assert wire.agent_report(over_the_wire(wire.healed_message(tuple(results)))) == HealingDone("", tuple(results))
 
 
-def test_orders_to_a_shim_are_plain() -> None:
-    assert wire.start_message(2, {"A": "1"}, ("x", "y")) == {
-        "t": "start",
-        "attempt": 2,
-        "env": {"A": "1"},
-        "argv": ["x", "y"],
-        "tail": 0,
-        "silence_s": 0.0,
-        "inject": "",
-    }
-    assert wire.start_message(1, {}, None)["argv"] is None
-    assert wire.stop_message(2, 20.0, 30.0, True) == {
-        "t": "stop",
-        "attempt": 2,
-        "grace_s": 20.0,
-        "kill_wait_s": 30.0,
-        "asked": True,
-        "saves": False,
-    }
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -685,7 +685,7 @@ def test_a_rank_that_the_kernel_did_not_kill_for_memory_is_not_called_so(shims: 
 
 
 def drill(shim: Shim, what: str, **fields: Any) -> None:
-    shim.say(**wire.drill_message(what, **fields))
+    shim.say(t="drill", what=what, **fields)
 
 
 def state_of(pid: int) -> str:

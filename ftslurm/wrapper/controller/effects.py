@@ -14,7 +14,7 @@ from ftslurm.model.values import Value, field
 from ftslurm.system.clock import Clock
 from ftslurm.system.meanwhile import Meanwhile
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
-from ftslurm.wrapper.controller.orders import Orders, RankSetup
+from ftslurm.wrapper.controller.orders import ORDERS, RankSetup
 from ftslurm.wrapper.controller.people import Display, People, phase_text
 from ftslurm.wrapper.controller.sources import SignalPipe, Sources
 from ftslurm.wrapper.wire import for_launch
@@ -51,7 +51,9 @@ class Effects(Value, frozen=False):
 
     def carry_out(self, decision: do.Decision) -> None:
         """Raises: FtslurmError where a step cannot even be started."""
-        if not Orders(self.sources, self.setup).give(decision):
+        if order := ORDERS.get(type(decision)):
+            order(self.sources.callers, self.setup, decision)
+        else:
             _METHODS[type(decision)](self, decision)
 
     # --- the step

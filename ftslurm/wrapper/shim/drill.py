@@ -13,7 +13,7 @@ SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too
 
 
 class Drill:
-    """A fault that is injected on purpose, on the user's order. Its messages are wire.drill_message's."""
+    """A fault that is injected on purpose, on the user's order. Its messages: controller/orders.py."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
