@@ -25,7 +25,7 @@ def jobs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
     from ftslurm.model.text import visible
 
     try:
-        known = Index(state_folder(os.environ)).all()
+        known = Index(state_folder(os.environ)).named().values()
     except (FtslurmError, OSError):
         return []
     fit = sorted((job for job in known if job.job.startswith(incomplete)), key=lambda job: -job.at)[:MOST_JOBS]

@@ -38,13 +38,9 @@ class Index:
         self.path = root / "index.jsonl"
         self._jobs = root / "jobs"
 
-    def all(self, passed_over: Callable[[StateError], None] = lambda error: None) -> list[JobSummary]:
-        """Of every current ledger in which something has begun, in no order. passed_over: hears of each that cannot be read: one
-        among thousands hides no others. Raises: StateError."""
-        return list(self.named(passed_over).values())
-
     def named(self, passed_over: Callable[[StateError], None] = lambda error: None) -> dict[str, JobSummary]:
-        """The same by the name of the file, which a damaged ledger may not tell. Raises: StateError."""
+        """Of every current ledger in which something has begun, in no order, by the name of the file, which a damaged ledger may
+        not tell. passed_over: hears of each that cannot be read: one among thousands hides no others. Raises: StateError."""
         known, lines = self._read()
         current: dict[str, Entry] = {}
         changed: list[str] = []

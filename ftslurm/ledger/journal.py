@@ -129,11 +129,11 @@ class Journal:
 
     def append_next(self, records: Sequence[Record]) -> bool:
         """Write `records` unless another process has written since we last read; False if it has. Raises: StateError."""
-        return self._locked(b"".join(to_line(record) for record in records), only_next=True)
+        return self._write(records, only_next=True)
 
     def append(self, records: Sequence[Record]) -> None:
         """Write `records`; they are on the disk when this returns. Raises: StateError."""
-        self._locked(b"".join(to_line(record) for record in records))
+        self._write(records)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -156,16 +156,13 @@ class Journal:
                 until_then.enter_context(self._lock())
             yield
 
-    def _locked(self, data: bytes, only_next: bool = False) -> bool:
+    def _write(self, records: Sequence[Record], only_next: bool = False) -> bool:
         """With descriptors of its own: whoever takes all others cannot keep a decision from being written."""
         if self._spares.count != DESCRIPTORS_KEPT:
             self._spares = SpareDescriptors(DESCRIPTORS_KEPT)
-        with self._spares.lent():
-            return self._write_locked(data, only_next)
-
-    def _write_locked(self, data: bytes, only_next: bool) -> bool:
+        data = b"".join(map(to_line, records))
         try:
-            with self._lock():
+            with self._spares.lent(), self._lock():
                 if only_next and size_of(self.path) != self._size:
                     return False
                 self._append(data)

@@ -304,6 +304,3 @@ def _named(store: Store, name: str, passed_over: PassedOver) -> Iterator[tuple[P
             yield found.resolve(), Journal(found).read()
         except StateError as error:
             passed_over(found.stem, error)
-
-
-__all__ = ["ALL", "named_ledgers"]

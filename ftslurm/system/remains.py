@@ -228,15 +228,10 @@ def _state_file(group: Path) -> Path | None:
 
 def _write(file: Path, word: str) -> bool:
     """Write into a kernel file that exists."""
-    try:
-        fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, word.encode())
-        finally:
-            os.close(fd)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), file.open("wb", buffering=0) as kernel:
+        kernel.write(word.encode())
+        return True
+    return False
 
 
 # --- waits that not even SIGKILL ends and that a user can cause: for a file system that a program of the user serves (FUSE), for

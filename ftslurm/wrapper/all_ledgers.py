@@ -112,11 +112,6 @@ def folders_of(owner: Owner, ledgers: Sequence[str]) -> list[Path]:
 # --- the program, run as the user
 
 
-def measures_in(folder: Path, oldest: float, limit: int, passed_over: PassedOver) -> list[Measures]:
-    """The measures of the latest jobs in the folder. Raises: StateError."""
-    return [found for _, found in _with_measures(folder, oldest, limit, passed_over)]
-
-
 def _mine(ledger: Path) -> bool:
     """Where one folder is for all users, each has their own."""
     try:
@@ -147,21 +142,18 @@ def _measured(folder: Path, job: JobSummary) -> Measures:
     return measure(Journal(path).read().records, job, time.time())
 
 
-def _measures(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
-    found: list[Measures] = []
+def _measured_in(oldest: str, limit: str, places: Sequence[str]) -> Iterator[tuple[JobSummary, Measures]]:
     for place in map(Path, places):
         if (place / "jobs").is_dir():
-            found += [each for _, each in _with_measures(place, float(oldest), int(limit), lambda _: None, _mine)]
-    yield measures_to_json(found)
+            yield from _with_measures(place, float(oldest), int(limit), lambda _: None, _mine)
+
+
+def _measures(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
+    yield measures_to_json([measures for _, measures in _measured_in(oldest, limit, places)])
 
 
 def _jobs(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
-    found: list[object] = []
-    for place in map(Path, places):
-        if (place / "jobs").is_dir():
-            several = _with_measures(place, float(oldest), int(limit), lambda _: None, _mine)
-            found += [[lost_s(measures), *job] for job, measures in several]
-    yield json.dumps(found).encode()
+    yield json.dumps([[lost_s(measures), *job] for job, measures in _measured_in(oldest, limit, places)]).encode()
 
 
 def _has(job: str, *places: str) -> Iterator[bytes]:
@@ -298,7 +290,7 @@ def jobs_of_me(job: str | None, oldest: float, limit: int, passed_over: PassedOv
     """The user's own jobs. oldest: of finished jobs, Unix seconds. Raises: UnknownJob, StateError."""
     folder, user = state_folder(os.environ), user_name(os.getuid())
     if job is None:
-        return [JobOf(user, each) for each in measures_in(folder, oldest, limit, passed_over)]
+        return [JobOf(user, measures) for _, measures in _with_measures(folder, oldest, limit, passed_over)]
     journal, contents = Store(folder).read(job)
     known = job_now(journal, contents, os.environ)
     return [] if known is None else [JobOf(user, measure(contents.records, known, time.time()))]
@@ -346,9 +338,6 @@ def _jobs_in(said: bytes) -> list[tuple[JobSummary, float]]:
         rows = json.loads(said)
     except (ValueError, RecursionError):
         return []
-    good = (
-        [row for row in rows if isinstance(row, list) and row and isinstance(row[0], float | int)]
-        if isinstance(rows, list)
-        else []
-    )
+    lists = [row for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
+    good = [row for row in lists if row and isinstance(row[0], float | int)]
     return [(job, float(row[0])) for row in good if (job := summary_of(row[1:])) is not None]

@@ -9,7 +9,7 @@ from ftslurm.errors import UsageError
 from ftslurm.ledger.store import Identity, Store, continues
 from ftslurm.model.folds.history import History, counters_of_node, fold
 from ftslurm.model.job import Allocation
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.policies.environment import counters_env, restart_env
 from ftslurm.slurm.env import read_allocation
 

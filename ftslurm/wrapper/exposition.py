@@ -113,6 +113,3 @@ class _Families:
 
     def collect(self) -> list[Metric]:
         return self._found
-
-    def describe(self) -> list[Metric]:
-        return []

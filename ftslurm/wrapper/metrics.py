@@ -98,8 +98,6 @@ def main() -> None:
     try:
         send(spans_of(Path(sys.argv[1])), otlp_exporter(sys.argv[2]))
     except FtslurmError as error:
-        from ftslurm.model.text import visible
-
         print(visible(error))
 
 
@@ -119,15 +117,13 @@ def measured(
     numbers: Callable[[], Numbers], say: Callable[[str], None],
 ) -> End:  # fmt: skip
     """Begin to report. Gives the function to call at the end, with whether the job continues elsewhere."""
-    ends: list[End] = []
-    if settings.metrics.dir:
-        ends += _text_file(settings, job, cluster, records, numbers, say)
-    if settings.metrics.otlp:
-        ends.append(lambda goes_on: None if goes_on else _trace(ledger, settings.metrics.otlp, say))
+    file = _text_file(settings, job, cluster, records, numbers, say) if settings.metrics.dir else None
 
     def end(goes_on: bool) -> None:
-        for each in ends:
-            each(goes_on)
+        if file is not None:
+            file.end(remove=goes_on)
+        if settings.metrics.otlp and not goes_on:
+            _trace(ledger, settings.metrics.otlp, say)
 
     return end
 
@@ -135,10 +131,10 @@ def measured(
 def _text_file(
     settings: Settings, job: str, cluster: str, records: Callable[[], Sequence[Record]], numbers: Callable[[], Numbers],
     say: Callable[[str], None],
-) -> list[End]:  # fmt: skip
+) -> TextFile | None:  # fmt: skip
     if not find_spec("prometheus_client"):
         say(f"no metrics are written: metrics.dir needs prometheus-client ({pip_line('metrics')})")
-        return []
+        return None
 
     def text() -> str:
         from ftslurm.report.measures import JobOf, Pulse, measure
@@ -148,13 +144,11 @@ def _text_file(
         known = summarise(seen)
         if known is None:
             return ""
-        return exposition(
-            [JobOf(user_name(os.getuid()), measure(seen, known, time.time()), Pulse(*numbers()))], with_totals=False
-        )
+        job_of = JobOf(user_name(os.getuid()), measure(seen, known, time.time()), Pulse(*numbers()))
+        return exposition([job_of], with_totals=False)
 
     path = file_of(Path(settings.metrics.dir), os.getuid(), cluster, job)
-    file = TextFile(path, text, say, settings.metrics.every_s, settings.metrics.keep_s)
-    return [lambda goes_on: file.end(remove=goes_on)]
+    return TextFile(path, text, say, settings.metrics.every_s, settings.metrics.keep_s)
 
 
 def _trace(ledger: Path, endpoint: str, say: Callable[[str], None]) -> None:

@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from ftslurm.errors import CommandMissing
+from ftslurm.errors import CommandMissing, WireError
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
+from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.values import Value
 from ftslurm.policies.node import Meaning, NodeFinding, NodeHealth, command_finding, device_findings, judge
-from ftslurm.system.commands import run, run_group
+from ftslurm.system.commands import MAX_OUTPUT_BYTES, run, run_group
 
 _WORD = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}
 
@@ -36,30 +37,31 @@ class CheckAsked(Value):
         return CheckAsked(float(limit_s), tuple(command), tuple(catalogs))
 
 
-Answer = tuple[bool | None, str, Mapping[str, int]]  # good, why, kind -> number of devices
+class CheckAnswer(Value):
+    """there: kind -> number of devices."""
+
+    good: bool | None
+    why: str
+    there: Mapping[str, int]
+
+    def text(self) -> str:
+        return json.dumps(to_plain(self))
 
 
-def answer_text(good: bool | None, why: str, there: Mapping[str, int]) -> str:
-    return json.dumps({"good": good, "why": why, "there": dict(there)})
-
-
-def read_check(text: str) -> Answer:
+def read_check(text: str) -> CheckAnswer:
     """The answer in the last line. Raises: ValueError for anything else."""
     lines = [line for line in text.splitlines() if line.startswith("{")]
-    found = json.loads(lines[-1]) if lines else None
-    if not isinstance(found, dict) or found.get("good", "") not in (True, False, None) or not isinstance(found.get("why"), str):
-        raise ValueError("no answer of a node check")
-    there = found.get("there")
-    if not isinstance(there, dict) or not all(type(count) is int for count in there.values()):
-        raise ValueError("a node check that has not counted the devices")
-    return found["good"], found["why"], there
+    try:
+        return from_plain(CheckAnswer, json.loads(lines[-1]), Bounds(MAX_OUTPUT_BYTES))
+    except (IndexError, WireError):
+        raise ValueError("no answer of a node check") from None
 
 
-def _check(question: CheckAsked, env: Mapping[str, str]) -> Answer:
+def _check(question: CheckAsked, env: Mapping[str, str]) -> CheckAnswer:
     """Check, cheap tests first. The caller knows how many devices there should be."""
     deadline, there = time.monotonic() + question.limit_s, dict[str, int]()
     verdict = judge([*_command(question, env), *_devices(question, env, deadline, there)])
-    return _WORD[verdict.health], verdict.reason, there
+    return CheckAnswer(_WORD[verdict.health], verdict.reason, there)
 
 
 def _command(question: CheckAsked, env: Mapping[str, str]) -> Iterable[NodeFinding]:
@@ -96,4 +98,4 @@ def _unwell(seen: ProbeAnswer, meaning: Meaning) -> Iterable[NodeFinding]:
 
 def main() -> None:
     """Runs on the node. Argument: a Question."""
-    print(answer_text(*_check(CheckAsked.of(sys.argv[1]), dict(os.environ))))
+    print(_check(CheckAsked.of(sys.argv[1]), dict(os.environ)).text())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from ftslurm.system.processes import PROC
-from ftslurm.wrapper.node_check import answer_text
+from ftslurm.wrapper.node_check import CheckAnswer
 from ftslurm.wrapper.shim.processes import environ_of
 
 # Variables that Slurm sets alike for the script and every step of its job; a machine may be several nodes, of several clusters.
@@ -49,4 +49,4 @@ def environments() -> Iterator[tuple[int, dict[str, str]]]:
 
 def main() -> None:
     """Runs on the node. Argument: pid of the script."""
-    print(answer_text(*_look(int(sys.argv[1]), os.environ), {}))
+    print(CheckAnswer(*_look(int(sys.argv[1]), os.environ), {}).text())

@@ -31,14 +31,14 @@ def ledger(root: Path, number: int) -> Journal:
 
 
 def states(root: Path) -> dict[str, str]:
-    return {job.job: job.state for job in Index(root).all()}
+    return {job.job: job.state for job in Index(root).named().values()}
 
 
 ALL = {"1": "running", "2": "running", "3": "running"}
 
 
 def test_without_a_state_folder_there_is_nothing(tmp_path: Path) -> None:
-    assert Index(tmp_path / "none").all() == []
+    assert Index(tmp_path / "none").named() == {}
 
 
 def test_only_what_has_changed_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

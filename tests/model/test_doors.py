@@ -54,13 +54,14 @@ _OURS = {
     ("cli/ftrun.py", "print(help_text())"), ("cli/ftrun.py", "print(f'ftslurm {ftslurm.__version__}')"),
     ("hooks/hook_inputs.py", "syslog.syslog(sentence)"), ("hooks/hook_inputs.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
     # For programs: JSON, or lines that a shell evaluates.
-    ("wrapper/node_check.py", "print(answer_text(*_check(CheckAsked.of(sys.argv[1]), dict(os.environ))))"),
-    ("wrapper/script_look.py", "print(answer_text(*_look(int(sys.argv[1]), os.environ), {}))"),
+    ("wrapper/node_check.py", "print(_check(CheckAsked.of(sys.argv[1]), dict(os.environ)).text())"),
+    ("wrapper/script_look.py", "print(CheckAnswer(*_look(int(sys.argv[1]), os.environ), {}).text())"),
     ("cli/output.py", "click.echo(as_json(value))"),
     ("cli/ftslurm.py", "click.echo(export_lines(store(), os.environ), nl=False)"),
     ("wrapper/all_ledgers.py", "sys.stdout.buffer.write(piece)"), ("wrapper/all_ledgers.py", "sys.stdout.buffer.write(WHOLE)"),
     ("cli/jobs/logs.py", "sys.stdout.buffer.write(piece)"),  # not to a terminal, or asked for
     ("launchers/local_step.py", "os.write(2, f'{visible(text)}\\n'.encode())"),
+    *((f"wrapper/shim/{name}.py", "os.write(2, f'{text}\\n'.encode(errors='replace'))") for name in ("output", "_shim")),  # cleaned there
     ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),
     ("cli/jobs/explain.py", "sys.exit(STATUS[found.verdict.retriable])"),
     ("cli/jobs/explain.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),

@@ -34,8 +34,9 @@ class Node:
     def check(self, *command: str, limit_s: float = 20.0, env: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
         argv = own_python().module_argv("ftslurm.wrapper.node_check", CheckAsked(limit_s, command).text())
         done = subprocess.run(argv, env={**self.env, **(env or {})}, capture_output=True, text=True, timeout=180, check=True)
-        good, why, self.there = read_check(done.stdout)
-        return good, why
+        found = read_check(done.stdout)
+        self.there = found.there
+        return found.good, found.why
 
 
 @pytest.fixture

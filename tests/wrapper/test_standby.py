@@ -26,7 +26,7 @@ from ftslurm.slurm.client import JobState, NodeState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
 from ftslurm.wrapper.agent.standby import StandbyController
-from ftslurm.wrapper.node_check import answer_text, read_check
+from ftslurm.wrapper.node_check import CheckAnswer, read_check
 from ftslurm.wrapper.shim.lease import boot_s
 from tests.fakes.slurm import FakeSlurm
 from tests.settings import settings_with
@@ -103,7 +103,7 @@ class Job:
             self.slurm.cancel(self.number)
         if self.script is None:
             return CommandResult(tuple(argv), 1, "", "srun: error: Unable to create step\n")
-        return CommandResult(tuple(argv), 0, answer_text(self.script, "the script", {}) + "\n", "")
+        return CommandResult(tuple(argv), 0, CheckAnswer(self.script, "the script", {}).text() + "\n", "")
 
     def written(self, *kinds: type) -> list[Any]:
         return [record for record in Journal(self.journal.path).read().records if isinstance(record, kinds)]
@@ -213,7 +213,7 @@ def looked_for(script: int = 4711, **other: str) -> bool | None:
             done = subprocess.run(
                 argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=120
             )
-            return read_check(done.stdout)[0]
+            return read_check(done.stdout).good
         finally:
             process.kill()
 

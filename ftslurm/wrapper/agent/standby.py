@@ -170,7 +170,8 @@ class StandbyController:
         try:
             done = self._run(argv, SCRIPT_LOOK_S, env=env)
             if done.status == 0:
-                return read_check(done.stdout)[:2]
+                found = read_check(done.stdout)
+                return found.good, found.why
         except (FtslurmError, ValueError) as error:
             return None, f"the batch script could not be looked for:  {error}"
         said = done.stderr.strip().splitlines()

@@ -19,8 +19,7 @@ from pathlib import Path
 from ftslurm.launchers.rank_logs import cycle_file
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import fold, restarts
-from ftslurm.model.nodes import expand
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import expand, fold_nodes
 
 END_WAIT_S = 5.0  # seconds for the last file, when the job is over
 

@@ -20,8 +20,7 @@ from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History, fold
-from ftslurm.model.nodes import expand, mark_down
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import expand, fold_nodes, mark_down
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.model.text import visible
 from ftslurm.model.values import replace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from ftslurm.errors import FtslurmError
 from ftslurm.model.values import Value, replace
@@ -12,7 +12,7 @@ from ftslurm.slurm.cli_client import SlurmClient, read_answer
 from ftslurm.slurm.client import JobView, NodeState, NodeView
 from ftslurm.slurm.fitting import FitAsked, asked_of, fit_answer, fit_argv, fitting, idle
 from ftslurm.slurm.parse import parse_reservation
-from ftslurm.system.commands import Runner, run
+from ftslurm.system.commands import CommandResult, Runner, run
 
 # For one question of a requeue, whose steps end after KillWait (30 s).
 TEST_S = 5.0
@@ -77,8 +77,8 @@ class FitQuestions(Value):
 
     def _test(self, job: JobView, asked: FitAsked, exclude: Collection[str]) -> bool | None:
         try:
-            done = self.run(fit_argv(job, asked, self._inherited(), sorted(exclude)), self.timeout_s, stdin=SCRIPT,
-                            env=plain_env(self.env))  # fmt: skip
+            options = inherited(self.env, but="reservation")
+            done = self._ask(fit_argv(job, asked, options, sorted(exclude)), SCRIPT)
         except FtslurmError:
             return None
         return fit_answer(done.status, done.stderr)
@@ -87,7 +87,7 @@ class FitQuestions(Value):
         if not job.batch:
             return FitAsked(job.partition, job.node_count)
         try:
-            done = self.run(commands.batch_script_argv(job.number), self.timeout_s, env=plain_env(self.env))
+            done = self._ask(commands.batch_script_argv(job.number))
             script = done.stdout if done.status == 0 else ""
         except FtslurmError:
             script = ""
@@ -97,13 +97,12 @@ class FitQuestions(Value):
         if not name:
             return None
         try:
-            argv = commands.show_reservation_argv(name)
-            return parse_reservation(read_answer(self.run(argv, self.timeout_s, env=plain_env(self.env))))
+            return parse_reservation(read_answer(self._ask(commands.show_reservation_argv(name))))
         except FtslurmError:
             return None
 
-    def _inherited(self) -> dict[str, str]:
-        return inherited(self.env, but="reservation")
+    def _ask(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
+        return self.run(argv, self.timeout_s, stdin=stdin, env=plain_env(self.env))
 
 
 def still_fits(client: SlurmClient, job: JobView, without: frozenset[str]) -> bool | None:

@@ -77,7 +77,8 @@ class Lenders(Value):
             if done.status:
                 said = done.stderr.strip().splitlines()
                 return NodeChecked(node, None, f"it could not be checked: {said[-1] if said else f'status {done.status}'}")
-            return NodeChecked(node, *read_check(done.stdout))
+            found = read_check(done.stdout)
+            return NodeChecked(node, found.good, found.why, found.there)
         except (FtslurmError, ValueError) as error:
             return NodeChecked(node, None, f"it could not be checked: {error}")
 

@@ -146,7 +146,7 @@ def oom_kills(root: str = "") -> int | None:
     for unified, base, path in _cgroups(root):
         file = "memory.events" if unified else "memory.oom_control"
         while True:
-            for line in _lines(f"{base}{path}/{file}"):
+            for line in lines_of(f"{base}{path}/{file}"):
                 word, _, count = line.partition(" ")
                 if word == "oom_kill" and count.isdigit():
                     return int(count)
@@ -159,16 +159,16 @@ def oom_kills(root: str = "") -> int | None:
 def memory_left(root: str = "") -> float:
     """The least share of any limit of this process's cgroups, and of the node, that could still be had; file pages can be."""
     shares = []
-    node = dict(line.split()[:2] for line in _lines(f"{root}/proc/meminfo"))
+    node = dict(line.split()[:2] for line in lines_of(f"{root}/proc/meminfo"))
     if "MemAvailable:" in node:
         shares.append(int(node["MemAvailable:"]) / int(node["MemTotal:"]))
     for unified, base, path in _cgroups(root):
         limit, used = ("memory.max", "memory.current") if unified else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         names = ("inactive_file", "active_file") if unified else ("total_inactive_file", "total_active_file")
         while path:
-            most, now = ("".join(_lines(f"{base}{path}/{file}")) for file in (limit, used))
+            most, now = ("".join(lines_of(f"{base}{path}/{file}")) for file in (limit, used))
             if most.isdigit() and now.isdigit() and int(most):
-                stat = dict(line.split()[:2] for line in _lines(f"{base}{path}/memory.stat"))
+                stat = dict(line.split()[:2] for line in lines_of(f"{base}{path}/memory.stat"))
                 held = int(now) - sum(int(stat.get(name, 0)) for name in names)
                 shares.append(1 - held / int(most))
             path = path.rstrip("/").rpartition("/")[0]
@@ -178,7 +178,7 @@ def memory_left(root: str = "") -> float:
 def _cgroups(root: str) -> list[tuple[bool, str, str]]:
     """Where the memory of this process is accounted: whether by cgroup v2, the mount, the path below it."""
     found = []
-    for line in _lines(f"{root}/proc/self/cgroup"):
+    for line in lines_of(f"{root}/proc/self/cgroup"):
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0":
             found.append((True, f"{root}/sys/fs/cgroup", path))
@@ -187,7 +187,7 @@ def _cgroups(root: str) -> list[tuple[bool, str, str]]:
     return found
 
 
-def _lines(path: str) -> list[str]:
+def lines_of(path: str) -> list[str]:
     """Of a small file; none if it cannot be read."""
     try:
         return content(path).decode(errors="replace").splitlines()
@@ -972,7 +972,7 @@ SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too
 
 
 class Drill:
-    """A fault that is injected on purpose, on the user's order. Its messages are wire.drill_message's."""
+    """A fault that is injected on purpose, on the user's order. Its messages: controller/orders.py."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -1182,26 +1182,16 @@ def open_streams() -> tuple[int, ...]:
 
 
 def complain(text: str) -> None:
-    """A line on stderr, if it can be had without waiting: it may be said by the one who has to stop the rank. Nothing in it
-    rules a terminal."""
+    """A line on stderr, if it can be had without waiting for who reads it: it may be said by the one who has to stop the rank.
+    Nothing in it rules a terminal."""
     text = "".join(char if char.isprintable() else "?" for char in text)
-    print_at_once(2, f"{text}\n".encode(errors="replace"))
-
-
-def print_at_once(fd: int, line: bytes) -> None:
-    """Or not at all, where that would wait for who reads it."""
     poll = select.poll()
-    poll.register(fd, select.POLLOUT)
+    poll.register(2, select.POLLOUT)
     try:
         if poll.poll(0):
-            os.write(fd, line)
+            os.write(2, f"{text}\n".encode(errors="replace"))
     except OSError:
         pass  # nobody listens
-
-
-def same_file(one: int, other: int) -> bool:
-    here, there = os.fstat(one), os.fstat(other)
-    return (here.st_dev, here.st_ino, here.st_rdev) == (there.st_dev, there.st_ino, there.st_rdev)
 
 
 def terminal_like(fd: int) -> tuple[int, int]:
@@ -1458,7 +1448,9 @@ class Output:
         self._pumps = []
         ends: list[tuple[int, int]] = []
         streams = [fd for fd in self._streams if fd not in files and limit > 0 and not (os.isatty(fd) and os.isatty(0))]
-        together = same_file(1, 2) if len(streams) == 2 else len(files) == 2 and files[1] == files[2] and not files[1][2]
+        together = (
+            os.path.sameopenfile(1, 2) if len(streams) == 2 else len(files) == 2 and files[1] == files[2] and not files[1][2]
+        )
         opened = self._open(files, together)
         self.piped = ()
         for fd in sorted({*streams, *files}):
@@ -2534,9 +2526,9 @@ class Spare:
             why = "the command has changed" if plan != self._plan else self._ask(env)
         if why:
             self._give_up(why)
-        elif name := _launcher(_ran(_notes(self._notes))):
+        elif name := _launcher(_ran(lines_of(self._notes))):
             self._tell("import in part again", f"the processes that {name} starts have no spare")
-        elif (last := _notes(self._notes)[-1:]) and last[0].startswith("."):
+        elif (last := lines_of(self._notes)[-1:]) and last[0].startswith("."):
             self._tell("import in part again", last[0][1:])
 
     def _give_up(self, why: str) -> None:
@@ -2556,7 +2548,7 @@ class Spare:
         if self._said != READY:
             return "the spare process was still importing"
         changed = [name for name in sorted({*env, *self._given}) if env.get(name) != self._given.get(name)]
-        before = self._words_before(_notes(self._notes)) or ()
+        before = self._words_before(lines_of(self._notes)) or ()
         if named := next((name for name in changed if any(name in word for word in before)), ""):
             return f"the command names {named}, which has changed"
         self._said = ""
@@ -2594,7 +2586,7 @@ class Spare:
     def _imports_rest_s(self) -> float:
         """Since the rank's last note; -1 while it has noted its start alone, or imports."""
         try:
-            lines = _notes(self._notes)
+            lines = lines_of(self._notes)
             return -1.0 if len(lines) < 2 or lines[-1] == ">" else max(0.0, time.time() - os.stat(self._notes).st_mtime)
         except OSError:
             return -1.0
@@ -2612,7 +2604,7 @@ class Spare:
 
     def _cannot(self) -> str:
         """Why the rank has no spare. Its program would run twice where its interpreter does not come to the place of one."""
-        lines, inject = _notes(self._notes), self._env.get("PYTHONPATH", "").partition(":")[0]
+        lines, inject = lines_of(self._notes), self._env.get("PYTHONPATH", "").partition(":")[0]
         if os.isatty(0):
             return "the command rules its terminal"
         if not (self._output.piped and PAGE_VARIABLE in self._env and os.access(f"{inject}/sitecustomize.py", os.R_OK)):
@@ -2626,7 +2618,7 @@ class Spare:
     def _begin(self) -> None:
         page, _, attempt = self._env[PAGE_VARIABLE].rpartition(".")
         fds = self._output.piped
-        ms = float(_notes(self._notes)[0].partition(" ")[0])  # of CPU time, that the rank took to come to sdk/warm.py
+        ms = float(lines_of(self._notes)[0].partition(" ")[0])  # of CPU time, that the rank took to come to sdk/warm.py
         self._sock, theirs = socket.socketpair()
         self._sock.settimeout(ANSWER_S)
         os.set_inheritable(theirs.fileno(), True)
@@ -2657,13 +2649,6 @@ class Spare:
         for end in self.streams.values():
             poll.register(end, select.POLLIN)
         return "something is printed before the program begins" if poll.poll(0) else ""
-
-
-def _notes(path: str) -> list[str]:
-    try:
-        return content(path).decode(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def _ran(lines: list[str]) -> list[str]:

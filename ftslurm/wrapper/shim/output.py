@@ -32,26 +32,16 @@ def open_streams() -> tuple[int, ...]:
 
 
 def complain(text: str) -> None:
-    """A line on stderr, if it can be had without waiting: it may be said by the one who has to stop the rank. Nothing in it
-    rules a terminal."""
+    """A line on stderr, if it can be had without waiting for who reads it: it may be said by the one who has to stop the rank.
+    Nothing in it rules a terminal."""
     text = "".join(char if char.isprintable() else "?" for char in text)
-    print_at_once(2, f"{text}\n".encode(errors="replace"))
-
-
-def print_at_once(fd: int, line: bytes) -> None:
-    """Or not at all, where that would wait for who reads it."""
     poll = select.poll()
-    poll.register(fd, select.POLLOUT)
+    poll.register(2, select.POLLOUT)
     try:
         if poll.poll(0):
-            os.write(fd, line)
+            os.write(2, f"{text}\n".encode(errors="replace"))
     except OSError:
         pass  # nobody listens
-
-
-def same_file(one: int, other: int) -> bool:
-    here, there = os.fstat(one), os.fstat(other)
-    return (here.st_dev, here.st_ino, here.st_rdev) == (there.st_dev, there.st_ino, there.st_rdev)
 
 
 def terminal_like(fd: int) -> tuple[int, int]:
@@ -308,7 +298,9 @@ class Output:
         self._pumps = []
         ends: list[tuple[int, int]] = []
         streams = [fd for fd in self._streams if fd not in files and limit > 0 and not (os.isatty(fd) and os.isatty(0))]
-        together = same_file(1, 2) if len(streams) == 2 else len(files) == 2 and files[1] == files[2] and not files[1][2]
+        together = (
+            os.path.sameopenfile(1, 2) if len(streams) == 2 else len(files) == 2 and files[1] == files[2] and not files[1][2]
+        )
         opened = self._open(files, together)
         self.piped = ()
         for fd in sorted({*streams, *files}):

@@ -14,7 +14,7 @@ from ftslurm.wrapper.shim.command import Command, find_program
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
 from ftslurm.wrapper.shim.output import Output, complain
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE
-from ftslurm.wrapper.shim.processes import content, memory_left, send_signal
+from ftslurm.wrapper.shim.processes import lines_of, memory_left, send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,9 +113,9 @@ class Spare:
             why = "the command has changed" if plan != self._plan else self._ask(env)
         if why:
             self._give_up(why)
-        elif name := _launcher(_ran(_notes(self._notes))):
+        elif name := _launcher(_ran(lines_of(self._notes))):
             self._tell("import in part again", f"the processes that {name} starts have no spare")
-        elif (last := _notes(self._notes)[-1:]) and last[0].startswith("."):
+        elif (last := lines_of(self._notes)[-1:]) and last[0].startswith("."):
             self._tell("import in part again", last[0][1:])
 
     def _give_up(self, why: str) -> None:
@@ -135,7 +135,7 @@ class Spare:
         if self._said != READY:
             return "the spare process was still importing"
         changed = [name for name in sorted({*env, *self._given}) if env.get(name) != self._given.get(name)]
-        before = self._words_before(_notes(self._notes)) or ()
+        before = self._words_before(lines_of(self._notes)) or ()
         if named := next((name for name in changed if any(name in word for word in before)), ""):
             return f"the command names {named}, which has changed"
         self._said = ""
@@ -173,7 +173,7 @@ class Spare:
     def _imports_rest_s(self) -> float:
         """Since the rank's last note; -1 while it has noted its start alone, or imports."""
         try:
-            lines = _notes(self._notes)
+            lines = lines_of(self._notes)
             return -1.0 if len(lines) < 2 or lines[-1] == ">" else max(0.0, time.time() - os.stat(self._notes).st_mtime)
         except OSError:
             return -1.0
@@ -191,7 +191,7 @@ class Spare:
 
     def _cannot(self) -> str:
         """Why the rank has no spare. Its program would run twice where its interpreter does not come to the place of one."""
-        lines, inject = _notes(self._notes), self._env.get("PYTHONPATH", "").partition(":")[0]
+        lines, inject = lines_of(self._notes), self._env.get("PYTHONPATH", "").partition(":")[0]
         if os.isatty(0):
             return "the command rules its terminal"
         if not (self._output.piped and PAGE_VARIABLE in self._env and os.access(f"{inject}/sitecustomize.py", os.R_OK)):
@@ -205,7 +205,7 @@ class Spare:
     def _begin(self) -> None:
         page, _, attempt = self._env[PAGE_VARIABLE].rpartition(".")
         fds = self._output.piped
-        ms = float(_notes(self._notes)[0].partition(" ")[0])  # of CPU time, that the rank took to come to sdk/warm.py
+        ms = float(lines_of(self._notes)[0].partition(" ")[0])  # of CPU time, that the rank took to come to sdk/warm.py
         self._sock, theirs = socket.socketpair()
         self._sock.settimeout(ANSWER_S)
         os.set_inheritable(theirs.fileno(), True)
@@ -236,13 +236,6 @@ class Spare:
         for end in self.streams.values():
             poll.register(end, select.POLLIN)
         return "something is printed before the program begins" if poll.poll(0) else ""
-
-
-def _notes(path: str) -> list[str]:
-    try:
-        return content(path).decode(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def _ran(lines: list[str]) -> list[str]:
