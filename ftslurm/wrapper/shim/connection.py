@@ -281,10 +281,12 @@ def readable(source: socket.socket) -> bool:
 def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
     """As socket.create_connection."""
     last = OSError("no such address")
+    # For a text Python loads what names of other alphabets take: re, enum and a table of all letters, a third of a shim's start.
+    host = address.encode() if address.isascii() else address
     try:  # a number, mostly: then no resolver is loaded, 1 MB a shim
-        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+        places = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     except OSError:
-        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
+        places = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
     for family, kind, protocol, _, place in places:
         sock = socket.socket(family, kind, protocol)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
@@ -52,6 +53,16 @@ def test_the_one_file_starts_with_the_standard_library_alone_and_little_of_that(
     loaded = set(done.stdout.split())
     assert "_shim" in loaded and not loaded & HEAVY
     assert {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names} <= {"__main__", "_shim"}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+def test_a_call_to_the_controller_loads_no_more(address: str) -> None:
+    """A name that is a text would: re, enum and, for other alphabets, unicodedata."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        call = f"_shim._dial({address!r}, {server.getsockname()[1]}, 30.0)"
+        load = f"import sys; sys.path.append({str(FOLDER)!r}); import _shim; {call}; print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", load], capture_output=True, text=True, timeout=180, check=True)
+    assert not set(done.stdout.split()) & {*HEAVY, "unicodedata", "encodings.idna"}
 
 
 @pytest.mark.parametrize(("one", "other", "why"), [
