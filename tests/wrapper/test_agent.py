@@ -258,6 +258,11 @@ for name in sorted(loaded - {"ftslurm.sdk.probe"}):
 """
 
 
+def test_it_starts_without_what_only_a_hang_or_a_vendors_bug_needs() -> None:
+    code = "import sys, ftslurm.wrapper.agent.agent; print(*{'logging', 'shutil', 'traceback', 'tempfile'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout == "\n"
+
+
 def test_what_it_needs_late_is_loaded_ahead_and_a_take_over_only_where_it_may_have_to() -> None:
     told = {}
     for node in ("n1", "n2"):
