@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.folds.history import HANG, History
-from ftslurm.model.folds.past import Crash, Crashes
+from ftslurm.model.folds.past import Crashes
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.settings.features import BlameSettings, InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
@@ -42,17 +41,16 @@ def series_of(verdict: Verdict | None, step: Collection[str], command: str, befo
     if not _may_be_a_node(verdict, step):
         return Series(in_place=in_place)
     assert verdict is not None
-    now = Crash(command, verdict.signature, verdict.lead.node, frozenset(step))
-    same = [crash for crash in before.seen if (crash.command, crash.signature) == (now.command, now.signature)]
-    times = Counter(crash.node for crash in (*same, now))
-    everywhere = frozenset.intersection(*(crash.nodes for crash in (*same, now)))
-    suspects = [node for node in times if node in everywhere]
+    here = verdict.lead.node
+    same = before.once_more(command, verdict.signature, here, frozenset(step))
+    times = same.times
+    suspects = [node for node in times if node in same.everywhere]
     if not suspects:
-        proven = len(same) + 1 >= CRASHES_LEAST and verdict.retriable is not Retriable.YES
+        proven = sum(times.values()) >= CRASHES_LEAST and verdict.retriable is not Retriable.YES
         return Series(elsewhere=f"{verdict.signature} on {fold_nodes(times)} alike" if proven else "", in_place=in_place)
     open_ = [node for node in suspects if node not in before.left]
-    suspect = max(open_, key=lambda node: (times[node], node == now.node), default="")
-    return Series(suspect, times[suspect], in_place=in_place)
+    suspect = max(open_, key=lambda node: (times[node], node == here), default="")
+    return Series(suspect, times.get(suspect, 0), in_place=in_place)
 
 
 def _may_be_a_node(verdict: Verdict | None, step: Collection[str]) -> bool:

@@ -277,3 +277,12 @@ def test_beats_of_an_old_ledger_are_none() -> None:
     assert rec.AttemptEnded(1.0, 1, {"exited with status 1": 2}, 7) == rec.AttemptEnded(
         1.0, 1, {"exited with status 1": 2}, 7, 0, 0
     )
+
+
+def test_a_thousand_crashes_in_a_row_are_counted_not_listed() -> None:
+    """Each decision that a view shows holds the past as it was: a list of all crashes in each took gigabytes of a long ledger."""
+    found = rec.Diagnosed(3.0, 1, "exit 3", "unknown", "once", "weak", "rank 0 on n1 exited", node="n1")
+    crash = found, verdict("in-place-restart", cost="crash_restarts")
+    past = fold([began(), attempt(1), *(crash * 1000)])
+    assert past.crashes.in_place == {"train": 1000}
+    assert [alike.times for alike in past.crashes.seen.values()] == [{"n1": 1000}]

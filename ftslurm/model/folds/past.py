@@ -325,13 +325,12 @@ def run_of(decided: rec.Decided) -> str:
 # --- a job's crashes that no fact explains, since it last made progress: where they failed, and what experiments have left
 
 
-class Crash(Value):
-    """command: its step key. node: of the rank that the verdict goes by. nodes: all those of the attempt."""
+class Alike(Value):
+    """Crashes of one command with one signature, counted: a list would grow with each. times: node of the rank that the verdict
+    goes by -> how often. everywhere: the nodes that all these attempts had."""
 
-    command: str
-    signature: str
-    node: str
-    nodes: frozenset[str]
+    times: Mapping[str, int]
+    everywhere: frozenset[str]
 
 
 class Experiment(Value):
@@ -346,10 +345,17 @@ class Experiment(Value):
 
 class Crashes(Value):
     nodes: frozenset[str] = frozenset()  # of the last attempt
-    seen: tuple[Crash, ...] = ()  # since progress was last made, or a fact came between
+    seen: Mapping[tuple[str, str], Alike] = field(
+        default_factory=dict
+    )  # (step key, signature) -> those since progress was last made, or a fact came between
     in_place: Mapping[str, int] = field(default_factory=dict)  # step key -> crashes answered in place since then
     left: frozenset[str] = frozenset()  # nodes that experiments have left since then
     experiment: Experiment | None = None  # that nothing has come of yet
+
+    def once_more(self, command: str, signature: str, node: str, nodes: frozenset[str]) -> Alike:
+        """Those like it, and one on `node` whose attempt had `nodes`."""
+        before = self.seen.get((command, signature), Alike({}, nodes))
+        return Alike({**before.times, node: before.times.get(node, 0) + 1}, before.everywhere & nodes)
 
     def attempt_began(self, nodes: Collection[str]) -> Crashes:
         return replace(self, nodes=frozenset(nodes))
@@ -363,12 +369,13 @@ class Crashes(Value):
             in_place = {**in_place, command: in_place.get(command, 0) + 1}
         if verdict is None or verdict.attempt != decided.attempt or not (verdict.node and self.nodes):
             return replace(self, in_place=in_place)
-        seen = (*self.seen, Crash(command, verdict.signature, verdict.node, self.nodes))
-        found = replace(self, in_place=in_place, seen=seen)
+        same = self.once_more(command, verdict.signature, verdict.node, self.nodes)
+        found = replace(self, in_place=in_place, seen={**self.seen, (command, verdict.signature): same})
         return found._leaving(decided, verdict) if decided.without else found
 
     def _leaving(self, decided: rec.Decided, verdict: rec.Diagnosed) -> Crashes:
-        times = sum((crash.signature, crash.node) == (verdict.signature, decided.without) for crash in self.seen)
+        same = (alike for (_, signature), alike in self.seen.items() if signature == verdict.signature)
+        times = sum(alike.times.get(decided.without, 0) for alike in same)
         begun = Experiment(decided.at, decided.without, verdict.signature, times)
         return replace(self, left=self.left | {decided.without}, experiment=begun)
 
