@@ -110,16 +110,6 @@ def usual_remedy(entry: Judged) -> Remedy:
     return Remedy.SUSPECT if entry.blame is Blame.SUSPECT else Remedy.RESTART
 
 
-class Condition(Strict):
-    """A state of a device, by a name of its own. program: mostly the program's doing."""
-
-    name: Text
-    remedy: Remedy
-    program: bool = False
-    source: Sources | None = None
-    note: str = ""
-
-
 # --- mistakes in words
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -12,6 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from ftslurm.model.devices import CLASS_OF, CodeMeaning, FaultClass, Remedy, Severity
 from ftslurm.model.exits import signal_name
+from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.text import whole
 from ftslurm.model.values import Value, field, replace
 
@@ -50,26 +51,30 @@ class FrequencyRule(Value):
 
     times: int
     window_s: float
-    codes: frozenset[str]
+    codes: tuple[str, ...]
+
+
+class Section(Value):
+    """Codes of one vendor, and what holds of those of them that say nothing else."""
+
+    codes: Mapping[str, Entry]
+    part: str = ""
+    sources: tuple[str, ...] = ()
 
 
 class Catalog(Value):
-    """All that is known of one vendor's codes; made by `code_files`.
-
-    entries: normalised code -> entry. sources: word -> what it is. unlisted: for people, of a code that is not listed. layout:
-    where a code's bits tell what it means. by_severity: the remedy for codes without one. classes: the vendor's, of which a site
-    may name one for a code. numbered: words before the numbers of codes; a number alone means the first.
-    """
+    """All that is known of one vendor's codes."""
 
     vendor: str
-    entries: Mapping[str, Entry]
-    sources: Mapping[str, str] = field(default_factory=dict)
-    unlisted: str = ""
-    layout: CodeLayout | None = None
-    by_severity: Mapping[Severity, Remedy] = field(default_factory=dict)
-    classes: Mapping[str, Remedy] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = field(default_factory=dict)  # by normalised code
+    sections: Mapping[str, Section] = field(default_factory=dict)  # in which they stand in a file
+    sources: Mapping[str, str] = field(default_factory=dict)  # word -> what it is
+    unlisted: str = ""  # for people, of a code that is not listed
+    layout: CodeLayout | None = None  # where a code's bits tell what it means
+    by_severity: Mapping[Severity, Remedy] = field(default_factory=dict)  # for codes without a remedy
+    classes: Mapping[str, Remedy] = field(default_factory=dict)  # the vendor's, of which a site may name one for a code
     frequencies: tuple[FrequencyRule, ...] = ()
-    numbered: tuple[str, ...] = ()
+    numbered: tuple[str, ...] = ()  # words before the numbers of codes; a number alone means the first
 
     def normalised(self, code: str) -> str:
         if self.layout is not None:
@@ -134,6 +139,22 @@ class Catalog(Value):
 
     def _by_its_bits(self, name: str) -> Entry:
         return Entry(describe(name, self.layout) if self.layout else name)
+
+
+def read_catalog(data: object) -> Catalog:
+    """data: of a file that ships. Raises: WireError."""
+    read = from_plain(Catalog, data, Bounds(1000))
+    listed = ((section, code, entry) for section in read.sections.values() for code, entry in section.codes.items())
+    entries = {
+        read.normalised(code): replace(
+            entry,
+            remedy=read.classes.get(entry.grade, entry.remedy),
+            part=entry.part or section.part,
+            sources=entry.sources or section.sources,
+        )
+        for section, code, entry in listed
+    }
+    return replace(read, entries=entries, sections={})
 
 
 def normalise_numbered(code: str, words: Sequence[str] = ()) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from ftslurm.catalogs.code_files import build_amd, build_catalog, build_nvidia
 from ftslurm.catalogs.codes import CodeBook
+from ftslurm.catalogs.codes import read_catalog as read_codes
 from ftslurm.catalogs.pattern_files import SiteFile, build_book, codes_laid_over, patterns_laid_over, read_site
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.settings_files import read_shipped, read_text, read_yaml
@@ -37,8 +37,7 @@ def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False, user_i
 
     Raises: PolicyError.
     """
-    shipped = {"ascend": build_catalog, "nvidia": build_nvidia, "amd": build_amd}
-    book = CodeBook({kind: build(read_shipped(f"{kind}.yaml")) for kind, build in shipped.items()}, user_induced)
+    book = CodeBook({kind: read_codes(read_shipped(f"{kind}.yaml")) for kind in ("ascend", "nvidia", "amd")}, user_induced)
     return _laid_over(book, codes_laid_over, paths, only_roots)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book, read_catalog
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.config.settings_files import read_shipped
+from ftslurm.config.settings_files import read_shipped, read_yaml
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Severity
 from ftslurm.model.settings.tree import Settings
@@ -179,9 +180,12 @@ def test_any_text_is_a_catalogue_or_a_policy_error(tmp_path: Path, text: str) ->
         assert str(path) in str(error) and "\n" not in str(error)
 
 
-@pytest.mark.parametrize("name", ["ascend", "nvidia", "amd", "log-patterns", "exit-codes"])
+SHIPPED = sorted(path.name for path in files("ftslurm.catalogs").iterdir() if path.name.endswith(".yaml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_no_key_stands_twice_in_what_ships(name: str) -> None:
-    assert read_shipped(f"{name}.yaml")["schema_version"] == 1
+    assert read_yaml(files("ftslurm.catalogs").joinpath(name).read_text(), name)[0] == read_shipped(name)
 
 
 def test_what_ftrun_starts_with_reads_none_of_this() -> None:

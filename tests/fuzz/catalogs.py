@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.code_files import build_amd, build_catalog, build_nvidia
-from ftslurm.catalogs.codes import Catalog, CodeBook
+from ftslurm.catalogs.codes import CodeBook
 from ftslurm.catalogs.pattern_files import SiteFile, build_book, codes_laid_over, patterns_laid_over
 from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern, PatternBook
 from ftslurm.config import catalog_files
@@ -148,9 +147,6 @@ Scanned = tuple[list[Found], list[Found], Pattern | None]
 
 CATALOGS = [
     Parser("a site's catalogue", SITE_FILES, _site, Laid),
-    Parser("ascend.yaml", mutated_trees([_sample("ascend.yaml")]), build_catalog, Catalog),
-    Parser("nvidia.yaml", mutated_trees([_sample("nvidia.yaml")]), build_nvidia, Catalog),
-    Parser("amd.yaml", mutated_trees([_sample("amd.yaml")]), build_amd, Catalog),
     Parser(
         "log-patterns.yaml",
         mutated_trees([_sample("log-patterns.yaml")], json_values | st.sampled_from(REGULAR)),
