@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from ftslurm.devices.asking import Json, Library, NoAnswer, Tell, serve
-from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, in_words
+from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, read_look
 from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
 from ftslurm.model.devices import Utilisation
 
@@ -43,26 +43,11 @@ def heard(event: Json) -> Heard:
 
 
 def look(gpu: Json) -> GpuLook:
-    """{"index", "told": {call: value}, "failed": {call: [amdsmi_status_t, words]}}"""
-    told, failed = gpu["told"], gpu["failed"]
-    bad, threshold = told.get("bad_pages"), told.get("threshold")
+    """As `read_look`; status: amdsmi_status_t."""
+    bad, threshold = (gpu["told"].get(name) for name in ("bad_pages", "threshold"))
     full = bad is not None and threshold is not None and bad >= threshold > 0
-    return GpuLook(
-        index=int(gpu["index"]),
-        identity=str(told.get("bus", "")),
-        bus=str(told.get("bus", "")),
-        words=_words(told, f"{bad} bad pages of {threshold} allowed" if full else ""),
-        conditions=(BAD_PAGES,) if full else (),
-        uncorrectable=told.get("uncorrectable"),
-        lost=any(code in LOST for code, _ in failed.values()),
-        trouble=in_words((call, words) for call, (code, words) in failed.items() if code not in SAYS_NOTHING),
-        processes=tuple(told["processes"]) if "processes" in told else None,
-    )
-
-
-def _words(told: Json, pages: str) -> str:
-    serial = f"serial {told['serial']}" if "serial" in told else ""
-    return ", ".join(str(part) for part in (told.get("name"), told.get("uuid"), told.get("bus"), serial, pages) if part)
+    words = f"{bad} bad pages of {threshold} allowed" if full else ""
+    return read_look(gpu, "bus", SAYS_NOTHING, LOST, words, conditions=(BAD_PAGES,) if full else ())
 
 
 def need(look: GpuLook, codes: tuple[str, ...]) -> GpuFinding:
@@ -208,18 +193,18 @@ class Amdsmi(Library):
             calls["processes"] = lambda: [
                 process["pid"] for process in smi.amdsmi_get_gpu_process_list(handle) if process["pid"] != os.getpid()
             ]
-        told, failed = self.asked(**calls)
-        asic = told.pop("asic", {})
-        told.update({name: asic[key] for name, key in (("name", "market_name"), ("serial", "asic_serial")) if key in asic})
-        return {"index": index, "told": told, "failed": failed}
+        look = self.gpu(index, **calls)
+        asic = look["told"].pop("asic", {})
+        look["told"] |= {name: asic[key] for name, key in (("name", "market_name"), ("serial", "asic_serial")) if key in asic}
+        return look
 
     def _utilisation(self, index: int, handle: Handle) -> Json:
-        told, failed = self.asked(
+        return self.gpu(
+            index,
             bus=lambda: self._smi.amdsmi_get_gpu_device_bdf(handle),
             activity=lambda: self._smi.amdsmi_get_gpu_activity(handle),
             power=lambda: self._smi.amdsmi_get_power_info(handle),
         )
-        return {"index": index, "told": told, "failed": failed}
 
     def failure(self, error: Exception) -> list[object]:
         if isinstance(error, self._smi.AmdSmiException):

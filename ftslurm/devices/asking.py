@@ -189,6 +189,11 @@ class Library(ABC):
                 failed[name] = self.failure(error)
         return told, failed
 
+    def gpu(self, index: int, **calls: Callable[[], Any]) -> Json:
+        """For `read_look`."""
+        told, failed = self.asked(**calls)
+        return {"index": index, "told": told, "failed": failed}
+
 
 def serve(handle: Callable[[Json, Tell], Json]) -> None:
     """Answer requests until there are no more. What the library prints must not get between the answers."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
+from typing import Any
 
+from ftslurm.devices.asking import Json
 from ftslurm.model.devices import NO_DEVICES, DeviceHealth, DeviceReport, Severity
 from ftslurm.model.text import whole
 from ftslurm.model.values import Value, field, replace
@@ -65,7 +67,25 @@ class ResetAnswer(Value):
     words: str = ""
 
 
-def in_words(failed: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def read_look(gpu: Json, identity: str, says_nothing: Collection[int], lost: Collection[int], words: str, **own: Any) -> GpuLook:
+    """{"index", "told": {call: value}, "failed": {call: [status, words]}} of a vendor's child. identity: the call that tells what
+    stays. says_nothing, lost: statuses of failed calls. words, own: what the vendor alone knows."""
+    told, failed = gpu["told"], gpu["failed"]
+    serial = f"serial {told['serial']}" if "serial" in told else ""
+    return GpuLook(
+        index=int(gpu["index"]),
+        identity=str(told.get(identity, "")),
+        bus=str(told.get("bus", "")),
+        words=", ".join(str(part) for part in (told.get("name"), told.get("uuid"), told.get("bus"), serial, words) if part),
+        uncorrectable=told.get("uncorrectable"),
+        lost=any(code in lost for code, _ in failed.values()),
+        trouble=_in_words((call, why) for call, (code, why) in failed.items() if code not in says_nothing),
+        processes=tuple(told["processes"]) if "processes" in told else None,
+        **own,
+    )
+
+
+def _in_words(failed: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """(call, why) -> the reasons, each with the calls it stood against."""
     calls: dict[str, list[str]] = {}
     for call, why in failed:

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from ftslurm.devices.asking import Json, Library, NoAnswer, Tell, serve
-from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, in_words
+from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, read_look
 from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
 from ftslurm.errors import FtslurmError
 from ftslurm.model.devices import Utilisation
@@ -70,28 +70,12 @@ def heard(event: Json) -> Heard:
 
 
 def look(gpu: Json) -> GpuLook:
-    """{"index", "told": {call: value}, "failed": {call: [nvmlReturn_t, words]}}"""
+    """As `read_look`; status: nvmlReturn_t."""
     told, failed = gpu["told"], gpu["failed"]
-    returns = {int(code) for code, _ in failed.values()}
-    recovery = told.get("recovery")
-    return GpuLook(
-        index=int(gpu["index"]),
-        identity=str(told.get("uuid", "")),
-        bus=str(told.get("bus", "")),
-        words=_words(told, failed),
-        conditions=tuple(_conditions(told, recovery, RESET_REQUIRED in returns)),
-        uncorrectable=told.get("uncorrectable"),
-        recovery=recovery,
-        lost=bool(returns & LOST),
-        trouble=in_words((call, words) for call, (code, words) in failed.items() if code not in SAYS_NOTHING | {RESET_REQUIRED}),
-        processes=tuple(told["processes"]) if "processes" in told else None,
-    )
-
-
-def _words(told: Json, failed: Json) -> str:
-    serial = f"serial {told['serial']}" if "serial" in told else ""
+    recovery, reset_required = told.get("recovery"), any(code == RESET_REQUIRED for code, _ in failed.values())
     deaf = f"no events: {failed['events'][1]}" if "events" in failed else ""
-    return ", ".join(str(part) for part in (told.get("name"), told.get("uuid"), told.get("bus"), serial, deaf) if part)
+    conditions = tuple(_conditions(told, recovery, reset_required))
+    return read_look(gpu, "uuid", SAYS_NOTHING | {RESET_REQUIRED}, LOST, deaf, conditions=conditions, recovery=recovery)
 
 
 def _conditions(told: Json, recovery: int | None, reset_required: bool) -> list[str]:
@@ -279,24 +263,24 @@ class Nvml(Library):
         }
         if processes:
             calls["processes"] = lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        told, failed = self.asked(**calls)
+        look = self.gpu(index, **calls)
         self._register(handle)
         if why := self._deaf.get(_address(handle)):
-            failed["events"] = why
-        return {"index": index, "told": told, "failed": failed}
+            look["failed"]["events"] = why
+        return look
 
     def _utilisation(self, index: int, handle: Handle | None, failed: Json) -> Json:
         if handle is None:
             return {"index": index, "told": {}, "failed": failed}
-        told, failed = self.asked(
+        use = self.gpu(
+            index,
             uuid=lambda: self._uuid(handle),
             rates=lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle),
             power_mw=lambda: self._nvml.nvmlDeviceGetPowerUsage(handle),
         )
-        rates = told.pop("rates", None)
-        if rates is not None:
-            told.update(percent=rates.gpu, memory_percent=rates.memory)
-        return {"index": index, "told": told, "failed": failed}
+        if (rates := use["told"].pop("rates", None)) is not None:
+            use["told"].update(percent=rates.gpu, memory_percent=rates.memory)
+        return use
 
     def failure(self, error: Exception) -> list[object]:
         if isinstance(error, AttributeError):  # a pynvml that is older or newer than the call

@@ -25,6 +25,7 @@ from ftslurm.model.values import Value, replace
 from ftslurm.policies.node import PREFIX, one_line
 from ftslurm.slurm.cli_client import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView
+from ftslurm.slurm.env import number_in
 from ftslurm.system.files import Locked, is_there, locked, private_folder, replace_file
 from ftslurm.system.owner import PATH, owner_of, run_as
 from ftslurm.system.plugins import DEVICES, OURS, find
@@ -110,6 +111,13 @@ class Memory:
         except Locked:
             raise StateError(f"{self.root}/node.lock is held by another", hint="is a script of Slurm's stuck here?") from None
 
+    def alter(self, change: Callable[[HookMemory], HookMemory]) -> None:
+        """Write what `change` makes of it, if that can be done."""
+        with suppress(FtslurmError, OSError):
+            known = self.read()
+            if (after := change(known)) != known:
+                self.change(known, after)
+
     def said(self, hook: str, sentence: str) -> None:
         """For people: what the last run of this hook came to. Never raises."""
         with suppress(Exception):
@@ -179,12 +187,12 @@ class JobFacts(Value):
 
 def job_facts(env: Mapping[str, str]) -> JobFacts:
     """Raises: UsageError for what Slurm would never set. Source: slurm.conf(5), Prolog and Epilog Scripts."""
-    number, user_id = _number(env, "SLURM_JOB_ID"), _number(env, "SLURM_JOB_UID")
+    number, user_id = number_in(env, "SLURM_JOB_ID"), number_in(env, "SLURM_JOB_UID")
     if not number or user_id is None:
         raise UsageError("SLURM_JOB_ID or SLURM_JOB_UID is not set", hint="Slurm runs this, by its line in slurm.conf")
-    job = JobId(number, _number(env, "SLURM_ARRAY_JOB_ID"), _number(env, "SLURM_ARRAY_TASK_ID"))
+    job = JobId(number, number_in(env, "SLURM_ARRAY_JOB_ID"), number_in(env, "SLURM_ARRAY_TASK_ID"))
     cluster, node = env.get("SLURM_CLUSTER_NAME", ""), env.get("SLURMD_NODENAME", "")
-    restarts = _number(env, "SLURM_JOB_RESTART_COUNT") or 0
+    restarts = number_in(env, "SLURM_JOB_RESTART_COUNT") or 0
     return JobFacts(job, user_id, cluster, node, env.get("SLURM_JOB_NODELIST", ""), restarts)
 
 
@@ -197,15 +205,6 @@ def node_name(env: Mapping[str, str]) -> str:
     if not name or "/" in name:
         raise UsageError("the name of this node is not known", hint="set SLURMD_NODENAME")
     return name
-
-
-def _number(env: Mapping[str, str], name: str) -> int | None:
-    text = env.get(name, "")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 12):
-        raise UsageError(f"{name}={text[:40]} is not a number", hint="it is Slurm's to set")
-    return int(text)
 
 
 def read_settings(path: Path) -> HookSettings:

@@ -75,8 +75,10 @@ def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) 
     if not left:
         settled(memory, facts.user_id)
         return "nothing was left"
-    case = Case(str(facts.job), whose, facts.node, lambda: _untouchable(facts, admin))
-    _unsettled(memory, case)  # already now: we may be cut off
+    case = Case(str(facts.job), whose, facts.node, lambda: _untouchable(admin, facts.node, facts.user_id, facts.job.number))
+    # For the Prologs that come after us. Already now: we may be cut off.
+    owed = Unfinished(case.user_id, case.job)
+    memory.alter(lambda known: replace(known, unfinished=(*known.unfinished, owed)))
     # Only now: slurmctld would be asked by every node of every job that ends.
     if why := case.untouchable():
         return f"{left}, which stay: {why}"
@@ -98,18 +100,7 @@ def _clear(settings: HookSettings, memory: Memory, case: Case, left: Left, deadl
 
 def settled(memory: Memory, user_id: int) -> None:
     """Nothing of the user's is left any more."""
-    with suppress(FtslurmError, OSError):
-        known = memory.read()
-        rest = tuple(one for one in known.unfinished if one.user_id != user_id)
-        if rest != known.unfinished:
-            memory.change(known, replace(known, unfinished=rest))
-
-
-def _unsettled(memory: Memory, case: Case) -> None:
-    """For the Prologs that come after us."""
-    with suppress(FtslurmError, OSError):
-        known = memory.read()
-        memory.change(known, replace(known, unfinished=(*known.unfinished, Unfinished(case.user_id, case.job))))
+    memory.alter(lambda known: replace(known, unfinished=tuple(one for one in known.unfinished if one.user_id != user_id)))
 
 
 def left_by(user_id: int, admin: SlurmAdmin) -> tuple[LeftoversOf, Left]:
@@ -141,13 +132,13 @@ def _look_for(whose: LeftoversOf) -> tuple[Mapping[int, Process], tuple[Process,
     return processes, left
 
 
-def _untouchable(facts: JobFacts, admin: SlurmAdmin) -> str:
-    """Why nothing of the user may be touched now; empty if it may."""
+def _untouchable(admin: SlurmAdmin, node: str, user_id: int, number: int = 0) -> str:
+    """Why nothing of the user may be touched now; empty if it may. number: of the job whose Epilog this is. Without one a job
+    that is cleaned up counts too: its Epilog is at it."""
     try:
-        jobs = [NodeJob(*job) for job in admin.jobs_on(facts.node)]
-        if busy := rules.others_of_user(jobs, facts.job.number, facts.user_id):
+        if busy := rules.others_of_user([NodeJob(*job) for job in admin.jobs_on(node)], number, user_id):
             return f"job {busy[0].number} of the same user is here"
-        return SLURM_USERS if admin.slurm_user() == facts.user_id else ""
+        return SLURM_USERS if admin.slurm_user() == user_id else ""
     except FtslurmError as error:
         return str(error)
 
@@ -276,11 +267,13 @@ def _lines(left: Left) -> Iterator[str]:
 def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: tuple[Process, ...]) -> str:
     """Nothing may start anew beside them. The health check undrains the node once they have gone."""
     few = stuck[:MAX_LISTED]
-    what = one_line("; ".join(f"process {one.pid} ({one.name}) of job {facts.job} outlives SIGKILL" for one in few))
-    with suppress(FtslurmError, OSError):
-        known = memory.read()
-        memory.change(known, replace(known, stuck=(*known.stuck, *few), drained=True))
+    what = one_line(_outliving(few, str(facts.job)))
+    memory.alter(lambda known: replace(known, stuck=(*known.stuck, *few), drained=True))
     return f"{what}: {drain(admin, facts.node, rules.drain_reason(rules.judge([NodeFinding('leftover', NodeHealth.BAD, what)])))}"
+
+
+def _outliving(stuck: tuple[Process, ...], job: str) -> str:
+    return "; ".join(f"process {one.pid} ({one.name}) of job {job} outlives SIGKILL" for one in stuck)
 
 
 # --- for the Prolog: what an Epilog could not see to its end is tried again, while Slurm has no job of that user on the node
@@ -319,28 +312,17 @@ def _again(settings: HookSettings, node: str, memory: Memory, one: Unfinished, d
         return Tried()
     if deadline - time.monotonic() < request_s + settings.kill_grace_s + settings.kill_wait_s:
         return _stays(left, one, "no time was left to clear them away")
-    case = Case(one.job, whose, node, lambda: _any_job(admin, node, one.user_id))
+    case = Case(one.job, whose, node, lambda: _untouchable(admin, node, one.user_id))
     if why := case.untouchable():
         return _stays(left, one, why)
     ended, why = _clear(settings, memory, case, left, deadline)
     known = {(process.pid, process.started) for process in left.processes}
     stuck = tuple(process for process in ended if (process.pid, process.started) in known)[:MAX_LISTED]
     if stuck:
-        said = "; ".join(f"process {process.pid} ({process.name}) of job {one.job} outlives SIGKILL" for process in stuck)
-        return Tried((NodeFinding("leftover", NodeHealth.BAD, said),), stuck)
+        return Tried((NodeFinding("leftover", NodeHealth.BAD, _outliving(stuck, one.job)),), stuck)
     if ended or why:  # those that came meanwhile have not had their time
         return _stays(left, one, why or "more came while they were ended")
     return Tried()
-
-
-def _any_job(admin: SlurmAdmin, node: str, user_id: int) -> str:
-    """Why nothing may be touched. A job that is cleaned up counts too: its Epilog is at it."""
-    try:
-        if numbers := [number for number, owner, _ in admin.jobs_on(node) if owner == user_id]:
-            return f"job {numbers[0]} of the same user is here"
-        return SLURM_USERS if admin.slurm_user() == user_id else ""
-    except FtslurmError as error:
-        return str(error)
 
 
 def _stays(left: Left, one: Unfinished, why: str) -> Tried:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.model.job import JobId
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import whole
 from ftslurm.slurm import commands, parse, states
 from ftslurm.slurm.client import JobState, JobView, NodeView
@@ -116,7 +117,7 @@ class SlurmAdmin:
     def slurm_user(self) -> int | None:
         """The user that slurmctld runs as, None if Slurm does not tell. Asked once."""
         if not self._config:
-            self._config = parse.parse_config(self._ask(commands.show_config_argv()))
+            self._config = parse.parse_config(self._ask(commands.SHOW_CONFIG))
         return parse.slurm_user_id(self._config)
 
     def _ask(self, argv: Sequence[str]) -> str:
@@ -168,7 +169,7 @@ class SlurmClient:
 
     def config(self) -> dict[str, str]:
         """`scontrol show config` as key -> value (KillWait, ProctrackType, RequeueExit, SLURM_VERSION, ...), and AS_OF."""
-        return parse.parse_config(self._ask(commands.show_config_argv()))
+        return parse.parse_config(self._ask(commands.SHOW_CONFIG))
 
     def requeue_held(self, number: int) -> None:
         """Back to PENDING, held; a job that is pending already is just held.
@@ -193,7 +194,7 @@ class SlurmClient:
 
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         """Keep a pending job off `nodes`; replaces the list it had, an empty one clears it."""
-        self._ask(commands.exclude_argv(self._address(number), nodes))
+        self._update(number, ExcNodeList=fold_nodes(nodes))
 
     def require(self, number: int, nodes: Iterable[str]) -> None:
         """The nodes that a pending job asks for by name, beside others; replaces the list, an empty one clears it.
@@ -201,7 +202,7 @@ class SlurmClient:
         With one that is excluded too, Slurm would let the job wait for ever (BadConstraints).
         Source: docs/slurm-facts.md, "Changes to a requeued job".
         """
-        self._ask(commands.require_argv(self._address(number), nodes))
+        self._update(number, ReqNodeList=fold_nodes(nodes))
 
     def start_at(self, number: int, unix_s: int | None) -> None:
         """Earliest start of a pending job, Unix seconds; None means now.
@@ -210,7 +211,7 @@ class SlurmClient:
         does none at all; a later one stays. After the clean-up, None starts the job at once.
         Source: docs/slurm-facts.md, "The 121 seconds".
         """
-        self._ask(commands.start_at_argv(self._address(number), unix_s))
+        self._update(number, StartTime=commands.start_time(unix_s))
 
     def release(self, number: int) -> None:
         """Let a held job be scheduled; one that is not held stays as it is."""
@@ -218,7 +219,7 @@ class SlurmClient:
 
     def allow_requeue(self, number: int) -> None:
         """Set Requeue=1 on a job that was submitted with --no-requeue."""
-        self._ask(commands.allow_requeue_argv(self._address(number)))
+        self._update(number, Requeue=1)
 
     def takes_changes(self, number: int, within_s: float) -> bool:
         """Does Slurm take changes of this job, of one that may be requeued (the change asked for is `allow_requeue`)? It is asked
@@ -227,7 +228,7 @@ class SlurmClient:
         22.05 takes none of a job that has given back or lost a node: some seconds long where there is a slurmdbd, else for as
         long as the job runs. Source: docs/slurm-facts.md, "Changes to a requeued job".
         """
-        argv, until = commands.allow_requeue_argv(self._address(number)), self._clock() + within_s
+        argv, until = commands.update_argv(self._address(number), Requeue=1), self._clock() + within_s
 
         def once(left_s: float) -> bool:
             try:
@@ -255,9 +256,8 @@ class SlurmClient:
         """
         import tempfile  # 8 ms to load, and most jobs never give a node back
 
-        argv = commands.keep_nodes_argv(self.job(number), nodes)
         with tempfile.TemporaryDirectory() as folder:  # scontrol leaves two scripts where it runs
-            self._ask(argv, folder)
+            self._ask(commands.update_argv(self._address(number), NodeList=fold_nodes(nodes)), folder)
 
     def cancel(self, number: int) -> None:
         """End the job. One that is over or that Slurm has forgotten is no error."""
@@ -274,6 +274,9 @@ class SlurmClient:
         if number not in self._addresses:
             self._addresses[number] = commands.address(self.job(number))
         return self._addresses[number]
+
+    def _update(self, number: int, **changes: object) -> None:
+        self._ask(commands.update_argv(self._address(number), **changes))
 
     def _ask(self, argv: Sequence[str], folder: str | None = None) -> str:
         return self._patience.ask(lambda left_s: self._ask_once(argv, left_s, folder))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ftslurm.errors import SlurmRefused, UsageError
 from ftslurm.model.job import JobId, unfold_counts
@@ -27,6 +27,10 @@ _NO_END_S = 300 * 86400.0
 
 # --all: also jobs and nodes of partitions that are hidden from the caller.
 SHOW = ("scontrol", "--all", "show")
+SHOW_CONFIG = (*SHOW, "config")
+SHOW_PARTITIONS = (*SHOW, "partition", "--oneliner")  # one a line
+SHOW_QOS = (*SHOW, "assoc_mgr", "flags=qos")
+SHOW_TOPOLOGY = ("scontrol", "show", "topology")  # prints nothing where there is none (22.05 to 26.05)
 
 
 def show_job_argv(number: int) -> tuple[str, ...]:
@@ -83,11 +87,6 @@ def _node(name: str) -> str:
     return name
 
 
-def show_partitions_argv() -> tuple[str, ...]:
-    """Every partition, one a line."""
-    return (*SHOW, "partition", "--oneliner")
-
-
 def show_reservation_argv(name: str) -> tuple[str, ...]:
     return (*SHOW, "reservation", name, "--oneliner")
 
@@ -101,55 +100,23 @@ def show_partition_argv(name: str) -> tuple[str, ...]:
     return (*SHOW, "partition", name, "--oneliner")
 
 
-def show_topology_argv() -> tuple[str, ...]:
-    """Prints nothing where there is none (22.05 to 26.05)."""
-    return ("scontrol", "show", "topology")
+def update_argv(job: JobId, **changes: object) -> tuple[str, ...]:
+    """ExcNodeList and ReqNodeList replace the list, and clear it when empty; Comment is seen by `squeue -o %k` and outlives a
+    requeue."""
+    return ("scontrol", "update", f"JobId={job}", *(f"{key}={value}" for key, value in changes.items()))
 
 
-def show_qos_argv() -> tuple[str, ...]:
-    return (*SHOW, "assoc_mgr", "flags=qos")
-
-
-def show_config_argv() -> tuple[str, ...]:
-    return (*SHOW, "config")
-
-
-def exclude_argv(job: JobId, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Replaces the list; without nodes clears it."""
-    return ("scontrol", "update", f"JobId={job}", f"ExcNodeList={fold_nodes(nodes)}")
-
-
-def require_argv(job: JobId, nodes: Iterable[str]) -> tuple[str, ...]:
-    """As `exclude_argv`."""
-    return ("scontrol", "update", f"JobId={job}", f"ReqNodeList={fold_nodes(nodes)}")
-
-
-def start_at_argv(job: JobId, unix_s: int | None) -> tuple[str, ...]:
+def start_time(unix_s: int | None) -> str:
     """None is now.
 
     Source: `uts` followed by Unix seconds in Slurm's parse_time(), there from 2.x to 26.05 though no manual tells;
     seen on 22.05 and 26.05. Local time, the documented form, is ambiguous for an hour each autumn.
     """
-    start = "now" if unix_s is None else f"uts{max(int(unix_s), _FIRST_UNIX_S)}"
-    return ("scontrol", "update", f"JobId={job}", f"StartTime={start}")
+    return "now" if unix_s is None else f"uts{max(int(unix_s), _FIRST_UNIX_S)}"
 
 
 # A comment that begins so is ours; any other is the user's or the site's, and annotations may stand in it.
 COMMENT_PREFIX = "ftslurm: "
-
-
-def comment_argv(job: JobId, text: str) -> tuple[str, ...]:
-    """Seen by `squeue -o %k`; outlives a requeue."""
-    return ("scontrol", "update", f"JobId={job}", f"Comment={text}")
-
-
-def allow_requeue_argv(job: JobId) -> tuple[str, ...]:
-    return ("scontrol", "update", f"JobId={job}", "Requeue=1")
-
-
-def keep_nodes_argv(view: JobView, nodes: Iterable[str]) -> tuple[str, ...]:
-    """All other nodes of the running job go back to Slurm; leaves two scripts in the current folder. Source: scontrol(1)."""
-    return ("scontrol", "update", f"JobId={address(view)}", f"NodeList={fold_nodes(nodes)}")
 
 
 def donor_name(number: int) -> str:
@@ -176,6 +143,16 @@ def shape_of(ours: JobView, env: Mapping[str, str]) -> tuple[str, ...]:
     return ("--exclusive" if whole_node else f"--cpus-per-task={max(cpus)}", memory)
 
 
+def options(values: Mapping[str, object]) -> Iterator[str]:
+    """Of those that say something."""
+    return (f"--{name}={value}" for name, value in values.items() if value)
+
+
+def more_cpus(job: JobView) -> int:
+    """For --mincpus; 0 where one will do."""
+    return job.needs.min_cpus if job.needs.min_cpus > 1 else 0
+
+
 def donor_argv(
     ours: JobView, gres: str, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str],
     shape: Iterable[str] = ("--exclusive", "--mem=0"),
@@ -189,12 +166,10 @@ def donor_argv(
     return (
         "sbatch", "--parsable", "--nodes=1", "--ntasks=1", *shape, "--no-requeue",
         f"--exclude={fold_nodes(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
-        *((f"--partition={ours.partition}",) if ours.partition else ()),
-        *((f"--constraint={ours.needs.features}",) if ours.needs.features else ()),
-        *((f"--gres={gres}",) if gres else ()),
-        *((f"--mincpus={ours.needs.min_cpus}",) if ours.needs.min_cpus > 1 else ()),
-        *((f"--time={minutes}",) if 0 < time_left_s < _NO_END_S else ()),
-        *(f"--{option}={value}" for option, value in inherited.items()), *further,
+        *options({
+            "partition": ours.partition, "constraint": ours.needs.features, "gres": gres, "mincpus": more_cpus(ours),
+            "time": minutes if 0 < time_left_s < _NO_END_S else "", **inherited,
+        }), *further,
     )  # fmt: skip
 
 

@@ -47,16 +47,16 @@ def read_allocation(env: Mapping[str, str]) -> Allocation | None:
 
     Raises: UsageError for a value that Slurm would never set.
     """
-    number = _number(env, "SLURM_JOB_ID") or _number(env, "SLURM_JOBID")
+    number = number_in(env, "SLURM_JOB_ID") or number_in(env, "SLURM_JOBID")
     if number is None:
         return None
     return Allocation(
-        job=JobId(number, _number(env, "SLURM_ARRAY_JOB_ID"), _number(env, "SLURM_ARRAY_TASK_ID")),
+        job=JobId(number, number_in(env, "SLURM_ARRAY_JOB_ID"), number_in(env, "SLURM_ARRAY_TASK_ID")),
         cluster=env.get("SLURM_CLUSTER_NAME", ""),
         nodes=_nodes(env),
-        restarts=_number(env, "SLURM_RESTART_COUNT") or 0,  # unset until the first requeue
-        start_time=_number(env, "SLURM_JOB_START_TIME") or 0,  # 22.05 sets neither of the two times
-        end_time=_number(env, "SLURM_JOB_END_TIME") or 0,
+        restarts=number_in(env, "SLURM_RESTART_COUNT") or 0,  # unset until the first requeue
+        start_time=number_in(env, "SLURM_JOB_START_TIME") or 0,  # 22.05 sets neither of the two times
+        end_time=number_in(env, "SLURM_JOB_END_TIME") or 0,
         batch=env.get("ENVIRONMENT") == "BATCH",
         name=env.get("SLURM_JOB_NAME", ""),
     )
@@ -70,11 +70,11 @@ def _nodes(env: Mapping[str, str]) -> tuple[str, ...]:
         raise UsageError(f"{name}: {error.message}", hint=error.hint) from None
 
 
-def _number(env: Mapping[str, str], name: str) -> int | None:
+def number_in(env: Mapping[str, str], name: str) -> int | None:
     """The variable as a number (a count, an id or Unix seconds); None if it is unset or empty."""
     text = env.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise UsageError(f"{name}={text} is not a number", hint="Slurm sets it in a job; unset it, or run inside a job")
+    if not (text.isascii() and text.isdecimal() and len(text) < 12):
+        raise UsageError(f"{name}={text[:40]} is not a number", hint="Slurm sets it in a job; unset it, or run inside a job")
     return int(text)

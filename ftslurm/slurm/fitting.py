@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.values import Value
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
+from ftslurm.slurm.commands import more_cpus, options
 from ftslurm.slurm.parse import gres_counts
 
 # --- limits of a whole group (an association, a QOS): do they leave room for two jobs beside each other, if nobody else uses
@@ -163,15 +164,13 @@ def fit_argv(job: JobView, asked: FitAsked, inherited: Mapping[str, str], exclud
     """
     return (
         "sbatch", "--test-only", f"--nodes={asked.least}", "--output=/dev/null", "--chdir=/tmp",
-        *((f"--partition={asked.partition}",) if asked.partition else ()),
-        *((f"--segment={asked.segment}",) if asked.segment and not asked.least % int(asked.segment) else ()),
-        *((f"--constraint={job.needs.features}",) if job.needs.features else ()),
-        *((f"--gres={job.needs.gres}",) if job.needs.gres else ()),
-        *((f"--mincpus={job.needs.min_cpus}",) if job.needs.min_cpus > 1 else ()),
-        *((f"--mem={job.needs.memory_mb}M",) if job.needs.memory_mb else ()),
-        *((f"--reservation={job.needs.reservation}",) if job.needs.reservation else ()),
-        *(f"--{option}={value}" for option, value in inherited.items()),
-        *((f"--exclude={names}",) if (names := fold_nodes(exclude)) else ()),
+        *options({
+            "partition": asked.partition,
+            "segment": asked.segment if asked.segment and not asked.least % int(asked.segment) else "",
+            "constraint": job.needs.features, "gres": job.needs.gres, "mincpus": more_cpus(job),
+            "mem": f"{job.needs.memory_mb}M" if job.needs.memory_mb else "", "reservation": job.needs.reservation, **inherited,
+            "exclude": fold_nodes(exclude),
+        }),
     )  # fmt: skip
 
 

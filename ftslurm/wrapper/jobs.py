@@ -19,7 +19,7 @@ from ftslurm.model.text import whole
 from ftslurm.policies.lease import is_gone
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import read_answer
-from ftslurm.slurm.commands import ANSWER_ENV, ended_argv, jobs_argv, show_config_argv, show_job_argv
+from ftslurm.slurm.commands import ANSWER_ENV, SHOW_CONFIG, ended_argv, jobs_argv, show_job_argv
 from ftslurm.slurm.parse import parse_config, parse_ended, parse_job, parse_jobs
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.owner import user_name
@@ -135,7 +135,7 @@ def _if_it_lives(job: JobSummary) -> JobSummary:
 
 def _cluster(env: Mapping[str, str], run: Runner) -> str:
     """The cluster that the Slurm commands talk to. Raises: FtslurmError."""
-    return env.get("SLURM_CLUSTER_NAME") or parse_config(_ask(show_config_argv(), env, run)).get("ClusterName", "")
+    return env.get("SLURM_CLUSTER_NAME") or parse_config(_ask(SHOW_CONFIG, env, run)).get("ClusterName", "")
 
 
 def _ask(argv: Sequence[str], env: Mapping[str, str], run: Runner) -> str:

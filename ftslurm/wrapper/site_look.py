@@ -20,7 +20,7 @@ from ftslurm.ledger.store import state_folder
 from ftslurm.model.site import Folder, Ledgers, Machine, OwnJob, Partition, Program, Site
 from ftslurm.model.text import whole
 from ftslurm.slurm.cli_client import SlurmClient, read_answer
-from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
+from ftslurm.slurm.commands import ANSWER_ENV, SHOW_PARTITIONS
 from ftslurm.slurm.env import no_configuration
 from ftslurm.slurm.parse import parse_partitions, slurm_user_id
 from ftslurm.system.commands import Runner, find_slurm_program, run, with_folder
@@ -66,7 +66,7 @@ def _no_configuration(env: Mapping[str, str], run: Runner) -> str:
 
 def _partitions(env: Mapping[str, str], run: Runner) -> tuple[Partition, ...] | None:
     try:
-        told = parse_partitions(read_answer(run(show_partitions_argv(), ASK_S, env={**env, **ANSWER_ENV})))
+        told = parse_partitions(read_answer(run(SHOW_PARTITIONS, ASK_S, env={**env, **ANSWER_ENV})))
     except FtslurmError:
         return None
     return tuple(Partition(each.name, each.exclusive, each.nodes) for each in told)

@@ -387,7 +387,7 @@ def test_nonsense_from_the_child_is_no_answer(monkeypatch: pytest.MonkeyPatch, n
 @pytest.mark.parametrize(
     ("told", "health", "words"),
     [
-        ({"health": 0xFFFFFFFF}, DeviceHealth.UNKNOWN, "knows no such chip"),
+        ({"health": -1}, DeviceHealth.UNKNOWN, "knows no such chip"),
         ({"health": 7}, DeviceHealth.UNKNOWN, "calls its health 7"),
         ({"health": None, "why": "gone"}, DeviceHealth.UNKNOWN, "gone"),
         ({"health": 0, "why": "codes fail"}, DeviceHealth.GOOD, "codes fail"),

@@ -16,13 +16,15 @@ JOB = JobId(7)
     ("argv", "line"),
     [
         (commands.show_job_argv(7), "scontrol --all show job 7"),
-        (commands.show_config_argv(), "scontrol --all show config"),
-        (commands.exclude_argv(JOB, ["n3", "n1", "n2"]), "scontrol update JobId=7 ExcNodeList=n[1-3]"),
-        (commands.exclude_argv(JOB, []), "scontrol update JobId=7 ExcNodeList="),
-        (commands.start_at_argv(JOB, None), "scontrol update JobId=7 StartTime=now"),
-        (commands.start_at_argv(JOB, 1_795_256_261), "scontrol update JobId=7 StartTime=uts1795256261"),
-        (commands.start_at_argv(JOB, 0), "scontrol update JobId=7 StartTime=uts1000000"),
-        (commands.allow_requeue_argv(JOB), "scontrol update JobId=7 Requeue=1"),
+        (commands.SHOW_CONFIG, "scontrol --all show config"),
+        (commands.update_argv(JOB, ExcNodeList=""), "scontrol update JobId=7 ExcNodeList="),
+        (commands.update_argv(JOB, StartTime=commands.start_time(None)), "scontrol update JobId=7 StartTime=now"),
+        (
+            commands.update_argv(JOB, StartTime=commands.start_time(1_795_256_261)),
+            "scontrol update JobId=7 StartTime=uts1795256261",
+        ),
+        (commands.update_argv(JOB, StartTime=commands.start_time(0)), "scontrol update JobId=7 StartTime=uts1000000"),
+        (commands.update_argv(JOB, Requeue=1), "scontrol update JobId=7 Requeue=1"),
     ],
 )
 def test_builds(argv: tuple[str, ...], line: str) -> None:

@@ -14,11 +14,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_char, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong, c_ushort
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ftslurm.devices.asking import Json, NoAnswer, Tell, serve
-from ftslurm.model.values import Value
 
 # Return codes. Source: "Return Codes" in the DCMI API references (2026). npu-smi passes them on in its texts (`ret is -8020`).
 NOT_READY = -8012
@@ -76,6 +76,17 @@ _MAX_PROCESSES = 32
 _MAX_CHIPS_OF_A_CARD = 8  # there are at most 4; a count beyond is no count
 _TEXT_BYTES = 256  # shorter buffers get shortened texts
 
+# What is told of a chip as one number, by the names of the older generations. 0 well, 1 minor, 2 major, 3 critical alarm,
+# -1 no such chip:
+HEALTH = "dcmi_get_device_health"
+# 0 not started, 1 BIOS, 2 OS, 3 booted, 16 in service:
+BOOT_STATUS = "dcmi_get_device_boot_status"
+# Of the chip's own network port: 0 well, 6 being initialised, every other number is a failure. Can block for long when a card has
+# dropped off the bus.
+NETWORK_HEALTH = "dcmi_get_device_network_health"
+POWER = "dcmi_get_device_power_info"  # tenths of a watt
+# In percent, of one of the four below. AICORE reads 0 while a profiler is at work.
+RATE = "dcmi_get_device_utilization_rate"
 AICORE, ALL_OF_NPU = 2, 13
 MEMORY, HBM = 1, 6
 # Of dcmi_get_topo_info_by_device_id: ways over PCIe, by which a reset does not spread. The other numbers are HCCS, SIO and
@@ -89,16 +100,6 @@ class DcmiError(Exception):
     def __init__(self, call: str, code: int) -> None:
         super().__init__(f"{call} failed: {words_of(code)}")
         self.code = code
-
-
-class FaultEvent(Value):
-    """severity: 0 hint to 3 critical. assertion: 0 the fault has gone, 1 it has come, 2 it happened and is over."""
-
-    logic_id: int
-    code: str
-    severity: int
-    assertion: int
-    words: str = ""
 
 
 class _Filter(ctypes.Structure):
@@ -174,11 +175,11 @@ class Dcmi:
         self._call("dcmi_get_device_logic_id", byref(found), *place)
         return found.value
 
-    def health(self, place: Place) -> int:
-        """0 well, 1 minor, 2 major, 3 critical alarm, 0xFFFFFFFF no such chip."""
-        health = c_uint()
-        self._ask("dcmi_get_device_health", place, byref(health))
-        return health.value
+    def number(self, name: str, place: Place, *more: int) -> int:
+        """HEALTH and its kind."""
+        found = c_int()
+        self._ask(name, place, *more, byref(found))
+        return found.value
 
     def codes(self, place: Place) -> tuple[str, ...]:
         """The codes the chip has now, eight digits each."""
@@ -194,37 +195,11 @@ class Dcmi:
         self._ask(name, place, c_uint(int(code, 16)), text, _TEXT_BYTES)
         return text.value.decode(errors="replace")
 
-    def faults(self, place: Place) -> tuple[FaultEvent, ...]:
-        """The faults the chip has now, with the severity of each. The 950 tells, older chips do not support it."""
+    def faults(self, place: Place) -> list[Json]:
+        """The faults the chip has now, as `_event`. The 950 tells, older chips do not support it."""
         found, count = (DcmiEvent * _MAX_CODES)(), c_int()
         self._ask("dcmi_get_device_current_fault_event", place, found, _MAX_CODES, byref(count))
-        return tuple(_event(event) for event in found[: min(max(count.value, 0), _MAX_CODES)])
-
-    def boot_status(self, place: Place) -> int:
-        """0 not started, 1 BIOS, 2 OS, 3 booted, 16 in service."""
-        status = c_int()
-        self._ask("dcmi_get_device_boot_status", place, byref(status))
-        return status.value
-
-    def network_health(self, place: Place) -> int:
-        """Of the chip's own network port: 0 well, 6 being initialised, every other number is a failure.
-
-        Can block for long when a card has dropped off the bus.
-        """
-        result = c_int()
-        self._ask("dcmi_get_device_network_health", place, byref(result))
-        return result.value
-
-    def rate(self, place: Place, kind: int) -> int:
-        """Use in percent: AICORE, ALL_OF_NPU, MEMORY or HBM. AICORE reads 0 while a profiler is at work."""
-        rate = c_uint()
-        self._ask("dcmi_get_device_utilization_rate", place, c_int(kind), byref(rate))
-        return rate.value
-
-    def power_w(self, place: Place) -> float:
-        tenths = c_int()
-        self._ask("dcmi_get_device_power_info", place, byref(tenths))
-        return tenths.value / 10
+        return [_event(event.fault) for event in found[: min(max(count.value, 0), _MAX_CODES)]]
 
     def processes(self, place: Place) -> tuple[int, ...]:
         """The pids that use the chip; in a plain container those of containers only."""
@@ -242,14 +217,14 @@ class Dcmi:
             self._call("dcmi_get_topo_info_by_device_id", *one, *other, byref(link))
         return link.value
 
-    def subscribe(self, hear: Callable[[FaultEvent], None]) -> None:
-        """From now on `hear` is called for the events of all chips, from a thread of the driver. Once a process.
+    def subscribe(self, hear: Callable[[tuple[int, Json]], None]) -> None:
+        """From now on `hear` gets the events of all chips, each with the logic id, from a thread of the driver. Once a process.
 
         Not dcmi_get_fault_event, which waits for the events of one chip: the driver queues events for a thread by what
         that thread asked for last, so going round the chips loses those of the others. And a node has 64 such queues
         for all its processes, too few to take one for each chip.
         """
-        handler = _Handler(lambda event: hear(_event(event.contents)))
+        handler = _Handler(lambda event: hear((event.contents.fault.deviceid, _event(event.contents.fault))))
         _FOR_EVER.append(handler)
         if self._by_one_id:
             self._call("dcmiv2_subscribe_fault_event", -1, _Filter(), handler)
@@ -279,10 +254,10 @@ class Dcmi:
             raise DcmiError(name, code)
 
 
-def _event(event: DcmiEvent) -> FaultEvent:
-    fault = event.fault
+def _event(fault: Any) -> Json:
+    """severity: 0 hint to 3 critical. assertion: 0 the fault has gone, 1 it has come, 2 it happened and is over."""
     words = fault.event_name.decode(errors="replace")
-    return FaultEvent(fault.deviceid, f"{fault.event_id:08X}", fault.severity, fault.assertion, words)
+    return {"code": f"{fault.event_id:08X}", "severity": fault.severity, "assertion": fault.assertion, "words": words}
 
 
 # ---- the child
@@ -300,7 +275,7 @@ class Asked:
     def __init__(self, dcmi: Dcmi) -> None:
         self.dcmi = dcmi
         self.deaf = ""  # why there are no events
-        self._events: deque[FaultEvent] = deque(maxlen=_EVENTS_KEPT)
+        self._events: deque[tuple[int, Json]] = deque(maxlen=_EVENTS_KEPT)
         self._places: dict[int, Place] = {}
         for place in dcmi.chips():
             if (logic := _told(dcmi.logic_id, place)) is not None:
@@ -312,13 +287,9 @@ class Asked:
 
     def tell_events(self, tell: Tell) -> None:
         while self._events:
-            event = self._events.popleft()
-            place = self._places.get(event.logic_id)
-            if place is not None:
-                tell({
-                    "place": place, "code": event.code, "severity": event.severity, "assertion": event.assertion,
-                    "words": event.words,
-                })  # fmt: skip
+            logic_id, event = self._events.popleft()
+            if (place := self._places.get(logic_id)) is not None:
+                tell({"place": place, **event})
 
 
 def look(asked: Asked, _: Json) -> Json:
@@ -327,7 +298,7 @@ def look(asked: Asked, _: Json) -> Json:
 
 def _chip(dcmi: Dcmi, place: Place) -> Json:
     try:
-        health = dcmi.health(place)
+        health = dcmi.number(HEALTH, place)
     except DcmiError as error:
         return {"place": place, "health": None, "why": str(error)}
     try:
@@ -338,21 +309,20 @@ def _chip(dcmi: Dcmi, place: Place) -> Json:
     words = [_told(dcmi.words, place, code) for code in codes[:_CODES_IN_WORDS]] if health else []
     return {
         "place": place, "health": health, "why": why, "codes": codes, "words": [text for text in words if text],
-        "faults": [(fault.code, fault.severity) for fault in faults],
+        "faults": [(fault["code"], fault["severity"]) for fault in faults],
     }  # fmt: skip
 
 
 def utilisation(asked: Asked, _: Json) -> Json:
-    dcmi = asked.dcmi
-    return {"chips": [
-        {
-            "place": place,
-            "percent": _rate(dcmi, place, AICORE, ALL_OF_NPU),
-            "memory_percent": _rate(dcmi, place, HBM, MEMORY),
-            "power_w": _told(dcmi.power_w, place),
-        }
-        for place in dcmi.chips()
-    ]}  # fmt: skip
+    return {"chips": [_use(asked.dcmi, place) for place in asked.dcmi.chips()]}
+
+
+def _use(dcmi: Dcmi, place: Place) -> Json:
+    tenths = _told(dcmi.number, POWER, place)
+    return {
+        "place": place, "percent": _rate(dcmi, place, AICORE, ALL_OF_NPU), "memory_percent": _rate(dcmi, place, HBM, MEMORY),
+        "power_w": None if tenths is None else tenths / 10,
+    }  # fmt: skip
 
 
 def group(asked: Asked, request: Json) -> Json:
@@ -368,16 +338,13 @@ def processes(asked: Asked, request: Json) -> Json:
     return {"pids": [asked.dcmi.processes(place) for place in request["places"]]}
 
 
-def boot(asked: Asked, request: Json) -> Json:
-    return {"status": [_told(asked.dcmi.boot_status, place) for place in request["places"]]}
-
-
-def network(asked: Asked, request: Json) -> Json:
-    return {"status": [_told(asked.dcmi.network_health, place) for place in request["places"]]}
+def _status(name: str, asked: Asked, request: Json) -> Json:
+    return {"status": [_told(asked.dcmi.number, name, place) for place in request["places"]]}
 
 
 REQUESTS: dict[str, Callable[[Asked, Json], Json]] = {
-    "look": look, "utilisation": utilisation, "group": group, "processes": processes, "boot": boot, "network": network,
+    "look": look, "utilisation": utilisation, "group": group, "processes": processes,
+    "boot": partial(_status, BOOT_STATUS), "network": partial(_status, NETWORK_HEALTH),
 }  # fmt: skip
 
 
@@ -406,4 +373,4 @@ def _told(call: Callable[..., T], *arguments: Any) -> T | None:
 
 def _rate(dcmi: Dcmi, place: Place, *kinds: int) -> int | None:
     """Of the first kind that this chip knows."""
-    return next((rate for kind in kinds if (rate := _told(dcmi.rate, place, kind)) is not None), None)
+    return next((rate for kind in kinds if (rate := _told(dcmi.number, RATE, place, kind)) is not None), None)

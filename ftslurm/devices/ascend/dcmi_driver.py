@@ -20,7 +20,7 @@ LIMIT_S = 8.0
 
 # DCMI's assertion of an event.
 _CAME, _WAS = 1, 2
-_ABSENT = 0xFFFFFFFF
+_ABSENT = -1
 
 
 class CameAndWent(NamedTuple):
@@ -103,13 +103,8 @@ class Driver:
         (device, pids), others = used[0], sum(len(pids) for _, pids in used) - 1
         return Checked(False, f"process {pids[0]} is still on {device}" + (f" and {others} more" if others else ""))
 
-    def boot_status(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
-        return self._status("boot", devices, until)
-
-    def network(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
-        return self._status("network", devices, until)
-
-    def _status(self, what: str, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
+    def status(self, what: str, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
+        """what: `boot` or `network`."""
         answer = self._ask(what, until, places=[_place(device) for device in devices])
         return self._read(lambda: dict(zip(devices, answer["status"], strict=True)))
 

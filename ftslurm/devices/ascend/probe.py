@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from ftslurm.devices.ascend.chip import KIND, Checked, Chip, by_number, unlisted_chip
@@ -225,13 +226,13 @@ class AscendProbe:
     def _boot_status(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
         """Empty if nobody tells: npu-smi has no query for it."""
         try:
-            return self._driver.boot_status(devices, until)
+            return self._driver.status("boot", devices, until)
         except NoAnswer:
             return {}
 
     def _network(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
         """In DCMI's numbers; empty if neither the library nor hccn_tool tells."""
-        for ask in (self._driver.network, self._tool.network):
+        for ask in (partial(self._driver.status, "network"), self._tool.network):
             try:
                 told = ask(devices, until)
             except NoAnswer:

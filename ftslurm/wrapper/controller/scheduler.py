@@ -28,13 +28,13 @@ from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
 from ftslurm.slurm.commands import (
     ANSWER_ENV,
     COMMENT_PREFIX,
+    SHOW_QOS,
+    SHOW_TOPOLOGY,
     address,
-    comment_argv,
     show_job_argv,
     show_partition_argv,
-    show_qos_argv,
-    show_topology_argv,
     steps_argv,
+    update_argv,
 )
 from ftslurm.slurm.parse import conf_seconds, end_of_grace, parse_job, parse_steps, parse_topology, preempted, unix_time
 from ftslurm.slurm.retries import NoAnswerYet
@@ -105,7 +105,7 @@ class SlurmScheduler(Lenders):
         """What Slurm does at the end of the grace, and when that is. Raises: FtslurmError."""
         partition = self._show(show_partition_argv(job.partition))
         by_qos = config.get("PreemptType", "") == "preempt/qos" and "slurmdbd" in config.get("AccountingStorageType", "")
-        qos = self._show(show_qos_argv()) if by_qos else ""
+        qos = self._show(SHOW_QOS) if by_qos else ""
         grace_over = int(end_of_grace(job, partition) - lead_s)
         end_time = min((at for at in (said.end_time, grace_over) if at > 0), default=0)
         return replace(said, preempted=preempted(job, config, partition, qos), end_time=end_time)
@@ -118,7 +118,7 @@ class SlurmScheduler(Lenders):
     def _topology(self) -> Topology:
         """Asked once: it changes when slurmctld is configured anew. Where no node is replaced nobody needs it."""
         if not self._near and self.settings.node_replacement.enabled:
-            self._near.append(parse_topology(self._show(show_topology_argv())))
+            self._near.append(parse_topology(self._show(SHOW_TOPOLOGY)))
         return self._near[0] if self._near else Topology()
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
@@ -168,7 +168,7 @@ class SlurmScheduler(Lenders):
         with suppress(FtslurmError):
             job = parse_job(read_answer(self.run(show_job_argv(self.job), SHOW_S, env={**self.env, **ANSWER_ENV})), self.job)
             if not job.comment or job.comment.startswith(COMMENT_PREFIX):
-                self.run(comment_argv(address(job), f"{COMMENT_PREFIX}{text}" if text else ""), SHOW_S, env=dict(self.env))
+                self.run(update_argv(address(job), Comment=f"{COMMENT_PREFIX}{text}" if text else ""), SHOW_S, env=dict(self.env))
 
     def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
         """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""
