@@ -24,7 +24,7 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.outside import TELL_S, Announced
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGINT, SIGKILL, SIGTERM, Run
-from ftslurm.policies.judge.then import Afterwards, Answer, ThenFinish
+from ftslurm.policies.judge.then import Answer, Then, ThenFinish, starts
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.start_time import plan_start
 
@@ -155,7 +155,12 @@ def lose_step(run: Run, event: ev.StepEnded, what: str) -> None:
         run.attempt.step_end.cancel(event.status.shell)
 
 
-def end_step(run: Run, status: int, after: Afterwards, now: Now) -> Answer:
+def end(run: Run, what: str, status: int, now: Now, outcome: Outcome = Outcome.ENDED) -> Answer:
+    """End the step, and then ftrun, because the work is done or a person or Slurm wants it: no rung is asked."""
+    return end_step(run, status, ThenFinish(what, status, outcome), now)
+
+
+def end_step(run: Run, status: int, after: Then, now: Now) -> Answer:
     if run.attempt.step_end.gone:
         run.enter(Phase.ENDING)
         run.end.follow_with(after)
@@ -166,7 +171,7 @@ def end_step(run: Run, status: int, after: Afterwards, now: Now) -> Answer:
     run.end.follow_with(after)
     run.fence.let_go_at = now.mono
     run.timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
-    return [do.EndStep(0 if run.attempt.closing.culprit else status, forget=after.unended is not None), *_abandon(run)]
+    return [do.EndStep(0 if run.attempt.closing.culprit else status, forget=starts(after)), *_abandon(run)]
 
 
 def _lost_to_dead_nodes(run: Run) -> bool:
@@ -195,7 +200,7 @@ def on_shim_left(run: Run, event: ev.ShimLeft, now: Now) -> list[Decision]:
     return _abandon(run) if Timer.STEP in run.timers else []
 
 
-def kill_step(run: Run, after: Afterwards, now: Now) -> list[Decision]:
+def kill_step(run: Run, after: Then, now: Now) -> list[Decision]:
     run.enter(Phase.ENDING)
     run.end.follow_with(after)
     run.fence.let_go_at = now.mono if run.fence.let_go_at is None else run.fence.let_go_at
@@ -208,14 +213,14 @@ def kill_step(run: Run, after: Afterwards, now: Now) -> list[Decision]:
 
 def go_on_when_fenced(run: Run, now: Now, overdue: bool = False) -> Answer:
     """Begin what follows, once nothing of the old attempt can still run beside it."""
-    left = run.unproven(now) if run.end.after.another_try else {}
+    left = run.unproven(now) if run.end.another_try else {}
     if math.inf in left.values():
         # Only Slurm can end a process that cannot be killed, and it restarts the job only after that.
         run.end.as_unended()
         left = {rank: at for rank, at in left.items() if at < math.inf}
     if not left:
         run.timers.stop_all()
-        return [run.end.after.then]
+        return [run.end.then]
     if run.fence.let_go_at is None and (overdue or left.keys() <= run.attempt.left.keys()):
         # The launcher ended, but its shims live. They would renew leases as long as one process cannot be killed; ranks that
         # are still being stopped keep their grace.
@@ -261,7 +266,7 @@ def on_node_silent(run: Run, event: ev.NodeSilent, now: Now) -> Answer:
 
 
 def on_step_ended(run: Run, event: ev.StepEnded, now: Now) -> Answer:
-    by_order = Timer.STEP in run.timers and run.end.after.another_try and is_cancelled(run, event)
+    by_order = Timer.STEP in run.timers and run.end.another_try and is_cancelled(run, event)
     run.timers.stop_all()
     run.attempt.step_end.end()
     if by_order:  # srun's word came later than those of the shims
@@ -272,7 +277,7 @@ def on_step_ended(run: Run, event: ev.StepEnded, now: Now) -> Answer:
 
 
 def _drop_for_order(run: Run, event: ev.StepEnded, now: Now) -> Answer:
-    run.end.follow_with(Afterwards(ThenFinish(CANCELLED, event.status.shell)))
+    run.end.follow_with(ThenFinish(CANCELLED, event.status.shell))
     decided = run.decided
     dropped = [run.note(rec.CarriedOut(now.unix, decided.id, False, CANCELLED))] if decided is not None else []
     return [*dropped, *go_on_when_fenced(run, now)]
@@ -280,20 +285,20 @@ def _drop_for_order(run: Run, event: ev.StepEnded, now: Now) -> Answer:
 
 def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     """A second Ctrl-C while the step ends: kill the step and start nothing again."""
-    if event.rank is None and event.number == SIGINT and run.end.after.another_try:
-        run.end.follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number, Outcome.INTERRUPTED)))
+    if event.rank is None and event.number == SIGINT and run.end.another_try:
+        run.end.follow_with(ThenFinish("interrupted by Ctrl-C", 128 + event.number, Outcome.INTERRUPTED))
         if Timer.LEASE in run.timers:
             return go_on_when_fenced(run, now)
-    if run.end.after.another_try and run.signal.announces(event.number):
+    if run.end.another_try and run.signal.announces(event.number):
         run.signal.keep(event)
         return []
     if event.rank is None and event.number in (SIGINT, SIGTERM) and Timer.STEP in run.timers:
-        return kill_step(run, run.end.after, now)
+        return kill_step(run, run.end.then, now)
     return []
 
 
 def on_step_overdue(run: Run, now: Now) -> list[Decision]:
-    return kill_step(run, run.end.after, now)
+    return kill_step(run, run.end.then, now)
 
 
 def on_killed_step_overdue(run: Run, now: Now) -> Answer:
@@ -416,4 +421,4 @@ def on_ledger_failed(run: Run, event: ev.LedgerFailed, now: Now) -> Answer:
     what = f"{run.trouble.what if run.trouble else 'cannot go on'}; ftrun takes no remedy: {event.why}"
     if run.phase is Phase.FINISHED:
         return [do.Say(what), *run.loans.end_all(), do.Finish(run.end.status)]
-    return [do.Say(what), *end_step(run, status, Afterwards(ThenFinish(what, status)), now)]
+    return [do.Say(what), *end_step(run, status, ThenFinish(what, status), now)]

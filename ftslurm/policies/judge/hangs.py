@@ -17,10 +17,10 @@ from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
 from ftslurm.policies.hang.stall_watch import NOBODY, Opinion, as_seconds, levels_from
 from ftslurm.policies.hang.whohangs import who_hangs
-from ftslurm.policies.judge import causes
+from ftslurm.policies.judge import causes, ranks
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import LATER_S, MARGIN_S, Run
-from ftslurm.policies.judge.then import Answer, ThenFail
+from ftslurm.policies.judge.then import Answer
 from ftslurm.policies.ladder import Cause, choose
 from ftslurm.policies.situation import Trouble
 from ftslurm.policies.weigh import Contrast, contrast
@@ -76,7 +76,7 @@ def on_beat_overdue(run: Run, event: ev.BeatOverdue, now: Now) -> Answer:
         return []
     what = f"rank {event.rank} on {run.tasks[event.rank].node}: {event.why}"
     if run.settings.mode == "min-healthy":
-        return [ThenFail(event.rank, Trouble(Cause.HANG, f"hang: {what}", 1))]
+        return ranks.fail_rank(run, event.rank, Trouble(Cause.HANG, f"hang: {what}", 1), now)
     return report(run, "beat", what, (), now, ranks=(event.rank,), doubt="")
 
 

@@ -56,7 +56,7 @@ from ftslurm.policies.judge import (
 from ftslurm.policies.judge.launching import budgets
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.state import Run
-from ftslurm.policies.judge.then import Afterwards, Answer, Next, Settled
+from ftslurm.policies.judge.then import Answer, Next, Settled
 from ftslurm.policies.situation import Trouble
 
 __all__ = ["TABLE", "Judge", "Phase", "RunFacts", "budgets"]
@@ -88,9 +88,9 @@ class Judge:
         return self.run.phase is Phase.FINISHED
 
     @property
-    def afterwards(self) -> Afterwards:
+    def afterwards(self) -> then.Then:
         """What follows when the step has ended, while it is ending."""
-        return self.run.end.after
+        return self.run.end.then
 
     @property
     def exit_status(self) -> int:
@@ -219,18 +219,8 @@ def _follow(run: Run, step: Next, now: Now) -> Answer:
             return rungs.give_up_step(run, now)
         case then.ThenLauncherStays():
             return launching.give_up_launcher(run, now)
-        case then.ThenEnd(what, status, outcome):
-            return ending.end_step(run, status, Afterwards(then.ThenFinish(what, status, outcome)), now)
-        case then.ThenFulfil(trouble):
-            return requests.carry_out(run, trouble, now)
         case then.ThenAct(request):
             return requests.act_later(run, request, now)
-        case then.ThenRemedy(choice, situation):
-            return rungs.carry_out(run, choice, situation, now)
-        case then.ThenRestart():
-            return rungs.restart(run, now)
-        case then.ThenFail(rank, trouble):
-            return ranks.fail_rank(run, rank, trouble, now)
         case then.ThenSignal(event, since):
             return ranks.on_earlier_signal(run, event, since, now)
         case ev.Diagnosed():

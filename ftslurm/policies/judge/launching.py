@@ -20,7 +20,7 @@ from ftslurm.policies.judge.outside import Meaning, read_at_begin
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import ABSENT_MOST, AT_A_TIME, MARGIN_S, SIGINT, SIGTERM, Run
 from ftslurm.policies.judge.step import AGENT_COMES_S, LAUNCHES_AGAIN
-from ftslurm.policies.judge.then import Afterwards, Answer, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
+from ftslurm.policies.judge.then import Answer, ThenAfterWarning, ThenFinish, ThenLaunch
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.lease import longest_s
 from ftslurm.policies.situation import Trouble
@@ -227,7 +227,7 @@ def on_steps_listed(run: Run, event: ev.StepsListed, now: Now) -> Answer:
     if not theirs <= run.facts.earlier.steps_over or (theirs and not leases_over):
         return []  # ftrun waits for another's step, as srun does
     run.launch.beside()
-    return [beside(event.steps), *ending.kill_step(run, Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
+    return [beside(event.steps), *ending.kill_step(run, ThenLaunch(again=True), now)]
 
 
 def _ask_for_a_step_again(run: Run, now: Now) -> Answer:
@@ -238,7 +238,7 @@ def _ask_for_a_step_again(run: Run, now: Now) -> Answer:
         return _give_up_grant(run, now)
     run.launch.again()
     said = Say("srun waits although no other step holds the nodes; starting it again")
-    return [said, *ending.kill_step(run, Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
+    return [said, *ending.kill_step(run, ThenLaunch(again=True), now)]
 
 
 def _give_up_grant(run: Run, now: Now) -> Answer:
@@ -402,7 +402,7 @@ def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
     if run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no launcher runs
         return [ThenFinish(what, status)]
-    return ending.kill_step(run, Afterwards(ThenFinish(what, status)), now)
+    return ending.kill_step(run, ThenFinish(what, status), now)
 
 
 def _keep_warning(run: Run, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:
@@ -422,7 +422,7 @@ def on_launch_overdue(run: Run, now: Now) -> list[Decision]:
     run.signal.means(Meaning.WARNING)
     what = f"the step did not come up after {signal_name(run.signal.number)}"
     trouble = Trouble(Cause.WARNING, what, 128 + run.signal.number)
-    return ending.kill_step(run, Afterwards(ThenAfterWarning(trouble)), now)
+    return ending.kill_step(run, ThenAfterWarning(trouble), now)
 
 
 def budgets(settings: Settings) -> dict[str, int]:

@@ -21,7 +21,7 @@ from ftslurm.policies.judge.ending import lose_step, time_to_save_s
 from ftslurm.policies.judge.outside import Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import MARGIN_S, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, Run, record_decision, stop_ranks
-from ftslurm.policies.judge.then import Answer, Settled, ThenEnd
+from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder import Alone, Cause, choose
 from ftslurm.policies.situation import Trouble
 
@@ -159,7 +159,7 @@ def _interrupt(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
         what, status = "interrupted by Ctrl-C", 128 + event.number
         return [Trouble(Cause.WARNING, what, status, outcome=Outcome.INTERRUPTED)]
     if run.phase is Phase.HEALING:
-        return [ThenEnd("interrupted by Ctrl-C while devices healed", 128 + event.number, Outcome.INTERRUPTED)]
+        return ending.end(run, "interrupted by Ctrl-C while devices healed", 128 + event.number, now, Outcome.INTERRUPTED)
     run.timers.keep(Timer.STOP)  # other answers no longer matter
     return [*([stop_ranks(run, 0.0)] if again else []), Settled()]
 
@@ -271,7 +271,7 @@ def end_others(run: Run, now: Now) -> Answer:
     left = sorted(run.attempt.ranks - run.attempt.exits.keys() - run.alone.given_up.keys())
     status = of_step([*run.attempt.exits.values(), *(ExitStatus(0, SIGKILL) for _ in left)]).shell
     what = f"ranks {fold_numbers(left)} still ran {run.facts.process.wait_s:g} s after the first had ended (--wait)"
-    return [_note_end(run, now), Say(what), ThenEnd(what, status)]
+    return [_note_end(run, now), Say(what), *ending.end(run, what, status, now)]
 
 
 def _end_of_all(run: Run, now: Now) -> Answer:
@@ -286,13 +286,13 @@ def _end_of_all(run: Run, now: Now) -> Answer:
     run.attempt.closing.culprit = True  # its own shim ends with that status, the others with 0
     ranks = counted(len(run.alone.given_up), "rank")
     what = f"{ranks} failed, and every other ended with status 0"
-    return [_note_end(run, now), ThenEnd(what, status)]
+    return [_note_end(run, now), *ending.end(run, what, status, now)]
 
 
 def _end_well(run: Run, now: Now) -> Answer:
     but = f", except on {fold_nodes(run.alone.failed_nodes)}" if run.alone.failed_nodes else ""
-    end = ThenEnd(f"every rank ended with status 0{but}", 0)
-    return [_note_end(run, now), *causes.weigh_experiment(run, True, now), end]
+    what = f"every rank ended with status 0{but}"
+    return [_note_end(run, now), *causes.weigh_experiment(run, True, now), *ending.end(run, what, 0, now)]
 
 
 def _note_end(run: Run, now: Now) -> Decision:

@@ -12,7 +12,7 @@ from ftslurm.model.folds.control import Request, State
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import SWAPS
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge import ending, starting, then
+from ftslurm.policies.judge import ending, rungs, starting, then
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGTERM, Run, record_decision
@@ -78,7 +78,7 @@ def break_off(run: Run, what: str, now: Now) -> Answer:
 def _stop_launch(run: Run, what: str, now: Now) -> Answer:
     if run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no step runs
         return [then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
-    return ending.kill_step(run, then.Afterwards(then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)), now)
+    return ending.kill_step(run, then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED), now)
 
 
 def _stop_running(run: Run, what: str, now: Now) -> Answer:
@@ -94,7 +94,7 @@ def _stop_settling(run: Run, what: str, now: Now) -> Answer:
 
 
 def _stop_healing(run: Run, what: str, now: Now) -> Answer:
-    return [then.ThenEnd(what, STOPPED_STATUS, Outcome.STOPPED)]
+    return ending.end(run, what, STOPPED_STATUS, now, Outcome.STOPPED)
 
 
 def _stop_replacing(run: Run, what: str, now: Now) -> Answer:
@@ -104,7 +104,7 @@ def _stop_replacing(run: Run, what: str, now: Now) -> Answer:
 def _stop_ending(run: Run, what: str, now: Now) -> Answer:
     """End while the step ends, without what was to follow: nobody must find that open in the ledger and finish it."""
     dropped = _drop_search(run, what, now) or _drop_decision(run, what, now)
-    run.end.follow_with(then.Afterwards(then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)))
+    run.end.follow_with(then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED))
     return [*dropped, *(ending.go_on_when_fenced(run, now) if Timer.LEASE in run.timers else [])]
 
 
@@ -146,7 +146,7 @@ def enter_request(run: Run, trouble: Trouble, now: Now) -> Answer:
     if run.phase is Phase.ENDING:  # the step is ending: the request follows then
         dropped = _drop_search(run, trouble.what, now) or _drop_decision(run, trouble.what, now)
         run.set_trouble(trouble)
-        run.end.follow_with(then.Afterwards(then.ThenDecide()))
+        run.end.follow_with(then.ThenDecide())
         return dropped
     run.set_trouble(trouble)
     run.timers.keep(*([Timer.STOP] if run.phase is Phase.SETTLING else []))
@@ -164,8 +164,8 @@ def start_again(run: Run, back: Choice, trouble: Trouble, s: Situation, now: Now
         return [then.ThenDecide()]
     decided = record_decision(run, back, s, now)
     if run.attempt.step_end.gone or run.attempt.lost:
-        return [decided, *ending.end_step(run, 0, then.Afterwards(then.ThenLaunch(), then.ThenStepStays()), now)]
-    return [decided, then.ThenRestart()]
+        return [decided, *ending.end_step(run, 0, then.ThenLaunch(), now)]
+    return [decided, *rungs.restart(run, now)]
 
 
 _STOP: Mapping[Phase, Callable[[Run, str, Now], Answer]] = {

@@ -21,12 +21,12 @@ from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
-from ftslurm.policies.judge import request_answers
+from ftslurm.policies.judge import ending, request_answers, rungs
 from ftslurm.policies.judge.outside import Meaning, reply_to
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.request_answers import STOPPED_STATUS, asked_by
 from ftslurm.policies.judge.state import Run
-from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenEnd, ThenRemedy, ThenRequeue
+from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenRequeue
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.situation import Trouble
 
@@ -122,7 +122,7 @@ def _stop(run: Run, request: Request, now: Now) -> Answer:
     what = f"{STOPPED} {request.number} of {asked_by(request)}"
     if run.phase is Phase.REQUEUEING and Timer.REQUEUE not in run.timers:
         return []  # the step that requeues the job has control: the job's next ftrun takes the request
-    if run.phase is Phase.ENDING and not run.end.after.another_try:
+    if run.phase is Phase.ENDING and not run.end.another_try:
         return request_answers.agree(run, request, "the job is ending already", now, done=True)
     taken = request_answers.agree(run, request, "the ranks are stopped, and the job ends", now, done=True)
     return [*taken, *request_answers.break_off(run, what, now)]
@@ -132,7 +132,7 @@ def _stop(run: Run, request: Request, now: Now) -> Answer:
 
 
 def _restart(run: Run, request: Request, now: Now) -> Answer:
-    if run.phase is Phase.ENDING and not run.end.after.another_try:
+    if run.phase is Phase.ENDING and not run.end.another_try:
         return request_answers.refuse(run, request, "the job is ending", now)
     if run.phase is not Phase.RUNNING:
         return request_answers.agree(run, request, "the ranks do not run now; they start again in any case", now, done=True)
@@ -152,9 +152,9 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
     asked = request.asked
     if asked.schedule < run.facts.schedule and not request.waits and not _are_here(run, asked.nodes):
         return request_answers.agree(run, request, "the job has been requeued since", now, done=True)
-    if run.phase is Phase.REQUEUEING or (run.phase is Phase.ENDING and isinstance(run.end.after.then, ThenRequeue)):
+    if run.phase is Phase.REQUEUEING or (run.phase is Phase.ENDING and isinstance(run.end.then, ThenRequeue)):
         return request_answers.agree(run, request, "the job is being requeued", now, done=True) if not asked.nodes else []
-    if run.phase is Phase.ENDING and not run.end.after.another_try:
+    if run.phase is Phase.ENDING and not run.end.another_try:
         return request_answers.refuse(run, request, "the job is ending", now)
     trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
     s = run.situation(trouble, now)
@@ -242,7 +242,7 @@ def leave_late(run: Run, now: Now) -> Answer:
 
 def carry_out(run: Run, trouble: Trouble, now: Now) -> Answer:
     if run.signal.meaning is Meaning.STOPPED:
-        return [ThenEnd(trouble.what, _stopped_status(run), Outcome.STOPPED)]
+        return ending.end(run, trouble.what, _stopped_status(run), now, Outcome.STOPPED)
     number = run.requests.take_in_hand()
     s = run.situation(trouble, now)
     request = run.history.control.get(number)
@@ -251,10 +251,10 @@ def carry_out(run: Run, trouble: Trouble, now: Now) -> Answer:
         return request_answers.start_again(run, back, trouble, s, now)
     if number:
         choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
-        return [ThenRemedy(choice, s)]
+        return rungs.carry_out(run, choice, s, now)
     choice = choose(s)
     if choice.rung != Rung.FAIL:
-        return [ThenRemedy(choice, s)]
+        return rungs.carry_out(run, choice, s, now)
     # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
     why = f"the node cannot be excluded after all: {choice.why}"
     back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)

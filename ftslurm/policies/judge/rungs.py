@@ -22,7 +22,7 @@ from ftslurm.policies.judge.ending import STEP_END_WAIT_S
 from ftslurm.policies.judge.outside import Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Run, record_decision
-from ftslurm.policies.judge.then import Afterwards, Answer, Settled
+from ftslurm.policies.judge.then import Answer, Settled
 from ftslurm.policies.ladder import Cause, Choice, Situation, let_in, status_of_failure
 from ftslurm.policies.situation import Trouble, avoidable
 
@@ -37,7 +37,7 @@ def _restart_in_place(run: Run, choice: Choice, s: Situation, now: Now) -> Answe
     if not s.faults:
         return [decided, said, *restart(run, now)]
     if run.attempt.lost:  # nobody has proven that those ranks have ended; the end of the step does
-        return [decided, said, *ending.end_step(run, 0, Afterwards(then.ThenHeal(s.faults), then.ThenStepStays()), now)]
+        return [decided, said, *ending.end_step(run, 0, then.ThenHeal(s.faults), now)]
     return [decided, said, *heal(run, s.faults, now)]
 
 
@@ -107,7 +107,7 @@ def on_slurm_answered(run: Run, event: ev.SlurmAnswered, now: Now) -> Answer:
     if event.state not in ENDING_STATES or event.error:
         return []
     outcome = ENDING_STATES[event.state]
-    return [then.ThenEnd(outcome.words, 128 + (run.signal.number or SIGTERM), outcome)]
+    return ending.end(run, outcome.words, 128 + (run.signal.number or SIGTERM), now, outcome)
 
 
 def _not_by_shim(run: Run) -> bool:
@@ -118,7 +118,7 @@ def _not_by_shim(run: Run) -> bool:
 def restart(run: Run, now: Now) -> Answer:
     if run.settings.restart_via == "shim":
         return starting.start(run, now)
-    return ending.end_step(run, 0, Afterwards(then.ThenLaunch(), then.ThenStepStays()), now)
+    return ending.end_step(run, 0, then.ThenLaunch(), now)
 
 
 def give_up_step(run: Run, now: Now) -> Answer:
@@ -148,7 +148,7 @@ def requeue(run: Run, choice: Choice, s: Situation, now: Now) -> Answer:
         choice = replace(choice, why=why)
     decided = record_decision(run, choice, s, now, isolate=True, avoid=avoid, spared=spared)
     assert run.decided is not None
-    after = Afterwards(then.ThenRequeue(run.decided.id))
+    after = then.ThenRequeue(run.decided.id)
     tell = _tell(run, s) if choice.rung == Rung.ISOLATED_REQUEUE else []
     # The job continues, so nothing is said about ranks that were only stopped.
     return [decided, ShowCard(), *tell, *ending.end_step(run, 0, after, now)]
@@ -165,7 +165,7 @@ def _replace(run: Run, choice: Choice, s: Situation, now: Now) -> Answer:
     begun = _swap(run, choice, s, now)
     assert run.places.layout is not None and run.decided is not None
     out = {slot: node for slot, node in enumerate(run.places.layout.nodes) if node in s.leaving}
-    after = Afterwards(then.ThenReplace(), then.ThenStepStays())
+    after = then.ThenReplace()
     ended = [] if run.attempt.step_end.gone else ending.end_step(run, 0, after, now)
     searched = replacing.begin_search(run, out, run.decided.id, now)
     return [*begun, *searched, *(ended or ending.end_step(run, 0, after, now))]
@@ -173,7 +173,7 @@ def _replace(run: Run, choice: Choice, s: Situation, now: Now) -> Answer:
 
 def _shrink(run: Run, choice: Choice, s: Situation, now: Now) -> Answer:
     begun = _swap(run, choice, s, now)
-    return [*begun, *ending.end_step(run, 0, Afterwards(then.ThenShrink(frozenset(s.blamed)), then.ThenStepStays()), now)]
+    return [*begun, *ending.end_step(run, 0, then.ThenShrink(frozenset(s.blamed)), now)]
 
 
 def _swap(run: Run, choice: Choice, s: Situation, now: Now) -> list[Decision]:
@@ -185,7 +185,7 @@ def _swap(run: Run, choice: Choice, s: Situation, now: Now) -> list[Decision]:
 def _fail(run: Run, choice: Choice, s: Situation, now: Now) -> Answer:
     status = status_of_failure(s)
     decided = record_decision(run, choice, replace(s, status=status), now)
-    after, launch = Afterwards(then.ThenFinish(s.what, status)), run.launch
+    after, launch = then.ThenFinish(s.what, status), run.launch
     quiet = s.cause is Cause.LAUNCH and launch.failed and not launch.ended  # srun has printed the reason
     # Without ranks nobody could be asked to leave, and srun would wait.
     unasked = s.cause is Cause.LAUNCH and not run.attempt.step_end.gone
@@ -199,9 +199,9 @@ def after_warning(run: Run, trouble: Trouble, now: Now) -> Answer:
     """
     asked = run.signal.goes_on(run.slurm.requeues_preempted) and run.signal.meaning in (Meaning.WARNING, None)
     if asked and (held := run.history.control.why_held(Rung.ON_WARNING) or _resumed_enough(run)):
-        return [Say(f"the job is not requeued: {held}"), *_end_after(run, trouble)]
+        return [Say(f"the job is not requeued: {held}"), *_end_after(run, trouble, now)]
     if not (asked and Capability.REQUEUE in run.facts.can and run.slurm.answer and run.slurm.answer.batch):
-        return _end_after(run, trouble)
+        return _end_after(run, trouble, now)
     setting, value = _asked_by(run)
     why = "Slurm would requeue it too" if setting == _PREEMPTION else f"asked for by {setting}"
     choice = Choice(Rung.ON_WARNING, f"{why}, costs nothing", "", (), ((Rung.ON_WARNING.value, setting, value),))
@@ -225,8 +225,8 @@ def _resumed_enough(run: Run) -> str:
     return f"its time limit was met {done + 1} times (time_limit.resumes {most})" if enough else ""
 
 
-def _end_after(run: Run, trouble: Trouble) -> list[then.ThenEnd]:
-    return [then.ThenEnd(trouble.what, _status_after(run, trouble), trouble.outcome)]
+def _end_after(run: Run, trouble: Trouble, now: Now) -> Answer:
+    return ending.end(run, trouble.what, _status_after(run, trouble), now, trouble.outcome)
 
 
 def _status_after(run: Run, trouble: Trouble) -> int:

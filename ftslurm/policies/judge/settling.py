@@ -13,14 +13,14 @@ from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
-from ftslurm.policies.judge import causes, ending
+from ftslurm.policies.judge import causes, ending, requests, rungs
 from ftslurm.policies.judge.causes import TELL_S
 from ftslurm.policies.judge.ending import CANCELLED, GATHERS_S, lose_step
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, drills_behind, stop_ranks
 from ftslurm.policies.judge.step import LAUNCHES_AGAIN
-from ftslurm.policies.judge.then import Answer, ThenAfterWarning, ThenEnd, ThenFulfil, ThenRemedy
+from ftslurm.policies.judge.then import Answer
 from ftslurm.policies.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
 from ftslurm.policies.situation import Trouble
 
@@ -154,14 +154,14 @@ def decide(run: Run, now: Now) -> Answer:
         ended += ending.note_return(run, now)
     if run.slurm.answer and run.slurm.answer.state in ENDING_STATES and not run.slurm.answer.error:
         outcome = ENDING_STATES[run.slurm.answer.state]
-        return [*ended, ThenEnd(outcome.words, trouble.status, outcome)]
+        return [*ended, *ending.end(run, outcome.words, trouble.status, now, outcome)]
     if status := run.attempt.step_end.cancelled:
-        return [*ended, ThenEnd(CANCELLED, status)]
+        return [*ended, *ending.end(run, CANCELLED, status, now)]
     if trouble.cause is Cause.WARNING or run.signal.open or run.signal.meaning is Meaning.INTERRUPTED:
         waiting = _patience_with_slurm(run, _warning_needs_slurm(run), now)
-        return [*ended, *waiting] if waiting else [*ended, ThenAfterWarning(trouble)]
+        return [*ended, *(waiting or rungs.after_warning(run, trouble, now))]
     if willed:
-        return [*ended, ThenFulfil(trouble)]
+        return [*ended, *requests.carry_out(run, trouble, now)]
     return [*ended, *_ask_ladder(run, trouble, now)]
 
 
@@ -169,7 +169,7 @@ def _ask_ladder(run: Run, trouble: Trouble, now: Now) -> Answer:
     """Ask the ladder, once what it looks at is known: what is behind the trouble, and what Slurm knows, where that counts."""
     s = run.situation(trouble, now)
     if is_answer(s):
-        return _return_answer(run, s)
+        return _return_answer(run, s, now)
     if asked := causes.ask_what_is_behind(run, trouble, now):
         return asked
     choice = choose(s)
@@ -182,14 +182,14 @@ def _ask_ladder(run: Run, trouble: Trouble, now: Now) -> Answer:
         run.attempt.search.settle(again=False)
         s = run.situation(trouble, now)
         choice = choose(s)
-    return [run.ask_slurm(now)] if _fit_is_unasked(s, choice) else [ThenRemedy(choice, s)]
+    return [run.ask_slurm(now)] if _fit_is_unasked(s, choice) else rungs.carry_out(run, choice, s, now)
 
 
-def _return_answer(run: Run, s: Situation) -> Answer:
+def _return_answer(run: Run, s: Situation, now: Now) -> Answer:
     """The script wants to know the status, so nothing is done but to return it; said once, however often it asks."""
     first = run.history.slots.starts.get((run.facts.schedule, run.facts.step_key), 0) <= 1
     said = [Say(f"the status {s.status} is returned: {s.wish.call.words}")] if first else []
-    return [*said, ThenEnd(s.what, s.status)]
+    return [*said, *ending.end(run, s.what, s.status, now)]
 
 
 def _patience_with_slurm(run: Run, mends: bool, now: Now) -> list[Decision]:

@@ -12,12 +12,13 @@ from ftslurm.model.events import Diagnosed, SignalSeen
 from ftslurm.model.folds.control import Request
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.values import Value, replace
-from ftslurm.policies.ladder import Choice, Situation
 from ftslurm.policies.situation import Trouble
 
 
 class ThenLaunch(Value):
-    """Launch the next step."""
+    """Launch the next step. again: the one before has not come up."""
+
+    again: bool = False
 
 
 class ThenHeal(Value):
@@ -82,42 +83,10 @@ Then = (
 )
 
 
-class ThenEnd(Value):
-    """End the step, and then ftrun, because the work is done or a person or Slurm wants it: no rung is asked."""
-
-    what: str
-    status: int
-    outcome: Outcome = Outcome.ENDED
-
-
-class ThenFulfil(Value):
-    """Carry out what the owner of the job asked for; the ranks have been stopped for it."""
-
-    trouble: Trouble
-
-
 class ThenAct(Value):
     """Carry out this request, or stop the ranks for it."""
 
     request: Request
-
-
-class ThenRemedy(Value):
-    """Carry out what the ladder has chosen."""
-
-    choice: Choice
-    situation: Situation
-
-
-class ThenRestart(Value):
-    """Start the ranks again where they were."""
-
-
-class ThenFail(Value):
-    """Stop what this rank has left running, and start it again alone where the job allows that; otherwise its trouble begins."""
-
-    rank: int
-    trouble: Trouble
 
 
 class ThenSignal(Value):
@@ -132,51 +101,42 @@ class Settled(Value):
 
 
 # Trouble: stop the ranks, collect facts, decide. Diagnosed: handle it as if it came now.
-Next = (
-    Then | ThenEnd | ThenFulfil | ThenAct | ThenRemedy | ThenRestart | ThenFail | ThenSignal | Settled | Trouble | Diagnosed
-)  # fmt: skip
+Next = Then | ThenAct | ThenSignal | Settled | Trouble | Diagnosed
 Answer = Sequence[Decision | Next]
 
 
-class Afterwards(Value):
-    """then: what follows when the step has ended, and nothing of it can still run. unended: what follows if it cannot be ended;
-    None: the same.
+def starts(then: Then) -> bool:
+    """Does it start something in this allocation?"""
+    return isinstance(then, ThenLaunch | ThenHeal | ThenReplace | ThenShrink)
+
+
+class RunEnd:
+    """then: what follows when the step has ended, and nothing of it can still run. status: ftrun's exit status. cleaned: has the
+    configured clean-up been ordered?
     """
 
-    then: Then
-    unended: Then | None = None
+    def __init__(self) -> None:
+        self.then: Then = ThenDecide()
+        self.status = 0
+        self.cleaned = False
 
     @property
     def another_try(self) -> bool:
         """Is something started again, beside which nothing of the old step may run?"""
         return not isinstance(self.then, ThenFinish | ThenAfterWarning)
 
-    @property
-    def if_unended(self) -> Afterwards:
-        return Afterwards(self.unended) if self.unended is not None else self
-
-
-class RunEnd:
-    """after: what follows when the step has ended. status: ftrun's exit status. cleaned: has the configured clean-up been
-    ordered?
-    """
-
-    def __init__(self) -> None:
-        self.after = Afterwards(ThenDecide())
-        self.status = 0
-        self.cleaned = False
-
-    def follow_with(self, after: Afterwards) -> None:
-        self.after = after
+    def follow_with(self, then: Then) -> None:
+        self.then = then
 
     def as_unended(self) -> None:
-        """Switch to what follows if the step cannot be ended."""
-        self.after = self.after.if_unended
+        """The step cannot be ended: what would start beside it does not."""
+        if starts(self.then):
+            self.then = ThenLauncherStays() if self.then == ThenLaunch(again=True) else ThenStepStays()
 
     def finish_with(self, status: int) -> None:
         """If ftrun is to end, then with this status."""
-        if isinstance(then := self.after.then, ThenFinish):
-            self.after = replace(self.after, then=replace(then, status=status))
+        if isinstance(self.then, ThenFinish):
+            self.then = replace(self.then, status=status)
 
     def finish(self, status: int) -> None:
         self.status = status
