@@ -308,6 +308,17 @@ def test_without_a_spare_the_job_is_requeued_without_the_node() -> None:
     assert job.excluded == ("n2",), "remembered by later schedulings"
 
 
+def test_an_exclusion_is_given_up_where_neither_slurm_nor_a_donor_answers() -> None:
+    job = Job(settings_with(node_replacement__enabled=True, nodes__donor=True), **{**SPARE, "nodes": ("n1", "n2")}).begin()
+    job.silent = {do.BorrowNode}
+    asked = ask(job, ctl.EXCLUDE, nodes=("n2",))
+    assert answer(job, asked.number) == (True, "the job continues without n2: node-replacement")
+    job.silent = {do.BorrowNode, do.AskSlurm}
+    job.wait(86400.0)
+    assert job.rungs == ["node-replacement", "in-place-restart"] and "cannot be excluded after all" in job.said
+    assert job.judge.phase is Phase.RUNNING and job.did(do.LaunchStep)[-1].layout.nodes == ("n1", "n2")
+
+
 def test_what_people_ask_for_is_none_of_aimasters_restarts() -> None:
     job = Job(replace(REPLACES, max_job_restarts=0), **SPARE).begin()
     ask(job, ctl.EXCLUDE, nodes=("n2",))

@@ -146,7 +146,8 @@ def decide(run: Run, now: Now) -> Answer:
     if again and (why := _not_launched_by_slurm(run, now)):
         _launch_later(run, now)
         return [*ending.note_return(run, now), Say(f"{why}; starting it again")]
-    if run.slurm.answer is None or not run.slurm.answer.away:
+    # For a failure `_ask_ladder` waits for slurmctld; for a request nothing has failed, and the search would begin for ever.
+    if willed or run.slurm.answer is None or not run.slurm.answer.away:
         run.attempt.search.settle(again=run.slurm.was_away and not run.signal.number)
     ended = _note_end_of_attempt(run, now)
     run.attempt.ended_on_loan(run.tasks, run.places.lent)
