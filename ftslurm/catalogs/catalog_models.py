@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -41,29 +41,22 @@ class Judged(Strict):
     note: str = ""
 
 
-class MeaningEntry(Judged):
-    """What a line says, whatever tells it."""
+class PatternEntry(Judged):
+    """One of `patterns`, as it stands in the file."""
 
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     name: Text
     role: Role = Role.ROOT
     where: Literal["log", "kernel", "sched", "tool", "any"] = "log"
     confirm: Annotated[int, Field(ge=0, le=100, alias="budget")] = 0
     defers: bool = False
     needs: str = ""
-    pattern: str = ""
-    sample: str = ""
+    pattern: Text
+    sample: Text
     codes: str = ""
     kernel: str = ""
     hidden_by: tuple[Text, ...] = ()
     waited: tuple[Text, ...] = ()
-
-
-class PatternEntry(MeaningEntry):
-    """One of `patterns`, as it stands in the file."""
-
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-    pattern: Text
-    sample: Text
 
 
 class ExitEntry(Judged):
@@ -82,26 +75,9 @@ class ExitRuleEntry(ExitEntry):
 Status = Annotated[int, Field(ge=0, le=255)]
 
 
-class PatternFile(Strict):
-    """log-patterns.yaml"""
-
-    schema_version: Version
-    sources: Mapping[str, Text]
-    patterns: tuple[PatternEntry, ...]
-
-
-class ExitFile(Strict):
-    """exit-codes.yaml"""
-
-    schema_version: Version
-    sources: Mapping[str, Text]
-    codes: Mapping[Status, ExitEntry]
-    rules: Annotated[tuple[ExitRuleEntry, ...], Field(min_length=1)]
-
-
 def usual_remedy(entry: Judged) -> Remedy:
     """What follows from the rest of an entry, where it names no remedy of its own."""
-    if isinstance(entry, MeaningEntry) and entry.role is not Role.ROOT:
+    if isinstance(entry, PatternEntry) and entry.role is not Role.ROOT:
         return Remedy.LOG
     if entry.blame is Blame.YES:
         return Remedy.REPLACE
@@ -128,14 +104,6 @@ def checked(model: type[Model], data: object, place: str) -> Model:
 def wrong(place: str, where: str, what: str) -> PolicyError:
     """place: the file. where: the entry."""
     return PolicyError(f"{place}: {where} {what}".replace("  ", " "), hint="correct it there")
-
-
-def known_sources(used: Iterable[tuple[str, Iterable[str]]], sources: Mapping[str, str], place: str) -> None:
-    """used: (entry, its sources). Raises: PolicyError for a source that the file does not explain."""
-    for where, words in used:
-        for word in words:
-            if word not in sources:
-                raise wrong(place, where, f"names the source `{word}`, which the table `sources` does not explain")
 
 
 def _where(loc: tuple[int | str, ...], data: object) -> str:

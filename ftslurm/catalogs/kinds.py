@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import re2
 
 from ftslurm.catalogs.scanner import asks
+from ftslurm.model.values import Value
 from ftslurm.model.verdict import ErrorClass, Retriable
 
 # A message names its subject in its first words.
 LOOKED_CHARS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What an error is about. retriable: has the same start a fair chance?"""
+class Kind(Value):
+    """What an error is about. retriable: has the same start a fair chance? words: expressions by which it is known, in any case
+    of letters. id: its name, if it is asked for by itself."""
 
     error_class: ErrorClass
     retriable: Retriable
-
-
-@dataclass(frozen=True, slots=True)
-class KindOfWords:
-    """One row. words: an expression, in any case of letters. id: its name, if it is asked for by itself."""
-
-    kind: Kind
-    words: str
+    words: tuple[str, ...] = ()
     id: str = ""
+
+    @property
+    def pattern(self) -> str:
+        return "|".join(self.words)
 
 
 def _compiled(pattern: str) -> Any:
@@ -64,7 +61,7 @@ _THINGS = frozenset({ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.DATA})
 class Kinds:
     """All rows in order. They are compiled when they are first asked for: most looks at a node's log need none."""
 
-    def __init__(self, rows: Iterable[KindOfWords] = ()) -> None:
+    def __init__(self, rows: Iterable[Kind] = ()) -> None:
         self.rows = tuple(rows)
         # What fails on one rank mostly fails on all of them, in the same words.
         self._of = lru_cache(maxsize=256)(self._first)
@@ -99,15 +96,15 @@ class Kinds:
         spelled = _IN_NAMES.sub(r"\1 \2", looked).replace("_", " ")
         # As bytes: of a str RE2's wrapper makes bytes anew for each of the rows.
         ways = [way.encode() for way in dict.fromkeys((looked, spelled))]
-        return next((row.kind for pattern, row in self._compiled if any(pattern.search(way) for way in ways)), None)
+        return next((row for pattern, row in self._compiled if any(pattern.search(way) for way in ways)), None)
 
     @cached_property
-    def _compiled(self) -> tuple[tuple[Any, KindOfWords], ...]:
-        return tuple((_compiled(row.words), row) for row in self.rows)
+    def _compiled(self) -> tuple[tuple[Any, Kind], ...]:
+        return tuple((_compiled(row.pattern), row) for row in self.rows)
 
-    def _named(self, id: str) -> list[tuple[Any, KindOfWords]]:
+    def _named(self, id: str) -> list[tuple[Any, Kind]]:
         return [each for each in self._compiled if each[1].id == id]
 
     @cached_property
     def _asks_of_an_adapter(self) -> Callable[[bytes], bool]:
-        return asks(*(f"(?i){row.words}" for row in self.rows if row.id == "adapter"))
+        return asks(*(f"(?i){row.pattern}" for row in self.rows if row.id == "adapter"))

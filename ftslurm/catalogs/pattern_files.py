@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import re2
-from pydantic import BeforeValidator, Field, StrictInt
+from pydantic import Field, StrictInt
 
 from ftslurm.catalogs import catalog_models as form
 from ftslurm.catalogs.catalog_models import ExitEntry, Numbered, PatternEntry, Status, Strict, Text, Version, checked, wrong
 from ftslurm.catalogs.codes import Catalog, CodeBook, Entry, is_code
-from ftslurm.catalogs.kinds import Kind, KindOfWords, Kinds
+from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
 from ftslurm.catalogs.vocabulary import ErrorWord, Vocabulary
 from ftslurm.model.devices import Remedy
+from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.settings.kinds import suggestion
-from ftslurm.model.values import fields, replace
-from ftslurm.model.verdict import ErrorClass, Retriable
+from ftslurm.model.values import Value, fields, replace
 
 # --- A site's or a plugin's own catalogue, laid over those that ship: codes graded, patterns and statuses added and replaced
 
@@ -98,31 +98,41 @@ def patterns_laid_over(book: PatternBook, site: SiteFile, place: str) -> Pattern
     return laid_over(book, site.patterns, site.remove, site.exit_codes)
 
 
-def build_book(patterns: object, exits: object, devices: object = None, kinds: object = None) -> PatternBook:
-    """The shipped files' data as a book. devices: device-errors.yaml's. kinds: words.yaml's.
+# --- what ships. Tests check it, so that a job that fails need not
 
-    Raises: PolicyError naming file and entry.
-    """
-    words = form.checked(form.PatternFile, patterns, "log-patterns.yaml")
-    statuses = form.checked(form.ExitFile, exits, "exit-codes.yaml")
-    form.known_sources(((f"`{e.id}`", e.sources) for e in words.patterns), words.sources, "log-patterns.yaml")
-    form.known_sources(((f"`{s}`", e.sources) for s, e in statuses.codes.items()), statuses.sources, "exit-codes.yaml")
-    form.known_sources((("`rules`:", e.sources) for e in statuses.rules), statuses.sources, "exit-codes.yaml")
-    rules = tuple(ExitRule(rule.low, rule.high, exit_meaning(rule.low, rule, listed=False)) for rule in statuses.rules)
-    for status in range(256):
-        if status not in statuses.codes and not any(rule.low <= status <= rule.high for rule in rules):
-            raise form.wrong("exit-codes.yaml", "`rules`:", f"no rule holds {status}")
-    mine = tuple(pattern(entry.id, entry) for entry in check_patterns(words.patterns, "log-patterns.yaml"))
-    vocabulary, meanings, more = build_vocabulary(devices, frozenset(each.id for each in mine))
-    return PatternBook(
-        mine,
-        {status: exit_meaning(status, entry) for status, entry in statuses.codes.items()},
-        rules,
-        {"job": "the job's own keywords", "site": "the site's own file", **statuses.sources, **more, **words.sources},
-        vocabulary,
-        {id: pattern(id, entry) for id, entry in meanings.items()},
-        build_kinds(kinds) if kinds is not None else None,
+
+class Shipped(SiteFile):
+    """log-patterns.yaml, exit-codes.yaml: as a site's, with the table of sources, and rules for statuses that are not listed."""
+
+    sources: Mapping[str, Text]
+    rules: tuple[form.ExitRuleEntry, ...] = ()
+
+
+class DeviceErrors(Value):
+    """device-errors.yaml. errors: by family. Each means one of `meanings`, or a pattern of log-patterns.yaml."""
+
+    sources: Mapping[str, str]
+    meanings: tuple[Pattern, ...]
+    errors: Mapping[str, tuple[ErrorWord, ...]]
+
+
+_BOUNDS = Bounds(1000, signed=True)
+
+
+def build_book(patterns: object, exits: object, errors: object, kinds: Mapping[str, object]) -> PatternBook:
+    """The data of log-patterns.yaml, exit-codes.yaml, device-errors.yaml and words.yaml as a book."""
+    words, statuses = Shipped.model_validate(patterns), Shipped.model_validate(exits)
+    devices = from_plain(DeviceErrors, errors, _BOUNDS)
+    book = PatternBook(
+        (),
+        {},
+        tuple(ExitRule(rule.low, rule.high, exit_meaning(rule.low, rule, listed=False)) for rule in statuses.rules),
+        {"job": "the job's own keywords", "site": "the site's own file", **statuses.sources, **devices.sources, **words.sources},
+        Vocabulary(replace(word, family=family) for family, words in devices.errors.items() for word in words),
+        {each.id: each for each in devices.meanings},
+        Kinds(from_plain(tuple[Kind, ...], kinds["kinds"], _BOUNDS)),
     )
+    return laid_over(book, words.patterns, (), statuses.exit_codes)
 
 
 def check_patterns(entries: Sequence[form.PatternEntry], place: str) -> Sequence[form.PatternEntry]:
@@ -151,8 +161,8 @@ def _mistake(entry: form.PatternEntry) -> str:
     return ""
 
 
-def pattern(id: str, entry: form.MeaningEntry) -> Pattern:
-    return Pattern(**{**_judged(entry, Pattern), "id": id})
+def pattern(entry: form.PatternEntry) -> Pattern:
+    return Pattern(**_judged(entry, Pattern))
 
 
 def exit_meaning(status: int, entry: form.ExitEntry, listed: bool = True) -> ExitMeaning:
@@ -171,7 +181,7 @@ def laid_over(
     """A site's own entries before the others, which they replace by id; `remove` names those that are to go."""
     gone = {*remove, *(entry.id for entry in mine)}
     return PatternBook(
-        [*(pattern(entry.id, entry) for entry in mine), *(each for each in book.patterns if each.id not in gone)],
+        [*map(pattern, mine), *(each for each in book.patterns if each.id not in gone)],
         {**book.exits, **{status: exit_meaning(status, entry) for status, entry in exits.items()}},
         book.rules,
         book.sources,
@@ -179,65 +189,3 @@ def laid_over(
         book.meanings,
         book.kinds,
     )
-
-
-# --- what an error complains about, by its words: words.yaml
-
-
-class KindEntry(form.Strict):
-    error_class: ErrorClass = Field(alias="class")
-    retriable: Annotated[Retriable, BeforeValidator(form.yes_no)]
-    words: Annotated[tuple[form.Text, ...], Field(min_length=1)]
-    id: str = ""
-    note: str = ""
-
-
-class KindFile(form.Strict):
-    schema_version: form.Version
-    kinds: tuple[KindEntry, ...]
-
-
-def build_kinds(data: object) -> Kinds:
-    """Raises: PolicyError."""
-    file = form.checked(KindFile, data, "words.yaml")
-    return Kinds(KindOfWords(Kind(row.error_class, row.retriable), "|".join(row.words), row.id) for row in file.kinds)
-
-
-# --- errors of devices, by their numbers and names: device-errors.yaml
-
-DEVICE_ERRORS = "device-errors.yaml"
-
-
-class WordEntry(form.Strict):
-    number: int | None = None
-    names: Annotated[tuple[form.Text, ...], Field(min_length=1)]
-    texts: tuple[form.Text, ...] = ()
-    means: form.Text
-
-
-class DeviceErrors(form.Strict):
-    schema_version: form.Version
-    sources: Mapping[str, form.Text]
-    meanings: Mapping[form.Text, form.MeaningEntry]
-    errors: Mapping[form.Text, tuple[WordEntry, ...]]
-
-
-def build_vocabulary(
-    data: object, patterns: frozenset[str]
-) -> tuple[Vocabulary, Mapping[str, form.MeaningEntry], Mapping[str, str]]:
-    """The words, what those mean that are not in `patterns` (ids), and the sources. data: None for none. Raises: PolicyError."""
-    if data is None:
-        return Vocabulary(()), {}, {}
-    file = form.checked(DeviceErrors, data, DEVICE_ERRORS)
-    form.known_sources(((f"`{word}`", entry.sources) for word, entry in file.meanings.items()), file.sources, DEVICE_ERRORS)
-    words = []
-    seen: set[str] = set()
-    for family, entries in file.errors.items():
-        for entry in entries:
-            if entry.means not in patterns and entry.means not in file.meanings:
-                raise form.wrong(DEVICE_ERRORS, f"`{entry.names[0]}`:", f"`means` is {entry.means!r}, which nothing explains")
-            if twice := seen.intersection(entry.names):
-                raise form.wrong(DEVICE_ERRORS, f"`{min(twice)}`", "is in `errors` twice: keep one")
-            seen.update(entry.names)
-            words.append(ErrorWord(family, entry.number, entry.names, entry.texts, entry.means))
-    return Vocabulary(words), file.meanings, file.sources

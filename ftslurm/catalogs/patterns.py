@@ -41,11 +41,11 @@ class Pattern(Value):
     error_class: ErrorClass
     retriable: Retriable
     blame: Blame
-    role: Role
-    where: str  # who prints it: log, kernel, sched, tool, any
-    remedy: Remedy
-    confirm: int  # tries worth spending on a confirmation
-    pattern: str
+    role: Role = Role.ROOT
+    where: str = "log"  # who prints it: log, kernel, sched, tool, any
+    remedy: Remedy = Remedy.RESTART
+    confirm: int = 0  # tries worth spending on a confirmation
+    pattern: str = ""
     needs: str = ""  # plain words that each line it matches holds, or empty
     sample: str = ""
     note: str = ""
@@ -278,10 +278,6 @@ def _keyword(word: str) -> Pattern:
         error_class=ErrorClass.UNKNOWN,
         retriable=Retriable.YES,
         blame=Blame.NO,
-        role=Role.ROOT,
-        where="log",
-        remedy=Remedy.RESTART,
-        confirm=0,
         pattern=re2.escape(word),
         sample=word,
         sources=("job",),

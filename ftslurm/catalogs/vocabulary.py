@@ -8,13 +8,13 @@ launch failure'` are the same. `Vocabulary.read` finds what a line says in any o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import re2
 
 from ftslurm.catalogs.scanner import which
+from ftslurm.model.values import Value
 
 # A text of so many words says by itself what it is; shorter ones (`out of memory`) need a frame.
 TELLING_WORDS = 4
@@ -24,15 +24,14 @@ SYSTEM = frozenset({"errno"})
 _NAME = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorWord:
+class ErrorWord(Value):
     """One error. means: a meaning, the id of a pattern."""
 
-    family: str
-    number: int | None
     names: tuple[str, ...]
-    texts: tuple[str, ...]
     means: str
+    number: int | None = None
+    texts: tuple[str, ...] = ()
+    family: str = ""
 
     def __str__(self) -> str:
         number = "" if self.number is None else f" {self.number}"
@@ -119,7 +118,7 @@ _HINTS = {
 
 
 class Vocabulary:
-    """Made by `pattern_files.build_vocabulary`. words: in order, the first that fits a text wins."""
+    """words: in order, the first that fits a text wins."""
 
     def __init__(self, words: Iterable[ErrorWord], only_numbers: bool | None = None) -> None:
         """only_numbers: read what numbers alone say, nothing else; False: all but that; None: everything."""

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.pattern_files import build_kinds
 from ftslurm.config.catalog_files import load_pattern_book
-from ftslurm.errors import PolicyError
+from ftslurm.config.settings_files import read_shipped
 from ftslurm.model.verdict import ErrorClass, Retriable
 
 KINDS = load_pattern_book(()).kinds
@@ -104,6 +103,7 @@ def test_a_long_message_costs_no_more_than_its_beginning() -> None:
     assert time.monotonic() - begun < 2.0
 
 
-def test_a_row_that_is_none_is_refused_and_named() -> None:
-    with pytest.raises(PolicyError, match=r"words\.yaml: .*class"):
-        build_kinds({"schema_version": 1, "kinds": [{"class": "gremlins", "retriable": "no", "words": ["x"]}]})
+def test_what_ships_is_written_as_its_reader_has_it() -> None:
+    data = read_shipped("words.yaml")
+    assert data.keys() == {"kinds"}
+    assert all(row.keys() <= {"error_class", "retriable", "words", "id", "note"} and row["words"] for row in data["kinds"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.catalogs.pattern_files import build_book, build_vocabulary
-from ftslurm.catalogs.vocabulary import Vocabulary
+from ftslurm.catalogs.patterns import Pattern
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.config.settings_files import read_shipped
-from ftslurm.errors import PolicyError
+from ftslurm.model.values import fields
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from tests.each import each
 
@@ -125,23 +123,12 @@ def test_what_is_read_was_hinted_at(pieces: list[str]) -> None:
             assert re.search(part.hints.removeprefix("(?i)"), line.decode(), re.IGNORECASE)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"means": "nothing"}, "`means` is 'nothing', which nothing explains"),
-        ({"names": ["cudaErrorInvalidValue"]}, "`cudaErrorInvalidValue` is in `errors` twice"),
-        ({"names": []}, "`names` is empty"),
-        ({"nmae": 1}, "there is no `nmae` here"),
-    ],
-)
-def test_a_wrong_file_is_refused_and_named(change: dict[str, Any], named: str) -> None:
-    data = copy.deepcopy(read_shipped("device-errors.yaml"))
-    data["errors"]["cuda"][5] |= change
-    with pytest.raises(PolicyError, match=re.escape(named)) as error:
-        build_book(read_shipped("log-patterns.yaml"), read_shipped("exit-codes.yaml"), data)
-    assert str(error.value).startswith("device-errors.yaml: ")
-
-
-def test_without_a_file_there_are_no_words() -> None:
-    vocabulary, meanings, sources = build_vocabulary(None, frozenset())
-    assert isinstance(vocabulary, Vocabulary) and not vocabulary.words and not meanings and not sources
+def test_what_ships_is_written_as_its_reader_has_it() -> None:
+    data = read_shipped("device-errors.yaml")
+    assert data.keys() == {"sources", "meanings", "errors"}
+    assert all(entry.keys() <= {each.name for each in fields(Pattern)} for entry in data["meanings"])
+    rows = [row for family in data["errors"].values() for row in family]
+    assert all(row.keys() <= {"number", "names", "texts", "means"} and row["names"] for row in rows)
+    names = [name for row in rows for name in row["names"]]
+    assert len(names) == len(set(names)) and len(data["meanings"]) == len(BOOK.meanings)
+    assert all(BOOK.means(word) for word in WORDS)

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import strategies as st
 
 from ftslurm.catalogs.codes import CodeBook
-from ftslurm.catalogs.pattern_files import SiteFile, build_book, codes_laid_over, patterns_laid_over
+from ftslurm.catalogs.pattern_files import SiteFile, codes_laid_over, patterns_laid_over
 from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern, PatternBook
 from ftslurm.config import catalog_files
 from ftslurm.model.devices import CodeMeaning, Severity
@@ -26,7 +26,6 @@ from tests.fuzz.inputs import (
     any_text,
     as_bytes,
     as_json,
-    json_values,
     laughs,
     mutated,
     mutated_trees,
@@ -147,18 +146,6 @@ Scanned = tuple[list[Found], list[Found], Pattern | None]
 
 CATALOGS = [
     Parser("a site's catalogue", SITE_FILES, _site, Laid),
-    Parser(
-        "log-patterns.yaml",
-        mutated_trees([_sample("log-patterns.yaml")], json_values | st.sampled_from(REGULAR)),
-        lambda tree: build_book(tree, _sample("exit-codes.yaml")),
-        PatternBook,
-    ),
-    Parser(
-        "exit-codes.yaml",
-        mutated_trees([_sample("exit-codes.yaml")]),
-        lambda tree: build_book(_sample("log-patterns.yaml"), tree),
-        PatternBook,
-    ),
     Parser(
         "fault code",
         st.tuples(st.sampled_from(("ascend", "nvidia", "amd")) | any_text, CODES, st.sampled_from(Severity)),
