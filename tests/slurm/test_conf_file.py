@@ -28,6 +28,7 @@ def test_reads_what_slurm_reads(tmp_path: Path) -> None:
             (f"{CLUSTER}{PROCTRACK}KillWait=3 \\\n  SrunPortRange=60001-63000", PORTS),
             (f"{CLUSTER}{PROCTRACK}# a comment does not go on \\\nSrunPortRange=60001-63000", PORTS),
             (f"{CLUSTER}SrunPortRange=1-2\n{PROCTRACK} INCLUDE  ports.conf ", PORTS),
+            (f"{PROCTRACK}include ports.conf {CLUSTER}", PORTS),
             (f"{CLUSTER}{PROCTRACK}include {tmp_path}/ports.conf\nSrunPortRange=1-2", {**BOTH, "SrunPortRange": "1-2"}),
             (f'{CLUSTER}{PROCTRACK}AuthInfo="socket=/run/a b,ttl=3"', {**BOTH, "AuthInfo": "socket=/run/a b,ttl=3"}),
             (f"{CLUSTER}{PROCTRACK}XSrunPortRange=1-2 AuthInfo.x=3", BOTH),
