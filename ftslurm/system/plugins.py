@@ -1,7 +1,7 @@
 """Device vendors, notifiers and catalogues: ours, and those of other installed packages by their entry points.
 
 They are looked for where one is needed, never because ftrun starts: reading what all installed packages say of themselves takes
-10 to 50 ms.
+10 to 50 ms. Every agent needs the device vendors, and where no package names any that reading is not begun.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,13 @@ class Plugin(Value):
 def find(group: str) -> dict[str, Plugin]:
     """name -> plugin: ours first. Of two packages with one name the first on sys.path counts, and ours before both. Nothing is
     imported; a package whose entry points cannot be read is named on stderr."""
+    found = {name: Plugin(group, name, value, f"ftslurm {ftslurm.__version__}") for name, value in OURS[group].items()}
+    for plugin in _theirs(group) if _may_be_named(group) else ():
+        found.setdefault(plugin.name, plugin)
+    return found
+
+
+def _theirs(group: str) -> list[Plugin]:
     from importlib.metadata import distributions
 
     theirs = []
@@ -80,10 +88,24 @@ def find(group: str) -> dict[str, Plugin]:
         except Exception as error:  # what somebody has written there
             place = each.locate_file("")
             print(f"ftslurm: {visible(f'entry points of a package in {place} cannot be read: {error}')}", file=sys.stderr)
-    found = {name: Plugin(group, name, value, f"ftslurm {ftslurm.__version__}") for name, value in OURS[group].items()}
-    for plugin in theirs:
-        found.setdefault(plugin.name, plugin)
-    return found
+    return theirs
+
+
+def _may_be_named(group: str) -> bool:
+    """No only where every package's entry points have been read, and none names the group."""
+    try:
+        return any(group.encode() in text for place in sys.path for text in _entry_points(place))
+    except OSError:  # an archive, for one
+        return True
+
+
+def _entry_points(place: str) -> Iterator[bytes]:
+    """Of the packages in a folder of sys.path, where importlib.metadata looks for them too. Raises: OSError."""
+    with suppress(FileNotFoundError):
+        for folder in Path(place).iterdir():
+            if folder.name.lower().endswith(("dist-info", "egg-info")):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    yield (folder / "entry_points.txt").read_bytes()
 
 
 def load(group: str) -> Iterator[tuple[Plugin, Any]]:

@@ -66,6 +66,19 @@ def test_ours_are_found_without_metadata_and_load(group: str) -> None:
     assert [plugin.name for plugin, _ in load(group)][: len(OURS[group])] == list(OURS[group])
 
 
+def test_where_no_package_names_a_plugin_nothing_is_loaded_to_look_for_one() -> None:
+    code = "import sys; from ftslurm.system.plugins import find; print(*find('ftslurm.devices'), 'importlib.metadata' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [*OURS[DEVICES], "False"]
+
+
+def test_a_package_in_an_archive_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site").mkdir()
+    install(tmp_path / "site", DEVICES, "packed", GOOD)
+    monkeypatch.syspath_prepend(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "site"))
+    assert "packed" in find(DEVICES)
+
+
 @pytest.mark.parametrize("what", BAD)
 def test_a_vendor_that_fails_is_named_and_left_out(site: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     install(site, DEVICES, "bad", BAD[what])
