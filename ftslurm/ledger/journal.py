@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.errors import StateError, WireError
+from ftslurm.ledger.older import completed
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.record import KINDS, Record
 from ftslurm.model.values import MISSING, Value, fields
@@ -52,7 +53,7 @@ def from_line(line: bytes) -> Record | None:
     if str(body.get("kind")) not in KINDS:
         return None
     try:
-        return from_plain(KINDS[str(body["kind"])], body, _BOUNDS)
+        return completed(from_plain(KINDS[str(body["kind"])], body, _BOUNDS))
     except WireError:
         return None
 

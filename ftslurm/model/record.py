@@ -123,13 +123,20 @@ class TroubleSeen(Record):
     """The first sign that the attempt cannot go on; what follows is decided when all is known.
 
     since: when it began (the first rank ended, the node was last heard of, the ranks made no more progress), Unix seconds by
-    the clock of whoever saw it; 0 if not told.
+    the clock of whoever saw it; 0 if not told. drill: the faults behind it that were injected on purpose. hung_up: has a shim
+    closed its connection, as its end does? None in ledgers of before.
     """
 
     attempt: int
     cause: str
     what: str
     since: float = 0.0
+    drill: tuple[str, ...] = ()
+    hung_up: bool | None = None
+
+    @property
+    def words(self) -> str:
+        return f"{self.what} [drill: {', '.join(self.drill)}]" if self.drill else self.what
 
 
 class StepReached(Record):
@@ -337,6 +344,7 @@ class Decided(Record):
     settings: tuple[tuple[str, str, str], ...] = ()  # (rung, setting, value) that each rung that was asked looked at; likewise
     without: str = ""  # an experiment: the node without which the job runs next, to see whether it fails there as well
     limit: str = ""  # where the job fails at a limit that people may raise: the setting that is it
+    plain: bool = False  # does the name of the rung say what `reason` says?
 
 
 class CleanUpBegan(Record):

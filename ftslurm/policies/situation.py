@@ -10,6 +10,7 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Call, Reading, Task
 from ftslurm.model.outcome import Outcome
+from ftslurm.model.record import TroubleSeen
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.features import InPlaceRestartSettings
 from ftslurm.model.settings.tree import Settings
@@ -42,7 +43,7 @@ ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
 
 class Trouble(Value):
     """Why the attempt cannot go on. status, outcome: what ftrun ends with if nothing helps. since: when it began, Unix seconds;
-    0: nobody knows.
+    0: nobody knows. hung_up: as in record.TroubleSeen.
     """
 
     cause: Cause
@@ -50,6 +51,10 @@ class Trouble(Value):
     status: int
     since: float = 0.0
     outcome: Outcome = Outcome.ENDED
+    hung_up: bool = False
+
+    def seen(self, at: float, attempt: int, drill: tuple[str, ...] = ()) -> TroubleSeen:
+        return TroubleSeen(at, attempt, self.cause.value, self.what, self.since, drill, self.hung_up)
 
 
 def situation_of(

@@ -261,10 +261,10 @@ class _Writer(Value):
         everywhere = v is not None and v.tasks > 1 and v.spread == EVERYWHERE  # some were stopped before they had ended
         if v is not None and v.program and (len(v.ranks) > 1 or everywhere):
             many = f"all {v.tasks}" if everywhere or len(v.ranks) == v.tasks else f"{len(v.ranks)} of {v.tasks}"
-            return f"{many} ranks failed; {trouble.what}"
+            return f"{many} ranks failed; {trouble.words}"
         if v is not None and v.rank >= 0 and not f"{trouble.what} ".startswith(f"rank {v.rank} on {v.node} "):
-            return f"rank {v.rank} on {v.node} {v.end or 'is where it began'}; {trouble.what}"
-        return trouble.what
+            return f"rank {v.rank} on {v.node} {v.end or 'is where it began'}; {trouble.words}"
+        return trouble.words
 
     def _culprit(self) -> str:
         c = self.known.culprit
@@ -274,7 +274,7 @@ class _Writer(Value):
         return f"{c.sign}: {ranks}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
 
     def _why(self, decided: rec.Decided, v: rec.Diagnosed | None) -> str:
-        trouble = self.known.trouble.what.partition(" [drill: ")[0] if self.known.trouble else ""
+        trouble = self.known.trouble.what if self.known.trouble else ""
         told: list[str] = []
         if v is None:
             evidence = (
@@ -312,8 +312,7 @@ class _Writer(Value):
             left = [self._cost(name) for name in spent]
             told = [f"nothing more: {reason}", *left, self._lived()]
         else:
-            known = decided.reason.startswith("without ") or decided.reason in _PLAIN
-            why = f" ({decided.reason})" if decided.reason and not known else ""
+            why = f" ({decided.reason})" if decided.reason and not decided.plain else ""
             together = [self._cost(Budget.JOB_RESTARTS)] if self._limit(Budget.JOB_RESTARTS) and decided.rung in RESTARTS else []
             costs = [self._cost(decided.cost)] if decided.cost else [] if together else ["costs nothing"]
             told = [f"{decided.rung}{why}", *together, *costs, self._lived()]
@@ -398,11 +397,6 @@ def _fault(v: rec.Diagnosed) -> str:
 
 _NOT_KNOWN = "cause unknown"
 _WHOSE = re.compile(r"([^:,]*)(.*)")
-# Reasons of rungs that their names tell already.
-_PLAIN = frozenset({
-    "no node is to blame", "the fault is one that heals", "the error is one that a restart heals", "the ranks are independent",
-    "a hang that no hardware fault explains",
-})  # fmt: skip
 # Causes of the ladder that a device's code is behind.
 _DEVICE = frozenset({"device", "user-induced"})
 # The rule (policies/weigh.py) that finds whose fault it is by what the job has seen before.

@@ -88,8 +88,8 @@ class _Walk:
                 }  # fmt: skip
                 self._turn(f"attempt {record.attempt}", record.at, f"attempt.{record.attempt}.{record.at}", about)
             case rec.TroubleSeen():
-                self._fail(record.what)
-                self._event(record.at, "trouble", {"ftslurm.cause": record.cause, "ftslurm.what": record.what})
+                self._fail(record.words)
+                self._event(record.at, "trouble", {"ftslurm.cause": record.cause, "ftslurm.what": record.words})
             case rec.AttemptEnded():
                 self._event(record.at, "attempt ended", {"ftslurm.step": record.step})
             case rec.FaultSeen():

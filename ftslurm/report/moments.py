@@ -83,7 +83,7 @@ def moments(record: rec.Record) -> Iterator[Moment]:
         case rec.FaultSeen():
             yield tell(MomentKind.FAILED, fault(record), "devices", "fault ", weight="bad")
         case rec.TroubleSeen():
-            yield tell(MomentKind.FAILED, record.what, "ftrun", weight="bad")
+            yield tell(MomentKind.FAILED, record.words, "ftrun", weight="bad")
         case rec.HangSeen():
             yield tell(MomentKind.FAILED, record.culprit or record.what, "hang detection", "hangs: ", weight="bad")
             yield from (tell(MomentKind.DETAIL, line, "hang detection") for line in _spoken(record))

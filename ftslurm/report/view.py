@@ -356,7 +356,7 @@ def _tell(view: AttemptView, record: rec.Record) -> None:
         case rec.Diagnosed():
             view.verdicts.append(record)
         case rec.TroubleSeen():
-            view.cause = view.cause or record.what
+            view.cause = view.cause or record.words
         case rec.AttemptEnded():
             view.ended, view.exits = record.at, record.exits
         case _:

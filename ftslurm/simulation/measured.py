@@ -211,7 +211,7 @@ def _times(records: Sequence[rec.Record], outages: Sequence[Outage]) -> dict[str
                 if trouble is not None and record.stopped and trouble.cause in ("crash", "device", "hang"):
                     found["stop_s"].append(record.stopped - trouble.at)
             case rec.Decided():
-                if decided is None and trouble is not None and "hung up" in trouble.what:
+                if decided is None and trouble is not None and trouble.hung_up:
                     found["node_known_s"].append(record.at - trouble.at)
                 if decided is None and ended is not None and ended.stopped:
                     found["diagnosis_s"].append(record.at - ended.stopped)

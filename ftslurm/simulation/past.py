@@ -161,7 +161,8 @@ class _Walk:
         if cause in (Cause.LOST.value, Cause.NODE.value):
             dead = dict.fromkeys(node for one in outage.decided for node in (*one.dead, *(one.isolate.keys() - one.words.keys())))
             if found := [self._on(base, node, kind=FaultKind.NODE_DEATH) for node in dead if node in self._names]:
-                return [replace(one, hangs_up="hung up" in outage.what) for one in found]
+                seen = next((one for one in here if isinstance(one, rec.TroubleSeen)), None)
+                return [replace(one, hangs_up=bool(seen and seen.hung_up)) for one in found]
         return [self._hang(base, here) if cause == Cause.HANG.value else self._crash(base, real, outage)]
 
     def name_of(self, fault: TraceFault) -> str:

@@ -16,7 +16,9 @@ import pytest
 from ftslurm.errors import StateError
 from ftslurm.ledger import journal as journal_module
 from ftslurm.ledger.journal import RESERVE_BYTES, Journal, from_line, to_line
+from ftslurm.model import record as rec
 from ftslurm.model.record import Finished, Record
+from ftslurm.model.values import replace
 from ftslurm.system.files import locked, private_folder
 
 REPOSITORY = Path(__file__).parents[2]
@@ -451,3 +453,14 @@ def test_another_node_s_words_are_not_taken_for_read_where_sizes_are_remembered(
     assert not journal.append_next([word(5)]), "nor now"
     assert statuses(journal) == [1, 2, 4]
     assert journal.append_next([word(6)])
+
+
+def test_what_older_ledgers_had_in_words_alone_is_a_field_once_a_line_is_read() -> None:
+    seen = rec.TroubleSeen(1.0, 1, "lost", "the shim of rank 2 on n2 was lost: it hung up [drill: node-death of n2]")
+    assert from_line(to_line(seen)) == replace(
+        seen, what="the shim of rank 2 on n2 was lost: it hung up", drill=("node-death of n2",), hung_up=True
+    )
+    told = rec.TroubleSeen(1.0, 1, "crash", "somebody said: it hung up", hung_up=False)
+    assert from_line(to_line(told)) == told, "a later ledger says for itself"
+    decided = rec.Decided(1.0, "r-1", 1, "isolated-requeue", "crash", "why", reason="without n2")
+    assert from_line(to_line(decided)) == replace(decided, plain=True)

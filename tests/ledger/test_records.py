@@ -20,6 +20,7 @@ BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
     float: st.floats(-1e15, 1e15),
     str: TEXT,
     bool: st.booleans(),
+    bool | None: st.booleans(),  # None stands in older ledgers alone, and is completed as they are read
     Mapping[str, int]: st.dictionaries(TEXT, st.integers(), max_size=3),
     Mapping[str, str]: st.dictionaries(TEXT, TEXT, max_size=3),
     tuple[int, ...]: st.lists(st.integers(), max_size=3).map(tuple),

@@ -51,17 +51,18 @@ class _Job:
 
     def fail(
         self, at: float, rung: str, cause: str, what: str, verdict: dict[str, Any], noticed: float = 1.0, stop: float = 12.0,
-        decide: float = 2.0, step: int = 0, **decided: Any,
+        decide: float = 2.0, step: int = 0, drill: tuple[str, ...] = (), **decided: Any,
     ) -> None:  # fmt: skip
+        seen = rec.TroubleSeen(T + at, self.attempt, cause, what, T + at - noticed if noticed else 0.0, drill)
         self.add(
-            rec.TroubleSeen(T + at, self.attempt, cause, what, T + at - noticed if noticed else 0.0),
+            seen,
             rec.AttemptEnded(T + at + stop + decide, self.attempt, {"was killed by SIGTERM": 511, "exited with status 1": 1}, step,
                              stopped=T + at + stop),
         )  # fmt: skip
         if verdict:
             self.add(rec.Diagnosed(T + at + stop + decide, self.attempt, **verdict))
         self.add(rec.Decided(
-            T + at + stop + decide, f"r{self.schedule}-{self.attempt}", self.attempt, rung, cause, f"{what}; so {rung}",
+            T + at + stop + decide, f"r{self.schedule}-{self.attempt}", self.attempt, rung, cause, f"{seen.words}; so {rung}",
             (("in-place-restart", "no device fault that heals"), ("hang-restart", "no hang")), **decided,
         ))  # fmt: skip
 
@@ -87,10 +88,10 @@ def big_job() -> list[rec.Record]:
     job.add(rec.Waiting(T + 9 * H + 14, 1, "device gpu 3 of n17 to heal or to be reset"))
     job.begin(9 * H + 61, took=0.0, first=75, step=5300, new_at=675)
     job.add(rec.Drilled(T + 15 * H - 2, 2, "rank-crash", "rank 7", "SIGKILL"))
-    job.fail(15 * H, "in-place-restart", "crash", "rank 7 on n1 was killed by SIGKILL [drill: rank-crash of rank 7]", {
+    job.fail(15 * H, "in-place-restart", "crash", "rank 7 on n1 was killed by SIGKILL", {
         "signature": "SIGKILL", "error_class": "unknown", "retriable": "unknown", "confidence": "weak",
         "what": "rank 7 was killed", "drill": True,
-    }, step=9000)  # fmt: skip
+    }, step=9000, drill=("rank-crash of rank 7",))  # fmt: skip
     job.begin(15 * H + 16, took=0.0, first=70, step=8990, new_at=130)
     job.add(
         rec.HangSeen(

@@ -398,11 +398,11 @@ def test_the_mark_of_a_drill_stands_on_its_own_failure_alone() -> None:
         ev.DrillAsked(5, "hang", rank=1), ev.DrillAsked(5, "device-fault", node="n2", device="0", code="XID 63", kind="nvidia")
     )
     job.exits(3, 1)
-    assert "drill" not in job.recorded(rec.TroubleSeen)[0].what and not job.recorded(rec.Diagnosed)[0].drill
+    assert not job.recorded(rec.TroubleSeen)[0].drill and not job.recorded(rec.Diagnosed)[0].drill
     job = Job(diagnose=told(PROGRAM)).begin()
     job.tell(ev.DrillAsked(5, "hang", rank=1), ev.DrillAsked(5, "end", rank=1))
     job.exits(1, 1)
-    assert "drill" not in job.recorded(rec.TroubleSeen)[0].what
+    assert not job.recorded(rec.TroubleSeen)[0].drill
 
 
 def test_a_node_lost_in_a_drill_is_taken_out_and_not_held_against_it_later() -> None:

@@ -169,7 +169,7 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
             case rec.Decided():
                 return "requeued" if record.rung in REQUEUES else "recovering", why, False, 0.0
             case rec.TroubleSeen():
-                return "recovering", record.what, False, 0.0
+                return "recovering", record.words, False, 0.0
             case rec.HangSeen():
                 return "hanging", record.what, False, 0.0
             case rec.AttemptBegan() | rec.HangEnded() | rec.Paused():
@@ -179,6 +179,7 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
     return "starting", "", False, 0.0
 
 
+_SLOW = frozenset({"RankCommSlow", "RankNonCommSlow"})  # they work
 _TELLS = (
     rec.Finished, rec.CarriedOut, rec.Decided, rec.TroubleSeen, rec.HangSeen, rec.HangEnded, rec.AttemptBegan, rec.RunBegan,
     rec.SlotsChanged, rec.JobEnded,
@@ -188,7 +189,7 @@ _TELLS = (
 def stuck(records: Sequence[rec.Record]) -> Stuck | None:
     """The present standstill that is no hang yet; None if the ranks make progress, work, or nobody is named."""
     for record in reversed(records):
-        if isinstance(record, rec.CulpritSeen) and not record.sign.endswith("Slow"):
+        if isinstance(record, rec.CulpritSeen) and record.sign not in _SLOW:
             if not record.limit_s:
                 return None
             words = stuck_words(record.ranks, record.nodes, record.cause)

@@ -387,7 +387,7 @@ def on_shim_lost(run: Run, event: ev.ShimLost, now: Now) -> Answer:
     run.new_attempt()
     run.attempt.lose(event.rank, event.why)
     what = f"the shim of rank {event.rank} was lost before the start: {event.why}"
-    return [Trouble(Cause.LOST, what, 1)]
+    return [Trouble(Cause.LOST, what, 1, hung_up=event.hangup is ev.Hangup.CLOSED)]
 
 
 def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:

@@ -310,7 +310,7 @@ def on_rank_unstartable(run: Run, event: ev.RankUnstartable, now: Now) -> Answer
 def on_shim_lost(run: Run, event: ev.ShimLost, now: Now) -> Answer:
     run.attempt.close(event.rank, event.why, event.hangup)
     what = f"the shim of rank {event.rank} on {run.tasks[event.rank].node} was lost: {event.why}"
-    return [Trouble(Cause.LOST, what, 1)]
+    return [Trouble(Cause.LOST, what, 1, hung_up=event.hangup is ev.Hangup.CLOSED)]
 
 
 def on_step_ended(run: Run, event: ev.StepEnded, now: Now) -> Answer:
@@ -338,7 +338,7 @@ def fail_rank(run: Run, rank: int, trouble: Trouble, now: Now) -> Answer:
     st = run.settings
     run.alone.mend(rank, trouble, now.mono + st.stop.grace_s + st.stop.kill_wait_s + MARGIN_S)
     _await_mending(run)
-    seen = rec.TroubleSeen(now.unix, run.attempt.number, trouble.cause.value, trouble.what, trouble.since)
+    seen = trouble.seen(now.unix, run.attempt.number)
     number = run.attempt.numbers.get(rank, run.attempt.number)
     return [run.note(seen), StopRanks(number, st.stop.grace_s, st.stop.kill_wait_s, ranks=(rank,))]
 
@@ -355,7 +355,7 @@ def _fail_node(run: Run, rank: int, trouble: Trouble, now: Now) -> Answer:
         needed = f"nodes without a failed rank: {left} of {len(nodes)}, and the job needs {least}"
         return [replace(trouble, what=f"{trouble.what}; {needed}" if st.nodes.min_healthy else trouble.what)]
     run.alone.fail_node(node, trouble.what)
-    seen = run.note(rec.TroubleSeen(now.unix, run.attempt.number, trouble.cause.value, trouble.what))
+    seen = run.note(trouble.seen(now.unix, run.attempt.number))
     said = Say(f"{trouble.what}: the job continues on {left} of {counted(len(nodes), 'node')} (nodes.min_healthy {least})")
     others = tuple(sorted(other for other in run.ranks_on(node) if other not in run.attempt.exits))
     stop = [StopRanks(run.attempt.number, st.stop.grace_s, st.stop.kill_wait_s, ranks=others)] if others else []

@@ -32,8 +32,8 @@ _MAY_NOT_FIT = frozenset({Rung.ISOLATED_REQUEUE, Rung.FAIL})
 
 def begin_trouble(run: Run, trouble: Trouble, now: Now) -> Answer:
     """Record the trouble, then stop all ranks while devices and Slurm are asked what they know."""
-    if drilled := drills_behind(run, trouble.cause is Cause.HANG):
-        trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(drilled)}]")
+    seen = trouble.seen(now.unix, run.attempt.number, drills_behind(run, trouble.cause is Cause.HANG))
+    trouble = replace(trouble, what=seen.words)
     run.set_trouble(trouble)
     run.enter(Phase.SETTLING)
     run.alone.stop()
@@ -46,7 +46,6 @@ def begin_trouble(run: Run, trouble: Trouble, now: Now) -> Answer:
         run.slurm.forget()
     stopped_by = now.mono + run.settings.stop.grace_s + run.settings.stop.kill_wait_s + MARGIN_S
     run.timers.only({Timer.STOP: stopped_by, Timer.TELL: now.mono + TELL_S})
-    seen = rec.TroubleSeen(now.unix, run.attempt.number, trouble.cause.value, trouble.what, trouble.since)
     found: list[Decision] = [run.note(seen), stop_ranks(run, run.settings.stop.grace_s)]
     if trouble.cause in WILLED:
         return [*found, *_ask_who_requeued(run, trouble, now), *settle(run, now)]

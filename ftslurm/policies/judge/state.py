@@ -362,6 +362,7 @@ def record_decision(
         tuple(sorted(kept_out | ({without} if without else set()))), choice.cost, s.status,
         {node: sign for node, sign in s.on_words.items() if node in isolated},
         tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings, without, choice.limit,
+        choice.plain,
     )  # fmt: skip
     return run.note_decision(decided)
 

@@ -331,7 +331,7 @@ class _Walk:
         clean = float(run.submit_time) if again and self.at < run.submit_time < granted else granted
         self.close(max(self.at, clean - UNSEEN_S))
         cause = unseen.cause if unseen else "outside" if again else "lost"
-        what = unseen.what if unseen else "requeued by Slurm or by somebody" if again else "its ftrun was killed"
+        what = unseen.words if unseen else "requeued by Slurm or by somebody" if again else "its ftrun was killed"
         attempt = self.attempt.attempt if self.attempt else 0
         self._begin_outage(Outage(clean, attempt, cause, what, by_others=cause == "outside", unseen=True))
         self.part = Part.UNKNOWN
@@ -388,8 +388,8 @@ class _Walk:
         since = min(max(began, self.at), at) if began else at
         self.hung_since = 0.0
         self.close(since)
-        drill = "[drill: " in seen.what
-        self._begin_outage(Outage(at, seen.attempt, seen.cause, seen.what, began, drill=drill, by_others=seen.cause == "warning"))
+        by_others = seen.cause == "warning"
+        self._begin_outage(Outage(at, seen.attempt, seen.cause, seen.words, began, by_others=by_others, drill=bool(seen.drill)))
         self.part = Part.NOTICING
         self._turn(at, Part.STOPPING)
 

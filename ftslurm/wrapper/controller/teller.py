@@ -54,7 +54,7 @@ def of_card(card: Card, job: str, about: str) -> Notice:
 def _kind(rung: str) -> str:
     if rung in ("", Rung.FAIL):
         return "failure" if rung else "hang"
-    if rung in REQUEUES or rung.startswith("requeue"):
+    if rung in (*REQUEUES, Rung.BY_SLURM):
         return "requeue"
     return "replacement" if rung in SWAPS else "restart"
 

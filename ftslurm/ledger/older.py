@@ -1,0 +1,35 @@
+"""Records of older ledgers: what later releases write as a field, and those had in words alone, is found as the line is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ftslurm.model.record import Decided, Record, TroubleSeen
+from ftslurm.model.values import replace
+
+_PLAIN = frozenset({
+    "no node is to blame", "the fault is one that heals", "the error is one that a restart heals", "the ranks are independent",
+    "a hang that no hardware fault explains",
+})  # fmt: skip
+
+
+def completed(record: Record) -> Record:
+    """The record as a later release would have written it."""
+    complete = _KINDS.get(type(record))
+    return complete(record) if complete is not None else record
+
+
+def _trouble_seen(seen: TroubleSeen) -> TroubleSeen:
+    if seen.hung_up is not None:
+        return seen
+    what, drilled, drill = seen.what.partition(" [drill: ")
+    return replace(seen, what=what, drill=(drill.removesuffix("]"),) if drilled else (), hung_up="hung up" in what)
+
+
+def _decided(decided: Decided) -> Decided:
+    plain = decided.reason in _PLAIN or decided.reason.startswith("without ")
+    return replace(decided, plain=True) if plain else decided
+
+
+_KINDS: Mapping[type, Callable[[Any], Record]] = {TroubleSeen: _trouble_seen, Decided: _decided}
