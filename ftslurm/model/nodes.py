@@ -111,6 +111,14 @@ def _names(group: str) -> Iterable[str]:
     return map("".join, product(*chain.from_iterable(zip_longest(between, ranges, fillvalue=[""]))))
 
 
+def named_nodes(text: str) -> tuple[str, ...]:
+    """As `expand`; none for what is no node list, as a damaged ledger may have."""
+    try:
+        return expand(text)
+    except UsageError:
+        return ()
+
+
 def count_nodes(text: str) -> int:
     """How many nodes a node list names, none of which is made: also of one that only wants to be expensive. 0 for no list."""
     if not _LIST.fullmatch(text):

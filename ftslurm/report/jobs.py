@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
 from ftslurm.errors import UsageError
 from ftslurm.model.folds.summary import STATES, JobSummary
-from ftslurm.model.nodes import expand
+from ftslurm.model.nodes import named_nodes
 from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.kinds import duration
 from ftslurm.model.text import visible
@@ -65,16 +64,7 @@ class JobsWanted(Value):
             return False
         if self.names and not any(fnmatchcase(job.name, pattern) for pattern in self.names):
             return False
-        return not self.nodes or bool(self.nodes & _nodes_of(job))
-
-
-def _nodes_of(job: JobSummary) -> frozenset[str]:
-    """Now and ever."""
-    found: set[str] = set()
-    for text in (job.nodes, job.ever):
-        with suppress(UsageError):  # a damaged ledger's
-            found.update(expand(text))
-    return frozenset(found)
+        return not self.nodes or not self.nodes.isdisjoint((*named_nodes(job.nodes), *named_nodes(job.ever)))
 
 
 def moment_of(text: str, now: float, ahead: bool = False) -> float | None:
@@ -132,8 +122,7 @@ def job_lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: boo
     limits: Sequence[int] = _LIMITS
     if not names:
         rows, limits = [(row[0], *row[2:]) for row in rows], (limits[0], *limits[2:])
-    widths = [min(max(len(row[column]) for row in rows), most) for column, most in enumerate(limits)]
-    return [_line(row, widths, width) for row in rows]
+    return _aligned(rows, limits, width)
 
 
 def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
@@ -153,7 +142,11 @@ def lines_of_all(jobs: Sequence[tuple[str, JobSummary, float]], now: float, widt
     for user, job, lost_s in jobs:
         number, _, *middle, what = cells(job, now, several)
         rows.append((user, number, *middle, age(lost_s), what))
-    widths = [min(max(len(row[column]) for row in rows), most) for column, most in enumerate((16, *_LIMITS[:1], *_LIMITS[2:], 8))]
+    return _aligned(rows, (16, *_LIMITS[:1], *_LIMITS[2:], 8), width)
+
+
+def _aligned(rows: Sequence[Sequence[str]], limits: Sequence[int], width: int) -> list[str]:
+    widths = [min(max(len(row[column]) for row in rows), most) for column, most in enumerate(limits)]
     return [_line(row, widths, width) for row in rows]
 
 

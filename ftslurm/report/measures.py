@@ -71,6 +71,18 @@ class _Open:
         self.failed = ""
 
 
+# Kind of record -> name of the event, and attribute -> field that it tells; of a tuple, how many.
+_EVENTS: Mapping[type, tuple[str, Mapping[str, str]]] = {
+    rec.TroubleSeen: ("trouble", {"cause": "cause", "what": "words"}),
+    rec.AttemptEnded: ("attempt ended", {"step": "step"}),
+    rec.FaultSeen: ("device fault", {"node": "node", "device": "device", "code": "code", "fault_class": "fault_class"}),
+    rec.HangSeen: ("hang", {"sign": "sign", "what": "what"}),
+    rec.Diagnosed: ("diagnosis", {"class": "error_class", "signature": "signature", "what": "what"}),
+    rec.Decided: ("decision", {"rung": "rung", "cause": "cause", "why": "why", "excluded_nodes": "exclude"}),
+    rec.Finished: ("finished", {"status": "status", "what": "what"}),
+}
+
+
 class _Walk:
     def __init__(self) -> None:
         self.job: _Open | None = None
@@ -89,26 +101,15 @@ class _Walk:
                 self._turn(f"attempt {record.attempt}", record.at, f"attempt.{record.attempt}.{record.at}", about)
             case rec.TroubleSeen():
                 self._fail(record.words)
-                self._event(record.at, "trouble", {"ftslurm.cause": record.cause, "ftslurm.what": record.words})
-            case rec.AttemptEnded():
-                self._event(record.at, "attempt ended", {"ftslurm.step": record.step})
-            case rec.FaultSeen():
-                about = {
-                    "ftslurm.node": record.node, "ftslurm.device": record.device, "ftslurm.code": record.code,
-                    "ftslurm.fault_class": record.fault_class,
-                }  # fmt: skip
-                self._event(record.at, "device fault", about)
-            case rec.HangSeen():
-                self._event(record.at, "hang", {"ftslurm.sign": record.sign, "ftslurm.what": record.what})
-            case rec.Diagnosed():
-                about = {"ftslurm.class": record.error_class, "ftslurm.signature": record.signature, "ftslurm.what": record.what}
-                self._event(record.at, "diagnosis", about)
+                self._event(record)
             case rec.Decided():
                 self._decided(record)
             case rec.Finished():
-                self._event(record.at, "finished", {"ftslurm.status": record.status, "ftslurm.what": record.what})
+                self._event(record)
                 if self.job is not None and outcome_of(record) is not Outcome.REQUEUED:
                     self.job.failed = record.what if record.status else ""
+            case _:
+                self._event(record)
 
     def close(self, end: float) -> list[Span]:
         if self.job is None:
@@ -128,11 +129,7 @@ class _Walk:
         self._turn("starting", run.at, f"starting.{run.run}", {"ftslurm.schedule_count": schedule_count(run.schedule)})
 
     def _decided(self, decided: rec.Decided) -> None:
-        about: Attributes = {
-            "ftslurm.rung": decided.rung, "ftslurm.cause": decided.cause, "ftslurm.why": decided.why,
-            "ftslurm.excluded_nodes": len(decided.exclude),
-        }  # fmt: skip
-        self._event(decided.at, "decision", about)
+        about = self._event(decided)
         if decided.rung != Rung.RANK_RESTART:  # the others go on
             self._turn(decided.rung, decided.at, f"decision.{decided.id}", about)
 
@@ -141,9 +138,14 @@ class _Walk:
             self.done.append((self.now, at))
         self.now = _Open(name, at, key, about)
 
-    def _event(self, at: float, name: str, about: Attributes) -> None:
-        if self.now is not None and len(self.now.events) < MAX_EVENTS:
-            self.now.events.append(SpanEvent(at, name, _safe(about)))
+    def _event(self, record: rec.Record) -> Attributes:
+        """What it tells, where it is an event of a trace."""
+        name, told = _EVENTS.get(type(record), ("", {}))
+        values = {f"ftslurm.{key}": getattr(record, of) for key, of in told.items()}
+        about = {key: len(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        if name and self.now is not None and len(self.now.events) < MAX_EVENTS:
+            self.now.events.append(SpanEvent(record.at, name, _safe(about)))
+        return about
 
     def _fail(self, why: str) -> None:
         if self.now is not None:

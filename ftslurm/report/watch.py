@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import JobSummary, state_words
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
-from ftslurm.model.nodes import expand, fold_nodes
+from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.text import counted, cut, fold_numbers, visible
 from ftslurm.model.values import Value, replace
 from ftslurm.report.moments import happened
@@ -319,11 +318,7 @@ def _unknown_nodes(seen: Seen, node: str, heading: Sequence[str]) -> Iterable[Ro
     """The nodes of the ledger, of which nothing is known now; none where nothing runs."""
     if seen.summary.over or seen.summary.state in ("pending", "held", "requeued"):
         return
-    try:
-        names = expand(seen.summary.nodes)
-    except UsageError:
-        return
-    for name in names:
+    for name in named_nodes(seen.summary.nodes):
         if node in ("", name):
             known = {"NODE": name, "STATE": "unknown"}
             yield Row(name, tuple(visible(known.get(column, UNKNOWN)) for column in heading), "dim", visible(name))

@@ -11,7 +11,7 @@ from typing import Any
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
-from ftslurm.model.nodes import count_nodes, expand
+from ftslurm.model.nodes import count_nodes, named_nodes
 from ftslurm.model.rungs import REQUEUES, Rung
 from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import Outage, Spent
@@ -154,10 +154,7 @@ def _names(records: Sequence[rec.Record], first: rec.AttemptBegan) -> tuple[str,
 
 
 def _expanded(text: str) -> tuple[str, ...]:
-    try:
-        return expand(text) if count_nodes(text) <= MOST_NODES else ()
-    except UsageError:
-        return ()
+    return named_nodes(text) if count_nodes(text) <= MOST_NODES else ()
 
 
 def _failed_nodes(records: Iterable[rec.Record]) -> int:

@@ -258,19 +258,16 @@ class Play:
         self._owed_to = fault.kind.value
 
     def _crash(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
-        ranks = [task.rank for task in here.tasks if task.node == node and task.rank in here.ranks.running]
-        if not ranks:
-            return False
-        self._owe(fault)
-        here.crashes(fault, fault.rank if fault.rank in ranks else ranks[0])
-        return True
+        rank = _met(fault, node, here)
+        if rank is not None:
+            here.crashes(fault, rank)
+        return rank is not None
 
     def _hang(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
-        ranks = [task.rank for task in here.tasks if task.node == node and task.rank in here.ranks.running]
-        if not ranks or self._training.blocked:
+        rank = _met(fault, node, here)
+        if rank is None or self._training.blocked:
             return False
-        self._owe(fault)
-        here.hangs(fault, fault.rank if fault.rank in ranks else ranks[0])
+        here.hangs(fault, rank)
         started = dict(here.ranks.running)
 
         def person() -> None:
@@ -346,6 +343,12 @@ class Play:
             part = self._ledger[self._fault_at[place] : end]
             found[place] = [record for record in part if isinstance(record, rec.Decided)]
         return [answered(one.fault, one.at, one.node, one.hit, found.get(place, ())) for place, one in enumerate(self._answered)]
+
+
+def _met(fault: TraceFault, node: str, here: Scheduling) -> int | None:
+    """The rank on the node that it meets, None for none."""
+    ranks = [task.rank for task in here.tasks if task.node == node and task.rank in here.ranks.running]
+    return fault.rank if fault.rank in ranks else next(iter(ranks), None)
 
 
 _MEETS: Mapping[FaultKind, Callable[[Play, TraceFault, str, Scheduling], bool]] = {

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.control import CHECKPOINT, EXCLUDE, REINSTATE, REQUEUE, UNDO, Control, Request, State
 from ftslurm.model.folds.past import (
@@ -28,7 +27,7 @@ from ftslurm.model.folds.past import (
     is_explicit,
     run_of,
 )
-from ftslurm.model.nodes import expand
+from ftslurm.model.nodes import named_nodes
 from ftslurm.model.rungs import SWAPS, Rung
 from ftslurm.model.values import Value, field, replace
 
@@ -152,7 +151,7 @@ def clean_up_of(past: History, run: rec.RunBegan) -> tuple[CleanUpTook, ...]:
 
 
 def _attempt_began(past: History, begun: rec.AttemptBegan) -> History:
-    nodes = _named(begun.nodes)
+    nodes = named_nodes(begun.nodes)
     exclusions = past.exclusions.ran_on(nodes) if past.exclusions.dead else past.exclusions
     return replace(
         past, attempts=max(past.attempts, begun.attempt), trouble="", exclusions=exclusions,
@@ -164,13 +163,6 @@ def _attempt_began(past: History, begun: rec.AttemptBegan) -> History:
 def _step_reached(past: History, reached: rec.StepReached) -> History:
     key = past.last_run.step_key if past.last_run is not None else ""
     return replace(past, progress=past.progress.step_reached(key, reached.step))
-
-
-def _named(nodes: str) -> set[str]:
-    try:
-        return {*expand(nodes)}
-    except UsageError:  # a damaged ledger
-        return set()
 
 
 def _trouble_seen(past: History, seen: rec.TroubleSeen) -> History:

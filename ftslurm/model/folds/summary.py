@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
-from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History, schedule_count
-from ftslurm.model.nodes import expand, fold_nodes
+from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.outcome import Outcome, outcome_of
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import Value, field, replace
@@ -138,15 +136,11 @@ def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
 
 
 def _union(lists: Iterable[str]) -> str:
-    """Folded lists as one; what is no list of nodes, as in a damaged ledger, is passed over."""
+    """Folded lists as one."""
     several = list(lists)
     if len(several) < 2:
         return several[0] if several else ""
-    nodes: set[str] = set()
-    for text in several:
-        with suppress(UsageError):
-            nodes.update(expand(text))
-    return fold_nodes(nodes)
+    return fold_nodes({node for text in several for node in named_nodes(text)})
 
 
 def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[str, str, bool, float]:

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import fold
 from ftslurm.model.folds.summary import JobSummary
-from ftslurm.model.nodes import expand
 from ftslurm.model.text import counted
 from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent
@@ -243,14 +241,6 @@ def _events(records: Sequence[rec.Record]) -> list[NodeEvent]:
             case _:
                 pass
     return found
-
-
-def nodes_of(text: str) -> tuple[str, ...]:
-    """Of a node list in a ledger, which may be damaged."""
-    try:
-        return expand(text)
-    except UsageError:
-        return (text[:64],)
 
 
 def _notes(job: JobAccount) -> list[str]:

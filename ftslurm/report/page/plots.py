@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from ftslurm.model.nodes import fold_nodes
+from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.text import cut, visible
 from ftslurm.model.values import Value
-from ftslurm.report.account.job import JobAccount, nodes_of
+from ftslurm.report.account.job import JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
 from ftslurm.report.page.document import hours, percent
@@ -310,7 +310,7 @@ def _rows(job: JobAccount) -> tuple[list[Row], int]:
     are left out."""
     attempts: dict[str, set[int]] = {}
     for view in job.attempts:
-        for node in nodes_of(view.nodes):
+        for node in named_nodes(view.nodes) or (view.nodes[:64],):
             attempts.setdefault(node, set()).add(view.number)
     events: dict[str, list[tuple[str, float]]] = {}
     for event in job.events:
