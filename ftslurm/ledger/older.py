@@ -29,7 +29,9 @@ def _trouble_seen(seen: TroubleSeen) -> TroubleSeen:
 
 def _decided(decided: Decided) -> Decided:
     plain = decided.reason in _PLAIN or decided.reason.startswith("without ")
-    return replace(decided, plain=True) if plain else decided
+    told = ((node, why.partition("; held against it ")[2]) for node, why in decided.isolate.items())
+    often = {node: times for node, times in told if times}
+    return replace(decided, plain=plain, often=often) if plain or often else decided
 
 
 _KINDS: Mapping[type, Callable[[Any], Record]] = {TroubleSeen: _trouble_seen, Decided: _decided}

@@ -99,7 +99,7 @@ class Situation(Value):
     faults: tuple[Fault, ...] = ()
     unhealed: Mapping[str, str] = field(default_factory=dict)  # node -> why healing failed
     blamed: Mapping[str, str] = field(default_factory=dict)  # node -> reason: something speaks against it
-    on_words: Mapping[str, str] = field(default_factory=dict)  # of these, node -> signature: nothing but those words does
+    on_words: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of these: nothing but such words does; how often
     proven: frozenset[str] = frozenset()  # of these: a fact of this job does
     returned: frozenset[str] = frozenset()  # of these, nodes on loan that were called back: nothing else does
     spared: Mapping[str, str] = field(default_factory=dict)  # node -> why it is accused and yet not blamed

@@ -79,7 +79,7 @@ class Charges(Value):
     """node -> why. facts: proven. orders: what the program itself wants left. named: by words, and by what earlier jobs left
     the node for. words: by words alone. spared: accused by words, and not left for them; why not.
 
-    signature: of the words.
+    signature: of the words. often: of those accused by words, how often these were held against the node, where that counts.
     """
 
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -88,6 +88,7 @@ class Charges(Value):
     words: Mapping[str, str] = field(default_factory=dict)
     spared: Mapping[str, str] = field(default_factory=dict)
     signature: str = ""
+    often: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def blamed(self) -> dict[str, str]:
@@ -95,10 +96,10 @@ class Charges(Value):
         return {**self.words, **self.named, **self.orders, **self.facts}
 
     @property
-    def on_words(self) -> dict[str, str]:
-        """node -> signature, of those that nothing but words speaks against."""
+    def on_words(self) -> dict[str, tuple[str, str]]:
+        """node -> signature and how often, of those that nothing but words speaks against."""
         others = {*self.facts, *self.orders, *self.named}
-        return {node: self.signature for node in self.words if node not in others}
+        return {node: (self.signature, self.often.get(node, "")) for node in self.words if node not in others}
 
 
 def charges(
@@ -113,31 +114,33 @@ def charges(
     if verdict is not None and verdict.confidence is Confidence.FACT:
         proven = {suspect.node: suspect.why for suspect in verdict.suspects if suspect.blame is Blame.YES}
         return Charges(facts=proven, orders=orders)  # a hang that a fact explains is held against nobody else
-    accused = convicted(verdict, history, settings.in_place_restart, now, step) if verdict is not None else {}
+    guilty = convicted(verdict, history, settings.in_place_restart, now, step) if verdict is not None else {}
+    accused = {node: f"{why}; held against it {often}" if often else why for node, (why, often) in guilty.items()}
     named = _named(verdict, remembered) if verdict is not None else {}
     signature = verdict.signature if verdict is not None and not hung else HANG
     others = {**hung, **{node: why for node, why in accused.items() if node not in named}}
     left = {node: others[node] for node in within_budget(others, history, settings.blame)}
     spared = {node: why for node, why in others.items() if node not in left}
-    return Charges({}, orders, named, left, _not_left(spared, history, settings.blame), signature)
+    often = {node: times for node, (_, times) in guilty.items()}
+    return Charges({}, orders, named, left, _not_left(spared, history, settings.blame), signature, often)
 
 
 def convicted(
     verdict: Verdict, history: History, codes: InPlaceRestartSettings, now: float, step: Collection[str]
-) -> dict[str, str]:
-    """node -> why, by words that count: the hardware's own, or a suspicion that came back and has something to compare with."""
+) -> dict[str, tuple[str, str]]:
+    """node -> why, by words that count: the hardware's own, or a suspicion that came back and has something to compare with; and
+    how often, of the latter."""
     if verdict.program:
         return {}
     found = {}
     limit = codes.same_code_limit if verdict.heals else SUSPECT_LIMIT
     for suspect in verdict.suspects:
         if suspect.blame is Blame.YES and (len(set(step)) > 1 or verdict.error_class is ErrorClass.HARDWARE):
-            found[suspect.node] = suspect.why
+            found[suspect.node] = suspect.why, ""
             continue
         times = history.verdicts.suspected(suspect.node, now - codes.same_code_window_s)
         if times >= limit and _comparable(suspect, verdict, history, step):
-            often = f"{counted(times, 'time')} in {codes.same_code_window_s / 3600:g} h"
-            found[suspect.node] = f"{suspect.why}; held against it {often}"
+            found[suspect.node] = suspect.why, f"{counted(times, 'time')} in {codes.same_code_window_s / 3600:g} h"
     return found
 
 

@@ -86,10 +86,10 @@ def situation_of(
     orders = {**attempt.leave(tasks), **(attempt.nodes.asked_out if trouble.cause is Cause.REQUEST else {})}
     said = charges(verdict, attempt.hang.blamed, orders, history, settings, now, remembered or {}, step)
     # A node that the job had left on words, and was given again, is no fact for being there.
-    again = {node: sign for node, sign in history.exclusions.left_on_words.items() if node in attempt.nodes.left_before}
+    again = {node: (sign, "") for node, sign in history.exclusions.left_on_words.items() if node in attempt.nodes.left_before}
     seen = {node: why for node, why in {**attempt.devices.unhealed, **stuck, **bad}.items() if node not in again}
     blamed = _blamed(faults, {**said.blamed, **bad, **seen}, history, settings.in_place_restart, now)
-    on_words = {node: sign for node, sign in (said.on_words | again).items() if node in blamed and node not in seen}
+    on_words = {node: told for node, told in (said.on_words | again).items() if node in blamed and node not in seen}
     unproven = {*on_words, *said.orders, *said.named} - seen.keys()
     down = {node for node, _ in slurm.bad_nodes} if slurm else set()
     free = len(frozenset(spares) - blamed.keys() - down)

@@ -290,18 +290,18 @@ class _Writer(Value):
             if v.confidence == "fact" and v.rank < 0 and v.place:
                 told.append("the device itself reports it")
         for node, why in list(decided.isolate.items())[:1]:
-            told += self._held(node, why, (*known, *(v.evidence if v else ())))
+            told += self._held(node, why, decided.often.get(node, ""), (*known, *(v.evidence if v else ())))
         told += more
         if self.known.back:
             told.append(f"{fold_nodes(self.known.back)} {'is' if len(self.known.back) == 1 else 'are'} reinstated")
         told += [experiment(self.known.experiment)] if self.known.experiment else []
         return "; ".join(told)
 
-    def _held(self, node: str, why: str, known: Sequence[str]) -> list[str]:
+    def _held(self, node: str, why: str, often: str, known: Sequence[str]) -> list[str]:
         """Why a node is left, less what the card has told already."""
-        reason, counted, times = why.partition("; held against it")
+        reason = self.known.verdict.suspects.get(node, why) if often and self.known.verdict is not None else why
         held = [] if _is_told(reason, known) else [reason.removeprefix(f"{node}: ")]
-        held += [f"held against it{times}"] if counted else []
+        held += [f"held against it {often}"] if often else []
         return [f"{node}: {'; '.join(held)}"] if held else []
 
     def _done(self, decided: rec.Decided) -> str:

@@ -360,9 +360,9 @@ def record_decision(
         now.unix, f"{run.facts.run}-{run.history.decisions + 1}", run.attempt.number, choice.rung.value,
         s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
         tuple(sorted(kept_out | ({without} if without else set()))), choice.cost, s.status,
-        {node: sign for node, sign in s.on_words.items() if node in isolated},
+        {node: sign for node, (sign, _) in s.on_words.items() if node in isolated},
         tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings, without, choice.limit,
-        choice.plain,
+        choice.plain, {node: often for node, (_, often) in s.on_words.items() if node in isolated and often},
     )  # fmt: skip
     return run.note_decision(decided)
 
