@@ -32,7 +32,7 @@ from tests.fuzz.inputs import (
 )
 
 _EXAMPLES: Mapping[Any, Any] = {
-    int: 3, float: 1795257741.5, str: "n[1-2]", bool: True, Mapping[str, int]: {"max_restarts": 8}, Mapping[str, str]: {"n1": "why"},
+    int: 3, float: 1795257741.5, str: "n[1-2]", bool: True, bool | None: True, Mapping[str, int]: {"max_restarts": 8}, Mapping[str, str]: {"n1": "why"},
     tuple[int, ...]: (3, 4), tuple[str, ...]: ("n1", "n2"), tuple[tuple[str, str], ...]: (("hang-restart", "not now"),),
     tuple[tuple[str, str, str], ...]: (("hang-restart", "hang.restart", "false"),),
 }  # fmt: skip
