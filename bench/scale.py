@@ -4,9 +4,10 @@
 
 Nothing runs but the callers, in a few processes: they dial, greet, beat by the real protocol, and answer orders as shims do whose
 commands end at once. Printed: until the last rank was told to start; the controller's CPU while all is well; after one rank's
-failure until the last was told to stop, from there until the last was told to start again; until all are back after every
-connection was cut; the same failure once 250 agents are gone, 250 others no longer read and 1,000 strangers have
-connected and say nothing; its memory.
+failure until the last was told to stop, from there until the last was told to start again, the controller's CPU for both; until
+all are back after every connection was cut, and after the last of three such cuts; the same failure once 250 agents are gone, 250
+others no longer read, 1,000 strangers have connected and say nothing, and eight agents that read nothing are sent 24 MB each; its
+memory.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from ftslurm.wrapper.shim.messages import LinkError, SignedConnection
 from ftslurm.wrapper.shim.session import REDIAL_S, Session
 
 LOST_AGENTS, STRANGERS, SIEGE_S = 250, 1000, 75.0  # longer than a lease
+CUTS, FLOOD, FLOODS = 3, "much" * (1 << 18), 24  # in a row; more than MAX_UNSENT to each who does not read
 PER_NODE, WORKERS, IDLE_S, LIMIT_S, TURN_S = 8, 8, 10.0, 60.0, 0.25
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -95,6 +97,23 @@ class Launcher:
         return ()
 
 
+SLOW = frozenset(node_of(number * PER_NODE) for number in range(8))  # nodes
+
+
+class Flooded(Sources):
+    """Sends the agents of SLOW more than they read, once it is asked to."""
+
+    asked = False
+
+    def next(self, until: float | None) -> Any:
+        if self.asked:
+            self.asked = False
+            for peer in [self.callers.agents[node] for node in SLOW & self.callers.agents.keys()]:
+                for _ in range(FLOODS):
+                    peer.send({"t": "nothing", "more": FLOOD})
+        return super().next(until)
+
+
 class Scheduler:
     """Is asked nothing."""
 
@@ -115,7 +134,8 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
         "run", "1", "scale", 0, "train", "train", nodes, launcher="srun", number=1, can=frozenset({Capability.DIAGNOSE})
     )
     clock, signals = Clock(), SignalPipe()
-    sources = Sources(clock, signals, lambda *_: None)  # type: ignore[arg-type, return-value]
+    sources = Flooded(clock, signals, lambda *_: None)  # type: ignore[arg-type, return-value]
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(sources, "asked", True))
     channel = sources.server.channel_text(["127.0.0.1"])
     setup = RankSetup(tail_bytes=settings.logs.tail_bytes)
     diagnosis, display = Diagnosis(settings), Display(lambda text: None)
@@ -309,7 +329,10 @@ class Worker:
 
     def _besiege(self, channel: Channel) -> None:
         """Agents end, as many others read no more, and strangers say nothing: the ranks must not notice."""
-        agents = [line for line in self._lines if line.rank is None][: 2 * LOST_AGENTS // WORKERS]
+        agents = [line for line in self._lines if line.rank is None]
+        for line in [line for line in agents if line._hello["node"] in SLOW and line._sock is not None]:
+            self._poll.unregister(line._sock)  # it goes on to beat
+        agents = [line for line in agents if line._hello["node"] not in SLOW][: 2 * LOST_AGENTS // WORKERS]
         for line in agents:
             self._lines.remove(line)
             self._awaited.pop(line, None)
@@ -469,14 +492,20 @@ def played(ranks: int, words: int) -> dict[str, float]:
             before, at = stage.cpu_s(), time.monotonic()
             time.sleep(IDLE_S)
             idle = (stage.cpu_s() - before) / (time.monotonic() - at)
+            before = stage.cpu_s()
             crashed = stage.tell("crash")
             stopped = stage.await_marks("stop", ranks - 1)
             again = stage.await_marks("start", ranks)
+            restart_cpu_s = stage.cpu_s() - before
             cut = stage.tell("cut")
             back = stage.await_marks("back", ranks + ranks // PER_NODE)
+            for _ in range(CUTS - 1):
+                cut_again = stage.tell("cut")
+                back_again = stage.await_marks("back", ranks + ranks // PER_NODE)
             stage.tell("besiege")
             besieged = stage.await_marks("besieged", WORKERS)
             time.sleep(1.0)
+            os.kill(stage.controller, signal.SIGUSR1)
             crashed_again = stage.tell("crash")
             stopped_again = stage.await_marks("stop", ranks - 1)
             stage.await_marks("start", ranks)
@@ -484,7 +513,9 @@ def played(ranks: int, words: int) -> dict[str, float]:
             return {
                 "ranks": ranks, "words_kb": words >> 10, "joined_s": joined_s, "idle_percent_of_a_core": 100 * idle,
                 "crash_to_last_stop_s": stopped - crashed, "last_stop_to_last_start_s": again - stopped,
-                "cut_to_all_back_s": back - cut, "besieged_crash_to_last_stop_s": stopped_again - crashed_again,
+                "restart_cpu_s": restart_cpu_s,
+                "cut_to_all_back_s": back - cut, "last_cut_to_all_back_s": back_again - cut_again,
+                "besieged_crash_to_last_stop_s": stopped_again - crashed_again,
                 "peak_mb": stage.peak_mb(), "leases_lost": stage.count("lost"),
             }  # fmt: skip
         finally:
