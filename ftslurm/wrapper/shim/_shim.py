@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections import deque
     from hashlib import blake2s
     from hmac import compare_digest as same_digest
+    from json.encoder import c_make_encoder as make_encoder  # type: ignore[attr-defined]
     from json.encoder import encode_basestring_ascii
     from json.scanner import make_scanner
     from operator import itemgetter
@@ -38,12 +39,13 @@ else:
         import _socket as socket
         from _blake2 import blake2s
         from _collections import deque
-        from _json import encode_basestring_ascii, make_scanner
+        from _json import encode_basestring_ascii, make_encoder, make_scanner
     except ImportError:
         import signal
         import socket
         from collections import deque
         from hashlib import blake2s
+        from json.encoder import c_make_encoder as make_encoder
         from json.encoder import encode_basestring_ascii
         from json.scanner import make_scanner
 
@@ -651,19 +653,16 @@ def loads(text: str) -> object:
     return value
 
 
+def _no_json(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} in a message")
+
+
+_encode = make_encoder(None, _no_json, encode_basestring_ascii, None, ":", ",", False, False, True)
+
+
 def dumps(value: object) -> str:
     """As json.dumps, for what messages are made of. Raises: TypeError for anything else."""
-    if isinstance(value, str):
-        return encode_basestring_ascii(value)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(dumps, value))}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{encode_basestring_ascii(key)}:{dumps(item)}" for key, item in value.items()) + "}"
-    raise TypeError(f"{type(value).__name__} in a message")
+    return "".join(_encode(value, 0))
 
 
 def integer_in(value: object, low: int, high: int) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections import deque
     from hashlib import blake2s
     from hmac import compare_digest as same_digest
+    from json.encoder import c_make_encoder as make_encoder  # type: ignore[attr-defined]
     from json.encoder import encode_basestring_ascii
     from json.scanner import make_scanner
     from operator import itemgetter
@@ -25,16 +26,17 @@ else:
         import _socket as socket
         from _blake2 import blake2s
         from _collections import deque
-        from _json import encode_basestring_ascii, make_scanner
+        from _json import encode_basestring_ascii, make_encoder, make_scanner
     except ImportError:
         import signal
         import socket
         from collections import deque
         from hashlib import blake2s
+        from json.encoder import c_make_encoder as make_encoder
         from json.encoder import encode_basestring_ascii
         from json.scanner import make_scanner
 
 __all__ = [
-    "TYPE_CHECKING", "blake2s", "deque", "encode_basestring_ascii", "itemgetter", "make_scanner", "same_digest", "signal",
-    "socket",
+    "TYPE_CHECKING", "blake2s", "deque", "encode_basestring_ascii", "itemgetter", "make_encoder", "make_scanner", "same_digest",
+    "signal", "socket",
 ]  # fmt: skip

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 
-from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, blake2s, encode_basestring_ascii, make_scanner, same_digest
+from ftslurm.wrapper.shim.fast_stdlib import (
+    TYPE_CHECKING,
+    blake2s,
+    encode_basestring_ascii,
+    make_encoder,
+    make_scanner,
+    same_digest,
+)
 
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
@@ -146,19 +153,16 @@ def loads(text: str) -> object:
     return value
 
 
+def _no_json(value: object) -> object:
+    raise TypeError(f"{type(value).__name__} in a message")
+
+
+_encode = make_encoder(None, _no_json, encode_basestring_ascii, None, ":", ",", False, False, True)
+
+
 def dumps(value: object) -> str:
     """As json.dumps, for what messages are made of. Raises: TypeError for anything else."""
-    if isinstance(value, str):
-        return encode_basestring_ascii(value)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(dumps, value))}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{encode_basestring_ascii(key)}:{dumps(item)}" for key, item in value.items()) + "}"
-    raise TypeError(f"{type(value).__name__} in a message")
+    return "".join(_encode(value, 0))
 
 
 def integer_in(value: object, low: int, high: int) -> int:
