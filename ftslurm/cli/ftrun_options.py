@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -12,22 +13,16 @@ from ftslurm.cli import suggestions as complete
 from ftslurm.errors import UsageError
 from ftslurm.model.text import visible
 
-# Options that are a setting under another name: --ft-NAME -> leaf.
-LEAVES = {
-    "max_restarts": "max_restarts",
-    "launcher": "launcher",
-    "local_nodes": "local_nodes",
-    "restart_via": "restart_via",
-    "rendezvous": "rendezvous",
-    "grace": "stop.grace",
-    "mode": "mode",
-    "restart_policy": "mode",
-    "provide": "sdk.provide",
-    "watch": "hang.watch",
-    "spares": "nodes.spares",
-    "min_nodes": "nodes.min",
-    "resume_at_limit": "time_limit.resume",
-}
+
+class Setting(click.Option):
+    """An option that is a setting under another name. words: to suggest."""
+
+    def __init__(self, option: Sequence[str], leaf: str, words: tuple[str, ...] = (), **rest: Any) -> None:
+        super().__init__(option, shell_complete=complete.known_words(*words) if words else None, **rest)
+        self.leaf = leaf
+
+
+_sets = partial(click.option, cls=Setting)
 
 
 @click.command(
@@ -46,75 +41,61 @@ LEAVES = {
     help="Built-in settings: modelarts, aimaster-sync, aimaster-async, ft-launcher.  [FTRUN_PROFILE]",
 )  # fmt: skip
 @click.option(
-    "--ft-annotations",
-    metavar="FILE",
-    shell_complete=complete.files,
+    "--ft-annotations", metavar="FILE", shell_complete=complete.files,
     help="fault-tolerance/* annotations, JSON.  [FTRUN_ANNOTATIONS]",
-)
+)  # fmt: skip
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
-@click.option(
-    "--ft-mode",
-    metavar="sync|async|min-healthy|independent",
-    shell_complete=complete.known_words("sync", "async", "min-healthy", "independent"),
+@_sets(
+    "--ft-mode", leaf="mode", metavar="sync|async|min-healthy|independent", words=("sync", "async", "min-healthy", "independent"),
     help="A failed rank restarts: all ranks (sync) or itself (async, independent); min-healthy: see nodes.min_healthy.",
-)
-@click.option(
-    "--ft-restart-policy", metavar="any-failed|min-healthy",
+)  # fmt: skip
+@_sets(
+    "--ft-restart-policy", leaf="mode", metavar="any-failed|min-healthy",
     help="any-failed: a failed rank restarts all; min-healthy: only below nodes.min_healthy nodes.",
 )  # fmt: skip
-@click.option(
-    "--ft-watch",
-    metavar="L0|L1|L2",
-    shell_complete=complete.known_words("L0", "L1", "L2"),
+@_sets(
+    "--ft-watch", leaf="hang.watch", metavar="L0|L1|L2", words=("L0", "L1", "L2"),
     help="Watch Python ranks with a probe, to tell which one hangs.",
-)
-@click.option("--ft-provide", metavar="nvrx,aimaster", help="Use ftslurm's own implementation of these packages.")
-@click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="Retry the job if a failed rank printed WORD.")
-@click.option("--ft-max-restarts", metavar="N", help="Requeues allowed for the job, 0 to 128.")
-@click.option("--ft-spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")
-@click.option("--ft-min-nodes", metavar="N", help="Continue with at least N nodes if a bad one cannot be replaced.")
-@click.option(
-    "--ft-resume-at-limit",
-    metavar="[TIME]",
-    is_flag=False,
-    flag_value="auto",
+)  # fmt: skip
+@_sets("--ft-provide", leaf="sdk.provide", metavar="nvrx,aimaster", help="Use ftslurm's own implementation of these packages.")
+@_sets(
+    "--ft-retry-keyword", leaf="retry.keywords", metavar="WORD", multiple=True,
+    help="Retry the job if a failed rank printed WORD.",
+)  # fmt: skip
+@_sets("--ft-max-restarts", leaf="max_restarts", metavar="N", help="Requeues allowed for the job, 0 to 128.")
+@_sets("--ft-spares", leaf="nodes.spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")
+@_sets("--ft-min-nodes", leaf="nodes.min", metavar="N", help="Continue with at least N nodes if a bad one cannot be replaced.")
+@_sets(
+    "--ft-resume-at-limit", leaf="time_limit.resume", metavar="[TIME]", is_flag=False, flag_value="auto",
     help="Requeue the job before its time limit; the ranks are told TIME before.",
-)
-@click.option(
-    "--ft-launcher",
-    metavar="srun|local",
-    shell_complete=complete.known_words("auto", "srun", "local"),
+)  # fmt: skip
+@_sets(
+    "--ft-launcher", leaf="launcher", metavar="srun|local", words=("auto", "srun", "local"),
     help="Default: srun if Slurm is there, else local.",
-)
-@click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
-@click.option(
-    "--ft-restart-via",
-    metavar="shim|step",
-    shell_complete=complete.known_words("shim", "step"),
+)  # fmt: skip
+@_sets("--ft-local-nodes", leaf="local_nodes", metavar="N", help="Nodes the local launcher simulates.")
+@_sets(
+    "--ft-restart-via", leaf="restart_via", metavar="shim|step", words=("shim", "step"),
     help="step: a new srun for each restart, for MPI and PMIx.",
-)
-@click.option(
-    "--ft-rendezvous",
-    metavar="torch",
-    shell_complete=complete.known_words("none", "torch"),
+)  # fmt: skip
+@_sets(
+    "--ft-rendezvous", leaf="rendezvous", metavar="torch", words=("none", "torch"),
     help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...",
-)
-@click.option("--ft-warm", is_flag=True, help="Restart Python ranks in place without importing numpy, torch, ... again.")
-@click.option("--ft-grace", metavar="TIME", help="From SIGTERM to SIGKILL when ranks are stopped, e.g. 20s.")
+)  # fmt: skip
+@_sets(
+    "--ft-warm", leaf="warm.restart", is_flag=True,
+    help="Restart Python ranks in place without importing numpy, torch, ... again.",
+)  # fmt: skip
+@_sets("--ft-grace", leaf="stop.grace", metavar="TIME", help="From SIGTERM to SIGKILL when ranks are stopped, e.g. 20s.")
 @click.option(
-    "--ft-set",
-    metavar="NAME=VALUE",
-    multiple=True,
-    shell_complete=complete.settings,
+    "--ft-set", metavar="NAME=VALUE", multiple=True, shell_complete=complete.settings,
     help="Any setting, e.g. requeue.start_in=10s.",
-)
+)  # fmt: skip
 @click.option(
-    "--ft-state-dir",
-    metavar="DIR",
-    shell_complete=complete.folders,
+    "--ft-state-dir", metavar="DIR", shell_complete=complete.folders,
     help="Where ledgers are kept.  [FTSLURM_STATE_DIR; ~/.ftslurm]",
-)
-@click.option("--ft-plain", is_flag=True, help="Supervise the step as srun does; start nothing again.")
+)  # fmt: skip
+@_sets("--ft-plain", leaf="plain", is_flag=True, help="Supervise the step as srun does; start nothing again.")
 @click.option("--ft-dry-run", is_flag=True, help="Print what would run, and exit.")
 @click.option("--ft-verbose", is_flag=True, help="Log events and decisions on stderr.  [FTRUN_VERBOSE=1]")
 @click.option("--ft-version", is_flag=True, help="Print the version, and exit.")
@@ -186,16 +167,10 @@ def _is_ft_launcher(word: str) -> bool:
 
 def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """leaf -> (value, option as given), for the settings among the options."""
-    values: dict[str, tuple[Any, str]] = {}
-    if asked["ft_retry_keyword"]:
-        values["retry.keywords"] = (asked["ft_retry_keyword"], "--ft-retry-keyword")
-    if asked["ft_warm"]:
-        values["warm.restart"] = ("true", "--ft-warm")
-    if asked["ft_plain"]:
-        values["plain"] = ("true", "--ft-plain")
-    for name, leaf in LEAVES.items():
-        if asked[f"ft_{name}"] is not None:
-            values[leaf] = (asked[f"ft_{name}"], f"--ft-{name.replace('_', '-')}")
+    own = ((each, asked[str(each.name)]) for each in options.params if isinstance(each, Setting))
+    # A flag that is not there is False, and of an option that may be repeated there is an empty tuple.
+    given = ((each, "true" if value is True else value) for each, value in own if value not in (None, False, ()))
+    values = {each.leaf: (value, each.opts[0]) for each, value in given}
     return values | values_set("--ft-set", asked["ft_set"])
 
 
