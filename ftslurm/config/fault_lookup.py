@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ftslurm.model.devices import CodeMeaning, Severity
@@ -19,13 +20,11 @@ def fault_lookup(
 
     What it gives raises PolicyError for a file that cannot be read.
     """
-    books: list[CodeBook] = []
 
-    def meaning(kind: str, code: str, severity: Severity) -> CodeMeaning:
+    @cache
+    def book() -> CodeBook:
         from ftslurm.config.catalog_files import load_code_book
 
-        if not books:
-            books.append(load_code_book(catalogs, only_roots, user_induced))
-        return books[0].meaning(kind, code, severity)
+        return load_code_book(catalogs, only_roots, user_induced)
 
-    return meaning
+    return lambda kind, code, severity: book().meaning(kind, code, severity)

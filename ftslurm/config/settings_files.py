@@ -74,9 +74,7 @@ def read_yaml(text: str, place: str, as_written: bool = False) -> tuple[Any, dic
     """
     import yaml  # 20 ms, and most jobs have no file to read
 
-    kind = "BaseLoader" if as_written else "SafeLoader"
-    # Not every build of PyYAML has the C loader, which is eight times as fast.
-    loader: Any = getattr(yaml, f"C{kind}", getattr(yaml, kind))
+    loader = _loader("BaseLoader" if as_written else "SafeLoader")
     try:
         _check_events(yaml.parse(text, Loader=loader), place)
         root = yaml.compose(text, Loader=loader)
@@ -96,10 +94,15 @@ def read_shipped(name: str) -> Any:
 
     import yaml
 
-    # Not every build of PyYAML has the C loader. It reads 94 KB in 30 ms, the Python one in a quarter of a second.
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = resources.files("ftslurm.catalogs").joinpath(name).read_text(encoding="utf-8")
-    return yaml.load(text, Loader=loader)  # noqa: S506 -- a safe loader
+    return yaml.load(text, Loader=_loader("SafeLoader"))  # noqa: S506 -- a safe loader
+
+
+def _loader(kind: str) -> Any:
+    """Not every build of PyYAML has the C loader. It reads 94 KB in 30 ms, the Python one in a quarter of a second."""
+    import yaml
+
+    return getattr(yaml, f"C{kind}", getattr(yaml, kind))
 
 
 def _check_events(events: Iterator[Any], place: str) -> None:
