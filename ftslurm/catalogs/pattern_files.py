@@ -14,7 +14,7 @@ from ftslurm.catalogs.codes import Catalog, CodeBook, Entry, is_code
 from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.catalogs.scanner import is_wide, mistake
-from ftslurm.catalogs.vocabulary import ErrorWord, Vocabulary
+from ftslurm.catalogs.vocabulary import ErrorWord, Family, Frames, Numbers, Vocabulary
 from ftslurm.model.devices import Remedy
 from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.settings.kinds import suggestion
@@ -114,6 +114,8 @@ class DeviceErrors(Value):
     sources: Mapping[str, str]
     meanings: tuple[Pattern, ...]
     errors: Mapping[str, tuple[ErrorWord, ...]]
+    families: Mapping[str, Family]
+    numbers: tuple[Numbers, ...]
 
 
 _BOUNDS = Bounds(1000, signed=True)
@@ -128,7 +130,10 @@ def build_book(patterns: object, exits: object, errors: object, kinds: Mapping[s
         {},
         tuple(ExitRule(rule.low, rule.high, exit_meaning(rule.low, rule, listed=False)) for rule in statuses.rules),
         {"job": "the job's own keywords", "site": "the site's own file", **statuses.sources, **devices.sources, **words.sources},
-        Vocabulary(replace(word, family=family) for family, words in devices.errors.items() for word in words),
+        Vocabulary(
+            (replace(word, family=family) for family, words in devices.errors.items() for word in words),
+            Frames(devices.families, devices.numbers),
+        ),
         {each.id: each for each in devices.meanings},
         Kinds(from_plain(tuple[Kind, ...], kinds["kinds"], _BOUNDS)),
     )

@@ -16,7 +16,7 @@ import re2
 from ftslurm.catalogs.codes import CodeAsked
 from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted
-from ftslurm.catalogs.vocabulary import ErrorWord, Vocabulary
+from ftslurm.catalogs.vocabulary import ErrorWord, Frames, Vocabulary
 from ftslurm.model.devices import Remedy
 from ftslurm.model.exits import signal_name
 from ftslurm.model.values import Value, replace
@@ -131,7 +131,7 @@ class PatternBook:
         self.exits = dict(exits)
         self.rules = tuple(rules)
         self.sources = dict(sources)
-        self.vocabulary = vocabulary or Vocabulary(())
+        self.vocabulary = vocabulary or Vocabulary((), Frames())
         self.meanings = dict(meanings)
         self.kinds = kinds or Kinds()
         self._begins = begins
@@ -240,7 +240,7 @@ class PatternBook:
         first = [pattern for pattern in told if OWN.intersection(pattern.sources)]
         rest = [pattern for pattern in told if not OWN.intersection(pattern.sources)]
         # A site may have removed what a word means: then the word says nothing any more.
-        known = Vocabulary(word for word in self.vocabulary.words if word.means in self._by_id)
+        known = Vocabulary((word for word in self.vocabulary.words if word.means in self._by_id), self.vocabulary.frames)
         if not known.words:
             return (*first, *rest)
         # A text says more than a number beside it, which may be a header's: patterns stand between the two.

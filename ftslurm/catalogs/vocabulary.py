@@ -1,8 +1,8 @@
 """What devices and the libraries around them call their errors: by number, by name and by text, in the frames that print them.
 
 One error has many faces: `cudaErrorLaunchFailure`, `CUDA_ERROR_LAUNCH_FAILED`, `CUDA error 719`, `Cuda failure 'unspecified
-launch failure'` are the same. `Vocabulary.read` finds what a line says in any of them. The words are data
-(catalogs/device-errors.yaml); the frames are here, as they are few and frameworks make up new ones only slowly.
+launch failure'` are the same. `Vocabulary.read` finds what a line says in any of them. Words and frames are data
+(catalogs/device-errors.yaml).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import re2
 
 from ftslurm.catalogs.scanner import which
-from ftslurm.model.values import Value
+from ftslurm.model.values import Value, field
 
 # A text of so many words says by itself what it is; shorter ones (`out of memory`) need a frame.
 TELLING_WORDS = 4
@@ -66,64 +66,34 @@ class _Texts(NamedTuple):
         return next(text for length in self.lengths if (text := before[-length:]) in self.by_text)
 
 
-_NAMES = {
-    "cuda": r"\bcudaError[A-Z]\w+|\bCUDA_ERROR_[A-Z_]+",
-    "hip": r"\bhipError[A-Z]\w+|\bHSA_STATUS_ERROR_[A-Z_]+",
-    "acl": r"\bACL(?:NN)?_(?:ERR|ERROR|CLEAR|STRESS)_[A-Z_]+",
-    "hccl": r"\bHCCL_E_[A-Z_]+",
-    "nccl": r"\bnccl[A-Z]\w+",
-    "ucx": r"\bUCS_ERR_[A-Z_]+",
-    "errno": r"\bE[A-Z0-9]{2,14}\b",
-}
-_CUDA_FRAME = (
-    r"(?i:\b(?:cuda|hip|rocm)[ _-]?(?:driver|runtime|api|kernel)?[ _-]?(?:api|call)?[ _-]?(?:error|failure|failed|errno|err)\b)"
-    r"|\bTriton Error \[(?:CUDA|HIP)\]|\bfrom (?:cuda|hip)Get\w+\(\)"
-    r"|\b(?:cuda|hip|cu)[A-Z]\w+\(?[^\n]*?\)? (?:returned|failed)"
-)
-# (families, expression with one group: the number).
-_NUMBERS = (
-    (("cuda", "hip"), rf"(?:{_CUDA_FRAME})[ :=#(\[]{{0,4}}(?:code[ :=]{{0,2}})?(\d{{1,4}})\b"),
-    (("cuda", "hip"), r"\bfrom (?:cuda|hip)Get[^\n]*\bError (\d{1,4}): "),
-    (("acl",), r"(?i:\b(?:error ?code|err_?code|errno|error|ret ?code|return ?code|result|rt_?ret|ret|status|acl ?error)\b)"
-               r"(?: is)?[^\w\n]{0,4}(?:is[ :]{1,3})?([1235]\d{5})\b"),
-    (("hccl",), r"(?:HCCL|hccl|Hccl)[^\n]*\b(?i:error code is|hcclRet ->|ret(?:code)?) ?[:=(\[]? ?(\d{1,2})\b"),
-    (("nccl",), r"\bNCCL (?:[Ee]rror|failure) (\d)\b"),
-    (("errno",), r"(?:\[Errno |\(errno:? |\berrno[ =:]{1,3}|\(os error |\bError\()(\d{1,3})\b"),
-)  # fmt: skip
-# What must stand before a short text.
-_TEXT_FRAMES = {
-    "cuda": _CUDA_FRAME,
-    "hip": _CUDA_FRAME.replace("cuda|hip", "hip").replace("CUDA|HIP", "HIP"),
-    "acl": r"reason|retCode|error from device|retcode: \d+|\bACL\b|\bacl[A-Z]\w+",
-    "nccl": r"\b(?:NCCL|RCCL)\b|nccl[A-Z]\w+|failure at",
-    "ucx": r"\bUCX\b|\buc[pt]_\w+",
-    "errno": r"(?i:error|failed|fail|cannot|can't|could not|unable|errno|fatal)|\w: ",
-}
-# For the scanner: plain words, one of which every line holds that `read` may understand.
-_HINTS = {
-    "cuda": (
-        r"cudaError|CUDA_ERROR_|cuda error|cuda failure|cuda failed|cuda driver error|cuda runtime error|cuda api error"
-        r"|cuda runtime api|cuda err|from cudaGet|hipError|HSA_STATUS_ERROR|hip error|hip failure|hip runtime error|from hipGet"
-        r"|rocm error|Triton Error|\) returned|\) failed"
-    ),
-    "acl": (
-        r"(?:code|errno|ret|result|status|error)(?: is)?[ :=(\[]{1,4}(?:is[ :]{1,3})?[1235]\d{5}\b"
-        r"|reason=\[|retCode=|retcode: |ACL_ERROR_|ACLNN_"
-    ),
-    "hccl": r"HCCL_E_|hcclRet|HCCL function error",
-    "nccl": r"nccl(?:Unhandled|System|Internal|Invalid|Remote)|NCCL error|NCCL failure|failure at",
-    "ucx": r"UCS_ERR_",
-    "errno": r"\[Errno |\(errno|errno[ =:]|os error|Error\(\d",
-}
+class Family(Value):
+    """How its errors are printed, in RE2 syntax. names: what looks like a name. frame: what must stand before a short text.
+    hints: for the scanner, plain words, one of which every line holds that `read` may understand."""
+
+    names: str
+    frame: str = ""
+    hints: str = ""
+
+
+class Numbers(Value):
+    """How numbers are printed. families: whose they may be. pattern: with one group, the number."""
+
+    families: tuple[str, ...]
+    pattern: str
+
+
+class Frames(Value):
+    families: Mapping[str, Family] = field(default_factory=dict)
+    numbers: tuple[Numbers, ...] = ()
 
 
 class Vocabulary:
     """words: in order, the first that fits a text wins."""
 
-    def __init__(self, words: Iterable[ErrorWord], only_numbers: bool | None = None) -> None:
+    def __init__(self, words: Iterable[ErrorWord], frames: Frames, only_numbers: bool | None = None) -> None:
         """only_numbers: read what numbers alone say, nothing else; False: all but that; None: everything."""
         self.words = tuple(words)
-        self._only_numbers = only_numbers
+        self.frames, self._only_numbers = frames, only_numbers
         self.families = tuple(dict.fromkeys(word.family for word in self.words))
         self._by_name = {name: word for word in self.words for name in word.names}
         self._by_number = {(word.family, word.number): word for word in self.words if word.number is not None}
@@ -131,7 +101,7 @@ class Vocabulary:
 
     def part(self, system: bool, numbers: bool | None = None) -> Vocabulary:
         """Of the operating system, or of devices and their libraries. numbers: see `only_numbers`."""
-        return Vocabulary((word for word in self.words if (word.family in SYSTEM) is system), numbers)
+        return Vocabulary((word for word in self.words if (word.family in SYSTEM) is system), self.frames, numbers)
 
     def read(self, line: bytes) -> _Reading | None:
         """What the line says, by name, by text, or by a number alone, which has meant different things over the years."""
@@ -158,7 +128,7 @@ class Vocabulary:
     @cached_property
     def hints(self) -> str:
         """Plain words for the scanner, in RE2 syntax: what a line holds that `read` understands."""
-        told = [_HINTS[family] for family in self.families if family in _HINTS]
+        told = [hints for family in self.families if (hints := self.frames.families[family].hints)]
         if self._only_numbers:
             return "(?i)" + "|".join(dict.fromkeys(told))
         told += [re2.escape(text) for text in self._texts(telling=True)]
@@ -204,7 +174,7 @@ class Vocabulary:
 
     @cached_property
     def _name_pattern(self) -> Any:
-        return _compiled("|".join(_NAMES[family] for family in self.families))
+        return _compiled("|".join(self.frames.families[family].names for family in self.families))
 
     @cached_property
     def _holds(self) -> Callable[[bytes], list[int]]:
@@ -215,11 +185,15 @@ class Vocabulary:
 
     @cached_property
     def _number_patterns(self) -> list[tuple[tuple[str, ...], Any]]:
-        return [(families, _compiled(pattern)) for families, pattern in _NUMBERS if set(families) & set(self.families)]
+        return [(each.families, _compiled(each.pattern)) for each in self._numbers]
 
     @cached_property
     def _whose_numbers(self) -> Callable[[bytes], list[int]]:
-        return which(pattern for families, pattern in _NUMBERS if set(families) & set(self.families))
+        return which(each.pattern for each in self._numbers)
+
+    @cached_property
+    def _numbers(self) -> Sequence[Numbers]:
+        return [each for each in self.frames.numbers if set(each.families) & set(self.families)]
 
     @cached_property
     def _texts_of(self) -> Mapping[int, _Texts]:
@@ -239,7 +213,7 @@ class Vocabulary:
             between = r"""[^\n]*?(?:[:'"(\[\]=,]|\b\d{1,6}|returned|failed)[ '"]{0,3}"""
             if family in ("cuda", "hip"):  # `CUDA Error invalid resource handle`
                 between = rf"(?:{between}|\s{{1,3}})"
-            framed = _compiled(f"(?:{_TEXT_FRAMES[family]}){between}(?i:{every})")
+            framed = _compiled(f"(?:{self.frames.families[family].frame}){between}(?i:{every})")
             bare = _compiled(f"(?i:{telling})") if telling and family not in ("hip", "ucx", "acl") else None
             found.append(_Texts(framed, bare, by_text, tuple(sorted({len(text) for text in by_text}, reverse=True))))
         return dict(enumerate(found, start=_NAME + 1))

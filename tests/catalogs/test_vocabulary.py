@@ -125,7 +125,7 @@ def test_what_is_read_was_hinted_at(pieces: list[str]) -> None:
 
 def test_what_ships_is_written_as_its_reader_has_it() -> None:
     data = read_shipped("device-errors.yaml")
-    assert data.keys() == {"sources", "meanings", "errors"}
+    assert data.keys() == {"sources", "meanings", "families", "numbers", "errors"}
     assert all(entry.keys() <= {each.name for each in fields(Pattern)} for entry in data["meanings"])
     rows = [row for family in data["errors"].values() for row in family]
     assert all(row.keys() <= {"number", "names", "texts", "means"} and row["names"] for row in rows)
