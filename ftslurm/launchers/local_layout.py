@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.srun_options import option_value
+from ftslurm.launchers.srun_options import from_env, option_value
 from ftslurm.model.job import fold_counts
 from ftslurm.model.nodes import expand, fold_nodes
 from ftslurm.model.text import whole
@@ -146,16 +146,6 @@ def _distribution(text: str | None) -> str:
 
 # --- the environment of each task of a local step, as slurmstepd would set it. Pure
 
-# Options that srun also takes from the environment (env_vars in srun/libsrun/opt.c), weakest first. Not the number of
-# nodes: whoever chose FTSLURM_LOCAL_NODES has read that.
-FROM_ENVIRONMENT: Mapping[str, str] = {
-    "SLURM_DISTRIBUTION": "distribution", "SLURM_EXPORT_ENV": "export", "SRUN_EXPORT_ENV": "export",
-    "SLURM_LABELIO": "label", "SLURM_NPROCS": "ntasks", "SLURM_NTASKS": "ntasks", "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-    "SLURM_OPEN_MODE": "open-mode", "SLURM_STDERRMODE": "error", "SLURM_STDINMODE": "input", "SLURM_STDOUTMODE": "output",
-    "SLURM_UNBUFFEREDIO": "unbuffered", "SLURM_REMOTE_CWD": "chdir", "SLURM_WORKING_DIR": "chdir",
-}  # fmt: skip
-FLAGS = frozenset({"label", "unbuffered"})
-
 
 class Simulated(Value):
     """The allocation and the step that are played, as the caller says. nodes: of the job, in slot order."""
@@ -175,9 +165,9 @@ def read_simulated(env: Mapping[str, str]) -> Simulated:
 
 
 def options_from(env: Mapping[str, str], options: Sequence[str]) -> tuple[str, ...]:
-    """`options` after those that the environment gives: the last one counts."""
-    given = [f"--{name}" if name in FLAGS else f"--{name}={env[key]}" for key, name in FROM_ENVIRONMENT.items() if key in env]
-    return (*given, *options)
+    """`options` after those that the environment gives: the last one counts. Not the number of nodes: whoever chose
+    FTSLURM_LOCAL_NODES has read that."""
+    return (*from_env(env, "both", "step", but=["nodes"]), *options)
 
 
 def exported_values(env: Mapping[str, str], export: str | None) -> dict[str, str]:

@@ -37,9 +37,10 @@ from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers import local_layout as shape
 from ftslurm.launchers.local_stdio import Stdio, pattern_values
 from ftslurm.launchers.srun_options import has_flag, option_value
-from ftslurm.model.exits import ExitStatus, from_returncode
+from ftslurm.model.exits import ExitStatus, from_returncode, of_step
 from ftslurm.model.text import expand_pattern, fold_numbers, visible
 from ftslurm.model.values import Value, field
+from ftslurm.system.processes import children_of
 
 
 class Ended(Value):
@@ -64,13 +65,6 @@ def describe_exits(ended: Iterable[Ended]) -> list[str]:
         f"error: {node}: {'task' if len(ranks) == 1 else 'tasks'} {fold_numbers(ranks)}: {how}"
         for (node, how), ranks in groups.items()
     ]
-
-
-def step_status(statuses: Iterable[ExitStatus]) -> int:
-    """srun's own: the highest signal, as 128+n, before the highest exit code."""
-    statuses = list(statuses)
-    killed_by = max((status.signal for status in statuses), default=0)
-    return 128 + killed_by if killed_by else max((status.code for status in statuses), default=0)
 
 
 # --- a small srun for one machine: it starts a command once per task, on nodes that are only names
@@ -120,7 +114,7 @@ class _Step:
         self._stdio.started()
         while not self._turn(time.monotonic()):
             pass
-        return step_status(one.status for one in self._ended)
+        return of_step(one.status for one in self._ended).shell
 
     def _turn(self, now: float) -> bool:
         """Look at the children, then wait for something to do; True when all is done."""
@@ -143,7 +137,7 @@ class _Step:
         if late:  # they are beyond SIGKILL, or a process that is none of ours holds a pipe
             self._stdio.no_more_output()
         elif not nothing_left:
-            for pid in _children(os.getpid()):
+            for pid in children_of(os.getpid()):
                 _send_signal(pid, signal.SIGKILL)
         if (nothing_left or late) and not self._stdio.flowing:
             return True
@@ -281,18 +275,6 @@ def _send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass  # gone already; or it changed its user (setuid), which only root could end
-
-
-def _children(parent: int) -> list[int]:
-    """The children, from Linux's /proc, without those that end meanwhile."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(stat.read_bytes().rpartition(b")")[2].split()[1]) == parent:
-                found.append(int(stat.parent.name))
-        except (OSError, IndexError, ValueError):
-            continue
-    return found
 
 
 def _user_name() -> str:

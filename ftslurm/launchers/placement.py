@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ftslurm.errors import UsageError
-from ftslurm.launchers.srun_options import REPLACED, Component, by_cpu, has_flag, option_value, same_share, without
+from ftslurm.launchers.srun_options import REPLACED, Component, by_cpu, has_flag, option_value, said, same_share, without
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import fold_numbers, whole
@@ -266,12 +266,12 @@ def mpi_default(settings: Settings, config: Mapping[str, str]) -> str:
 def why_not_over_two_jobs(options: Sequence[str], env: Mapping[str, str], mpi_default: str = "") -> str:
     """Why no part of the step may run in a donor job; empty if it may. mpi_default: what srun takes where neither an option nor
     the environment says (MpiDefault in slurm.conf)."""
-    if has_flag(options, "label") or "SLURM_LABELIO" in env:
+    if said(options, env, "label") is not None:
         return "srun would label its lines from 0 again (--label)"
-    if has_flag(options, "bcast") or "SLURM_BCAST" in env:
+    if said(options, env, "bcast") is not None:
         return "the program is copied to the nodes of this job alone (--bcast)"
-    for name, variable in (("output", "SLURM_STDOUTMODE"), ("error", "SLURM_STDERRMODE"), ("input", "SLURM_STDINMODE")):
-        value = option_value(options, name) or env.get(variable, "")
+    for name in ("output", "error", "input"):
+        value = said(options, env, name) or ""
         if any(mark in value for mark in _PER_TASK):
             return f"--{name}={value} names files by task, step or job, and a donor has its own"
         if whole(value) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import PurePosixPath
 
-from ftslurm.launchers.srun_options import has_flag, option_value
+from ftslurm.launchers.srun_options import option_value, said
 from ftslurm.model.settings.features import STDERR, STDOUT, streams, streams_of
 from ftslurm.model.text import FILE_FIELD, expand_pattern, whole
 from ftslurm.model.values import Value
@@ -174,8 +174,8 @@ def rank_files(options: Sequence[str], env: Mapping[str, str], job: int, user: s
     }  # fmt: skip
     known = {letter: value.replace("%", "%%") for letter, value in known.items()}  # the rest is filled in later
     chdir = option_value(options, "chdir") or folder
-    out = option_value(options, "output") or env.get("SLURM_STDOUTMODE")
-    err = option_value(options, "error") or env.get("SLURM_STDERRMODE")
+    out = said(options, env, "output") or None
+    err = said(options, env, "error") or None
     found: dict[str, tuple[str, str]] = {}
     errors: str | None = ""
     for stream, text in (("1", out), ("2", err or out)):
@@ -192,4 +192,4 @@ def rank_files(options: Sequence[str], env: Mapping[str, str], job: int, user: s
             found[stream] = (how, expand_pattern(path, known, partly=True))
     files = tuple(dict.fromkeys(found.values()))
     errors = found["2"][1] if "2" in found else errors
-    return RankFiles(files, has_flag(options, "label") or "SLURM_LABELIO" in env, errors)
+    return RankFiles(files, said(options, env, "label") is not None, errors)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ftslurm.launchers import placement
 from ftslurm.launchers.placement import NOT_WHEN_PLACED, StepPart
 from ftslurm.launchers.python import CONTAINER_VARIABLES, Python, Runtime, in_bundle, runtime_of, with_mount
-from ftslurm.launchers.srun_options import REPLACED, Component, has_flag, join_components, option_value, same_share, without
+from ftslurm.launchers.srun_options import REPLACED, Component, has_flag, join_components, option_value, said, same_share, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import fold_nodes
@@ -35,14 +35,8 @@ class Delivery(Value):
 def delivery(component: Component, env: Mapping[str, str], job: int) -> Delivery:
     """Without a place to copy to the program runs from where it is (`--bcast` alone means the current folder, which nodes share).
     Source: srun(1), --bcast and --send-libs."""
-
-    def said(name: str, variable: str) -> str | None:
-        if has_flag(component.options, name):
-            return option_value(component.options, name) or ""
-        return env.get(variable)
-
     rest = without(component.options, *_OPTIONS)
-    stays, to = Delivery(Component(rest, component.command)), said("bcast", "SLURM_BCAST")
+    stays, to = Delivery(Component(rest, component.command)), said(component.options, env, "bcast")
     if not to or has_flag(rest, "multi-prog"):
         return stays
     from shutil import which  # rarely asked for
@@ -51,7 +45,7 @@ def delivery(component: Component, env: Mapping[str, str], job: int) -> Delivery
         return stays
     if to.endswith("/"):
         to = f"{to}slurm_bcast_{job}"
-    exclude, compress, libs = (said(name, f"SLURM_{name.upper().replace('-', '_')}") for name in _OPTIONS[1:])
+    exclude, compress, libs = (said(component.options, env, name) for name in _OPTIONS[1:])
     carried = libs is not None and libs.lower() not in _NO
     options = (
         *((f"--exclude={exclude}",) if exclude else ()),
@@ -78,12 +72,12 @@ _BY_TASK = re.compile(r"%\d*[tnNu]")
 
 def are_independent(options: Sequence[str], env: Mapping[str, str]) -> bool:
     """Did the user say that a rank that fails ends no other? Source: srun(1), --kill-on-bad-exit and SLURM_KILL_BAD_EXIT."""
-    return (option_value(options, "kill-on-bad-exit") or env.get("SLURM_KILL_BAD_EXIT", "")) == "0"
+    return said(options, env, "kill-on-bad-exit") == "0"
 
 
 def wait_s(options: Sequence[str], env: Mapping[str, str]) -> float:
     """How long after the end of the first rank the others are ended, 0 for never. Source: srun(1), --wait and SLURM_WAIT."""
-    return float(whole(option_value(options, "wait") or env.get("SLURM_WAIT", "")) or 0)
+    return float(whole(said(options, env, "wait") or "") or 0)
 
 
 def overruled(options: Sequence[str], others_end: bool) -> tuple[str, ...]:
@@ -135,8 +129,7 @@ def exported(options: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
 
     It is named there, never given with its value: command lines can be read by everybody.
     """
-    wanted = option_value(options, "export") or env.get("SRUN_EXPORT_ENV") or env.get("SLURM_EXPORT_ENV")
-    words = (wanted or "ALL").split(",")
+    words = (said(options, env, "export") or "ALL").split(",")
     if "ALL" in words:
         return tuple(options)
     kept = [word for word in words if word not in ("NONE", "NIL")]
@@ -220,8 +213,7 @@ class SrunLauncher(Value):
         """Does slurmstepd open a file for each task? srun reads its own stdin all the same, and slurmstepd crashes over what srun
         sends of it, its end as well, while a task runs (docs/slurm-facts.md, "Exit statuses of srun").
         """
-        said = self.env.get("SLURM_STDINMODE", "")
-        return all(bool(_BY_TASK.search(option_value(each.options, "input") or said)) for each in self.components)
+        return all(_BY_TASK.search(said(each.options, self.env, "input") or "") is not None for each in self.components)
 
     def _overlapping(self, shares: Sequence[Share]) -> SrunLauncher:
         """Of several components nobody knows which nodes are whose."""

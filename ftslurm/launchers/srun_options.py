@@ -39,8 +39,9 @@ class NewAllocation(Value):
 def new_allocation(component: Component, env: Mapping[str, str], spares: int) -> NewAllocation:
     """What `srun OPTIONS COMMAND` asks for. spares: nodes beyond those of the step. Raises: UsageError."""
     options = component.options
+    named = [name for name, _ in parse_options(options)]
     given = without(options, *names_of("step"), *_plugins(options))
-    asked = (*_from_env(options, env), *_named(options, env, component.command), *given)
+    asked = (*from_env(env, "both", "job", but=named), *_named(options, env, component.command), *given)
     if spares:
         asked = _with_spares(asked, spares)
     return NewAllocation(
@@ -51,12 +52,11 @@ def new_allocation(component: Component, env: Mapping[str, str], spares: int) ->
     )
 
 
-def _from_env(options: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
-    """The variables as options. One that is given as an option counts less, as for srun."""
-    given = {name for name, _ in parse_options(options)}
+def from_env(env: Mapping[str, str], *whose: str, but: Iterable[str] = ()) -> Iterator[str]:
+    """The variables of such options as options. but: options that are given, for which they do not count."""
     for option in srun_options().values():
         for value in filter(None, map(env.get, option.variables)):
-            if option.name not in given:
+            if option.of in whose and option.name not in but:
                 yield f"--{option.name}" if option.takes is Takes.NOTHING else f"--{option.name}={value}"
 
 
@@ -241,6 +241,14 @@ def has_flag(options: Sequence[str], *names: str) -> bool:
     """Was any of these options given, with a value or without?"""
     wanted = _canonical(names)
     return any(name in wanted for name, _ in parse_options(options))
+
+
+def said(options: Sequence[str], env: Mapping[str, str], name: str) -> str | None:
+    """The value that counts for srun, by the option or else by its variables; empty without a value, None if nobody says it."""
+    if has_flag(options, name):
+        return option_value(options, name) or ""
+    found = [env[variable] for variable in srun_options()[name].variables if variable in env]
+    return next(filter(None, reversed(found)), "" if found else None)
 
 
 def without(options: Sequence[str], *names: str) -> tuple[str, ...]:

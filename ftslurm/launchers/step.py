@@ -16,6 +16,7 @@ from ftslurm.errors import CommandMissing, LaunchFailed
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
 from ftslurm.system.commands import real_program
 from ftslurm.system.files import restore_limit
+from ftslurm.system.processes import children_of
 
 # Two interrupts within a second end a step (srun(1)); nearer to each other the kernel would deliver one.
 _BETWEEN_INTERRUPTS_S = 0.05
@@ -60,14 +61,6 @@ def nodes_in_file(argv: Sequence[str]) -> tuple[list[str], tuple[int, ...]]:
 
 def _bytes(words: Sequence[str], env: Mapping[str, str]) -> int:
     return sum(len(os.fsencode(text)) + 1 for text in (*words, *(f"{name}={value}" for name, value in env.items())))
-
-
-def _kill_children(pid: int) -> None:
-    import psutil  # rarely asked for
-
-    with suppress(psutil.Error):
-        for child in psutil.Process(pid).children():
-            child.kill()
 
 
 def _end_of_stderr() -> int | None:
@@ -164,7 +157,9 @@ class ProcessStep:
         _shepherd_spawn; 22.05 to 26.05), so silently means that it goes first."""
         if self._process.poll() is None:
             if silently:
-                _kill_children(self.pid)
+                for child in children_of(self.pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
             self._process.kill()
         self._process.wait()
 

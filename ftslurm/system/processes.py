@@ -136,6 +136,10 @@ def parent_of(pid: int, proc: Path = Path("/proc")) -> int:
         return 0
 
 
+def children_of(parent: int) -> list[int]:
+    return [int(each.name) for each in PROC.glob("[0-9]*") if parent_of(int(each.name)) == parent]
+
+
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
 

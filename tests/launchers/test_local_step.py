@@ -32,9 +32,9 @@ from ftslurm.launchers.local_layout import (
     task_environ,
 )
 from ftslurm.launchers.local_stdio import Labeller
-from ftslurm.launchers.local_step import Ended, describe_exits, step_status
+from ftslurm.launchers.local_step import Ended, describe_exits
 from ftslurm.launchers.rank_logs import StreamKind, StreamTarget, read_target
-from ftslurm.model.exits import ExitStatus, from_shell
+from ftslurm.model.exits import ExitStatus, from_shell, of_step
 from ftslurm.model.text import expand_pattern
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -254,7 +254,7 @@ def test_like_ends_on_a_node_share_a_line() -> None:
 @pytest.mark.parametrize(("statuses", "status"), [((0, 0), 0), ((0, 7, 3), 7), ((137, 200), 137), ((137, 143), 143), ((), 0)])
 def test_the_worst_end_is_the_step_s(statuses: tuple[int, ...], status: int) -> None:
     exits = [ExitStatus(0, status - 128) if status in (137, 143) else ExitStatus(status) for status in statuses]
-    assert step_status(exits) == status
+    assert of_step(exits).shell == status
 
 
 # --- at work

@@ -51,3 +51,4 @@ def test_what_the_user_says_to_srun() -> None:
     assert are_independent(("--kill-on-bad-exit=0",), {}) and are_independent((), {"SLURM_KILL_BAD_EXIT": "0"})
     assert not are_independent((), {}) and not are_independent(("--kill-on-bad-exit=1",), {"SLURM_KILL_BAD_EXIT": "0"})
     assert not are_independent(("--kill-on-bad-exit",), {})
+    assert not are_independent(("-K",), {"SLURM_KILL_BAD_EXIT": "0"})  # an option without its value counts, too

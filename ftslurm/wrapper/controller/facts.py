@@ -19,7 +19,7 @@ from ftslurm.errors import LaunchFailed, SlurmUnavailable, StateError, UsageErro
 from ftslurm.launchers.placement import parse_multi_prog, step_width, why_not_over_two_jobs, why_not_placed
 from ftslurm.launchers.script_place import CallPlace, read_calls
 from ftslurm.launchers.srun import wait_s
-from ftslurm.launchers.srun_options import Component, by_cpu, has_flag, option_value
+from ftslurm.launchers.srun_options import Component, by_cpu, has_flag, option_value, said
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.shared_file import CleanUps, NodeMemory, known_clean_ups
 from ftslurm.model.decisions import TellOthers
@@ -295,9 +295,9 @@ def input_spent(order: Order) -> str:
     A pipe whose first byte comes later is not noticed.
     """
     for component in order.components:
-        said = option_value(component.options, "input") or order.env.get("SLURM_STDINMODE") or "all"
+        source = said(component.options, order.env, "input") or "all"
         # With a file for each task the shim reads it from its beginning.
-        if said.lower() != "none" and "%" not in said and _to_read(said):
+        if source.lower() != "none" and "%" not in source and _to_read(source):
             return "what its ranks read from standard input cannot be read again"
     return ""
 
