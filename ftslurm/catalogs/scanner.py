@@ -238,6 +238,14 @@ def which(patterns: Iterable[str]) -> Callable[[bytes], list[int]]:
     return lambda text: sorted(held.Match(text) or ())
 
 
+def compiled(pattern: str) -> Any:
+    """An expression with its groups; `^` and `$` are the text's."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    return re2.compile(pattern.encode(), options)
+
+
 def _compiled(pattern: str) -> Any:
     # `^` and `$` are a line's.
     return re2.compile(_bytes(f"(?m:{pattern})"), _options())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import re2
 
-from ftslurm.catalogs.scanner import which
+from ftslurm.catalogs.scanner import compiled, which
 from ftslurm.model.values import Value, field
 
 # A text of so many words says by itself what it is; shorter ones (`out of memory`) need a frame.
@@ -174,7 +174,7 @@ class Vocabulary:
 
     @cached_property
     def _name_pattern(self) -> Any:
-        return _compiled("|".join(self.frames.families[family].names for family in self.families))
+        return compiled("|".join(self.frames.families[family].names for family in self.families))
 
     @cached_property
     def _holds(self) -> Callable[[bytes], list[int]]:
@@ -185,7 +185,7 @@ class Vocabulary:
 
     @cached_property
     def _number_patterns(self) -> list[tuple[tuple[str, ...], Any]]:
-        return [(each.families, _compiled(each.pattern)) for each in self._numbers]
+        return [(each.families, compiled(each.pattern)) for each in self._numbers]
 
     @cached_property
     def _whose_numbers(self) -> Callable[[bytes], list[int]]:
@@ -213,14 +213,7 @@ class Vocabulary:
             between = r"""[^\n]*?(?:[:'"(\[\]=,]|\b\d{1,6}|returned|failed)[ '"]{0,3}"""
             if family in ("cuda", "hip"):  # `CUDA Error invalid resource handle`
                 between = rf"(?:{between}|\s{{1,3}})"
-            framed = _compiled(f"(?:{self.frames.families[family].frame}){between}(?i:{every})")
-            bare = _compiled(f"(?i:{telling})") if telling and family not in ("hip", "ucx", "acl") else None
+            framed = compiled(f"(?:{self.frames.families[family].frame}){between}(?i:{every})")
+            bare = compiled(f"(?i:{telling})") if telling and family not in ("hip", "ucx", "acl") else None
             found.append(_Texts(framed, bare, by_text, tuple(sorted({len(text) for text in by_text}, reverse=True))))
         return dict(enumerate(found, start=_NAME + 1))
-
-
-def _compiled(pattern: str) -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    return re2.compile(pattern.encode(), options)

@@ -8,20 +8,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from itertools import chain
 
 from ftslurm.config.fault_lookup import fault_lookup
-from ftslurm.devices.probe import choose_probes
-from ftslurm.errors import CommandMissing
 from ftslurm.hooks.hook_inputs import HookMemory
-from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import Value, replace
 from ftslurm.policies import node as rules
 from ftslurm.policies.kernel_log import kernel_findings, last_kernel_line, parse_kernel_log
 from ftslurm.policies.node import NodeFinding, NodeHealth
-from ftslurm.system.commands import run, run_group
 from ftslurm.system.owner import PATH
 from ftslurm.system.processes import still_there
+from ftslurm.wrapper.node_check import command_findings, read_devices
 
 # The kernel keeps some hundred KB of its log.
 MAX_LOG_BYTES = 8 << 20
@@ -96,26 +94,14 @@ def _read_log(path: str) -> bytes:
 
 
 def _command(settings: HookSettings, node: str, deadline: float) -> tuple[NodeFinding, ...]:
-    if not settings.health_command:
-        return ()
     left_s = min(settings.health_timeout_s, deadline - time.monotonic())
-    if left_s <= 0:
-        return (NodeFinding("command", NodeHealth.UNKNOWN, "no time was left for the health command"),)
-    try:
-        done = run_group(settings.health_command, left_s, tool_env(settings, node))
-    except CommandMissing as error:
-        return (NodeFinding("command", NodeHealth.UNKNOWN, str(error)),)
-    return (rules.command_finding(done.status, done.stdout, left_s),)
+    return command_findings(settings.health_command, left_s, tool_env(settings, node))
 
 
 def _devices(settings: HookSettings, node: str, deadline: float) -> tuple[NodeFinding, ...]:
     env: Mapping[str, str] = tool_env(settings, node)
     os.environ.update(env)  # the probes' helpers inherit ours
-    probes = choose_probes(env, run)
-    found: list[NodeFinding] = []
     meaning = fault_lookup((), settings.catalogs, only_roots=True)
-    for probe in probes:
-        left_s = min(settings.device_timeout_s, deadline - time.monotonic())
-        answer = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")
-        found += rules.device_findings(probe.kind, answer, settings.devices.get(probe.kind, 0), meaning)
-    return (*found, *rules.missing_kinds(settings.devices, [probe.kind for probe in probes]))
+    seen = dict(read_devices(env, deadline, settings.device_timeout_s))
+    found = (rules.device_findings(kind, answer, settings.devices.get(kind, 0), meaning) for kind, answer in seen.items())
+    return (*chain.from_iterable(found), *rules.missing_kinds(settings.devices, list(seen)))

@@ -112,31 +112,39 @@ _at: dict[int, int] = {}  # id(ProcessGroup) -> first word of its slot
 _works: dict[int, tuple[int, int, int]] = {}  # id(Work) -> IN_WHAT, IN_NUMBER, IN_PEER
 
 
+def _harmless(function: Callable[..., None]) -> Callable[..., None]:
+    """It never raises: what goes wrong in it is nothing to the program."""
+
+    def call(*given: Any) -> None:
+        try:
+            function(*given)
+        except Exception:
+            pass
+
+    return call
+
+
 # --- beginning
 
 
+@_harmless
 def arm() -> None:
-    """Begin as soon as the program imports torch.distributed. For sitecustomize; never raises."""
-    try:
-        if os.environ.get(WATCH_VARIABLE) in LEVELS and os.environ.get(PAGE_VARIABLE) and _probe is None:
-            if MODULE in sys.modules:
-                start()
-            else:
-                sys.meta_path.insert(0, _Finder(MODULE, lambda _: start()))
-            sys.meta_path.insert(0, _Finder(MPI_MODULE, _start_for_mpi))
-    except Exception:
-        pass
+    """Begin as soon as the program imports torch.distributed. For sitecustomize."""
+    if os.environ.get(WATCH_VARIABLE) in LEVELS and os.environ.get(PAGE_VARIABLE) and _probe is None:
+        if MODULE in sys.modules:
+            start()
+        else:
+            sys.meta_path.insert(0, _Finder(MODULE, lambda _: start()))
+        sys.meta_path.insert(0, _Finder(MPI_MODULE, _start_for_mpi))
 
 
+@_harmless
 def _start_for_mpi(module: Any) -> None:
-    """mpi4py.MPI has been imported, which begins MPI as well unless the program said no. Never raises."""
-    try:
-        if module.Is_initialized() and module.COMM_WORLD.Get_size() > 1:
-            _come_late(int(module.COMM_WORLD.Get_rank()))
-            if _words is not None:
-                _words[LEVEL] |= MPI
-    except Exception:
-        pass
+    """mpi4py.MPI has been imported, which begins MPI as well unless the program said no."""
+    if module.Is_initialized() and module.COMM_WORLD.Get_size() > 1:
+        _come_late(int(module.COMM_WORLD.Get_rank()))
+        if _words is not None:
+            _words[LEVEL] |= MPI
 
 
 class _Finder:
@@ -205,29 +213,28 @@ def _claim(env: Any) -> bool:
     A launcher (torchrun) has no RANK, its children have. A child of a rank inherits the claim and keeps silent; one that
     makes process groups all the same is a rank, too (`_come_late`). A rank that has replaced itself by exec is the same.
     """
-    rank = env.get("RANK") or env.get("SLURM_PROCID")
-    if not rank or not env.get(PAGE_VARIABLE):
+    whose, me = _whose(env), _process(os.getpid())
+    if not whose or not env.get(PAGE_VARIABLE):
         return False
-    whose, me = ("R" if env.get("RANK") else "S") + rank, _me()
     told, _, holder = env.get(CLAIM_VARIABLE, "").partition("@")
-    if told == whose and holder != me and _lives(holder):
+    pid = holder.partition(".")[0]
+    if told == whose and holder != me and pid.isdigit() and _process(int(pid)) == holder:
         return False
     env[CLAIM_VARIABLE] = f"{whose}@{me}"
     return True
 
 
-def _me() -> str:
+def _whose(env: Any) -> str:
+    """Empty if nobody says."""
+    rank, task = env.get("RANK"), env.get("SLURM_PROCID")
+    return f"R{rank}" if rank else f"S{task}" if task else ""
+
+
+def _process(pid: int) -> str:
+    """Its pid and start."""
     from ftslurm.sdk.page import start_ticks
 
-    return f"{os.getpid()}.{start_ticks(os.getpid())}"
-
-
-def _lives(holder: str) -> bool:
-    """holder: pid and start of a process."""
-    from ftslurm.sdk.page import start_ticks
-
-    pid, _, start = holder.partition(".")
-    return pid.isdigit() and str(start_ticks(int(pid))) == start
+    return f"{pid}.{start_ticks(pid)}"
 
 
 def _come_late(rank: Any) -> None:
@@ -240,8 +247,7 @@ def _come_late(rank: Any) -> None:
         if _words is None:
             level = LEVELS.get(os.environ.get(WATCH_VARIABLE, ""), 0)
             if level and os.environ.get(PAGE_VARIABLE):
-                whose = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "?"
-                os.environ[CLAIM_VARIABLE] = f"{'R' if os.environ.get('RANK') else 'S'}{whose}@{_me()}"
+                os.environ[CLAIM_VARIABLE] = f"{_whose(os.environ) or 'S?'}@{_process(os.getpid())}"
                 _begin(level, even_in_a_child=True)
         if _words is not None and isinstance(rank, int) and rank >= 0:
             _words[RANK] = rank + 1
@@ -249,13 +255,11 @@ def _come_late(rank: Any) -> None:
         _words = None
 
 
+@_harmless
 def _know_rank() -> None:
     """By the process group that has just been made."""
-    try:
-        if _words is not None:
-            _words[RANK] = int(sys.modules[MODULE].get_rank()) + 1
-    except Exception:
-        pass
+    if _words is not None:
+        _words[RANK] = int(sys.modules[MODULE].get_rank()) + 1
 
 
 class _Probe:
@@ -312,10 +316,7 @@ class _Probe:
     def _truncate(self) -> None:
         """What an earlier process has left beside the page."""
         for suffix in (SOCKET_SUFFIX, GROUPS_SUFFIX):
-            try:
-                os.unlink(self.path + suffix)  # noqa: PTH108
-            except OSError:
-                pass
+            _harmless(os.unlink)(self.path + suffix)
 
     def _prepare_post(self) -> None:
         """Let the main thread's eval loop count, without running Python: sem_post(3) is an int f(void *) that adds one."""
@@ -503,20 +504,18 @@ class _Probe:
                 issued = self.words[at + ISSUED]
                 self.words[at + ISSUED] = issued & ~LOW | _entered(group, issued)
 
+    @_harmless
     def _tell(self, at: int, number: int, name: str, what: str, members: str, key: int) -> None:
         from json import dumps
 
         slot = (at - GROUPS) // GROUP_WORDS if at != SCRATCH else -1
         line = dumps({"slot": slot, "id": number, "key": key, "name": name[:200], "what": what[:100], "ranks": members})
+        fd = os.open(self.path + GROUPS_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fd = os.open(self.path + GROUPS_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                if os.fstat(fd).st_size + len(line) < GROUPS_BYTES_MAX:
-                    os.write(fd, line.encode() + b"\n")
-            finally:
-                os.close(fd)
-        except OSError:
-            pass
+            if os.fstat(fd).st_size + len(line) < GROUPS_BYTES_MAX:
+                os.write(fd, line.encode() + b"\n")
+        finally:
+            os.close(fd)
 
     def _gone(self, own: int) -> None:
         """A group was destroyed: its slot is for the next one. At the end the interpreter destroys them all: they are kept."""
@@ -553,14 +552,19 @@ class _Probe:
             pass
         self._shut()
 
+    @_harmless
     def _shut(self) -> None:
+        if server := self._let_go():
+            _quietly(server.shutdown)
+
+    def _let_go(self) -> Any:
+        """The server, which nobody may ever destroy: shut down or not, its destructor may end the process by std::terminate."""
         server, self._server = self._server, None
         if server is not None:
-            try:
-                _keep(server)  # shut down or not, its destructor may end the process by std::terminate
-                _quietly(server.shutdown)
-            except Exception:
-                pass
+            import ctypes
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+        return server
 
     def forked(self) -> None:
         """A forked child writes nothing. The server's threads are not in it, so its object must never be destroyed there."""
@@ -571,19 +575,7 @@ class _Probe:
         _answers.clear()
         _beside.clear()
         self.ending = True
-        server, self._server = self._server, None
-        if server is not None:
-            try:
-                _keep(server)
-            except Exception:
-                pass
-
-
-def _keep(server: Any) -> None:
-    """Never let it be destroyed."""
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+        _harmless(self._let_go)()
 
 
 def _nothing() -> None:
@@ -622,27 +614,23 @@ def _quietly(act: Callable[[], Any]) -> Any:
         level.value = before
 
 
+@_harmless
 def _name_thread() -> None:
     """What is done for ftrun in this thread is no work of the rank: the agent takes it off by the name (see prctl(2))."""
-    try:
-        import ctypes
+    import ctypes
 
-        ctypes.CDLL(None).prctl(PR_SET_NAME, THREAD_NAME, 0, 0, 0)
-    except Exception:
-        pass
+    ctypes.CDLL(None).prctl(PR_SET_NAME, THREAD_NAME, 0, 0, 0)
 
 
+@_harmless
 def _let_debuggers_in() -> None:
     """Where Yama lets only ancestors look (ptrace_scope 1), let the agent's py-spy, which is none, look at the stack."""
-    try:
-        with open("/proc/sys/kernel/yama/ptrace_scope") as file:
-            if file.read().strip() != "1":
-                return
-        import ctypes
+    with open("/proc/sys/kernel/yama/ptrace_scope") as file:
+        if file.read().strip() != "1":
+            return
+    import ctypes
 
-        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
-    except Exception:
-        pass
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 
 # --- wrappers
@@ -687,12 +675,10 @@ def _wrap_meetings(names: tuple[str, ...] = MEETINGS) -> None:
         _replace(store, method, _asking, method)
 
 
+@_harmless
 def _wrap_calls(module: Any) -> None:
-    """torch.distributed.rpc.api, before its names go on to others. Never raises."""
-    try:
-        _replace(module, CALL, _calling, module)
-    except Exception:
-        pass
+    """torch.distributed.rpc.api, before its names go on to others."""
+    _replace(module, CALL, _calling, module)
 
 
 def _calling(own: Any, module: Any) -> Any:
@@ -739,24 +725,20 @@ def _asking(function: Any, name: str) -> Any:
     return ask
 
 
+@_harmless
 def _answered(name: str, args: Any, answer: Any) -> None:
     words = _words
-    if words is None:
+    if words is None or not _speaks(_get_ident()):
         return
-    try:
-        if not _speaks(_get_ident()):
-            return
-        question = name, str(args[1:])[:TEXT_MAX]
-        if isinstance(answer, (bytes, list)):
-            answer = crc32(repr(answer).encode())
-        if _answers.get(question) == answer and question in _answers:
-            words[ASKED] += 1
-            return
-        if len(_answers) >= ANSWERS_MAX:
-            _answers.clear()
-        _answers[question] = answer
-    except Exception:
-        pass
+    question = name, str(args[1:])[:TEXT_MAX]
+    if isinstance(answer, (bytes, list)):
+        answer = crc32(repr(answer).encode())
+    if _answers.get(question) == answer and question in _answers:
+        words[ASKED] += 1
+        return
+    if len(_answers) >= ANSWERS_MAX:
+        _answers.clear()
+    _answers[question] = answer
 
 
 def _speaks(ident: int) -> bool:

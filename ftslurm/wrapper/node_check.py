@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ftslurm.errors import CommandMissing, WireError
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
@@ -60,31 +60,41 @@ def read_check(text: str) -> CheckAnswer:
 def _check(question: CheckAsked, env: Mapping[str, str]) -> CheckAnswer:
     """Check, cheap tests first. The caller knows how many devices there should be."""
     deadline, there = time.monotonic() + question.limit_s, dict[str, int]()
-    verdict = judge([*_command(question, env), *_devices(question, env, deadline, there)])
+    by_command = command_findings(question.command, question.limit_s, env)
+    verdict = judge([*by_command, *_devices(question, env, deadline, there)])
     return CheckAnswer(_WORD[verdict.health], verdict.reason, there)
 
 
-def _command(question: CheckAsked, env: Mapping[str, str]) -> Iterable[NodeFinding]:
-    if not question.command:
+def command_findings(command: Sequence[str], left_s: float, env: Mapping[str, str]) -> tuple[NodeFinding, ...]:
+    """What the health command says, if there is one."""
+    if not command:
         return ()
+    if left_s <= 0:
+        return (NodeFinding("command", NodeHealth.UNKNOWN, "no time was left for the health command"),)
     try:
-        done = run_group(question.command, question.limit_s, env)
+        done = run_group(command, left_s, env)
     except CommandMissing as error:
         return (NodeFinding("command", NodeHealth.UNKNOWN, str(error)),)
-    return (command_finding(done.status, done.stdout, question.limit_s),)
+    return (command_finding(done.status, done.stdout, left_s),)
+
+
+def read_devices(env: Mapping[str, str], deadline: float, most_s: float) -> Iterator[tuple[str, ProbeAnswer]]:
+    """Kind by kind. deadline: monotonic; most_s: for each kind."""
+    from ftslurm.devices.probe import choose_probes
+
+    for probe in choose_probes(env, run):
+        left_s = min(most_s, deadline - time.monotonic())
+        yield probe.kind, probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")
 
 
 def _devices(question: CheckAsked, env: Mapping[str, str], deadline: float, there: dict[str, int]) -> Sequence[NodeFinding]:
     """The findings on devices. there: is filled with kind -> number of devices."""
     from ftslurm.config.fault_lookup import fault_lookup
-    from ftslurm.devices.probe import choose_probes
 
     meaning, found = fault_lookup((), question.catalogs), list[NodeFinding]()
-    for probe in choose_probes(env, run):
-        left_s = deadline - time.monotonic()
-        seen = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")
-        there[probe.kind] = len(seen.reports)
-        found += (*device_findings(probe.kind, seen, 0, meaning), *_unwell(seen, meaning))
+    for kind, seen in read_devices(env, deadline, question.limit_s):
+        there[kind] = len(seen.reports)
+        found += (*device_findings(kind, seen, 0, meaning), *_unwell(seen, meaning))
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.catalogs.kinds import Kind, Kinds
@@ -132,8 +131,8 @@ def by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) 
     waited = [hit for hit in symptoms if hit.pattern.waited]
     suspects = _silent(ends, waited) or _behind(ends, waited)
     rules = ["waited-for"] if suspects else []
-    if waited and (phase := _long_phase(ends, waited)):
-        return long_phase(phase, [str(hit) for hit in seen.one_a_rank(symptoms)])
+    if waited and (verdict := _long_phase(ends, waited, [str(hit) for hit in seen.one_a_rank(symptoms)])):
+        return verdict
     others = [str(hit) for hit in seen.one_a_rank(symptoms) if hit is not first]
     evidence = [f"{suspect.why}; {first}" for suspect in suspects]
     evidence += [seen.with_own_words(first, symptoms), *others]
@@ -182,11 +181,6 @@ def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | 
     )  # fmt: skip
 
 
-def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> LongPhase | None:
-    first = min(waited, key=lambda hit: hit.at)
-    return at_work(ends, seen.ranks_of(waited), first.at, [hit.line for hit in waited], first.pattern.waited)
-
-
 def _silent(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
     """Most ranks printed that they waited in vain: the few others are those that they waited for."""
     told = seen.ranks_of(waited)
@@ -217,7 +211,7 @@ def _lead(hit: Hit, meaning: str) -> Lead:
     return Lead(hit.end.rank, hit.end.node, hit.line, meaning, hit.place)
 
 
-SIGNATURE = "long-phase"
+_LONG_PHASE = "long-phase"
 # A hung rank shows no activity from about the begin of the wait on; a working rank shows some in the last quarter.
 LAST_SHARE = 0.25
 LINE_CHARS = 160
@@ -240,40 +234,22 @@ _PHASES = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LongPhase:
-    """rank, node: who worked while the others waited. doing: in a word. sign: the last activity. settings: what to increase, and
-    what programs call that."""
-
-    rank: int
-    node: str
-    doing: str
-    sign: str
-    settings: tuple[str, ...]
-
-
-def at_work(
-    ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str], settings: tuple[str, ...]
-) -> LongPhase | None:
-    """The rank that the others waited for, if it worked until they gave up.
-
-    waited: ranks that waited in vain. gave_up: when the first of them said so, Unix seconds; lines: in which words. settings: as
-    of LongPhase.
-    """
-    began = _began(ends, waited, gave_up, lines)
-    late = gave_up - LAST_SHARE * (gave_up - began)
+def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit], evidence: Sequence[str]) -> Verdict | None:
+    """The verdict if the rank that the others waited for worked until they gave up. waited: lines of those who did."""
+    first, told = min(waited, key=lambda hit: hit.at), seen.ranks_of(waited)
+    gave_up = first.at
+    late = gave_up - LAST_SHARE * (gave_up - _began(ends, told, gave_up, [hit.line for hit in waited]))
     for end in ends:
-        if end.rank in waited or (end.status is not None and not end.status.ok and not end.stopped):
+        if end.rank in told or seen.failed(end):
             continue
         said = [piece for piece in end.output if late <= piece.at <= gave_up and piece.text.strip()]
         if said:
             line = visible(said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:])
-            ago = f"it printed `{line}` {gave_up - said[-1].at:.0f} s before"
-            return LongPhase(end.rank, end.node, _doing(said), ago, settings)
+            return _at_work(end, said, f"it printed `{line}` {gave_up - said[-1].at:.0f} s before", first, evidence)
         if late <= end.alive:
-            ago = f"{end.alive_by} until {max(0.0, gave_up - end.alive):.0f} s before"
             lately = [piece for piece in end.output if piece.at <= gave_up][-1:]
-            return LongPhase(end.rank, end.node, _doing(lately), ago, settings)
+            sign = f"{end.alive_by} until {max(0.0, gave_up - end.alive):.0f} s before"
+            return _at_work(end, lately, sign, first, evidence)
     return None
 
 
@@ -293,15 +269,17 @@ def _doing(said: Sequence[Piece]) -> str:
     return next((phase for words, phase in _PHASES if words.search(text)), "work")
 
 
-def long_phase(found: LongPhase, evidence: Sequence[str]) -> Verdict:
-    """The verdict on a long phase: no node is to blame, and one more try is worth it, since storage may be faster then."""
-    slow = f"the timeout is shorter than rank {found.rank}'s {found.doing}"
-    setting, *elsewhere = found.settings
-    what = f"{slow}: {found.sign} the others gave up; set {setting} higher"
-    first = f"rank {found.rank} on {found.node} was at work: {found.sign} the others gave up"
+def _at_work(end: RankEnd, said: Sequence[Piece], sign: str, first: Hit, evidence: Sequence[str]) -> Verdict:
+    """No node is to blame, and one more try is worth it, since storage may be faster then.
+
+    said: while `end` worked. sign: its last activity.
+    """
+    slow = f"the timeout is shorter than rank {end.rank}'s {_doing(said)}"
+    gave_up = f"{sign} the others gave up"
+    setting, *elsewhere = first.pattern.waited  # what to increase, and what programs call that
     called = [f"{setting}: {words}" for words in elsewhere]
     return Verdict(
-        ErrorClass.USER_CODE, Retriable.ONCE, Confidence.WEAK, SIGNATURE, what, (), (first, *called, *evidence)[:6],
-        lead=Lead(found.rank, found.node, slow, f"{found.sign} the others gave up", advice=f"set {setting} higher"),
-        because=(SIGNATURE,),
+        ErrorClass.USER_CODE, Retriable.ONCE, Confidence.WEAK, _LONG_PHASE, f"{slow}: {gave_up}; set {setting} higher", (),
+        (f"rank {end.rank} on {end.node} was at work: {gave_up}", *called, *evidence)[:EVIDENCE_LINES],
+        lead=Lead(end.rank, end.node, slow, gave_up, advice=f"set {setting} higher"), because=(_LONG_PHASE,),
     )  # fmt: skip

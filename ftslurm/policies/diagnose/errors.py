@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+from ftslurm.catalogs.scanner import compiled
 from ftslurm.policies.diagnose.lines import (
     LAST_CHARS,
     LAST_LINES,
     SHOWN_CHARS,
-    compiled,
     is_evidence,
     is_guessed,
     is_information,

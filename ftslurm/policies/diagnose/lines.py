@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-import re2
-
-from ftslurm.catalogs.scanner import asks
+from ftslurm.catalogs.scanner import asks, compiled
 from ftslurm.model.exits import ExitStatus, from_shell, signal_name, signal_number
 from ftslurm.policies.diagnose.traces import unlabelled, unstamped
 
@@ -26,13 +24,6 @@ _WORDS = {
     "Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7, "Illegal instruction": 4,
     "Floating point exception": 8, "Terminated": 15,
 }  # fmt: skip
-
-
-def compiled(pattern: str) -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    return re2.compile(pattern.encode(), options)
 
 
 # torchrun names the first failure last, under this heading.
@@ -221,49 +212,30 @@ _TRACE_BELOW = b"traceback (most recent"
 LIST_LINES = 12
 
 
-def _options() -> re2.Options:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    return options
-
-
-def _compiled(pattern: str) -> Any:
-    return re2.compile(pattern.encode(), _options())
-
-
-def _holds(pattern: str) -> Callable[[bytes], bool]:
-    """Does a text hold what the pattern matches? A cascade asks a hundred thousand times, and a set's answer makes no object."""
-    held = re2.Set.SearchSet(_options())
-    held.Add(pattern.encode())
-    held.Compile()
-    return lambda text: held.Match(text) is not None
-
-
 # What stands between quotation marks and the words, and belongs to them: `RuntimeError: CUDA error: ...`.
-_LEAD = _compiled(
+_LEAD = compiled(
     r"(?:(?:\w+\.)*\w*(?:Error|Exception|Failure|Interrupt|Warning)(?:\([\w.]+\))?: ?"
     r"|(?:(?:CUDA|HIP|ACL|NCCL|RCCL|HCCL) )?\[?(?i:fatal|error)\]?:? "
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR|INFO) (?:[\w/.]{1,40} ?: ?)?)+"
     r"(?:\[(?:Errno -?\d+\] )?)?$"
 )
-_opens = _holds(r"""(?:^|[\s(\[{=:,>|])(?:[rbf]?['"]{1,3}|`+|“|\xe2\x80\x9c|\xc2\xab)$""")
+_opens = asks(r"""(?:^|[\s(\[{=:,>|])(?:[rbf]?['"]{1,3}|`+|“|\xe2\x80\x9c|\xc2\xab)$""")
 # Who quotes, and means it: a logger's JSON, a type's own form (`OSError('...')`), and the libraries that quote what they pass on.
-_passes_on = _holds(
+_passes_on = asks(
     r"(?i)(?:\b(?:failure|failed|error|reason|status|exception|what\(\)|code|returned|with|instance of|cause|errstr"
     r"|message|msg|exc|exc_info|detail|stderr)"
     r"""(?: \d+)?['"]?\)?\s*[:=(]?\s*|\w+(?:Error|Exception|Failure|Died)\((?:\d+, )?)\\?['"`]+$"""
 )
 # An item of a list of strings that has not ended; an apostrophe within a word ends none.
-_in_a_list_of_strings = _holds(r"\[(?:[rbf]?'[^']*', ?)*[rbf]?'[^\s'](?:[^']|\b'\b)*$")
+_in_a_list_of_strings = asks(r"\[(?:[rbf]?'[^']*', ?)*[rbf]?'[^\s'](?:[^']|\b'\b)*$")
 # The GNU tools and C library end with an apostrophe what they begin with a backtick.
-_GNU_QUOTED = _compiled(r"`[^`'\n]*'")
-_is_in_a_call = _holds(
+_GNU_QUOTED = compiled(r"`[^`'\n]*'")
+_is_in_a_call = asks(
     r"\b(?:raise|throw(?: new)?|return|assert|print|printf|echo|log\w*\.\w+|f?puts|console\.\w+)\b"
     r"""[^'"`]*['"`]+$"""
 )
 # How a line of source, of a comment, of a diff or of a quotation begins.
-_begins_as_source = _holds(
+_begins_as_source = asks(
     r"^\s*(?:#(?:\D|$)|//|/\*|\* |--? |> ?|\$ |>>> |\.\.\. |\++ |@|\||<!--|;;|%)"
     r"|^\s*(?:def|class|import|from|if|elif|else|for|while|return|raise|assert|try|except|with|throw|catch|case|switch"
     r"|function|fn|let|const|var|pub|use|static|print|echo|grep|sed|awk|pattern|regex)\b[^:]*[('\"`=/]"
@@ -272,11 +244,11 @@ _begins_as_source = _holds(
     r"""|^\s*[\w.\[\]]+ (?:=|\+=|==) |^\s*['"]\w+['"]: ['"]"""
 )
 # The same behind a time and a level, where a logger may put `-` or `|` itself; and what a dialogue or a sample begins with.
-_begins_as_quotation = _holds(
+_begins_as_quotation = asks(
     r"^\s*(?:#(?:\D|$)|//|> ?|>>> |\++ |\$ |(?i:(?:examples?|question|answer|prompt|assistant|human|user)(?: \d{1,6})?: ))"
 )
 # What a sentence, a data set or a chat says right before it shows some text.
-_shows_a_text = _holds(
+_shows_a_text = asks(
     r"(?i)(?:^|[^\w-])(?:for example|such as|like|called|named|known as|said|says|saying|reads|prints|printed"
     r"|mentions|the words?|the text|the line|means|what is|explains?|question|answer|prompt|response|instruction|input|output"
     r"|sample|text|content|caption|document|article|title|user|assistant)\b:?[ '\"`]*$"
@@ -285,7 +257,7 @@ _shows_a_text = _holds(
 _JSON_MESSAGE = re.compile(
     rb'"(?:error|reason|status|exception|message|msg|exc|exc_info|detail|stderr)"\s*:\s*"((?:[^"\\]|\\.)*)$', re.DOTALL
 )
-_hedges = _holds(
+_hedges = asks(
     r"(?i)\b(?:may|might|could|would|can|should)(?: have| also| still)?"
     r"(?: be| been| lead| cause| result| indicate| mean| happen| get| see| fail| hit)\b"
     r"|\b(?:possibl[ey]|probably|perhaps|maybe|potential(?:ly)?|likely|typically|usually|often|sometimes|commonly)\b"
@@ -294,30 +266,30 @@ _hedges = _holds(
     r"|^\W*(?:please|try|consider|make sure|ensure|check|verify|see|note that|note|hint|tip|refer to|help|usage|advice)\b"
     r"|\bretr(?:y|ies) (?:on|for)\b"
 )
-_announces_guesses = _holds(
+_announces_guesses = asks(
     r"(?i)\b(?:(?:potential|possible|common|likely|typical|usual|frequent) (?:root )?"
     r"(?:causes?|reasons?|solutions?|fix(?:es)?|issues?)|troubleshooting|reasons? (?:include|are|may)"
     r"|caused by (?:one|any) of(?::| (?:these|those|several|many|(?:the )?(?:following|below)))|one of the following|known issues"
     r"|hints?:|tips?:|suggestions?:|things to (?:try|check)|faq|usage:|options:|examples?:)"
 )
-_gives_an_example = _holds(r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.)(?:[^.;!]|\.\w)*$")
+_gives_an_example = asks(r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.)(?:[^.;!]|\.\w)*$")
 _is_item = asks(r"\A\s*(?:\(?\d{1,2}[.):]|[-*]|\xe2\x80\xa2)\s|\A\s{2,}\S")
-_has_a_mild_level = _holds(
+_has_a_mild_level = asks(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|[\w.]*Warning)"
     r"(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^[IW]\d{4} \d\d:|^(?:\[rank\d+\]:)?\[[IW](?:\b|\d{3,4} \d\d:)"
 )
-_has_a_level_of_information = _holds(
+_has_a_level_of_information = asks(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:INFO|DEBUG|TRACE)(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)"
     r"|^I\d{4} \d\d:|^(?:\[rank\d+\]:)?\[I(?:\b|\d{3,4} \d\d:)"
 )
-_is_a_step = _holds(
+_is_a_step = asks(
     r"(?i)^\W*(?:global[_ ])?(?:step|epoch|iter(?:ation)?|batch)s?\W{0,3}\d|^[^|\n]{0,60}\b\d{1,3}%\|.{0,60}\| *\d+/\d+ \["
     r"|\bHTTP/\d(?:\.\d)?\" 2\d\d\b"
 )
-_speaks_of_an_error = _holds(r"(?i)\b(?:error|fatal|critical|failed)\b")
-_libraries_complain = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
-_libraries_inform = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
-_tells_a_way_out = _holds(
+_speaks_of_an_error = asks(r"(?i)\b(?:error|fatal|critical|failed)\b")
+_libraries_complain = asks(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
+_libraries_inform = asks(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
+_tells_a_way_out = asks(
     r"(?i)\b(?:retrying|will retry|will try again|trying again|retry in|retry \d+ of|attempt \d+ of|falling back|fall back"
     r"|fallback|defaulting to|ignored|ignoring|skipping|skipped|suppressed|recovered|recovering|continuing|non-fatal"
     r"|disabled|using .* instead|(?:continuing|going on|proceeding) with"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import islice, pairwise
 
 import re2
 
+from ftslurm.catalogs.scanner import compiled
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import HintWords, RankEnd
@@ -37,34 +37,24 @@ class _Seen(Value):
     values: Mapping[str, object] = field(default_factory=dict)
 
 
-@cache
-def _compiled(pattern: str) -> re2._Regexp:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    return re2.compile(pattern.encode(), options)
-
-
 # NCCL's own lines, with NCCL_DEBUG=INFO: which way each channel takes.
 # Each line begins with its host, so that the log of a whole job tells of its nodes, too.
-_CHANNEL = _compiled(
-    r"(?:([\w.-]{1,255}):\d{1,9}:\d{1,9} \[\d{1,4}\] )?NCCL INFO Channel \S+ ?: .*\bvia (NET/[\w-]+/\d+/GDRDMA)?"
-)
+_CHANNEL = compiled(r"(?:([\w.-]{1,255}):\d{1,9}:\d{1,9} \[\d{1,4}\] )?NCCL INFO Channel \S+ ?: .*\bvia (NET/[\w-]+/\d+/GDRDMA)?")
 # HCCL's cluster heartbeat spreads what it finds, so the line of any rank names the place where it began.
-_HCCL_PLACE = _compiled(
+_HCCL_PLACE = compiled(
     r"Cluster Exception Location\[IP/ID\]:\s?\[([^\]\n]{1,100})\][^\n]{0,400}ExceptionType:\s?\[([^\]\n]{1,60})\]"
 )
-_EPOCH = _compiled(r"(?i)\bepoch\b[ :=\[(]*(\d{1,6})")
+_EPOCH = compiled(r"(?i)\bepoch\b[ :=\[(]*(\d{1,6})")
 # Of a launcher that starts several ranks below one task: each line names its own.
-_RANK_EPOCH = _compiled(r"(?i)\brank\b[ :=\[(]*(\d{1,7})\b[^\n]{0,60}?\bepoch\b[ :=\[(]*(\d{1,6})")
-_NCCL = _compiled(r"NCCL (?:INFO|WARN)|\[Rank \d+\]|ProcessGroupNCCL")
-_STEP = _compiled(r"(?i)\b(?:step|iter(?:ation)?|epoch|loss)\b")
+_RANK_EPOCH = compiled(r"(?i)\brank\b[ :=\[(]*(\d{1,7})\b[^\n]{0,60}?\bepoch\b[ :=\[(]*(\d{1,6})")
+_NCCL = compiled(r"NCCL (?:INFO|WARN)|\[Rank \d+\]|ProcessGroupNCCL")
+_STEP = compiled(r"(?i)\b(?:step|iter(?:ation)?|epoch|loss)\b")
 # The last characters of a stream that tell where a rank is.
 LAST_CHARS = 2000
 # Idle threads, which delay nobody: workers of a pool, readers of a queue, and the one that pins a data loader's memory.
-_IDLE = _compiled(r"\bget \(queue\.py|queue\.py\", line \d+ in get\b|_pin_memory_loop|utils/data/_utils/pin_memory\.py")
-_THREAD = _compiled(r"(?m)^(?:Current t|T)hread ")
-_DUMP = _compiled(r"(?m)^(?:Current t|T)hread .{1,200}\n(?:[ \t]+\S.{0,1000}\n)+")
+_IDLE = compiled(r"\bget \(queue\.py|queue\.py\", line \d+ in get\b|_pin_memory_loop|utils/data/_utils/pin_memory\.py")
+_THREAD = compiled(r"(?m)^(?:Current t|T)hread ")
+_DUMP = compiled(r"(?m)^(?:Current t|T)hread .{1,200}\n(?:[ \t]+\S.{0,1000}\n)+")
 
 
 def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str], known: Mapping[str, HintWords]) -> tuple[Hint, ...]:
@@ -106,7 +96,7 @@ def _said(end: RankEnd) -> bytes:
 
 def _lines(ends: Iterable[RankEnd], texts: Mapping[int, bytes], pattern: str) -> _Seen | None:
     """Of each rank the first line in its text that the pattern matches."""
-    hits = ((end, _compiled(pattern).search(texts[end.rank])) for end in ends)
+    hits = ((end, compiled(pattern).search(texts[end.rank])) for end in ends)
     lines = tuple(f"rank {end.rank} on {end.node}: {_line(texts[end.rank], hit)}" for end, hit in hits if hit)
     return _Seen(lines) if lines else None
 
@@ -169,7 +159,7 @@ def _in_stacks(stacks: Mapping[str, str], known: Mapping[str, HintWords]) -> dic
     """By threads that are not idle, as py-spy or faulthandler print them."""
     found = {}
     threads = {node: list(_threads(text.encode(errors="replace"))) for node, text in sorted(stacks.items())}
-    for name, pattern in ((name, _compiled(words.stacks)) for name, words in known.items() if words.stacks):
+    for name, pattern in ((name, compiled(words.stacks)) for name, words in known.items() if words.stacks):
         found_in = {node: next(_hits(pattern, each), "") for node, each in threads.items()}
         if lines := tuple(f"{node}: {line}" for node, line in found_in.items() if line):
             found[name] = _Seen(lines)
@@ -177,8 +167,8 @@ def _in_stacks(stacks: Mapping[str, str], known: Mapping[str, HintWords]) -> dic
 
 
 # What process_line (wrapper/agent/processes.py) prints: what the main thread of each process of a rank does in the kernel.
-_RANK_LINE = _compiled(r"(?m)^rank (\d{1,9}): ")
-_WAIT = _compiled(r"(?m)^pid \d{1,9} (\w{1,40}) wchan=(\S{1,80})(?: voluntary_switches=\S{1,20})?(?: syscall=(\d{1,5}))?")
+_RANK_LINE = compiled(r"(?m)^rank (\d{1,9}): ")
+_WAIT = compiled(r"(?m)^pid \d{1,9} (\w{1,40}) wchan=(\S{1,80})(?: voluntary_switches=\S{1,20})?(?: syscall=(\d{1,5}))?")
 # At least so many ranks must wait alike before a rank that waits differently is worth a hint.
 LEAST_ALIKE = 3
 

@@ -11,7 +11,7 @@ from typing import Any
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceReport, Utilisation
 from ftslurm.model.messages import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive, live_message
-from ftslurm.model.values import Value, field
+from ftslurm.model.values import Value, field, replace
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.agent.activity import Below, usage_below
 from ftslurm.wrapper.agent.work import Sample, rates_of
@@ -84,14 +84,9 @@ class Glance:
                 view = views.get(rank)
                 groups = view.groups if view is not None and view.probed else ()
                 inside = view.inside if view is not None else None
-                found.append(
-                    RankLive(
-                        rank, task, told.beats, told.beat_s, told.step, told.step_s, told.steps_per_s, told.sections,
-                        cores if alone else None, io_bytes_s if alone else None,
-                        sum(group.entered for group in groups) if groups else None,
-                        inside.operation[:TEXT_MAX] if inside is not None else "", inside.for_s if inside is not None else None,
-                    )
-                )  # fmt: skip
+                told = replace(told, collectives=sum(group.entered for group in groups) if groups else None)
+                told = replace(told, cores=cores, io_bytes_s=io_bytes_s) if alone else told
+                found.append(replace(told, inside=inside.operation[:TEXT_MAX], inside_s=inside.for_s) if inside else told)
         return found
 
     def _told(self, task: int, rank: int, page: PageState, now: float) -> RankLive:

@@ -159,7 +159,6 @@ def _address(word: str) -> str:
 
 
 _SENT, _BUSY = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbusy:(\d+)ms")
-_SENT, _BUSY = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbusy:(\d+)ms")
 
 
 def parse_ss(text: str, pid: int) -> tuple[float, float]:
@@ -266,8 +265,13 @@ def thread_cpu_s(pid: int, thread: int) -> float:
 
 def wakes_of(pid: int, thread: int) -> int:
     """How often a thread has waited so far. Source: proc(5), voluntary_ctxt_switches."""
-    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read_proc(f"/proc/{pid}/task/{thread}/status"), re.M)
-    return int(switches[1]) if switches else 0
+    return int(_status(pid, thread, "voluntary_ctxt_switches") or 0)
+
+
+def _status(pid: int, thread: int, name: str) -> str:
+    """The last word of a line of /proc/PID/task/THREAD/status; empty if there is none."""
+    found = re.search(rf"^{name}:.*?(\d+)$", read_proc(f"/proc/{pid}/task/{thread}/status"), re.M)
+    return found[1] if found else ""
 
 
 def look_at(pid: int, thread: int, now: float, asked: int = 0) -> Look:
@@ -279,9 +283,9 @@ def look_at(pid: int, thread: int, now: float, asked: int = 0) -> Look:
 def process_line(pid: int) -> str:
     """For people: what the main thread does in the kernel."""
     state, wchan = main_thread(pid)
-    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read_proc(f"/proc/{pid}/task/{pid}/status"), re.M)
     call = read_proc(f"/proc/{pid}/syscall").split()
-    told = f"pid {pid} {state.value} wchan={wchan or '-'} voluntary_switches={switches[1] if switches else '?'}"
+    switches = _status(pid, pid, "voluntary_ctxt_switches")
+    told = f"pid {pid} {state.value} wchan={wchan or '-'} voluntary_switches={switches or '?'}"
     if call and call[0].isdigit():
         told += f" syscall={call[0]}"
         if len(call) > 1 and call[0] in _FILE_CALLS.get(os.uname().machine, ()):
@@ -320,8 +324,7 @@ def sleep_beside(pid: int, trainer: int) -> tuple[str, ...]:
 
 def own_number(pid: int, thread: int) -> int:
     """The number of a thread in the process's own pid namespace."""
-    inside = re.search(r"^NSpid:\s*(.*)$", read_proc(f"/proc/{pid}/task/{thread}/status"), re.M)
-    return int(inside[1].split()[-1]) if inside else 0
+    return int(_status(pid, thread, "NSpid") or 0)
 
 
 # Source: the thread names of torch's TCPStore, its worker server, TensorPipe (torch.distributed.rpc) and gloo. TensorPipe's

@@ -15,7 +15,7 @@ from ftslurm.model.values import Value
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, read_plain
 from ftslurm.system.processes import parent_of
-from ftslurm.wrapper.agent.processes import read_proc
+from ftslurm.wrapper.agent.processes import own_number, read_proc
 from ftslurm.wrapper.shim.processes import descendants
 
 # --- The words that a rank's probe (sdk/probe.py) writes into its page, and the names of its groups beside it, as values.
@@ -208,8 +208,7 @@ def pid_here(page: PageState, command: int | None) -> int | None:
     if page.namespace == pid_namespace():
         return page.pid
     for pid in [command, *descendants(command)] if command else ():
-        inside = re.search(r"^NSpid:\s*(.*)$", read_proc(f"/proc/{pid}/status"), re.M)
-        if inside and inside[1].split()[-1] == str(page.pid):
+        if own_number(pid, pid) == page.pid:
             return pid
     return None
 
