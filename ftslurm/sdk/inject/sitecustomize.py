@@ -12,19 +12,21 @@ import sys
 TYPE_CHECKING = False  # as in typing, which would be imported for it
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _provide() -> None:
+def _load(name: str) -> "Any":
+    """A module of the folder above this one, by a name that no program has."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import spec_from_file_location
 
-    spec = spec_from_file_location("_ftslurm_provide", os.path.join(os.path.dirname(_HERE), "provide.py"))
+    spec = spec_from_file_location(f"_ftslurm_{name}", os.path.join(os.path.dirname(_HERE), f"{name}.py"))
     assert spec is not None and spec.loader is not None
-    provide = module_from_spec(spec)
-    spec.loader.exec_module(provide)
-    provide.install(os.environ)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _go_on() -> None:
@@ -45,15 +47,8 @@ def _warm() -> "Callable[[], None]":
     """A process that waits to be the next rank, or a rank that notes its imports for one (warm.py). The former runs no program
     if that fails."""
     waits = os.environ["FTSLURM_WARM"].count(":") == 4
-    from _frozen_importlib import module_from_spec
-    from _frozen_importlib_external import spec_from_file_location
-
     try:
-        spec = spec_from_file_location("_ftslurm_warm", os.path.join(os.path.dirname(_HERE), "warm.py"))
-        assert spec is not None and spec.loader is not None
-        warm = module_from_spec(spec)
-        spec.loader.exec_module(warm)
-        then: Callable[[], None] = warm.begin()
+        then: Callable[[], None] = _load("warm").begin()
     except BaseException:
         if waits:
             os._exit(1)
@@ -61,21 +56,16 @@ def _warm() -> "Callable[[], None]":
     return then
 
 
-def _watch() -> None:
-    """The probe that tells who waits for whom (probe.py), where it is asked for; the finder of `_provide` finds it."""
-    from ftslurm.sdk import probe
-
-    probe.arm()
-
-
 if not hasattr(sys, "_ftslurm_injected"):  # one behind us that looks for the next anywhere but in its own folder finds us
     sys._ftslurm_injected = True  # type: ignore[attr-defined]
     try:
         begin_notes = _warm() if os.environ.get("FTSLURM_WARM") and sys.version_info >= (3, 10) else None
         if sys.version_info >= (3, 8):
-            _provide()
+            _load("provide").install(os.environ)
             if os.environ.get("FTSLURM_WATCH") and os.environ.get("FTSLURM_PAGE"):
-                _watch()
+                from ftslurm.sdk import probe  # as the finder of provide.py finds it
+
+                probe.arm()
         if begin_notes is not None:
             begin_notes()
     except Exception as error:
