@@ -46,6 +46,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from binascii import crc32
 from time import monotonic_ns, sleep
 
@@ -280,14 +281,11 @@ class _Probe:
         self._still = 0  # beats since PROGRESS has changed
         self._watches_torch = False
         self._recounted: dict[int, tuple[int, int]] = {}  # torch's id of a group -> RECORDED as told, and as it is
-        from _thread import allocate_lock
-
         self._laying = allocate_lock()
         self._beating = allocate_lock()
 
     def begin(self) -> None:
         import atexit
-        from _thread import start_new_thread
 
         words = self.words
         words[LEVEL] = self.level
@@ -686,7 +684,7 @@ def _calling(own: Any, module: Any) -> Any:
 
     def call(to: Any, *args: Any, **kwargs: Any) -> Any:
         words = _words
-        if words is None or words[IN] or not _trains(_get_ident()):
+        if words is None or words[IN] or not _trains(get_ident()):
             return own(to, *args, **kwargs)
         try:
             peer = int(module._to_worker_info(to).id) + 1
@@ -728,7 +726,7 @@ def _asking(function: Any, name: str) -> Any:
 @_harmless
 def _answered(name: str, args: Any, answer: Any) -> None:
     words = _words
-    if words is None or not _speaks(_get_ident()):
+    if words is None or not _speaks(get_ident()):
         return
     question = name, str(args[1:])[:TEXT_MAX]
     if isinstance(answer, (bytes, list)):
@@ -761,10 +759,10 @@ def _meeting(own: Any, operation: int, question: str) -> Any:
         global _trainer
         if begins:
             _come_late(kwargs.get("rank"))
-            _trainer = _get_ident()
+            _trainer = get_ident()
             _tell_trainer()
         words = _words
-        if words is None or words[IN] or not _trains(_get_ident()):
+        if words is None or words[IN] or not _trains(get_ident()):
             return function(*args, **kwargs)
         try:
             return _within(words, operation, 0, function, args, kwargs)
@@ -785,12 +783,6 @@ def _place(group: Any) -> int:
 
 def _what(operation: int, at: int) -> int:
     return operation | ((at - GROUPS) // GROUP_WORDS + 1) << 8 if at != SCRATCH else operation
-
-
-def _note(work: Any, told: tuple[int, int, int]) -> None:
-    if len(_works) > WORKS_MAX:
-        _works.clear()
-    _works[id(work)] = told
 
 
 def _issuing(method: Any, operation: int) -> Any:
@@ -826,7 +818,9 @@ def _issuing_direct(method: Any, operation: int) -> Any:
             peer = args[1] if len(args) > 1 else kwargs.get("dstRank", kwargs.get("srcRank"))
             told = _probe.peer(self, peer) if _probe is not None and OPERATIONS[operation] != "recv_anysource" else 0
             _see_waits(args[0] if args else kwargs.get("tensors"))
-            _note(work, (_what(operation, at) | DIRECT, 0, told))
+            if len(_works) > WORKS_MAX:
+                _works.clear()
+            _works[id(work)] = (_what(operation, at) | DIRECT, 0, told)
         except Exception:
             pass
         return work
@@ -849,7 +843,7 @@ def _blocking(method: Any, operation: int) -> Any:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         words = _words
-        if words is None or not _trains(_get_ident()):
+        if words is None or not _trains(get_ident()):
             return method(self, *args, **kwargs)
         at = _at.get(id(self)) or _place(self)
         before = _sequence(self)
@@ -873,12 +867,6 @@ def _sequence(group: Any) -> int:
         return 0
 
 
-def _get_ident() -> int:
-    from _thread import get_ident
-
-    return get_ident()
-
-
 def _trains(ident: int) -> bool:
     """Is it the thread whose waits are the rank's? The one that made the process groups, or waits first; later one that
     waits again and again while the other does no more. Training in a thread is usual in notebooks, Ray and Lightning."""
@@ -898,8 +886,6 @@ def _trains(ident: int) -> bool:
 
 def _tell_trainer() -> None:
     """By itself."""
-    from _thread import get_native_id
-
     if _words is not None:
         _words[TRAINER] = get_native_id()
 
@@ -917,8 +903,6 @@ def _wait_beside(me: int, method: Any, work: Any, args: Any, kwargs: Any) -> Any
 
 
 def _waiting(method: Any) -> Any:
-    from _thread import get_ident
-
     works, now, unknown = _works, monotonic_ns, (0, 0, 0)
     left = 0  # when the last wait ended
 
