@@ -37,7 +37,7 @@ def load_code_book(paths: tuple[str, ...] = (), only_roots: bool = False, user_i
 
     Raises: PolicyError.
     """
-    book = CodeBook({kind: read_codes(read_shipped(f"{kind}.yaml")) for kind in ("ascend", "nvidia", "amd")}, user_induced)
+    book = CodeBook({kind: read_codes(read_shipped(f"{kind}.yaml")) for kind in OURS[DEVICES]}, user_induced)
     return _laid_over(book, codes_laid_over, paths, only_roots)
 
 

@@ -214,7 +214,7 @@ class _Rows(Value, frozen=False):
 
     def _close_with(self, cells: list[str], card_only: bool) -> None:
         first, self._first = self._first, None
-        chip = 0 if card_only else _int((*cells[0].split(), "")[0])
+        chip = 0 if card_only else whole_of((*cells[0].split(), "")[0])
         if first is None or chip is None or (first.card, chip) in self.chips:
             self.unread += 1
             return
@@ -229,25 +229,25 @@ def _joined(first: ChipRow, chip: int, cells: list[str]) -> ChipRow:
     return replace(
         first,
         chip=chip,
-        aicore_percent=_int((*cells[2].split(), "")[0]),
-        hbm_used_mb=_int(hbm[0]),
-        hbm_total_mb=_int(hbm[1]),
-        memory_used_mb=_int(memory[0]),
-        memory_total_mb=_int(memory[1]),
+        aicore_percent=whole_of((*cells[2].split(), "")[0]),
+        hbm_used_mb=whole_of(hbm[0]),
+        hbm_total_mb=whole_of(hbm[1]),
+        memory_used_mb=whole_of(memory[0]),
+        memory_total_mb=whole_of(memory[1]),
     )
 
 
 def _process_row(cells: list[str]) -> ProcessRow | None:
-    ids = [_int(word) for word in cells[0].split()]
+    ids = [whole_of(word) for word in cells[0].split()]
     if len(cells) < 2 or not 1 <= len(ids) <= 2 or None in ids:
         return None
-    card, chip, pid = ids[0], (ids[1] if len(ids) > 1 else 0), _int(cells[1])
+    card, chip, pid = ids[0], (ids[1] if len(ids) > 1 else 0), whole_of(cells[1])
     if card is None or chip is None or pid is None:
         return None
     return ProcessRow(card, chip, pid, (*cells[2:3], "")[0])
 
 
-def _int(word: str) -> int | None:
+def whole_of(word: str) -> int | None:
     return int(word) if _INT.fullmatch(word) else None
 
 

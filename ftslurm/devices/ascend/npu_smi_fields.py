@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 
+from ftslurm.devices.ascend.npu_smi import whole_of
 from ftslurm.model.values import Value, field
 
-_INT = re.compile("[0-9]{1,9}")
 _CODE = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,10})")
 _MAP_TITLES = re.compile("Chip Logic ID|Chip Phy-ID|Chip Name|NPU ID|Slot ID|Chip ID")
 
@@ -113,9 +113,9 @@ class _Blocks(Value, frozen=False):
             self.all.append(HealthBlock(value, self._card, self._chip))
             self._chip = None
         elif key == "npu id":
-            self._card = _int(value)
+            self._card = whole_of(value)
         elif key == "chip id":
-            self._name(_int(value))
+            self._name(whole_of(value))
         elif self.all:
             _add(self.all[-1], key, value)
 
@@ -150,7 +150,7 @@ def parse_events(text: str) -> EventList:
     events: list[LiveEvent] = []
     for key, value in _fields(text):
         if key == "fault event count":
-            count = _int(value)
+            count = whole_of(value)
         elif key == "fault event information" and len(events) < _MOST_CODES and (event := _live_event(value)):
             events.append(event)
     return EventList(count, tuple(events) if count else ())
@@ -159,7 +159,7 @@ def parse_events(text: str) -> EventList:
 def _live_event(value: str) -> LiveEvent | None:
     told = dict(_assignment(part) for part in value.split(","))
     code = _CODE.fullmatch(told.get("event id", ""))
-    severity = _int(told.get("severity", ""))
+    severity = whole_of(told.get("severity", ""))
     if not code:
         return None
     return LiveEvent(code[1].upper().zfill(_CODE_DIGITS), severity if severity in range(4) else None)
@@ -188,10 +188,10 @@ def parse_mapping(text: str) -> tuple[MapRow, ...]:
 def _map_row(titles: list[str], words: list[str]) -> MapRow | None:
     # The name is the last column and may hold blanks.
     told = dict(zip(titles[:-1], words, strict=False))
-    card, chip = _int(told.get("NPU ID", "")), _int(told.get("Chip ID", ""))
+    card, chip = whole_of(told.get("NPU ID", "")), whole_of(told.get("Chip ID", ""))
     if card is None or chip is None:
         return None
-    return MapRow(card, chip, _int(told.get("Chip Logic ID", "")))
+    return MapRow(card, chip, whole_of(told.get("Chip Logic ID", "")))
 
 
 # ---- npu-smi set -t reset
@@ -245,7 +245,3 @@ def parse_net_health(text: str) -> int | None:
         if key == "net health status":
             return _NET_HEALTH.get(value.lower())
     return None
-
-
-def _int(word: str) -> int | None:
-    return int(word) if _INT.fullmatch(word) else None
