@@ -287,7 +287,8 @@ def _first(line: bytes, book: PatternBook) -> Pattern | None:
 def _but(book: PatternBook, ids: set[str]) -> PatternBook:
     rest = [each for each in book.patterns if each.id not in ids]
     meanings = {id: each for id, each in book.meanings.items() if id not in ids}
-    vocabulary = type(book.vocabulary)(word for word in book.vocabulary.words if word.means not in ids)
+    known = book.vocabulary
+    vocabulary = type(known)((word for word in known.words if word.means not in ids), known.frames)
     return PatternBook(rest, book.exits, book.rules, book.sources, vocabulary, meanings, book.kinds)
 
 
