@@ -48,11 +48,12 @@ def measure(env: Mapping[str, str]) -> list[Series]:
         for name in ("srun", "ftrun")
     }
     used = {count: sum(map(int, re.findall(rf"^pss {count} .*Pss: *(\d+) kB", output, re.M))) / 1000 for count in (1, 9)}
+    own = [(used[1],), ((used[9] - used[1]) / 8,)] if all(used.values()) else [(), ()]
     return [
         Series("srun -n1 true, one of many in a row", tuple(b - a for a, b, _ in rows), "s"),
         Series("ftrun -n1 true, likewise", tuple(c - b for _, b, c in rows), "s"),
         Series(f"{FARM} steps of a second at once, srun", tuple(farms["srun"]), "s"),
         Series("the same, ftrun", tuple(farms["ftrun"]), "s"),
-        Series("memory (PSS) of one ftrun and all below it on the batch node", (used[1],), "MB"),
-        Series("of each further one", ((used[9] - used[1]) / 8,), "MB"),
+        Series("memory (PSS) of one ftrun and all below it on the batch node", own[0], "MB"),
+        Series("of each further one", own[1], "MB"),
     ]
