@@ -32,15 +32,9 @@ class StepEnd(Value, frozen=False):
     def cannot_end(self, why: str) -> None:
         self.gone, self.unended = True, why
 
-    def abandon(self) -> None:
-        self.abandoned = True
-
     def end(self) -> None:
         """The launcher has; by our own will it proves nothing."""
         self.gone, self.ended = True, not self.abandoned
-
-    def cancel(self, status: int) -> None:
-        self.cancelled = status
 
     def none(self, none: bool = True) -> None:
         """There is no step, nor was there one."""
@@ -53,9 +47,6 @@ class ShimEnds(Value, frozen=False):
     closed: set[int] = field(default_factory=set)
     reset: set[int] = field(default_factory=set)  # of those, by a reset
     departed: set[int] = field(default_factory=set)  # after it was let go
-
-    def depart(self, rank: int) -> None:
-        self.departed.add(rank)
 
 
 class NodeProofs(Value, frozen=False):
@@ -81,20 +72,11 @@ class NodeProofs(Value, frozen=False):
         """It is heard of again."""
         self.gone.pop(node, None)
 
-    def doubt(self, node: str) -> None:
-        self.doubted.add(node)
-
-    def call_back(self, node: str) -> None:
-        self.called_back.add(node)
-
     def take_back(self, nodes: Mapping[str, str]) -> None:
         self.returned = {**self.returned, **nodes}
 
     def drill(self, node: str) -> None:
         self.drilled_away[node] = "taken for lost in a drill"
-
-    def ask_out(self, nodes: Mapping[str, str]) -> None:
-        self.asked_out = dict(nodes)
 
 
 class DeviceTrouble(Value, frozen=False):
@@ -120,10 +102,6 @@ class DeviceTrouble(Value, frozen=False):
     def heal(self, devices: Mapping[str, frozenset[str]]) -> None:
         self.to_heal = dict(devices)
 
-    def call_off(self) -> None:
-        """Healing is waited for no longer."""
-        self.to_heal = {}
-
     def forget(self, node: str) -> None:
         """Its faults have healed."""
         self.faults = {key: fault for key, fault in self.faults.items() if key[0] != node}
@@ -140,9 +118,6 @@ class HangEvidence(Value, frozen=False):
     words: dict[int, tuple[Piece, ...]] = field(default_factory=dict)  # rank -> what it had printed by then
     evidence: dict[str, str] = field(default_factory=dict)  # node -> what its agent found while the ranks hung, for people
     views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)  # likewise, of each rank
-
-    def look_again(self) -> None:
-        self.views = {}
 
     def take(self, node: str, text: str, views: tuple[RankView, ...]) -> None:
         self.evidence[node], self.views[node] = text, views
@@ -171,9 +146,6 @@ class SearchEnd(Value, frozen=False):
 
     def fail(self, why: str) -> None:
         self.unreplaced = why
-
-    def fail_unless_away(self, why: str) -> None:
-        self.unfilled = why
 
     def settle(self, again: bool) -> None:
         """again: slurmctld was away meanwhile, and other nodes may be had after all."""

@@ -122,8 +122,8 @@ def act_on_faults(run: Run, now: Now) -> Answer:
     choice = choose(run.situation(trouble, now))
     if choice.rung != Rung.FAIL:
         return [trouble]
-    if Capability.ASK in run.facts.can and not run.heard_lately(now):
-        return [] if Timer.ASK in run.timers else [run.ask_slurm(now)]
+    if Capability.ASK in run.facts.can and not run.slurm.heard_lately(now.mono):
+        return run.ask_slurm_unless_asked(now)
     run.devices.leave_alone(acting)
     return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks keep running")]
 

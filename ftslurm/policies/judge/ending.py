@@ -70,10 +70,6 @@ def note_return(run: Run, now: Now) -> list[Decision]:
     return [] if since is None else [do.Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
 
 
-def on_limit_due(run: Run, now: Now) -> list[Decision]:
-    return [] if Timer.ASK in run.timers else [run.ask_slurm(now)]
-
-
 def look_at_limit(run: Run, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
     """Warn the ranks, or people, or ask again when that is due."""
     if run.signal.number or not (end := run.slurm.ends_at):
@@ -152,7 +148,7 @@ def is_cancelled(run: Run, event: ev.StepEnded) -> bool:
 def lose_step(run: Run, event: ev.StepEnded, what: str) -> None:
     run.attempt.lose_step(what)
     if is_cancelled(run, event):
-        run.attempt.step_end.cancel(event.status.shell)
+        run.attempt.step_end.cancelled = event.status.shell
 
 
 def end(run: Run, what: str, status: int, now: Now, outcome: Outcome = Outcome.ENDED) -> Answer:
@@ -191,12 +187,12 @@ def _abandon(run: Run) -> list[Decision]:
         return []
     if attempt.ranks - attempt.lost.keys() - attempt.shims.departed or not _lost_to_dead_nodes(run):
         return []
-    attempt.step_end.abandon()
+    attempt.step_end.abandoned = True
     return [do.AbandonStep()]
 
 
 def on_shim_left(run: Run, event: ev.ShimLeft, now: Now) -> list[Decision]:
-    run.attempt.shims.depart(event.rank)
+    run.attempt.shims.departed.add(event.rank)
     return _abandon(run) if Timer.STEP in run.timers else []
 
 
@@ -207,7 +203,7 @@ def kill_step(run: Run, after: Then, now: Now) -> list[Decision]:
     run.timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
     if not run.slurm.runs_elsewhere:
         return [do.KillStep()]
-    run.attempt.step_end.abandon()
+    run.attempt.step_end.abandoned = True
     return [do.AbandonStep(silently=True)]
 
 
@@ -317,7 +313,7 @@ def on_lease_due(run: Run, now: Now) -> Answer:
 
 def finish(run: Run, what: str, status: int, now: Now, outcome: Outcome) -> list[Decision]:
     run.enter(Phase.FINISHED)
-    run.end.finish(status)
+    run.end.status = status
     run.timers.stop_all()
     finished = rec.Finished(now.unix, run.facts.run, status, what, _unproven_nodes(run, now), outcome.value)
     # Our own requeue has kept it already.
@@ -344,7 +340,7 @@ def hand_over(run: Run, now: Now) -> list[Decision]:
     slurm = run.slurm.answer
     start = plan_start(st.requeue, slurm is not None and slurm.epilog, run.facts.clean_ups or run.history.clean_ups)
     clean_up = _clean_up(run)
-    run.end.clean_up()
+    run.end.cleaned = True
     told: list[Decision] = []
     if clean_up is not None:
         told = run.wait_for(f"the job's own clean-up on {fold_nodes(clean_up.nodes)}", max(clean_up.wait_s, 0.0), now)

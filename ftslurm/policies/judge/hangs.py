@@ -243,10 +243,10 @@ def report(run: Run, kind: str, what: str, evidence: tuple[str, ...], now: Now, 
     seen_of = causes.reinstate(run, HANG, cleared, now) if cleared is not None else []
     trouble = Trouble(Cause.HANG, f"hang: {what}", 1, since)
     if found is not None:
-        run.hangs.hangs(trouble)
+        run.hangs.hung = trouble
         keep = [KeepEvidence(run.attempt.number, node, text) for node, text in run.attempt.hang.evidence.items()]
         return [seen, *seen_of, *keep, *begin_trouble(run, trouble, now, found)]
-    run.hangs.hangs(trouble)
+    run.hangs.hung = trouble
     if not run.watched_nodes():
         return [seen, trouble]
     run.timers.set(Timer.EVIDENCE, now.mono + run.settings.hang.evidence_time_s)
@@ -389,7 +389,7 @@ def look_closer(run: Run, now: Now) -> list[Decision]:
     if Timer.EXAMINE in run.timers or Timer.EVIDENCE in run.timers or _not_now(run, now) or not _stalled_s(run, now):
         return []
     run.hangs.still.ask()
-    run.attempt.hang.look_again()
+    run.attempt.hang.views = {}
     run.timers.set(Timer.EVIDENCE, now.mono + run.settings.hang.evidence_time_s)
     return [TakeEvidence(run.settings.hang.evidence_time_s)]
 
@@ -446,7 +446,7 @@ def _wants_slurm(run: Run, found: Culprit | None, now: Now) -> bool:
     """Could the ladder have an answer once Slurm reports the state of job and nodes?"""
     convicted = found is not None and found.level is Level.ERROR and found.blamed
     may_ask = Capability.ASK in run.facts.can and Timer.ASK not in run.timers
-    return bool(convicted and may_ask and not run.heard_lately(now))
+    return bool(convicted and may_ask and not run.slurm.heard_lately(now.mono))
 
 
 def _said_of(run: Run, finding: Culprit, what: str = "") -> list[Decision]:

@@ -22,8 +22,8 @@ A concern is a module; what it knows stands below `state` in a module of its own
     rungs            carrying out the decision
     replacing        other nodes for the slots of bad nodes
     ending           ending the step, and ftrun; waiting for a slurmctld that is away, and for the end that the time limit brings
-    state            `Run`: what the judge knows, and what every concern needs. Its parts (step, outside, spares)
-                     own their state, and only their own methods change it.
+    state            `Run`: what the judge knows, and what every concern needs. Its parts (step, outside, spares):
+                     a single fact is set where it is learned, what belongs together changes by a method.
 """
 
 from __future__ import annotations
@@ -265,10 +265,10 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., Answer]]] = {
     Timer.DIAGNOSIS: ({_S}, causes.on_diagnosis_overdue),
     Timer.PROGRESS: ({_S}, causes.on_progress_overdue),
     Timer.ADVICE: ({_R, _S}, causes.use_advice),
-    Timer.AWAY: ({_S}, settling.ask_slurm_again),
+    Timer.AWAY: ({_S}, Run.ask_slurm_unless_asked),
     Timer.REQUEUE: (_ANY, ending.hand_over),
     Timer.WARNING: ({_R}, ranks.on_warning_overdue),
-    Timer.LIMIT: ({_R}, ending.on_limit_due),
+    Timer.LIMIT: ({_R}, Run.ask_slurm_unless_asked),
     Timer.HEAL: (_ANY, rungs.on_heal_overdue),
     Timer.STEP: (_ANY, ending.on_step_overdue),
     Timer.KILLED_STEP: (_ANY, ending.on_killed_step_overdue),

@@ -86,17 +86,18 @@ def on_earlier_steps_listed(run: Run, event: ev.StepsListed, now: Now) -> list[D
     """The listed steps have arrived: if none is left, a node that is down could still not confirm anything."""
     if not _slurm_knows_of_others(run) or event.steps is None:
         return []
-    run.launch.others_listed(event.steps if event.steps <= run.facts.earlier.steps_over else None)
+    theirs = event.steps <= run.facts.earlier.steps_over
+    run.launch.others_hold = event.steps if theirs else frozenset()
     if event.steps & run.facts.earlier.steps_over or Timer.ASK in run.timers:
         return []
-    run.launch.no_others_listed()
+    run.launch.others_unlisted = True
     return [run.ask_slurm(now)]
 
 
 def on_slurm_answered(run: Run, event: ev.SlurmAnswered, now: Now) -> Answer:
     run.take_answer(event, now)
     unlisted = run.launch.others_unlisted
-    run.launch.no_others_listed(False)
+    run.launch.others_unlisted = False
     if Timer.OTHERS not in run.timers or not unlisted or event.error or run.facts.earlier.killed & dict(event.bad_nodes).keys():
         return []
     run.timers.stop(Timer.OTHERS)
@@ -107,7 +108,7 @@ def on_leases_over(run: Run, now: Now) -> Answer:
     """Every lease has run out. A step that Slurm still lists is on a node that could not confirm its end."""
     if not run.launch.others_hold:
         return replacing.first_launch(run, now)
-    run.launch.beside()
+    run.launch.overlap = True
     return [beside(run.launch.others_hold), *replacing.first_launch(run, now)]
 
 
@@ -120,7 +121,7 @@ NEVER_GRANTED_S = 180.0
 
 def on_begun(run: Run, _: ev.Begun, now: Now) -> Answer:
     f, me, st = run.facts, run.facts.process, run.settings
-    run.launch.begin_run(now.mono, f.earlier.beside)
+    run.launch.run_began_at, run.launch.overlap = now.mono, f.earlier.beside
     began = rec.RunBegan(
         now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
         f.name, f.launcher, me.version, me.host, me.pid, budgets(st), f.number, st.requeue.cleanup_grace_s,
@@ -226,7 +227,7 @@ def on_steps_listed(run: Run, event: ev.StepsListed, now: Now) -> Answer:
     leases_over = now.mono - run.launch.run_began_at >= longest_s(run.settings)
     if not theirs <= run.facts.earlier.steps_over or (theirs and not leases_over):
         return []  # ftrun waits for another's step, as srun does
-    run.launch.beside()
+    run.launch.overlap = True
     return [beside(event.steps), *ending.kill_step(run, ThenLaunch(again=True), now)]
 
 
@@ -269,7 +270,7 @@ def _cannot_start(run: Run, what: str, now: Now) -> Answer:
 
 
 def _await_stragglers(run: Run, now: Now) -> list[Decision]:
-    run.launch.look_at_stragglers(())
+    run.launch.stragglers = frozenset()
     if run.settings.nodes.straggler_wait_s and Capability.ASK in run.facts.can:
         run.timers.set(Timer.STRAGGLERS, now.mono + run.settings.nodes.straggler_wait_s)
     return []
@@ -278,7 +279,7 @@ def _await_stragglers(run: Run, now: Now) -> list[Decision]:
 def on_stragglers_overdue(run: Run, now: Now) -> Answer:
     """srun continues with the tasks that run. Check the nodes where tasks are missing."""
     came = {task.node for task in run.tasks.values()}
-    run.launch.look_at_stragglers([node for node in _planned(run) if node not in came][:AT_A_TIME])
+    run.launch.stragglers = frozenset([node for node in _planned(run) if node not in came][:AT_A_TIME])
     stragglers = run.launch.stragglers
     if not stragglers:
         return give_up_stragglers(run, now)
@@ -346,7 +347,7 @@ def on_node_probed(run: Run, event: ev.NodeProbed, now: Now) -> Answer:
         run.timers.stop(Timer.PROBE)
     came = event.node in {task.node for task in run.tasks.values()}
     if event.alive is not False or came or event.node not in _planned(run):  # the probe began before this launch
-        run.launch.is_there(event.node)
+        run.launch.absent.pop(event.node, None)
         return []
     if run.launch.is_absent(event.node) < ABSENT_MOST:
         return []
@@ -399,10 +400,14 @@ def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     ends = own_term and not (run.attempt.number or requeues)
     if not (event.rank is None and event.number == SIGINT) and not ends:
         return _keep_warning(run, event, own_term or requeues, now)
-    what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
-    if run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no launcher runs
-        return [ThenFinish(what, status)]
-    return ending.kill_step(run, ThenFinish(what, status), now)
+    what = f"ended by {signal_name(event.number)} while the step was starting"
+    return break_off(run, ThenFinish(what, 128 + event.number), now)
+
+
+def break_off(run: Run, end: ThenFinish, now: Now) -> Answer:
+    """End while the step starts."""
+    no_launcher = run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS)
+    return [end] if no_launcher else ending.kill_step(run, end, now)
 
 
 def _keep_warning(run: Run, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:

@@ -93,7 +93,7 @@ def on_node_probed(run: Run, event: ev.NodeProbed, now: Now) -> Answer:
     if run.fence.answer(event.node):
         run.timers.stop(Timer.PROBE)
     if event.alive is False and _in_doubt(run, event.node):
-        run.attempt.nodes.doubt(event.node)
+        run.attempt.nodes.doubted.add(event.node)
         run.timers.set(Timer.PROBE_AGAIN, now.mono + PROBE_AGAIN_S)
     elif event.alive is False and (event.node in run.fence.silent or _lost_on(run, event.node)):
         run.attempt.nodes.lose(event.node, event.what)
@@ -196,4 +196,4 @@ def _stopped_with_the_job(run: Run, over: list[str], now: Now) -> tuple[list[Dec
         return [], over
     run.fence.fall_silent(paused, now.mono)
     run.watch_silence(now)
-    return ([] if Timer.ASK in run.timers else [run.ask_slurm(now)]), [node for node in over if node not in paused]
+    return (run.ask_slurm_unless_asked(now)), [node for node in over if node not in paused]

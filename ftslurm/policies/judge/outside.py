@@ -218,9 +218,6 @@ class SignalWatch:
         self.announced = Announced.SOMETHING
         self.by_ranks, self._told = set(), set()
 
-    def lose_patience(self, lost: bool = True) -> None:
-        self.out_of_patience = lost
-
     def keep(self, event: ev.SignalSeen) -> None:
         """Keep the more important signal: a TERM counts more than another, and ftrun's own more than one of a rank, which may
         concern its step alone.

@@ -84,7 +84,7 @@ def _tell_to_end(run: Run, event: ev.SignalSeen, within_s: float, now: Now) -> A
     if event.rank is not None:
         run.signal.told([event.rank])
     if again and event.rank is None:
-        run.signal.lose_patience()
+        run.signal.out_of_patience = True
         return [run.warning_trouble()]
     if again:
         return []
@@ -127,8 +127,8 @@ def on_lender_signal(run: Run, event: ev.SignalSeen, now: Now) -> list[Decision]
     assert event.rank is not None
     if event.number != SIGTERM or run.phase not in (Phase.RUNNING, Phase.SETTLING):
         return []
-    run.attempt.nodes.call_back(run.tasks[event.rank].node)
-    return [run.ask_slurm(now)] if Capability.ASK in run.facts.can and Timer.ASK not in run.timers else []
+    run.attempt.nodes.called_back.add(run.tasks[event.rank].node)
+    return run.ask_slurm_unless_asked(now) if Capability.ASK in run.facts.can else []
 
 
 def _end_loans(run: Run, now: Now) -> Answer:
@@ -178,7 +178,7 @@ def on_signal_late(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     run.signal.take(event.number, now.mono)
     if event.rank is None and Capability.ASK not in run.facts.can:
         run.signal.means(Meaning.TERMINATED)
-    return [run.ask_slurm(now)] if Capability.ASK in run.facts.can and Timer.ASK not in run.timers else []
+    return run.ask_slurm_unless_asked(now) if Capability.ASK in run.facts.can else []
 
 
 def on_slurm_answered(run: Run, event: ev.SlurmAnswered, now: Now) -> Answer:
@@ -232,7 +232,7 @@ def _warning_grace_s(run: Run, now: Now) -> float:
 
 def on_warning_overdue(run: Run, now: Now) -> Answer:
     all_their_time = run.signal.announced is not Announced.SOMETHING
-    run.signal.lose_patience(all_their_time or run.signal.meaning is Meaning.TOLD_TO_END)
+    run.signal.out_of_patience = all_their_time or run.signal.meaning is Meaning.TOLD_TO_END
     return [run.warning_trouble()]
 
 
@@ -354,7 +354,7 @@ def _fail_node(run: Run, rank: int, trouble: Trouble, now: Now) -> Answer:
     if left < least:
         needed = f"nodes without a failed rank: {left} of {len(nodes)}, and the job needs {least}"
         return [replace(trouble, what=f"{trouble.what}; {needed}" if st.nodes.min_healthy else trouble.what)]
-    run.alone.fail_node(node, trouble.what)
+    run.alone.failed_nodes[node] = trouble.what
     seen = run.note(trouble.seen(now.unix, run.attempt.number))
     said = Say(f"{trouble.what}: the job continues on {left} of {counted(len(nodes), 'node')} (nodes.min_healthy {least})")
     others = tuple(sorted(other for other in run.ranks_on(node) if other not in run.attempt.exits))

@@ -67,7 +67,7 @@ def begin_search(run: Run, out: Mapping[int, str], decision: str, now: Now, foun
     dead = run.decided.dead if decision and run.decided is not None else ()
     gone = frozenset({*run.attempt.nodes.gone, *dead} & set(out.values()))
     search = ReplacementSearch(decision, out, until, gone, found or {}, run.settings, run.free, run.loans)
-    run.places.search_with(search)
+    run.places.search = search
     return _note_search(run, search, search.fill(_around(run, now)), now)
 
 
@@ -208,7 +208,7 @@ def _give_up_search(run: Run, search: ReplacementSearch, now: Now) -> Answer:
     run.enter(Phase.SETTLING)
     said = [*loans, done, Say(f"no replacement found: {search.failed}")]
     if search.unsure and Capability.ASK in run.facts.can:  # slurmctld may have been the reason
-        run.attempt.search.fail_unless_away(search.failed)
+        run.attempt.search.unfilled = search.failed
         run.slurm.forget()
         return [*said, run.ask_slurm(now)]
     run.attempt.search.fail(search.failed)

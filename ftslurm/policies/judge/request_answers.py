@@ -12,7 +12,7 @@ from ftslurm.model.folds.control import Request, State
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import SWAPS
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge import ending, rungs, starting, then
+from ftslurm.policies.judge import ending, launching, rungs, starting, then
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGTERM, Run, record_decision
@@ -76,9 +76,7 @@ def break_off(run: Run, what: str, now: Now) -> Answer:
 
 
 def _stop_launch(run: Run, what: str, now: Now) -> Answer:
-    if run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no step runs
-        return [then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
-    return ending.kill_step(run, then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED), now)
+    return launching.break_off(run, then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED), now)
 
 
 def _stop_running(run: Run, what: str, now: Now) -> Answer:
@@ -150,7 +148,7 @@ def enter_request(run: Run, trouble: Trouble, now: Now) -> Answer:
         return dropped
     run.set_trouble(trouble)
     run.timers.keep(*([Timer.STOP] if run.phase is Phase.SETTLING else []))
-    run.attempt.devices.call_off()
+    run.attempt.devices.to_heal = {}
     run.enter(Phase.SETTLING)
     return [*dropped, then.Settled()]
 

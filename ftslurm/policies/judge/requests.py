@@ -42,9 +42,11 @@ def on_control_asked(run: Run, event: ev.ControlAsked, now: Now) -> Answer:
         return []  # another ftrun answers for the whole job; but each stops its own ranks
     if request.state is State.TAKEN and request.waits:
         return _await(run, request, now)
-    if asked.verb not in _TAKE:
-        return request_answers.refuse(run, request, f"this version of ftrun does not know `{asked.verb}`", now)
-    return _TAKE[asked.verb](run, request, now)
+    if asked.verb in ctl.STANDS:
+        return _answer_at_once(run, request, now)
+    if asked.verb in _ACT:
+        return _act(run, request, now)
+    return request_answers.refuse(run, request, f"this version of ftrun does not know `{asked.verb}`", now)
 
 
 # --- what changes nothing that runs
@@ -161,7 +163,7 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
     if run.slurm.away_since is not None and s.slurm is not None and s.slurm.away:
         run.requests.consider_later(request.number)  # ftrun waits for slurmctld in any case, and asks again
         return []
-    if Capability.ASK in run.facts.can and not (s.slurm is not None and run.heard_lately(now)):
+    if Capability.ASK in run.facts.can and not (s.slurm is not None and run.slurm.heard_lately(now.mono)):
         return _consider_later(run, request, now)
     if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
         return request_answers.refuse(run, request, ENDING_STATES[s.slurm.state].words, now)
@@ -182,7 +184,7 @@ def _what(run: Run, request: Request) -> str:
 
 def _consider_later(run: Run, request: Request, now: Now) -> list[Decision]:
     run.requests.consider_later(request.number)
-    return [] if Timer.ASK in run.timers else [run.ask_slurm(now)]
+    return run.ask_slurm_unless_asked(now)
 
 
 def _consider(run: Run, now: Now) -> Answer:
@@ -214,13 +216,13 @@ def _leave(run: Run, request: Request, here: list[str], now: Now) -> Answer:
     s = run.situation(trouble, now, replace(run.attempt, nodes=replace(run.attempt.nodes, asked_out=out)))
     choice = choose(s)
     if choice.rung == Rung.FAIL:
-        if Capability.ASK in run.facts.can and not run.heard_lately(now):
+        if Capability.ASK in run.facts.can and not run.slurm.heard_lately(now.mono):
             return _consider_later(run, request, now)
         why = f"the job cannot continue without {fold_nodes(here)} now: {choice.why}"
         if request.state is State.TAKEN:  # it holds for the next start, which may be possible
             return request_answers.agree(run, request, why, now, done=True)
         return request_answers.refuse(run, request, why, now)
-    run.attempt.nodes.ask_out(out)
+    run.attempt.nodes.asked_out = out
     taken = request_answers.agree(run, request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
     run.requests.carry_out(0)
     return [*taken, trouble]
@@ -377,15 +379,7 @@ def _as_excluded(s: Situation, nodes: tuple[str, ...]) -> Mapping[int, Request]:
     return {last + 1: Request(asked, State.DONE, order=1 << 30)}
 
 
-_Take = Callable[[Run, Request, Now], Answer]
-_TAKE: Mapping[str, _Take] = {
-    ctl.STOP: _act,
-    ctl.RESTART: _act,
-    ctl.REQUEUE: _act,
-    ctl.EXCLUDE: _act,
-    **dict.fromkeys(ctl.STANDS, _answer_at_once),
-}
-_ACT: Mapping[str, _Take] = {
+_ACT: Mapping[str, Callable[[Run, Request, Now], Answer]] = {
     ctl.STOP: _stop,
     ctl.RESTART: _restart,
     ctl.REQUEUE: _requeue,

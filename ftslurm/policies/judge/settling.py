@@ -38,7 +38,7 @@ def begin_trouble(run: Run, trouble: Trouble, now: Now) -> Answer:
     run.enter(Phase.SETTLING)
     run.alone.stop()
     if trouble.cause is not Cause.DEVICE:
-        run.devices.look_anew()
+        run.devices.left_alone = frozenset()  # they may be the reason now
     run.attempt.devices.begin(run.devices.acting)
     run.attempt.closing.culprit = not all(status.ok for status in run.attempt.exits.values())
     run.attempt.closing.killed = any(status.signal in _MAYBE_SLURM for status in run.attempt.exits.values())
@@ -67,7 +67,9 @@ def begin_trouble(run: Run, trouble: Trouble, now: Now) -> Answer:
 
 def _has_heard(run: Run, now: Now) -> bool:
     """Is Slurm's last answer recent enough? Not for donor jobs: the end of one may be the trouble."""
-    return run.heard_lately(now) and run.slurm.answer is not None and not run.slurm.answer.error and not run.places.lent
+    return (
+        run.slurm.heard_lately(now.mono) and run.slurm.answer is not None and not run.slurm.answer.error and not run.places.lent
+    )
 
 
 def _suspects(run: Run) -> set[str]:
@@ -222,10 +224,6 @@ def _launch_later(run: Run, now: Now) -> None:
     run.enter(Phase.LAUNCHING)
     run.timers.only({Timer.LAUNCH_AGAIN: now.mono + GATHERS_S * max(1, run.launch.in_vain)})
     run.launch.again()
-
-
-def ask_slurm_again(run: Run, now: Now) -> list[Decision]:
-    return [] if Timer.ASK in run.timers else [run.ask_slurm(now)]
 
 
 def _note_end_of_attempt(run: Run, now: Now) -> list[Decision]:

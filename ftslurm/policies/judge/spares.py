@@ -288,9 +288,6 @@ class Places:
         self.search: ReplacementSearch | None = None  # for other nodes, while it goes on
         self._meant: tuple[tuple[str, str], ...] = ()  # by slot: name and address of the node that the script may have named
 
-    def search_with(self, search: ReplacementSearch) -> None:
-        self.search = search
-
     def take_search(self) -> ReplacementSearch | None:
         """Take the search away: from now on nobody uses what it found."""
         search, self.search = self.search, None
@@ -333,11 +330,8 @@ class Places:
         """The nodes of the step: as we have chosen them, or all if it has never started; None: as its tasks say. started: have
         ranks of this attempt been started?
         """
-        if self.layout is not None:
-            return self.layout.nodes
-        if self.last is not None:
-            return None if started else self.last.nodes
-        return facts.nodes if facts.width == len(facts.nodes) else None
+        placed_by_srun = started and self.layout is None and self.last is not None
+        return None if placed_by_srun else self.planned(facts) or None
 
 
 def _as_placed(tasks: Mapping[int, Task]) -> Layout:

@@ -215,10 +215,6 @@ class Run:
         used = {*self.places.layout.nodes, self.facts.batch_node, *self.free.given_back}
         return tuple(node for node in self.facts.nodes if node not in used)
 
-    def heard_lately(self, now: Now) -> bool:
-        """Is there a recent answer from Slurm (if only that it could not tell)?"""
-        return self.slurm.heard_lately(now.mono)
-
     def warning_trouble(self) -> Trouble:
         status = of_step(self.attempt.exits.values()).shell
         near = "" if self.signal.announced is Announced.SOMETHING else f"{self.signal.announced.value}, and "
@@ -274,6 +270,9 @@ class Run:
     def ask_slurm(self, now: Now) -> do.AskSlurm:
         self.timers.set(Timer.ASK, now.mono + self.settings.slurm.timeout_s + MARGIN_S)
         return do.AskSlurm(tuple(sorted(self.situation(self.trouble, now).kept_out)) if self.trouble else ())
+
+    def ask_slurm_unless_asked(self, now: Now) -> list[Decision]:
+        return [] if Timer.ASK in self.timers else [self.ask_slurm(now)]
 
     def take_answer(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self.timers.stop(Timer.ASK)

@@ -45,9 +45,6 @@ class StepLaunch:
         self.unfit: dict[str, str] = {}  # of them, node -> what the check found
         self.ended: dict[str, str] = {}  # node -> why its tasks ended before they called, as srun said
 
-    def begin_run(self, at: float, overlap: bool) -> None:
-        self.run_began_at, self.overlap = at, overlap
-
     def begin(self, now: Now, look_in_s: float) -> None:
         self.steps, self.absent, self.unfit, self.ended, self.stragglers = {}, {}, {}, {}, frozenset()
         self.asked_at, self._launched_at = now.mono, now.unix
@@ -71,16 +68,6 @@ class StepLaunch:
         """The step is launched again, or the search for its nodes begins again."""
         self.in_vain += 1
 
-    def beside(self) -> None:
-        self.overlap = True
-
-    def others_listed(self, steps: frozenset[str] | None) -> None:
-        """The listed steps of a killed ftrun; None: others' steps are listed as well."""
-        self.others_hold = steps or frozenset()
-
-    def no_others_listed(self, none: bool = True) -> None:
-        self.others_unlisted = none
-
     def look_less(self, silence_s: float, most_s: float) -> float:
         """Probe less and less often, except unreachable nodes: images may load, other steps may run."""
         self.look_in_s = silence_s if self.absent else min(2 * self.look_in_s, most_s)
@@ -90,12 +77,6 @@ class StepLaunch:
         """The node did not answer. Gives how often in a row."""
         self.absent[node] = self.absent.get(node, 0) + 1
         return self.absent[node]
-
-    def is_there(self, node: str) -> None:
-        self.absent.pop(node, None)
-
-    def look_at_stragglers(self, nodes: Iterable[str]) -> None:
-        self.stragglers = frozenset(nodes)
 
     def seen(self, node: str, unfit: str) -> None:
         """A node without tasks was checked. unfit: what was found, empty if it is healthy."""
@@ -277,10 +258,6 @@ class DeviceView:
     def leave_alone(self, faults: Iterable[Fault]) -> None:
         self.left_alone |= {fault.key for fault in faults}
 
-    def look_anew(self) -> None:
-        """Consider faults again that had no remedy: they may be the reason now."""
-        self.left_alone = frozenset()
-
     def forget(self, nodes: Collection[str]) -> None:
         """Forget the nodes: their faults concern nobody, or have healed."""
         self.faults = {key: fault for key, fault in self.faults.items() if key[0] not in nodes}
@@ -325,9 +302,6 @@ class RanksAlone:
 
     def begin_attempt(self) -> None:
         self._in_a_row, self.failed_nodes, self.given_up, self._times = {}, {}, {}, {}
-
-    def fail_node(self, node: str, what: str) -> None:
-        self.failed_nodes[node] = what
 
     def mend(self, rank: int, trouble: Trouble, until: float) -> None:
         self._mending[rank] = (trouble, until)
@@ -416,10 +390,6 @@ class HangSigns:
         """Start all watches anew. Gives what was seen."""
         before, self.watch = self.watch, HangWatch()
         return before
-
-    def hangs(self, trouble: Trouble) -> Trouble:
-        self.hung = trouble
-        return trouble
 
     def rank_ended(self, now: float) -> bool:
         """Is it the first rank to end?"""

@@ -137,9 +137,3 @@ class RunEnd:
         """If ftrun is to end, then with this status."""
         if isinstance(self.then, ThenFinish):
             self.then = replace(self.then, status=status)
-
-    def finish(self, status: int) -> None:
-        self.status = status
-
-    def clean_up(self) -> None:
-        self.cleaned = True
