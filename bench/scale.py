@@ -139,7 +139,7 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
     channel = sources.server.channel_text(["127.0.0.1"])
     setup = RankSetup(tail_bytes=settings.logs.tail_bytes)
     diagnosis, display = Diagnosis(settings), Display(lambda text: None)
-    effects = Effects(sources, Launcher(tell), Scheduler(), signals, clock, lambda: channel, diagnosis, display, setup=setup)  # type: ignore[arg-type]
+    effects = Effects(sources, Launcher(tell), Scheduler(), signals, clock, lambda _: channel, diagnosis, display, setup=setup)  # type: ignore[arg-type]
     Controller(Judge(settings, History(), facts), sources, effects, Journal(folder / "jobs/scale.1.jsonl"), clock).run()
 
 

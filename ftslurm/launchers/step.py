@@ -183,10 +183,6 @@ class JoinedSteps:
         """All of them write to the same stderr."""
         return self._parts[0][0].words()
 
-    def signal(self, number: int) -> None:
-        for step, _ in self._parts:
-            step.signal(number)
-
     def kill(self) -> None:
         for step, _ in self._parts:
             step.kill()

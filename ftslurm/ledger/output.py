@@ -18,7 +18,7 @@ from ftslurm.errors import StateError
 from ftslurm.model.text import fingerprint, visible
 from ftslurm.model.values import Value
 from ftslurm.system import files
-from ftslurm.system.files import private_folder, read_private
+from ftslurm.system.files import private_folder
 
 # --- evidence on hung ranks, taken before they were stopped: text files beside the ledger, limited in number and size
 
@@ -51,11 +51,6 @@ def kept_evidence(ledger: Path) -> tuple[Path, ...]:
     """All files of the job, sorted."""
     folder = evidence_folder(ledger)
     return tuple(sorted(folder.glob("*.txt"))) if folder.is_dir() else ()
-
-
-def read_evidence(path: Path, limit: int) -> str:
-    """The end of the file, at most `limit` bytes. Raises: OSError."""
-    return read_private(path, limit).decode("utf-8", "replace")
 
 
 # Of one job; the first ones are removed first.

@@ -159,17 +159,6 @@ class Store:
         indexes = {int(index) for job, _, index in found if job == named[1] and index.isdecimal()}
         return [f"{named[1]}_{index}" for index in sorted(indexes) if named[2] is None or _is_in(named[2], index)]
 
-    def all(self, bad: Callable[[StateError], None]) -> Iterator[tuple[Journal, Contents]]:
-        """Every current ledger, the latest last. bad: is told of those that cannot be read."""
-        for path in sorted(self._paths(), key=_changed_at):
-            journal = Journal(path)
-            try:
-                contents = journal.read()
-            except StateError as error:
-                bad(error)
-            else:
-                yield journal, contents
-
     def _folder(self) -> Path:
         private_folder(self.root)
         return private_folder(self.root / "jobs")

@@ -73,9 +73,6 @@ class StepHandle(Protocol):
     def words(self) -> str:
         """What the launcher, or who else writes there, has printed as an error since it began; empty if we cannot read it."""
 
-    def signal(self, number: int) -> None:
-        """Hand a signal to the launcher, which passes it to every task."""
-
     def kill(self) -> None:
         """Ask for the end of every task, now; `ended` tells when it has come."""
 

@@ -123,7 +123,6 @@ class Machine(Value):
     srun: Program = Program()
     first_srun: str = ""  # what `srun` means on PATH, as a path
     stands_in: bool = False  # that is ftrun
-    slurm_bin: str = ""  # the setting
     ledgers: Ledgers = Ledgers()
     tools: tuple[str, ...] = ()  # kinds of devices whose tool is here
     deaf: Mapping[str, str] = field(default_factory=dict)  # of these, kind -> the extra that is missing

@@ -251,12 +251,6 @@ class Attempt(Value, frozen=False):
         return bool(self.ranks) and self.unstartable.keys() == self.ranks
 
     @property
-    def first(self) -> int:
-        """The rank that failed first by itself, else the lowest."""
-        own = [(end.at, rank) for rank, end in self.ends.items() if rank not in self.late and not end.status.ok]
-        return min(own)[1] if own else min(self.ranks, default=0)
-
-    @property
     def own_status(self) -> int:
         """What srun ends with where ranks fail as these did by themselves, as a shell has it; 0 if none did."""
         return of_step(status for rank, status in self.exits.items() if rank not in self.late).shell

@@ -30,8 +30,7 @@ def analyze_logs(paths: Sequence[str], settings: Settings, status: int | None = 
     catalogue.
     """
     files = read_logs(paths)
-    parts: list[LogPart] = [part for file in files for part in file.parts]
-    log = read_log(parts, status)
+    log = read_log([LogPart(file.rank, file.stream, file.text) for file in files], status)
     book = load_pattern_book(settings.catalogs).of_job_logs().with_keywords(settings.retry.keywords)
     verdict = _verdict(log, book)
     if verdict.lead.rank != NO_RANK and any(end.rank == NO_RANK for end in log.ends):
@@ -54,7 +53,7 @@ def analyze_logs(paths: Sequence[str], settings: Settings, status: int | None = 
 
 def _reasons_to_hang(files: Sequence[LogFile], log: JobLog) -> tuple[rec.Advised, ...]:
     """A log that tells of no failure may be that of a job that hangs."""
-    stacks = {file.path: found for file in files if (found := "".join(dumped_stacks(part.text) for part in file.parts))}
+    stacks = {file.path: found for file in files if (found := dumped_stacks(file.text))}
     told = hints(log.ends, stacks, load_hang_hints())
     return tuple(rec.Advised(0.0, 1, hint.name, hint.what, hint.advice, hint.evidence) for hint in told)
 

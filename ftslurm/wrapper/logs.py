@@ -21,7 +21,7 @@ from ftslurm.ledger.output import Kept, kept_copies, open_kept, same_beginning
 from ftslurm.model.folds.history import schedule_count
 from ftslurm.model.text import expand_pattern
 from ftslurm.model.values import Value
-from ftslurm.policies.diagnose.joblog import NO_RANK, LogPart
+from ftslurm.policies.diagnose.joblog import NO_RANK
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
 
 # --- Reads logs of any size, also compressed ones (.gz) and the journal's export: the head and the tail of a large one. Refuses
@@ -62,10 +62,6 @@ class LogFile(Value):
     skipped: int = 0
     head: int = 0
     exported: bool = False  # by the journal: the file has other lines
-
-    @property
-    def parts(self) -> tuple[LogPart, ...]:
-        return (LogPart(self.rank, self.stream, self.text),)
 
     def line_of(self, words: str) -> int:
         """The number of the last line that contains the words, from 1; 0 if there is none, or it is unknown because of skipped

@@ -44,15 +44,15 @@ def look_at_site(
     env = with_folder(env, slurm_bin)
     asked = client or SlurmClient(run, ASK_S, env)
     if nothing := _no_configuration(env, run):
-        return Site(silent=nothing, machine=machine(env, slurm_bin, {}, run))
+        return Site(silent=nothing, machine=machine(env, {}, run))
     try:
         config = asked.config()
     except FtslurmError as error:
-        return Site(silent=error.message, machine=machine(env, slurm_bin, {}, run))
+        return Site(silent=error.message, machine=machine(env, {}, run))
     admin = os.geteuid() in (0, slurm_user_id(config))
     return Site(
         config=config, partitions=_partitions(env, run), nodes=_nodes(asked), job=_own_job(asked, env), admin=admin,
-        machine=machine(env, slurm_bin, config, run, hook_settings() if admin else ""),
+        machine=machine(env, config, run, hook_settings() if admin else ""),
     )  # fmt: skip
 
 
@@ -93,9 +93,7 @@ def _own_job(client: SlurmClient, env: Mapping[str, str]) -> OwnJob | None:
 # --- this machine
 
 
-def machine(
-    env: Mapping[str, str], slurm_bin: str, config: Mapping[str, str], run: Runner = run, hook_settings: str = ""
-) -> Machine:
+def machine(env: Mapping[str, str], config: Mapping[str, str], run: Runner = run, hook_settings: str = "") -> Machine:
     """The facts of this machine. config: Slurm's, for the scripts that it names."""
     probes = choose_probes(env, run)
     named = {value for key, value in config.items() if _SCRIPTS.fullmatch(key) and value.startswith("/") and "*" not in value}
@@ -109,7 +107,6 @@ def machine(
         srun=srun,
         first_srun=first,
         stands_in=stands_in,
-        slurm_bin=slurm_bin,
         ledgers=_ledgers(env),
         tools=tuple(probe.kind for probe in probes),
         deaf={probe.kind: extra for probe in probes if (extra := probe.missing_extra())},

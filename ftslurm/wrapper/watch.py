@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ftslurm.ledger import live as files
 from ftslurm.ledger.journal import Contents
-from ftslurm.ledger.output import kept_evidence, read_evidence
+from ftslurm.ledger.output import kept_evidence
 from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.model.messages import Live
@@ -21,7 +21,7 @@ from ftslurm.report import view
 from ftslurm.report.jobs import SORTS
 from ftslurm.report.logs import outputs_of
 from ftslurm.report.watch import Seen
-from ftslurm.system.files import info_of
+from ftslurm.system.files import info_of, read_private
 from ftslurm.wrapper import logs
 from ftslurm.wrapper.jobs import all_jobs, with_slurms_word
 from ftslurm.wrapper.logs import Source
@@ -103,7 +103,7 @@ class JobWatch:
         found = []
         for path in kept_evidence(self.journal.path):
             with suppress(OSError):
-                found.append((path, visible(read_evidence(path, EVIDENCE_BYTES), lines=True)))
+                found.append((path, visible(read_private(path, EVIDENCE_BYTES).decode(errors="replace"), lines=True)))
         return found
 
     def _changed(self) -> bool:

@@ -169,16 +169,12 @@ class Peer:
         self.sock = sock
         self.link = SignedConnection(secret, server=True)
         self._unsent = bytearray(self.link.take_outbox())
-        self._owner: Any = None
+        self.owner: Any = None  # see belong_to
         self.since = time.monotonic()
-
-    @property
-    def owner(self) -> Any:
-        return self._owner
 
     def belong_to(self, owner: Any) -> None:
         """It has identified itself; None: it belongs to nobody any more."""
-        self._owner = owner
+        self.owner = owner
         self._server.proven(self)
 
     def send(self, message: Message) -> None:
@@ -258,11 +254,11 @@ class Server:
         self.most = max(free - DESCRIPTORS_KEPT, free // 2)
         self._spares = SpareDescriptors(1)
 
-    def channel_text(self, addresses: list[str], only: bool = False, word: str = "") -> str:
+    def channel_text(self, addresses: list[str], only: bool = False, word: str = "", launch: int = 0) -> str:
         """The text for the environment of shims and agents. Format: Channel in shim/connection.py. only: no other address works.
-        word: hands the secret over; without it the text contains the secret.
+        word: hands the secret over; without it the text contains the secret. launch: of a step, counted from 1.
         """
-        return f"1:{self.port}:{word or self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
+        return f"1:{self.port}/{launch}:{word or self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
 
     def _accept(self, listener: socket.socket, _: int) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
@@ -345,12 +341,6 @@ class Server:
             self._selector.unregister(self._listeners[-1])
             self._listeners.pop().close()
         self._spares.close()
-
-
-def for_launch(channel: str, number: int) -> str:
-    """The text for the shims of one launch of a step, counted from 1."""
-    version, port, rest = channel.split(":", 2)
-    return f"{version}:{port}/{number}:{rest}"
 
 
 def _end_by(error: OSError) -> Hangup:

@@ -245,7 +245,7 @@ def all_known(case: Case, book: PatternBook) -> PatternBook | None:
     lines = dict.fromkeys(
         line for end in case.ends for text in _outputs(end) for line in text.decode(errors="replace").splitlines() if line.strip()
     )
-    told = [line for line in lines if told_error(line, reports=False, vaguely=False) and not _first(line.encode(), book)]
+    told = [line for line in lines if told_error(line, vaguely=False) and not _first(line.encode(), book)]
     more = [_learnt(number, line, book.kinds.of_words(line)) for number, line in enumerate(told)]
     if not more:
         return None

@@ -45,7 +45,6 @@ def verdict(texts: dict[int, str], status: int = 1, signal: int = 0, ranks: int 
     [
         ("reading\nError: recipe 7 does not exist\ncleaning up: cannot close\n", "Error: recipe 7 does not exist"),
         ("Error: bad recipe\nmake: *** [simulate] Error 2\n", "Error: bad recipe"),
-        ("srun: error: n1: task 0: Exited with exit code 1\n", "srun: error: n1: task 0: Exited with exit code 1"),
         ("could not load the plug-in\n" + "step\n" * 20 + "Fatal: out of ink\n", "Fatal: out of ink"),
         ("WARNING: cannot find ink\nFatal: out of ink\n", "Fatal: out of ink"),
         ('x = "error"\nFatal: out of ink\n', "Fatal: out of ink"),
@@ -132,7 +131,7 @@ def test_a_shell_s_word_for_a_crash_is_shown_with_what_led_to_it() -> None:
 
 
 def test_what_only_reports_another_s_end_is_not_said_by_the_program() -> None:
-    assert told_error("srun: error: n1: task 0: Exited with exit code 1\n", reports=False) == ""
+    assert told_error("srun: error: n1: task 0: Exited with exit code 1\n") == ""
     assert told_error("Error: a\n", but=["Error: a"]) == ""
 
 

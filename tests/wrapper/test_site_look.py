@@ -86,25 +86,25 @@ def test_who_is_an_administrator(env: dict[str, str], user: str, admin: bool) ->
 
 
 def test_srun_and_ftrun_are_found(env: dict[str, str], tmp_path: Path) -> None:
-    assert machine(env, "", {}, run).srun.why
+    assert machine(env, {}, run).srun.why
     real = program(tmp_path / "bin", "srun")
-    seen = machine(env, "", {}, run)
+    seen = machine(env, {}, run)
     assert (seen.srun.path, seen.first_srun, seen.stands_in) == (str(real), str(real), False)
     ours = program(tmp_path / "ours", "srun", "#!/bin/sh\n# from ftslurm.cli.ftrun import main\n")
     program(tmp_path / "ours", "ftrun")
-    both = machine({**env, "PATH": f"{ours.parent}:{env['PATH']}"}, "", {}, run)
+    both = machine({**env, "PATH": f"{ours.parent}:{env['PATH']}"}, {}, run)
     assert (both.srun.path, both.first_srun, both.stands_in) == (str(real), str(ours), True)
     assert both.ftrun.path == str(ours.with_name("ftrun"))
-    only = machine({**env, "PATH": str(ours.parent)}, "", {}, run)
+    only = machine({**env, "PATH": str(ours.parent)}, {}, run)
     assert only.stands_in and "is ftrun itself" in only.srun.why
     wrong = look_at_site({**env, "PATH": str(real.parent)}, "/nowhere", lambda: "", FakeSlurm(), run)
     assert "which slurm.bin names" in wrong.machine.srun.why
 
 
 def test_the_connections_that_an_allocation_needs(env: dict[str, str]) -> None:
-    assert machine(env, "", {}, run).connections[0] == 0
-    assert machine({**env, "SLURM_NNODES": "1024", "SLURM_NTASKS": "8192"}, "", {}, run).connections[0] == 9216
-    assert machine({**env, "SLURM_NNODES": "3"}, "", {}, run).connections[0] == 6
+    assert machine(env, {}, run).connections[0] == 0
+    assert machine({**env, "SLURM_NNODES": "1024", "SLURM_NTASKS": "8192"}, {}, run).connections[0] == 9216
+    assert machine({**env, "SLURM_NNODES": "3"}, {}, run).connections[0] == 6
 
 
 def test_the_scripts_that_slurm_conf_names(env: dict[str, str], tmp_path: Path) -> None:
@@ -116,17 +116,17 @@ def test_the_scripts_that_slurm_conf_names(env: dict[str, str], tmp_path: Path) 
         "EpilogMsgTime": "2000",
         "HealthCheckProgram": "/x/*",
     }
-    assert machine(env, "", config, run).scripts == {str(there): True, "/nowhere/epilog": False}
+    assert machine(env, config, run).scripts == {str(there): True, "/nowhere/epilog": False}
 
 
 def test_the_ledgers_place_is_tried_and_left_as_it_was(env: dict[str, str], tmp_path: Path) -> None:
-    seen = machine(env, "", {}, run).ledgers
+    seen = machine(env, {}, run).ledgers
     assert (seen.trouble, seen.no_lock) == ("", "") and seen.sync_s is not None and seen.sync_s < 60
     assert seen.folder.path == str(tmp_path / ".ftslurm") and seen.folder.kind
     assert list(tmp_path.iterdir()) == []
     tmp_path.joinpath(".ftslurm").write_text("a file")
-    assert "not a folder of yours" in machine(env, "", {}, run).ledgers.trouble
-    assert machine({**env, "FTSLURM_STATE_DIR": "/proc/self/x"}, "", {}, run).ledgers.trouble
+    assert "not a folder of yours" in machine(env, {}, run).ledgers.trouble
+    assert machine({**env, "FTSLURM_STATE_DIR": "/proc/self/x"}, {}, run).ledgers.trouble
 
 
 def test_the_file_system_is_that_of_the_longest_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

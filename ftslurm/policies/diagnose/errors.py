@@ -92,24 +92,22 @@ _STACKED = compiled(r"^\s*(?:\d{1,6}: )?(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,3
 _STACKED_MORE = compiled(r"^\s*(?:major|minor): ")
 
 
-def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild: bool = False, vaguely: bool = True) -> str:
+def told_error(text: str, but: Collection[str] = (), mild: bool = False, vaguely: bool = True) -> str:
     """The line that says why a program gave up: of the errors at its end the first, for what follows is its echo.
 
-    For people; empty if nothing there sounds like an error. but: how lines begin that are not meant. reports: take what only
-    reports the end of another process, if nothing else is said. mild: take warnings as well. A line that only says that
-    something failed gives way to one that says what, and what is only guessed or advised is left out.
+    For people; empty if nothing there sounds like an error. but: how lines begin that are not meant. mild: take warnings as
+    well. A line that only says that something failed gives way to one that says what, and what is only guessed or advised, or
+    only reports the end of another process, is left out.
     """
     printed = text[-LAST_CHARS:].splitlines()[-LAST_LINES:]
     lines = [unlabelled_line(line) for line in printed]
-    choice = _told(printed, lines, tuple(but), reports, mild, vaguely)
+    choice = _told(printed, lines, tuple(but), mild, vaguely)
     return _labelled(printed, lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
 
 
-def _told(
-    printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...], reports: bool, mild: bool, vaguely: bool
-) -> int:
+def _told(printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...], mild: bool, vaguely: bool) -> int:
     """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, without labels."""
-    told, others, vague, reported, vaguely_reported = -1, -1, -1, -1, -1
+    told, others, vague = -1, -1, -1
     ordinary = 0
     for number in range(len(lines) - 1, -1, -1):
         first = min((each for each in (told, others, vague) if each >= 0), default=number)
@@ -130,15 +128,14 @@ def _told(
         if is_guessed(_sentence(lines, number, found.start())) or any(kind.search(data) for kind in (_ADVISES, _ADVICE, _RULER)):
             continue
         if is_report(data):
-            reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
-        elif _VAGUE.search(data) or is_information(_bytes(printed[number])):
+            continue
+        if _VAGUE.search(data) or is_information(_bytes(printed[number])):
             vague = number
         elif of_another(data):
             others = number
         else:
             told = number
-    choices = (told, others, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
-    return next((each for each in choices if each >= 0), -1)
+    return next((each for each in (told, others, vague if vaguely else -1) if each >= 0), -1)
 
 
 # What a service says of its error in JSON, a key in each line, is its message, and no text of a program.

@@ -125,7 +125,7 @@ def _worked_on(whose: bytes, below: bytes) -> bool:
 
 def _gave_up_below(end: RankEnd, below: bytes) -> bool:
     """Did the rank end with an error that no pattern knows?"""
-    return failed(end) and bool(told_error(below.decode(errors="replace"), reports=False, vaguely=False))
+    return failed(end) and bool(told_error(below.decode(errors="replace"), vaguely=False))
 
 
 def _excerpt(hit: Finding) -> str:
@@ -245,7 +245,7 @@ def own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
 
     vaguely: even if that only says that something failed.
     """
-    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, vaguely=vaguely))), ""))
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, vaguely=vaguely))), ""))
 
 
 def complaint_of(end: RankEnd) -> str:
@@ -258,13 +258,13 @@ def end_words(end: RankEnd) -> str:
     for said in _said(end):
         shown = signal_line(said, number)
         found = shown or (child_line(said) if number else "")
-        if found := found or told_error(said, reports=False):
+        if found := found or told_error(said):
             return visible(f"; it printed: {found}")
     spoke = {piece.stream: piece.at for piece in end.output}
     for stream in sorted(spoke, key=lambda stream: (spoke[stream] < max(spoke.values()) - LAST_WORDS_S, stream)):
         said = _said_on(end, stream)
         # A warning of long before is none of its last words.
-        if end.at <= spoke[stream] + LAST_WORDS_S and (mild := told_error(said, reports=False, mild=True)):
+        if end.at <= spoke[stream] + LAST_WORDS_S and (mild := told_error(said, mild=True)):
             return visible(f"; it printed: {mild}")
         if last := last_line(said):
             return visible(f"; its last line: {last}")

@@ -39,7 +39,7 @@ class Caller:
         self.let_go = self.paused = False
         self.place = (0, 0)
         self.clock = NodeClock()
-        self._name = talk
+        self.talk = talk
         self._talk = ReliableStream()
         self._lease_s = lease_s
         self._beat_s = min(lease_s, silence_s) / BEATS
@@ -49,9 +49,6 @@ class Caller:
     @property
     def connected(self) -> bool:
         return self._peer is not None
-
-    def is_called(self, talk: str) -> bool:
-        return talk == self._name
 
     def use(self, peer: Peer, heard: Any, cut_off: bool = False) -> Peer | None:
         """Continue over `peer`; gives the previous connection, if it is not known to be broken. cut_off: no lease is renewed.
@@ -124,17 +121,13 @@ class CallerLimits(Value):
     grace_s: float = 20.0
 
 
-class _Asker:
-    """The owner of a connection that brought an order for a drill."""
-
-
 class Callers:
     """shims: rank -> its caller. agents: node -> its caller. askers: number -> connection of an order for a drill.
     runs: does slurmctld say that the job runs? It may take long. handover_plan: what an agent of that node is told for the case
-    that we die. drop: closes a connection that another one has replaced."""
+    that we die."""
 
     def __init__(
-        self, clock: Clock, limits: CallerLimits, drop: Callable[[Peer, str], None], runs: Callable[[], bool] = lambda: True,
+        self, clock: Clock, limits: CallerLimits, runs: Callable[[], bool] = lambda: True,
         handover_plan: Callable[[str], Message | None] = lambda node: None,
     ) -> None:  # fmt: skip
         self.shims: dict[int, Caller] = {}
@@ -142,7 +135,7 @@ class Callers:
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.runs, self.handover_plan = runs, handover_plan
         self.contact = NodeContact(limits.silence_s)
-        self._clock, self._limits, self._drop = clock, limits, drop
+        self._clock, self._limits = clock, limits
         self._leaving: dict[int, Caller] = {}  # shims that were let go and are still there
         self._quorum = LeaseQuorum(limits.silence_s)
         self._cut_off = False  # no lease is renewed
@@ -273,7 +266,7 @@ class Callers:
     def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | ev.DrillAsked) -> Sequence[ev.Event]:
         if isinstance(hello, ev.DrillAsked):
             number = id(peer)
-            peer.belong_to(_Asker())
+            peer.belong_to("a drill")
             self.askers[number] = peer
             return (replace(hello, asker=number),)
         if isinstance(hello, wire.AgentHello):
@@ -285,13 +278,13 @@ class Callers:
             return (*news, ev.AgentArrived(hello.node, hello.kinds)) if new else news
         rank = hello.task.rank
         leaving = self._leaving.get(rank)
-        if leaving is not None and leaving.is_called(hello.talk):
+        if leaving is not None and leaving.talk == hello.talk:
             return self._connected(self._leaving, rank, hello.task.node, peer, hello)[1]
         if hello.launch != self._launch:  # its launcher was given up before it called
             raise WireError(f"{rank} belongs to a step that was given up")
         if self._size not in (0, hello.expected):
             raise WireError(f"rank {rank} says that the step has {hello.expected} tasks, and the others say {self._size}")
-        if rank in self.shims and not self.shims[rank].is_called(hello.talk) and self.awaits_tasks:
+        if rank in self.shims and self.shims[rank].talk != hello.talk and self.awaits_tasks:
             return (ev.RankClaimedTwice(rank),)
         before = rank in self.shims and self.shims[rank].paused
         new, news = self._connected(self.shims, rank, hello.task.node, peer, hello)
@@ -315,7 +308,7 @@ class Callers:
             caller = callers[owner] = Caller(
                 owner, node, hello.talk, self._limits.lease_s, self._limits.silence_s, self._limits.grace_s
             )
-        elif not caller.is_called(hello.talk):
+        elif caller.talk != hello.talk:
             raise WireError(f"a second connection for {owner}")
         elif caller.let_go and callers is not self._leaving:
             raise WireError(f"{owner} could not be understood and is lost")
@@ -328,7 +321,7 @@ class Callers:
         before = caller.use(peer, hello.has, self._cut_off)  # which may find that it has gone again
         self._quorum.record_greeting(owner, node, now)
         if before is not None:
-            self._drop(before, "it has called again")
+            before.drop("it has called again")
         return new, news
 
     def _is_known(self, caller: Caller) -> bool:

@@ -17,7 +17,6 @@ from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.orders import ORDERS, RankSetup
 from ftslurm.wrapper.controller.people import Display, People, phase_text
 from ftslurm.wrapper.controller.sources import SignalPipe, Sources
-from ftslurm.wrapper.wire import for_launch
 
 # The job's own clean-up, where no shorter wait was asked for.
 CLEANUP_LIMIT_S = 600.0
@@ -37,7 +36,7 @@ class Effects(Value, frozen=False):
     scheduler: Scheduler
     signals: SignalPipe
     clock: Clock
-    channel: Callable[[], str]
+    channel: Callable[[int], str]  # for the shims of a launch of the step, counted from 1, or for agents (0)
     diagnosis: Diagnosis
     display: Display
     people: People = field(default_factory=People)
@@ -59,7 +58,7 @@ class Effects(Value, frozen=False):
     # --- the step
 
     def _launch(self, decision: do.LaunchStep) -> None:
-        channel = for_launch(self.channel(), self.sources.new_step())
+        channel = self.channel(self.sources.new_step())
         self._step = self.launcher.launch(channel, decision.layout, decision.overlap, decision.shares)
         self.sources.callers.launched(self._step)
         self.sources.watch_words()
@@ -91,7 +90,7 @@ class Effects(Value, frozen=False):
     def _watch(self, decision: do.WatchNodes) -> None:
         self.diagnosis.prepare(decision.prepare_in_s)
         self.people.prepare()
-        agents = self.launcher.watch(decision.nodes, self.channel(), decision.lent)
+        agents = self.launcher.watch(decision.nodes, self.channel(0), decision.lent)
         self._agents.append(agents)
         self.sources.callers.agents_come(decision.nodes, agents)
 

@@ -139,19 +139,19 @@ def _handover_plans(facts: RunFacts, settings: Settings, ledger: Path, script: i
 def _channel(
     order: Order, settings: Settings, ledger: Path, sources: Sources, address: str, addresses: list[str], munge: str | None,
     local: bool, bundle: str,
-) -> Callable[[], str]:  # fmt: skip
-    """What shims and agents are told of how to reach us. address: the one to be used, empty for any of `addresses`."""
+) -> Callable[[int], str]:  # fmt: skip
+    """What shims and agents are told of how to reach us: see Effects. address: to be used, empty for any of `addresses`."""
     runtimes = runtimes_of(order.components, order.env)
     mounted = bool(bundle) and runtimes == {Runtime.PYXIS}
     file = SecretFile(Path(bundle) if mounted else ledger.parent.parent, ledger.stem)
     atexit.register(file.remove)
     contained = runtimes != {Runtime.NONE}
 
-    def channel() -> str:
+    def channel(launch: int) -> str:
         """Each time anew: munge's key may have been exchanged since."""
         wanted = ENVIRONMENT if local else settings.nodes.secret  # it does not leave this machine
         word = secret_word(sources.server.secret, wanted, munge, contained, say, file if mounted or wanted == FILE else None)
-        return sources.server.channel_text([address] if address else addresses, only=bool(address), word=word)
+        return sources.server.channel_text([address] if address else addresses, only=bool(address), word=word, launch=launch)
 
     return channel
 

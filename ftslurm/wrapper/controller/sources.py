@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ftslurm.errors import WireError
 from ftslurm.model import events as ev
@@ -27,20 +27,11 @@ from ftslurm.wrapper.wire import Message, Peer, Server
 
 if TYPE_CHECKING:
     from ftslurm.wrapper.controller.checkpoints import CheckpointWatch
+    from ftslurm.wrapper.controller.live import LiveBoard
 
 # --- What shims and agents report, as events: a method for each of the two, and the look-up of fault codes.
 
 Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
-
-
-class Observer(Protocol):
-    """Watches messages on behalf of people, and decides nothing. Called in the loop; short, and never raises."""
-
-    def rank_said(self, rank: int, report: object) -> None: ...
-
-    def node_said(self, node: str, report: LiveReported | StacksReported) -> None: ...
-
-    def new_step(self) -> None: ...
 
 
 class Reports:
@@ -48,7 +39,7 @@ class Reports:
     training_step: the furthest that the program has told of, 0: none."""
 
     def __init__(self, meaning: Meaning) -> None:
-        self.observer: Observer | None = None
+        self.observer: LiveBoard | None = None
         self.training_step = 0
         self._meaning = meaning
 
@@ -194,7 +185,7 @@ class Sources:
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, lambda _: os.read(self._wake_read, 4096))
         self.server = Server(self._selector, self._message, self._lost, address, ports)
-        self.callers = Callers(clock, limits or CallerLimits(), self.server.drop, runs, handover_plan)
+        self.callers = Callers(clock, limits or CallerLimits(), runs, handover_plan)
         self.reports = Reports(meaning)
         self._soon: deque[Callable[[], object]] = deque()
         self._stop_at: float | None = None  # monotonic

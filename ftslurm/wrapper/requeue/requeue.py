@@ -137,14 +137,6 @@ RUNS_AGAIN = "requeued already, and it runs again"
 Fits = Callable[[JobView, frozenset[str]], "bool | None"]
 
 
-def _nobody_asks(job: JobView, without: frozenset[str]) -> bool | None:
-    return None
-
-
-def _tell_nobody(since: float, watched_s: float, others_clean: bool) -> None:
-    pass
-
-
 class Plan(Value):
     """exclude: nodes to exclude. ours: nodes that an earlier requeue of ours excluded, which may be used again.
 
@@ -159,7 +151,7 @@ class Plan(Value):
     allow_first: bool = False
     schedule: int | None = None
     here: str = ""
-    fits: Fits = _nobody_asks
+    fits: Fits = lambda job, without: None
     in_step: bool = False
 
 
@@ -171,8 +163,8 @@ class GivenBack(Value):
 
 
 def plan_for(
-    history: History, exclude: Iterable[str], start: Start, allow_first: bool, here: str = "", fits: Fits = _nobody_asks,
-    in_step: bool = False,
+    history: History, exclude: Iterable[str], start: Start, allow_first: bool, here: str = "",
+    fits: Fits = lambda job, without: None, in_step: bool = False,
 ) -> Plan:  # fmt: skip
     schedule = history.last_run.schedule if history.last_run is not None else None
     return Plan(frozenset(exclude), history.exclusions.ours, start, allow_first, schedule, here, fits, in_step)
@@ -185,7 +177,7 @@ def runs_again(job: JobView, plan: Plan) -> bool:
 
 def give_back(
     client: SlurmClient, number: int, plan: Plan, clock: Callable[[], float],
-    began: Began = _tell_nobody, pause: Callable[[float], None] = time.sleep,
+    began: Began | None = None, pause: Callable[[float], None] = time.sleep,
 ) -> GivenBack:  # fmt: skip
     """Follow the recipe from any state of the job.
 
@@ -204,7 +196,7 @@ def give_back(
         _requeue(client, job, plan)
         job = client.job(number)
     since = clock()
-    if requeued_now:
+    if began and requeued_now:
         began(since, 0.0, False)
     let_in = _never_without(job, plan)
     plan = replace(plan, exclude=plan.exclude - let_in)
@@ -221,7 +213,7 @@ def give_back(
     elif client.job(number).held:
         client.release(number)
     if watch and not said and not stays_held:
-        said = _watch(client, job, plan, clock, since, pause, began if requeued_now else _tell_nobody)
+        said = _watch(client, job, plan, clock, since, pause, began if requeued_now else None)
     without = f" without {', '.join(sorted(plan.exclude))}" if plan.exclude else ""
     taken = f" ({', '.join(sorted(named))} taken off its --nodelist)" if named else ""
     kept = f"; {', '.join(sorted(let_in))} not excluded: Slurm could never start the job without" if let_in else ""
@@ -269,7 +261,7 @@ def _start_in(
 
 def _watch(
     client: SlurmClient, job: JobView, plan: Plan, clock: Callable[[], float], since: float,
-    pause: Callable[[float], None], began: Began,
+    pause: Callable[[float], None], began: Began | None,
 ) -> str:  # fmt: skip
     """Wait until the other nodes are clean, or for as long as the plan allows; then move the start
     to what our own still needs.
@@ -287,7 +279,8 @@ def _watch(
             late = now + WATCHED_START_S
             _start_at(client, job.number, late)
         pause(max(LOOK_AGAIN_S, watched_s / 20))
-    began(since, watched_s, clean)
+    if began:
+        began(since, watched_s, clean)
     if clean and plan.here not in view.cleaning:
         in_s = float(SOON_S)
     else:
@@ -305,7 +298,7 @@ def start_when_clean(client: SlurmClient, number: int, watch_s: float, clock: Ca
     if job.state is not JobState.PENDING or job.held or not job.completing or job.expedited:
         return ""
     plan = Plan(frozenset(), frozenset(), Start(float(SOON_S), watch_s))
-    refused = _watch(client, job, plan, clock, clock(), time.sleep, _tell_nobody)
+    refused = _watch(client, job, plan, clock, clock(), time.sleep, None)
     return f"its nodes are clean{refused or ', it starts now'}"
 
 

@@ -195,11 +195,6 @@ class Session:
         self.close()
         self._close_given_up()
 
-    @property
-    def address(self) -> str:
-        """Our own, as the controller reaches it."""
-        return self._sock.getsockname()[0] if self._sock else ""
-
     def _is_new(self, message: Message) -> bool:
         """Raises: LinkError."""
         what = message.get("t")

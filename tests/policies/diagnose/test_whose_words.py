@@ -29,7 +29,7 @@ from tests.policies.diagnose.test_classify import end, verdict
     ],
 )  # fmt: skip
 def test_the_line_that_names_it(text: str, told: str) -> None:
-    assert told in told_error(text, reports=False)
+    assert told in told_error(text)
 
 
 def test_a_ruler_is_nobody_s_last_words() -> None:
@@ -68,7 +68,7 @@ def test_slurm_s_own_script_is_the_node_s_affair() -> None:
     ],
 )  # fmt: skip
 def test_the_line_that_names_it_among_frames_and_explanations(text: str, told: str) -> None:
-    assert told in told_error(text, reports=False)
+    assert told in told_error(text)
 
 
 def test_what_a_rank_said_before_its_launcher_s_report_is_shown() -> None:

@@ -16,7 +16,7 @@ from ftslurm.errors import LaunchFailed
 from ftslurm.wrapper.shim import connection as munge_module
 from ftslurm.wrapper.shim import connection as secret_file
 from ftslurm.wrapper.shim.connection import Channel, handed_over, munge_word
-from ftslurm.wrapper.wire import SecretFile, for_launch, munge_socket, secret_word
+from ftslurm.wrapper.wire import SecretFile, munge_socket, secret_word
 from tests.wrapper.munged import munged, needs_munge
 from tests.wrapper.shim_controller import REPOSITORY
 
@@ -33,7 +33,7 @@ def socket() -> Iterator[str]:
 @needs_munge
 def test_what_travels_does_not_hold_it_and_every_rank_of_the_node_gets_it(socket: str) -> None:
     word = secret_word(SECRET, "auto", socket, contained=False)
-    text = for_launch(f"1:4711:{word}:n1,fd00::1", 3)
+    text = f"1:4711/3:{word}:n1,fd00::1"
     assert SECRET.hex() not in text and word.startswith("munge.")
     for _ in range(8):  # munge calls all but the first of them replayed
         channel = Channel(text)
