@@ -130,31 +130,26 @@ class MemoryFile:
 CLEAN_UPS_BYTES = 32 << 10
 
 
-class CleanUps:
-    """root: the state folder."""
+def _clean_ups(root: Path) -> MemoryFile:
+    return MemoryFile(root, "clean-ups.jsonl", CLEAN_UPS_BYTES)
 
-    def __init__(self, root: Path) -> None:
-        self._file = MemoryFile(root, "clean-ups.jsonl", CLEAN_UPS_BYTES)
 
-    def of(self, cluster: str) -> tuple[CleanUpTook, ...]:
-        """The clean-ups of the cluster, the latest last, without unreadable lines. Raises: StateError."""
-        found = (_clean_up_in(line, cluster) for line in self._file.read())
-        return tuple(took for took in found if took is not None)[-CLEAN_UPS_MAX:]
-
-    def add(self, cluster: str, job: str, at: float, took: CleanUpTook) -> None:
-        """at: Unix seconds. Raises: StateError."""
-        body = {"v": 1, "at": at, "cluster": cluster, "job": job, "seconds": float(round(took.seconds, 1))}
-        if took.rough:
-            body["rough"] = True
-        self._file.add(json.dumps(body, separators=(",", ":")).encode() + b"\n")
+def add_clean_up(root: Path, cluster: str, job: str, at: float, took: CleanUpTook) -> None:
+    """root: the state folder. at: Unix seconds. Raises: StateError."""
+    body = {"v": 1, "at": at, "cluster": cluster, "job": job, "seconds": float(round(took.seconds, 1))}
+    if took.rough:
+        body["rough"] = True
+    _clean_ups(root).add(json.dumps(body, separators=(",", ":")).encode() + b"\n")
 
 
 def known_clean_ups(root: Path, cluster: str, history: History) -> tuple[CleanUpTook, ...]:
-    """Clean-ups of all jobs of the user; if those cannot be read, of this job only."""
+    """Clean-ups of all jobs of the user on the cluster, the latest last; if there are none, or they cannot be read, of this job
+    only."""
     try:
-        return CleanUps(root).of(cluster) or history.clean_ups
+        found = (_clean_up_in(line, cluster) for line in _clean_ups(root).read())
     except StateError:
         return history.clean_ups
+    return tuple(took for took in found if took is not None)[-CLEAN_UPS_MAX:] or history.clean_ups
 
 
 def _clean_up_in(line: bytes, cluster: str) -> CleanUpTook | None:

@@ -166,7 +166,7 @@ class Store:
     def _paths(self) -> list[Path]:
         """Raises: StateError."""
         try:
-            return [path for path in (self.root / "jobs").glob("*.jsonl") if ".was." not in path.name]
+            return ledgers_in(self.root / "jobs")
         except OSError as error:
             raise StateError(f"{self.root} cannot be read: {error.strerror}", hint="check its owner and rights") from None
 
@@ -178,6 +178,11 @@ class Store:
             journal.path.rename(aside)
         except OSError as error:
             raise StateError(f"{journal.path} cannot be put aside: {error.strerror}", hint="move it away by hand") from None
+
+
+def ledgers_in(folder: Path) -> list[Path]:
+    """Without those of other jobs that had the same number."""
+    return [path for path in folder.glob("*.jsonl") if ".was." not in path.name]
 
 
 def is_path(word: str) -> bool:
@@ -286,9 +291,7 @@ def _named(store: Store, name: str, passed_over: PassedOver) -> Iterator[tuple[P
     folder = path / "jobs" if (path / "jobs").is_dir() else path
     if not folder.is_dir():
         raise UnknownJob(f"there is neither a ledger nor a folder {name}", hint="name a job, a file, a folder, or `all`")
-    for found in sorted(folder.glob("*.jsonl")):
-        if ".was." in found.name:
-            continue
+    for found in sorted(ledgers_in(folder)):
         try:
             yield found.resolve(), Journal(found).read()
         except StateError as error:

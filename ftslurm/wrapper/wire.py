@@ -103,7 +103,8 @@ def own_address(wanted: str, interfaces: Mapping[str, Sequence[str]]) -> str:
     interfaces: name -> addresses. A name that is not an interface is a host name for the resolver. Raises: LaunchFailed.
     """
     if wanted in interfaces:
-        if not (own := [address for address in interfaces[wanted] if not _of_the_link(address)]):
+        # A link-local address needs an interface name, which differs on other nodes.
+        if not (own := [address for address in interfaces[wanted] if not ip_address(address).is_link_local]):
             raise _none(f"{wanted} has no address", interfaces)
         return own[0]
     if "/" not in wanted:
@@ -122,11 +123,6 @@ def own_address(wanted: str, interfaces: Mapping[str, Sequence[str]]) -> str:
 def _none(why: str, interfaces: Mapping[str, Sequence[str]]) -> LaunchFailed:
     there = "; ".join(f"{name} {', '.join(addresses)}" for name, addresses in sorted(interfaces.items()) if addresses)
     return LaunchFailed(f"nodes.address: {why}", hint=f"there are {there}")
-
-
-def _of_the_link(address: str) -> bool:
-    """Is it a link-local address? It needs an interface name, which differs on other nodes."""
-    return ip_address(address).is_link_local
 
 
 def of_this_node() -> dict[str, list[str]]:
@@ -410,7 +406,8 @@ def _in_any_order(ports: tuple[int, int] | None) -> Sequence[int]:
 
 def _listen_on(address: str, port: int) -> socket.socket:
     if address:
-        return socket.create_server((address, port), family=_family(address), backlog=WAITING)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, port), family=family, backlog=WAITING)
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(("", port), family=socket.AF_INET6, backlog=WAITING, dualstack_ipv6=True)
@@ -419,7 +416,3 @@ def _listen_on(address: str, port: int) -> socket.socket:
                 raise
             # IPv6 is compiled in but off
     return socket.create_server(("", port), backlog=WAITING)
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET

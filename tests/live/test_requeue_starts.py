@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.ledger.shared_file import CleanUps
+from ftslurm.ledger.shared_file import known_clean_ups
+from ftslurm.model.folds.history import History
 from tests.live.conftest import booted, new_stage
 from tests.live.stories import Plan, Stage, Story
 
@@ -45,6 +46,6 @@ def test_no_requeue_falls_into_slurm_s_own_delay_and_the_second_knows_how_long_t
     for told in jobs:
         first_s, second_s = waits_s(told)
         assert EPILOG_S < first_s < SLURMS_OWN_S - 10 and EPILOG_S < second_s < SLURMS_OWN_S - 10
-        known = [took.seconds for took in CleanUps(told.folder / "state").of("local")]
+        known = [took.seconds for took in known_clean_ups(told.folder / "state", "local", History())]
         assert len(known) == 2 and all(EPILOG_S <= seconds < first_s + 5 for seconds in known)
         assert second_s < 3 * max(known)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, NewAllocation, join_components
@@ -107,7 +108,8 @@ def _attend(process: subprocess.Popen[bytes], signals: SignalPipe, said: int, he
                 if key.fd == signals.fd:
                     for number in signals.read():
                         if number in _PASSED_ON:
-                            _pass_on(passed_to, number)
+                            with suppress(ProcessLookupError):  # it has just ended, and salloc is about to
+                                os.kill(passed_to, number)
                 elif data := os.read(key.fd, _LINE_BYTES):
                     if key.fd == hello:
                         passed_to = int(data)
@@ -124,10 +126,3 @@ def _tell(lines: Sequence[bytes], begun: bool) -> None:
     for line in lines:
         if words := line_of_ours(line.decode(errors="replace"), begun):
             print(visible(words), file=sys.stderr, flush=True)
-
-
-def _pass_on(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # it has just ended, and salloc is about to

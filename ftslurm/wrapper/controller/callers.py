@@ -144,12 +144,7 @@ class Callers:
         self._size = 0  # tasks of the step, 0 until the first has said it
         self._step: StepHandle | None = None
         self._coming: dict[str, StepHandle] = {}  # node -> the step that brings its agent, until it has called
-        self._beats, self._beat_at = 0, 0.0
-
-    @property
-    def beats(self) -> tuple[int, float]:
-        """So far, and when the last came (Unix seconds, 0: none yet)."""
-        return self._beats, self._beat_at
+        self.beats = 0, 0.0  # so far, and when the last came (Unix seconds, 0: none yet)
 
     def heard_s(self) -> dict[str, float]:
         """node -> seconds since anything of it was heard."""
@@ -332,12 +327,12 @@ class Callers:
     def _beat(self, caller: Caller, message: Message) -> Sequence[ev.Event]:
         """It is about to be answered: are we the ones who are cut off, and may renew no lease?"""
         now = self._clock.mono()
-        self._beats, self._beat_at = self._beats + 1, self._clock.now().unix
+        self.beats = self.beats[0] + 1, self._clock.now().unix
         number, has = message.get("k"), message.get("r", 0)
         if type(number) is int and type(has) is int:
             self._quorum.record_beat(caller.owner, caller.node, number, has, now)
             if (theirs := wire.sender_clock(message)) is not None:
-                caller.clock.record_beat(number, has, theirs, self._beat_at)
+                caller.clock.record_beat(number, has, theirs, self.beats[1])
         if self._quorum.asks(now):
             threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()
         return self._touched(now)

@@ -11,6 +11,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from ftslurm.model.events import CheckpointMade, Event
@@ -27,14 +28,12 @@ Look = tuple[int, int, int]
 
 
 class CheckpointWatch:
-    """patterns: as glob(7), without `**`, which would follow links in circles. From `start` until `stop` each checkpoint is told
+    """patterns: as glob(7), without `**`, which would follow links in circles. From here on until `stop` each checkpoint is told
     once, whatever becomes of it later."""
 
     def __init__(self, patterns: tuple[str, ...], settle_s: float, put: Callable[[Event], None]) -> None:
         self._patterns, self._settle_s, self._put = patterns, settle_s, put
         self._over = threading.Event()
-
-    def start(self) -> None:
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
@@ -92,12 +91,10 @@ def iteration_in(path: str) -> int | None:
 def looked_at(pattern: str) -> dict[str, Look]:
     """What matches now. Never raises."""
     found = {}
-    try:
+    with suppress(OSError, ValueError, RecursionError):  # what was seen so far
         for path in islice(glob.iglob(pattern), MATCHES_MAX):  # noqa: PTH207 -- absolute or not
             if (look := _look(path)) is not None:
                 found[path] = look
-    except (OSError, ValueError, RecursionError):
-        pass  # what was seen so far
     return found
 
 

@@ -21,7 +21,7 @@ from ftslurm.launchers.script_place import CallPlace, read_calls
 from ftslurm.launchers.srun import wait_s
 from ftslurm.launchers.srun_options import Component, by_cpu, has_flag, option_value, said
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.shared_file import CleanUps, NodeMemory, known_clean_ups
+from ftslurm.ledger.shared_file import NodeMemory, add_clean_up, known_clean_ups
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.folds.history import CleanUpTook, History, clean_up_of
 from ftslurm.model.folds.node_memory import suspect_nodes, to_remember
@@ -229,7 +229,7 @@ def known_clean_up_times(root: Path, facts: RunFacts, history: History) -> tuple
     known = known_clean_ups(root, facts.cluster, history)
     with suppress(StateError):
         for took in new:
-            CleanUps(root).add(facts.cluster, facts.job, Clock().now().unix, took)
+            add_clean_up(root, facts.cluster, facts.job, Clock().now().unix, took)
     return (*known, *new)
 
 

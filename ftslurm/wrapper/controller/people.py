@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -141,10 +142,8 @@ class People:
 
     def say(self, *texts: str) -> None:
         """A line each on stderr, all at once; a reader that has gone away ends nothing."""
-        try:
+        with suppress(OSError):
             print("\n".join(f"{SPEAKER}{visible(text)}" for text in texts), file=self._err, flush=True)
-        except OSError:
-            pass
 
     def log(self, text: str, *words: object) -> None:
         """With --ft-verbose, for which the door has set logging up: to load it for nothing takes 4 ms of each step."""

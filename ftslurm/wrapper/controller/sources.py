@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -69,10 +70,6 @@ class Reports:
         if isinstance(report, ev.Progressed):
             self.training_step = max(self.training_step, report.step)
         return (replace(report, node=node),)
-
-    def new_step(self) -> None:
-        if self.observer is not None:
-            self.observer.new_step()
 
     def _graded(self, node: str, answer: ProbeAnswer) -> tuple[Fault, ...]:
         """Every code of every chip that is not well, looked up."""
@@ -243,10 +240,8 @@ class Sources:
             self._wake()
 
     def _wake(self) -> None:
-        try:
+        with suppress(OSError):  # the pipe is full of wake-ups already, or the loop has ended
             os.write(self._wake_write, b"!")
-        except OSError:
-            pass  # the pipe is full of wake-ups already, or the loop has ended
 
     def background(self, work: Callable[[], ev.Event]) -> None:
         """Do `work`, which may take long, beside the loop; its answer becomes an event. It must not raise."""
@@ -261,12 +256,11 @@ class Sources:
 
         def keep_looking() -> None:
             while not self._over.is_set():
-                try:
+                # Of a ledger that is not there yet, or that nobody can read now, ftrun itself complains when it writes.
+                with suppress(OSError):
                     for request in look():
                         if not self._over.is_set():
                             self.put(ev.ControlAsked(request))
-                except OSError:
-                    pass  # of a ledger that is not there yet, or that nobody can read now, ftrun itself complains when it writes
                 self._over.wait(every_s)
 
         threading.Thread(target=keep_looking, daemon=True).start()
@@ -280,7 +274,6 @@ class Sources:
             from ftslurm.wrapper.controller.checkpoints import CheckpointWatch  # rarely asked for
 
             self._checkpoints = CheckpointWatch(patterns, settle_s, self.put)
-            self._checkpoints.start()
 
     def watch_words(self, every_s: float = WORDS_S) -> None:
         """Read what srun says of a step that was just launched, until all its tasks are there."""
@@ -298,7 +291,8 @@ class Sources:
     def new_step(self) -> int:
         """Whoever is left of the step before has nothing to say about the next. Gives the number of its launch, from 1."""
         self._words.begin()
-        self.reports.new_step()
+        if self.reports.observer is not None:
+            self.reports.observer.new_step()
         return self.callers.new_step()
 
     def close(self) -> None:

@@ -74,13 +74,10 @@ def steps_here(
         with suppress(OSError):  # it has just ended
             if entry.stat().st_uid in trusted and (named := _STEPD.match(entry.read_bytes())) and int(named[1]) == job:
                 found[int(entry.parent.name)] = f"{job}.{int(named[2])}"
-    busy = (parents or _parents)() if found else ()
+    asked = parents or (lambda: {process.parent for process in all_processes().values()})
+    busy = asked() if found else ()
     running = frozenset(step for pid, step in found.items() if pid in busy)
     return StepsHere(frozenset(step for pid, step in found.items() if pid not in busy), running)
-
-
-def _parents() -> frozenset[int]:
-    return frozenset(process.parent for process in all_processes().values())
 
 
 class SlurmOutage:

@@ -63,9 +63,8 @@ def test_hostile_patterns_and_files_hold_nothing_up(tmp_path: Path) -> None:
 def test_the_watch_tells_of_it_until_it_is_stopped(tmp_path: Path) -> None:
     told: queue.Queue[object] = queue.Queue()
     pattern = str(tmp_path / "*.pt")
-    watch = CheckpointWatch((pattern,), 0.1, told.put)
     (tmp_path / "0.pt").write_text("before")
-    watch.start()
+    watch = CheckpointWatch((pattern,), 0.1, told.put)
     number = 0
     while True:  # the first look is made beside us
         number += 1
