@@ -249,7 +249,7 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
     past = story.past
     attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
     last = attempts[-1] if attempts else None
-    budgets = past.last_run.budgets if past.last_run is not None else {}
+    left = past.budgets.left(past.last_run.budgets) if past.last_run is not None else {}
     return Measures(
         job.job, job.cluster, _known(job.state, STATES), job.began, job.at, past.attempts, job.schedule_count,
         count_nodes(job.nodes), last.tasks if last else 0, len(past.exclusions.isolated),
@@ -257,7 +257,7 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
         _restarts(records, story), _seconds(records, now, job.over),
         Counter(_known(record.fault_class, FAULT_CLASSES) for record in records if isinstance(record, rec.FaultSeen)),
         Counter(_known(record.sign, SIGNS) for record in records if isinstance(record, rec.HangSeen)),
-        {name: max(0, limit - past.budgets.used(name)) for name, limit in budgets.items() if limit and name in BUDGETS},
+        {name: max(0, rest) for name, (rest, _) in left.items() if name in BUDGETS},
     )  # fmt: skip
 
 

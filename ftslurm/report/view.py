@@ -247,7 +247,7 @@ def status_of(
         decided.why if decided else "",
         known.nodes,
         {node: why for node, (why, _) in history.exclusions.isolated.items()},
-        {name: (limit - history.budgets.used(name), limit) for name, limit in run.budgets.items() if limit},
+        history.budgets.left(run.budgets),
         history.requeues.unconditional_in_a_row,
         known.at,
         history.requeues.open is not None,

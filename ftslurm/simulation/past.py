@@ -15,8 +15,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.exits import signal_number
-from ftslurm.model.folds.history import fold
-from ftslurm.model.folds.summary import summarise
+from ftslurm.model.folds.history import History, fold
+from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.model.rungs import REQUEUES, SWAPS, Budget, Rung
 from ftslurm.model.settings.tree import Settings, settings_told, with_values
 from ftslurm.model.text import counted
@@ -68,7 +68,7 @@ def past(records: Sequence[rec.Record], now: float, damaged: int = 0) -> Past:
     if any(isinstance(record, rec.Decided) and record.rung == Rung.RANK_RESTART for record in records):
         raise UsageError("its ranks were started again one by one (mode async), which cannot be simulated", hint="choose another")
     time_spent = spent(records, records[-1].at if known.over else now, known.over)
-    found = measured_job(records, time_spent)
+    history, found = fold(records), measured_job(records, time_spent)
     walk = _Walk(records, time_spent, found)
     plan = _with_end(walk.plan, time_spent, known.state == "completed")
     trace = Trace(
@@ -82,24 +82,24 @@ def past(records: Sequence[rec.Record], now: float, damaged: int = 0) -> Past:
     )
     told = Counter(found.known) + Counter(walk.known)
     return Past(
-        known.job, trace, _truth(records, time_spent, walk, known.state, known.what, plan), told,
-        tuple(_notes(records, time_spent, walk, found, known.over, damaged)), _budgets(records),
-        time_spent.tells_steps, _settings(records),
+        known.job, trace, _truth(records, history, time_spent, walk, known, plan), told,
+        tuple(_notes(records, time_spent, walk, found, known.over, damaged)), _run(history).budgets,
+        time_spent.tells_steps, _settings(_run(history)),
     )  # fmt: skip
 
 
-def _settings(records: Sequence[rec.Record]) -> Settings | None:
-    """Of its last ftrun; None where it is not told, or told in a way that this version does not understand."""
-    run = next(record for record in reversed(records) if isinstance(record, rec.RunBegan))
+def _run(history: History) -> rec.RunBegan:
+    """The last one."""
+    assert history.last_run is not None, "something has begun"
+    return history.last_run
+
+
+def _settings(run: rec.RunBegan) -> Settings | None:
+    """Of that ftrun; None where it is not told, or told in a way that this version does not understand."""
     settings, unknown = settings_told(run.settings)
     if run.budgets.get(Budget.CRASH_RESTARTS) == 0:  # the default of older versions
         settings = with_values(settings, {"rungs.in-place-restart.crash_restarts": 0})
     return settings if run.settings and not unknown else None
-
-
-def _budgets(records: Sequence[rec.Record]) -> dict[str, int]:
-    runs = [record for record in records if isinstance(record, rec.RunBegan)]
-    return dict(runs[-1].budgets)
 
 
 def _with_end(plan: JobPlan, time_spent: Spent, completed: bool) -> JobPlan:
@@ -288,7 +288,9 @@ def _part(stretch: Stretch, outages: Sequence[Outage]) -> TimePart:
     return TimePart.REPLACING if rung in SWAPS or rung == Rung.HANG_RESTART else TimePart.QUEUE
 
 
-def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state: str, what: str, plan: JobPlan) -> PolicyOutcome:
+def _truth(
+    records: Sequence[rec.Record], history: History, time_spent: Spent, walk: _Walk, known: JobSummary, plan: JobPlan
+) -> PolicyOutcome:
     parts = dict.fromkeys(TimePart, 0.0)
     lost_to: defaultdict[str, float] = defaultdict(float)
     kinds = {place: fault.kind.value for fault, place in zip(walk.faults, walk.of, strict=True)}
@@ -301,8 +303,6 @@ def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state:
         node_s += stretch.seconds * (stretch.nodes or plan.nodes) if part is not TimePart.QUEUE else 0.0
         if part not in (TimePart.USEFUL, TimePart.UNSURE):
             lost_to[kinds.get(stretch.outage, "not played" if stretch.outage >= 0 else "")] += stretch.seconds
-    history = fold(records)
-    budgets = _budgets(records)
     at = sum(parts.values())
     faults: list[Answered] = []
     for fault, place in zip(walk.faults, walk.of, strict=True):
@@ -310,9 +310,9 @@ def _truth(records: Sequence[rec.Record], time_spent: Spent, walk: _Walk, state:
         faults.append(answered(fault, fault.at, node, True, time_spent.outages[place].decided))
     decided = Counter(record.rung for record in records if isinstance(record, rec.Decided))
     schedules = {record.schedule for record in records if isinstance(record, rec.RunBegan)}
-    left = {name: (limit - history.budgets.spent.get(name, 0), limit) for name, limit in budgets.items()}
+    left = {name: (limit - history.budgets.used(name), limit) for name, limit in _run(history).budgets.items()}
     return PolicyOutcome(
-        TRUTH, state, what, at, at, parts, dict(lost_to), decided, left, tuple(faults), history.attempts,
+        TRUTH, known.state, known.what, at, at, parts, dict(lost_to), decided, left, tuple(faults), history.attempts,
         len(schedules) - 1, tuple(sorted(history.exclusions.isolated)), node_s, plan.nodes,
     )  # fmt: skip
 

@@ -66,6 +66,13 @@ def test_a_real_job_played_under_its_own_policy_is_what_happened(job: str) -> No
     assert same.at == pytest.approx(truth.at, abs=STEPS_S)
 
 
+def test_restarts_of_the_whole_job_count_in_what_happened() -> None:
+    limited = [
+        replace(each, budgets={"max_job_restarts": 5}) if isinstance(each, rec.RunBegan) else each for each in records_of("3")
+    ]
+    assert past(limited, 0.0).truth.budgets == {"max_job_restarts": (4, 5)}
+
+
 def test_the_example_of_the_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "simulating.md").read_text()
     shown = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[1]

@@ -238,6 +238,10 @@ class Budgets(Value):
         """How much of that budget is spent."""
         return self.job_restarts if budget == Budget.JOB_RESTARTS else self.spent.get(budget, 0)
 
+    def left(self, limits: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+        """Name of each budget that has a limit -> (what is left, its limit)."""
+        return {name: (limit - self.used(name), limit) for name, limit in limits.items() if limit}
+
     def decided(self, decided: rec.Decided) -> Budgets:
         spent = {**self.spent, decided.cost: self.spent.get(decided.cost, 0) + 1} if decided.cost else self.spent
         return replace(self, spent=spent, job_restarts=self.job_restarts + _restarts_job(decided))

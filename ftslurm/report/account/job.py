@@ -159,7 +159,7 @@ def account(records: Sequence[rec.Record], known: JobSummary, now: float, damage
         known.job, known.cluster, run.name, run.command, known.state, known.what, known.over,
         time_spent.began, time_spent.ended, last.nodes if last else run.nodes, last.tasks if last else 0,
         time_spent.stretches[-1].gpus if time_spent.stretches else -1, time_spent, history.attempts, failures,
-        {name: (limit - history.budgets.used(name), limit) for name, limit in last_run.budgets.items() if limit},
+        history.budgets.left(last_run.budgets),
         {node: why for node, (why, _) in history.exclusions.isolated.items()}, 
         {event.node: event.why for event in events if event.what == "reinstated"}, events,
         saved(time_spent, start_s(records)), Counter(record.rung for record in records if isinstance(record, rec.Decided)),
