@@ -27,7 +27,7 @@ from ftslurm.report.account.parts import Stretch
 from ftslurm.report.analysis import AnalysisTold
 from ftslurm.report.explain.code import Explained
 from ftslurm.report.explain.decisions import DecisionsTold
-from ftslurm.report.explain.terms import LadderTold, TermTold
+from ftslurm.report.explain.terms import LadderTold, Term
 from ftslurm.report.page.plain import LONG, VERSION, Sums
 from ftslurm.report.site import FindingsTold, NodeReport
 from ftslurm.report.view import HistoryTold, RequestView, Status
@@ -80,7 +80,7 @@ SHAPES: Mapping[str, Mapping[str, Type]] = {
     "explain": {
         "ftslurm explain JOB --json": DecisionsTold,
         "ftslurm explain CODE --json": tuple[Explained, ...],
-        "ftslurm explain WORD --json": TermTold,
+        "ftslurm explain WORD --json": Term,
         "ftslurm explain --json": LadderTold,
     },
     "analyze": {"ftslurm analyze LOG --json": AnalysisTold},

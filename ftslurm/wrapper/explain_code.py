@@ -21,7 +21,7 @@ from ftslurm.policies.hang.hints import dumped_stacks, hints
 from ftslurm.policies.node_advice import KnownCode
 from ftslurm.policies.weigh import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
-from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, unknown_line
+from ftslurm.report.explain.code import Explained, of_device, of_exit, of_line, unknown_line
 from ftslurm.wrapper.logs import LogFile, read_logs
 
 
@@ -158,12 +158,7 @@ class Explainer:
     def device(self, kind: str, code: str) -> Explained:
         """A code of a kind of device."""
         meaning = self._codes.meaning(kind, code, Severity.UNKNOWN)
-        catalog = self._codes.catalogs[kind]
-        entry = catalog.entry(meaning.code)
-        told = tuple(catalog.sources.get(word, word) for word in entry.sources) if entry else ()
-        part, note = catalog.part_of(meaning.code), entry.note if entry else catalog.unlisted
-        more = Background(f"{catalog.vendor} fault code", part, note, told, catalog.limit_of(meaning.code))
-        return of_device(code, meaning, entry is not None, more, outlook.of_fault(meaning, self._settings))
+        return of_device(code, meaning, self._codes.catalogs[kind], outlook.of_fault(meaning, self._settings))
 
     def _sources(self, words: Sequence[str]) -> tuple[str, ...]:
         return tuple(self._patterns.sources.get(word, word) for word in words)

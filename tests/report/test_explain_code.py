@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ftslurm.catalogs.codes import Catalog, Entry, FrequencyRule
 from ftslurm.catalogs.patterns import ExitMeaning, Pattern
 from ftslurm.model.devices import CLASS_OF, CodeMeaning, Remedy
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.policies import outlook
-from ftslurm.report.explain.code import Background, Explained, of_device, of_exit, of_line, print_explained, unknown_line
+from ftslurm.report.explain.code import Explained, of_device, of_exit, of_line, print_explained, unknown_line
 from tests.settings import settings_with
 
 
 def device(remedy: Remedy, induced: bool = False, limit: tuple[int, float] | None = None, **changes: Any) -> Explained:
     meaning = CodeMeaning("80E01801", "HBM", CLASS_OF[remedy], induced, "catalogue: X", remedy)
-    more, does = (
-        Background("Ascend fault code", "HBM", "", ("a source",), limit),
-        outlook.of_fault(meaning, settings_with(**changes)),
-    )
-    return of_device("80e01801", meaning, True, more, does)
+    rules = (FrequencyRule(*limit, ("80E01801",)),) if limit else ()
+    entries = {"80E01801": Entry("HBM", part="HBM", sources=("word",))}
+    catalog = Catalog("Ascend", entries, sources={"word": "a source"}, frequencies=rules)
+    return of_device("80e01801", meaning, catalog, outlook.of_fault(meaning, settings_with(**changes)))
 
 
 def line(role: Role = Role.ROOT, error_class: ErrorClass = ErrorClass.DATA, retriable: Retriable = Retriable.YES,

@@ -174,12 +174,12 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
 
 def _term(words: tuple[str, ...], resolved: Resolved, as_json: bool) -> bool:
     """False where it is no word of ftslurm."""
-    from ftslurm.report.explain.terms import print_term, term_as_json
+    from ftslurm.report.explain.terms import print_term
     from ftslurm.report.text import console
 
     if len(words) != 1 or (term := _terms(resolved).get(words[0])) is None:
         return False
-    print_json(term_as_json(term)) if as_json else print_term(console(), term)
+    print_json(term) if as_json else print_term(console(), term)
     return True
 
 

@@ -266,13 +266,8 @@ class JobPage(LookingPage, AskingPage):
     def _chosen(self, seen: Seen) -> Sheet:
         many = seen.fresh is not None and len(seen.fresh.tasks) > MANY_RANKS
         name = self._sheet or ("nodes" if many else "ranks")
-        return (
-            nodes_sheet(seen)
-            if name == "nodes"
-            else devices_sheet(seen, self._node)
-            if name == "devices"
-            else ranks_sheet(seen, self._node)
-        )
+        sheets = {"ranks": ranks_sheet, "devices": devices_sheet}
+        return sheets[name](seen, self._node) if name in sheets else nodes_sheet(seen)
 
     def _fill(self, sheet: Sheet) -> None:
         """The rows that are there already are changed in place, so that the cursor stays where it is."""

@@ -17,6 +17,7 @@ from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.words import FAULT, KILLED, KILLED_BY
 
 if TYPE_CHECKING:
+    from ftslurm.catalogs.codes import Catalog
     from ftslurm.catalogs.patterns import ExitMeaning, Pattern
 
 
@@ -36,16 +37,6 @@ class Explained(Value):
     note: str = ""  # what a person can do
 
 
-class Background(Value):
-    """What a catalogue knows of a device code besides its meaning. limit: (times, seconds) of the vendor's own rule."""
-
-    kind: str
-    part: str = ""
-    note: str = ""
-    sources: tuple[str, ...] = ()
-    limit: tuple[int, float] | None = None
-
-
 _BLAME: Mapping[Blame, str] = {
     Blame.YES: "; the node that shows it is taken out",
     Blame.SUSPECT: "; it counts against the node that shows it",
@@ -59,14 +50,17 @@ LINE = "line of output"
 # --- three kinds of things
 
 
-def of_device(asked: str, meaning: CodeMeaning, known: bool, more: Background, does: Steps) -> Explained:
+def of_device(asked: str, meaning: CodeMeaning, catalog: Catalog, does: Steps) -> Explained:
     """A fault code that a device or its driver reports."""
+    entry, limit = catalog.entry(meaning.code), catalog.limit_of(meaning.code)
+    sources = tuple(catalog.sources.get(word, word) for word in entry.sources) if entry else ()
     why = f"{meaning.source or 'in no catalogue'}; remedy {meaning.remedy.value}"
-    if more.limit:
-        why += f"; MindCluster itself takes the chip out after {more.limit[0]} in {more.limit[1] / 3600:g} h"
+    if limit:  # the vendor's own rule
+        why += f"; MindCluster itself takes the chip out after {limit[0]} in {limit[1] / 3600:g} h"
     return Explained(
-        asked, more.kind, meaning.code, meaning.name, known, _device_fault(meaning), does, why, more.sources, more.part, more.note
-    )
+        asked, f"{catalog.vendor} fault code", meaning.code, meaning.name, entry is not None, _device_fault(meaning), does, why,
+        sources, catalog.part_of(meaning.code), entry.note if entry else catalog.unlisted,
+    )  # fmt: skip
 
 
 def _device_fault(meaning: CodeMeaning) -> str:

@@ -14,19 +14,19 @@ from ftslurm.model.record import Record, RunBegan, SettingsFrom
 from ftslurm.model.rungs import Glossary, Rung, RungWords
 from ftslurm.model.settings.kinds import takes, value_in_words
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on, settings_told
-from ftslurm.model.values import Value
+from ftslurm.model.values import Value, field
 from ftslurm.report.text import print_facts, safe_text
 from ftslurm.report.view import InForce
 from ftslurm.report.words import moment
 
 
 class Term(Value):
-    """facts: further names and values, in the order to show them."""
+    """facts: further names -> values, in the order to show them."""
 
     name: str
     kind: str
     text: str
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def terms(resolved: Resolved, glossary: Glossary, notices: Mapping[str, str]) -> dict[str, Term]:
@@ -42,37 +42,26 @@ def _settings(resolved: Resolved, words: Mapping[str, str]) -> Iterator[Term]:
         now = value_in_words(leaf, leaf.of(resolved.settings))
         yield Term(
             name, "setting", words[name],
-            (
-                ("now", now if place == "default" else f"{now} ({place})"),
-                ("default", value_in_words(leaf, leaf.default)),
-                *((("this site", f"allows {resolved.limits[name]}"),) if name in resolved.limits else ()),
-                ("takes", takes(leaf.kind)),
-                ("set it", f"--ft-set {name}=VALUE, {env_name(name)}=VALUE, or in a policy"),
-            ),
+            {
+                "now": now if place == "default" else f"{now} ({place})",
+                "default": value_in_words(leaf, leaf.default),
+                **({"this site": f"allows {resolved.limits[name]}"} if name in resolved.limits else {}),
+                "takes": takes(leaf.kind),
+                "set it": f"--ft-set {name}=VALUE, {env_name(name)}=VALUE, or in a policy",
+            },
         )  # fmt: skip
 
 
 def _rungs(resolved: Resolved, rungs: Mapping[Rung, RungWords]) -> Iterator[Term]:
     for rung, words in rungs.items():
         own = ", ".join(name for name in resolved.places if name.startswith(f"rungs.{rung.value}."))
-        facts = (("costs", words.price), ("passes on", words.degrades), ("settings", own))
+        facts = {"costs": words.price, "passes on": words.degrades, "settings": own}
         yield Term(rung.value, "rung of the ladder", f"answers {words.trigger}", facts)
 
 
 def print_term(console: Console, term: Term) -> None:
     console.print(safe_text(f"{term.name}: {term.kind}", "bold"), soft_wrap=not console.is_terminal)
-    print_facts(console, (("means", term.text), *term.facts), 2)
-
-
-class TermTold(TypedDict):
-    name: str
-    kind: str
-    text: str
-    facts: Mapping[str, str]
-
-
-def term_as_json(term: Term) -> TermTold:
-    return {"name": term.name, "kind": term.kind, "text": term.text, "facts": dict(term.facts)}
+    print_facts(console, (("means", term.text), *term.facts.items()), 2)
 
 
 # --- the ladder in force, as `ftslurm explain` shows it
