@@ -461,13 +461,16 @@ def _stamp(place: str) -> object:
 
 
 def _opened() -> set[str]:
-    """Descriptors, and mapped devices."""
+    """Descriptors, but for those of mapped libraries (libffi 3.5 keeps its own), and mapped devices."""
     found = set()
+    libraries = _libraries("self")
     for fd in os.listdir("/proc/self/fd"):
         try:
-            found.add(f"{fd}, {os.readlink(f'/proc/self/fd/{fd}')}")
+            place = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:
             continue  # it was of the list itself
+        if place not in libraries:
+            found.add(f"{fd}, {place}")
     return found | {line[line.find("/dev/") :].rstrip() for line in _text("/proc/self/maps").splitlines() if "/dev/" in line}
 
 

@@ -211,6 +211,7 @@ sys.exit(3 if (rank, starts) == ("0", "1") else 0)
 """
 
 
+@pytest.mark.slurms
 @story(
     nodes=2,
     tasks=1,

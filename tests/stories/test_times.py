@@ -110,5 +110,5 @@ def test_ledgers_of_before_know_none_of_these_times() -> None:
     old = b'{"v":1,"kind":"AttemptEnded","at":5,"attempt":1,"exits":{},"step":0}'
     assert from_line(old) == rec.AttemptEnded(5.0, 1) and rec.AttemptEnded(5.0, 1).stopped == 0.0
     assert from_line(b'{"v":1,"kind":"TroubleSeen","at":5,"attempt":1,"cause":"crash","what":"x"}') == rec.TroubleSeen(
-        5.0, 1, "crash", "x", 0.0
+        5.0, 1, "crash", "x", 0.0, hung_up=False
     )

@@ -232,10 +232,12 @@ def test_a_changed_package_is_imported_again(ranks: Callable[..., Rank], tmp_pat
     assert [rank.shim.words()[0] for _ in range(4)][-1] == "new"
 
 
-def test_who_looks_for_its_own_among_all_variables_may_be_imported_early(ranks: Callable[..., Rank], tmp_path: Path) -> None:
-    """As tqdm does, which torch imports, and fsspec."""
-    looks = "import os\nnumbers = {k: v for k, v in os.environ.items() if k.startswith('OWN_')}\nlen(dict(os.environ))\n"
-    rank = ranks(sys.executable, "-c", WAITS, str(tmp_path / "go"), numpy=looks)
+@pytest.mark.parametrize("numpy", [
+    "import os\nnumbers = {k: v for k, v in os.environ.items() if k.startswith('OWN_')}\nlen(dict(os.environ))\n",  # tqdm, fsspec
+    "opened = open(next(line.split()[5] for line in open('/proc/self/maps') if '.so' in line))",  # libffi 3.5, for ctypes
+], ids=["all variables", "a library's own file"])  # fmt: skip
+def test_what_looks_like_more_than_an_import_and_is_not(ranks: Callable[..., Rank], tmp_path: Path, numpy: str) -> None:
+    rank = ranks(sys.executable, "-c", WAITS, str(tmp_path / "go"), numpy=numpy)
     spare = rank.spare(but=rank.start())
     (tmp_path / "go").touch()
     rank.ended()
