@@ -23,6 +23,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +137,13 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
     clock, signals = Clock(), SignalPipe()
     sources = Flooded(clock, signals, lambda *_: None)  # type: ignore[arg-type, return-value]
     signal.signal(signal.SIGUSR1, lambda *_: setattr(sources, "asked", True))
-    channel = sources.server.channel_text(["127.0.0.1"])
     setup = RankSetup(tail_bytes=settings.logs.tail_bytes)
     diagnosis, display = Diagnosis(settings), Display(lambda text: None)
-    effects = Effects(sources, Launcher(tell), Scheduler(), signals, clock, lambda _: channel, diagnosis, display, setup=setup)  # type: ignore[arg-type]
+    channel = partial(sources.server.channel_text, ["127.0.0.1"])
+    effects = Effects(
+        sources, Launcher(tell), Scheduler(), signals, clock, lambda launch: channel(launch=launch), diagnosis, display,  # type: ignore[arg-type]
+        setup=setup,
+    )  # fmt: skip
     Controller(Judge(settings, History(), facts), sources, effects, Journal(folder / "jobs/scale.1.jsonl"), clock).run()
 
 
