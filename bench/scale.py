@@ -187,7 +187,8 @@ class Line(Session):
     def _dial(self) -> None:
         """As a session does, but not in a thread: thousands of threads on a few cores would measure themselves."""
         wait_s = pause_s(self._unanswered) or spread_s(self._hello.get("expected", 0))
-        Dial(self, boot_s() + wait_s)
+        if not self.gone:
+            Dial(self, boot_s() + wait_s)
 
     @property
     def poll(self) -> Any:  # type: ignore[override]
@@ -207,6 +208,9 @@ class Dial:
 
     def turn(self, now: float) -> None:
         if now < self.due:
+            return
+        if self.line.gone:
+            self._over(self.line._unanswered)
             return
         if self.sock is not None:
             with suppress(OSError):
@@ -244,8 +248,9 @@ class Dial:
 
     def _over(self, line_unanswered: int) -> None:
         DIALS.pop(self)
-        self._forget()
-        self.sock.close()
+        if self.sock is not None:
+            self._forget()
+            self.sock.close()
         self.line._unanswered = line_unanswered
         self.line._dial()
 
@@ -284,11 +289,19 @@ class Worker:
                 dial.turn(boot_s())
             if (now := boot_s()) - turned > TURN_S:
                 turned = now
-                for line in self._lines:
+                for line in list(self._lines):
                     line.turn(now)
-                    if line.rank is not None and line.lease.over(now) and line not in self._lost:
-                        self._lost.add(line)
-                        self.mark("lost")
+                    if line.lease.over(now):
+                        self._end_lease(line)
+
+    def _end_lease(self, line: Line) -> None:
+        """As an agent does, it ends: refused, as another one has its node, it would call again at once for ever."""
+        if line.rank is None:
+            line.hang_up()
+            self._lines.remove(line)
+        elif line not in self._lost:
+            self._lost.add(line)
+            self.mark("lost")
 
     def _listen(self, line: Line) -> None:
         for message in line.listen():
