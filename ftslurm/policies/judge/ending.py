@@ -14,8 +14,7 @@ from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.folds.summary import AFTER_LIMIT
-from ftslurm.model.nodes import fold_nodes as fold_nodes
-from ftslurm.model.nodes import mark_down
+from ftslurm.model.nodes import fold_nodes, mark_down
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.record import Waiting
 from ftslurm.model.rungs import Capability

@@ -10,7 +10,7 @@ from ftslurm.model.decisions import CheckNode, Decision, ListSteps, Say
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name, undelivered
 from ftslurm.model.job import Task
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.tree import Settings, as_policy, most_crash_restarts
 from ftslurm.model.timers import Timer

@@ -10,7 +10,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge import replacing

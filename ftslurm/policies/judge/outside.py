@@ -12,7 +12,7 @@ from ftslurm.model.exits import signal_name, signal_number
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
 from ftslurm.model.folds.history import History
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.record import IterationSeen
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.features import CheckpointSettings, ProgressSettings

@@ -7,7 +7,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say, ShowCard, SignalRanks, StopRanks
 from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus, of_step, signal_name
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.outcome import ENDING_STATES, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.kinds import ALONE

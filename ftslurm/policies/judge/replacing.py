@@ -12,8 +12,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, DismissAgents, ReleaseNodes, Say
 from ftslurm.model.events import Now
 from ftslurm.model.job import Layout
-from ftslurm.model.nodes import Topology
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import Topology, fold_nodes
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer

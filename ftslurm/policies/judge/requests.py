@@ -16,7 +16,7 @@ from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer

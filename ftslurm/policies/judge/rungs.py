@@ -12,7 +12,7 @@ from ftslurm.model.decisions import Decision, HealDevices, Say, ShowCard, TellOt
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.folds.past import AT_LIMIT
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Rung, RungRemedy
 from ftslurm.model.timers import Timer

@@ -13,7 +13,7 @@ from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.folds.history import counters, restarts
 from ftslurm.model.job import Share, fold_shares
-from ftslurm.model.nodes import fold_nodes as fold_nodes
+from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import most_crash_restarts
 from ftslurm.model.timers import Timer
