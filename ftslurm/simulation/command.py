@@ -17,7 +17,7 @@ from ftslurm.model.settings.tree import Settings, as_policy, with_values
 from ftslurm.model.values import Value, replace
 from ftslurm.policies.judge.judge import budgets
 from ftslurm.simulation.measured import PolicyOutcome
-from ftslurm.simulation.past import Past, answered_pairs
+from ftslurm.simulation.past import Past, Replayed, answered_pairs
 from ftslurm.simulation.play import play
 from ftslurm.simulation.trace import (
     FaultKind,
@@ -110,15 +110,6 @@ def play_trace(asked: PlayAsked, env: Mapping[str, str]) -> tuple[Trace, list[Po
     compared = policies(asked.base, asked.others, asked.files, env)
     books = _Books()
     return trace, [_played(trace, settings, name, books) for name, settings in compared.items()]
-
-
-class Replayed(Value):
-    """A real job, and what each policy would have made of it. notes: what of it is not known, or taken for something."""
-
-    past: Past
-    trace: Trace
-    outcomes: tuple[PolicyOutcome, ...]
-    notes: tuple[str, ...]
 
 
 def replay(asked: PlayAsked, pasts: Sequence[Past], env: Mapping[str, str]) -> list[Replayed]:

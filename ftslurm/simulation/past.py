@@ -50,6 +50,15 @@ class Past(Value):
     settings: Settings | None  # that policy; None where the ledger does not hold it, as those of older versions
 
 
+class Replayed(Value):
+    """A real job, and what each policy would have made of it. notes: what of it is not known, or taken for something."""
+
+    past: Past
+    trace: Trace
+    outcomes: tuple[PolicyOutcome, ...]
+    notes: tuple[str, ...]
+
+
 def answered_pairs(truth: PolicyOutcome, simulated: PolicyOutcome) -> list[tuple[Answered, Answered]]:
     """Each fault as it was answered, and as it would have been; without those that a simulation did not come to."""
     return [(one, now) for one in truth.faults if (now := same_fault(simulated, one)) is not None]

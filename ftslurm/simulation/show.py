@@ -11,9 +11,8 @@ from typing_extensions import TypedDict
 
 from ftslurm.model.text import counted
 from ftslurm.simulation.clockwork import TimePart
-from ftslurm.simulation.command import Replayed
 from ftslurm.simulation.measured import Answered, PolicyOutcome
-from ftslurm.simulation.past import TRUTH, same_fault
+from ftslurm.simulation.past import TRUTH, Replayed, same_fault
 from ftslurm.simulation.trace import FaultKind, JobPlan, Trace
 
 WIDTH, LABEL, BESIDE = 60, 24, 3

@@ -20,8 +20,8 @@ from ftslurm.ledger.journal import Journal, to_line
 from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Settings, as_policy, resolve, settings_told
 from ftslurm.simulation.clockwork import TimePart
-from ftslurm.simulation.command import PlayAsked, Replayed, replay
-from ftslurm.simulation.past import how_it_ended, past
+from ftslurm.simulation.command import PlayAsked, replay
+from ftslurm.simulation.past import Replayed, how_it_ended, past
 from ftslurm.simulation.show import as_replay
 from ftslurm.simulation.trace import FaultKind
 from tests.docs.blocks import ROOT

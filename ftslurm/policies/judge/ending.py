@@ -206,6 +206,12 @@ def kill_step(run: Run, after: Then, now: Now) -> list[Decision]:
     return [do.AbandonStep(silently=True)]
 
 
+def break_off_launch(run: Run, end: ThenFinish, now: Now) -> Answer:
+    """End while the step starts."""
+    no_launcher = run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS)
+    return [end] if no_launcher else kill_step(run, end, now)
+
+
 def go_on_when_fenced(run: Run, now: Now, overdue: bool = False) -> Answer:
     """Begin what follows, once nothing of the old attempt can still run beside it."""
     left = run.unproven(now) if run.end.another_try else {}

@@ -401,13 +401,7 @@ def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     if not (event.rank is None and event.number == SIGINT) and not ends:
         return _keep_warning(run, event, own_term or requeues, now)
     what = f"ended by {signal_name(event.number)} while the step was starting"
-    return break_off(run, ThenFinish(what, 128 + event.number), now)
-
-
-def break_off(run: Run, end: ThenFinish, now: Now) -> Answer:
-    """End while the step starts."""
-    no_launcher = run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS)
-    return [end] if no_launcher else ending.kill_step(run, end, now)
+    return ending.break_off_launch(run, ThenFinish(what, 128 + event.number), now)
 
 
 def _keep_warning(run: Run, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:

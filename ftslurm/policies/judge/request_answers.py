@@ -12,13 +12,13 @@ from ftslurm.model.folds.control import Request, State
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import SWAPS
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge import ending, launching, rungs, starting, then
+from ftslurm.policies.judge import ending, starting, then
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.state import SIGTERM, Run, record_decision
+from ftslurm.policies.judge.state import SIGTERM, Run
 from ftslurm.policies.judge.then import Answer
-from ftslurm.policies.ladder import Cause, Choice, Situation
-from ftslurm.policies.situation import Trouble, bad_nodes
+from ftslurm.policies.ladder import Cause
+from ftslurm.policies.situation import Trouble
 
 # --- What becomes of a request is recorded, and said: accepted, refused, done
 
@@ -76,7 +76,7 @@ def break_off(run: Run, what: str, now: Now) -> Answer:
 
 
 def _stop_launch(run: Run, what: str, now: Now) -> Answer:
-    return launching.break_off(run, then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED), now)
+    return ending.break_off_launch(run, then.ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED), now)
 
 
 def _stop_running(run: Run, what: str, now: Now) -> Answer:
@@ -151,19 +151,6 @@ def enter_request(run: Run, trouble: Trouble, now: Now) -> Answer:
     run.attempt.devices.to_heal = {}
     run.enter(Phase.SETTLING)
     return [*dropped, then.Settled()]
-
-
-def start_again(run: Run, back: Choice, trouble: Trouble, s: Situation, now: Now) -> Answer:
-    """Start the stopped ranks again where they were, unless something has happened there meanwhile."""
-    bad = {**run.attempt.stuck_nodes(run.tasks), **bad_nodes(run.slurm.answer, run.attempt, run.chosen_nodes())}
-    broken = "; ".join(f"{node}: {what}" for node, what in sorted(bad.items()))
-    if why := run.attempt.step_end.unended or s.others.not_again or broken:
-        run.set_trouble(Trouble(Cause.LOST, f"{trouble.what}; {why}", 1))  # nothing may start beside that: the ladder is asked
-        return [then.ThenDecide()]
-    decided = record_decision(run, back, s, now)
-    if run.attempt.step_end.gone or run.attempt.lost:
-        return [decided, *ending.end_step(run, 0, then.ThenLaunch(), now)]
-    return [decided, *rungs.restart(run, now)]
 
 
 _STOP: Mapping[Phase, Callable[[Run, str, Now], Answer]] = {

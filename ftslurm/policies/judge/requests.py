@@ -17,17 +17,17 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
 from ftslurm.model.nodes import fold_nodes
-from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
+from ftslurm.model.outcome import ENDING_STATES, STOPPED
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
-from ftslurm.policies.judge import ending, request_answers, rungs
-from ftslurm.policies.judge.outside import Meaning, reply_to
+from ftslurm.policies.judge import request_answers
+from ftslurm.policies.judge.outside import reply_to
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.request_answers import STOPPED_STATUS, asked_by
+from ftslurm.policies.judge.request_answers import asked_by
 from ftslurm.policies.judge.state import Run
 from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenRequeue
-from ftslurm.policies.ladder import Cause, Choice, Situation, choose, why_no_requeue
+from ftslurm.policies.ladder import Cause, Situation, choose, why_no_requeue
 from ftslurm.policies.situation import Trouble
 
 
@@ -237,35 +237,6 @@ def leave_late(run: Run, now: Now) -> Answer:
                 return request_answers.close(run, request, "no rank runs there now", now)
             return _leave(run, request, here, now)
     return []
-
-
-# --- the ranks have been stopped: carry out the request
-
-
-def carry_out(run: Run, trouble: Trouble, now: Now) -> Answer:
-    if run.signal.meaning is Meaning.STOPPED:
-        return ending.end(run, trouble.what, _stopped_status(run), now, Outcome.STOPPED)
-    number = run.requests.take_in_hand()
-    s = run.situation(trouble, now)
-    request = run.history.control.get(number)
-    if request is not None and request.asked.verb == ctl.RESTART:
-        back = Choice(Rung.IN_PLACE_RESTART, f"as request {number} asks", "", ())
-        return request_answers.start_again(run, back, trouble, s, now)
-    if number:
-        choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
-        return rungs.carry_out(run, choice, s, now)
-    choice = choose(s)
-    if choice.rung != Rung.FAIL:
-        return rungs.carry_out(run, choice, s, now)
-    # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
-    why = f"the node cannot be excluded after all: {choice.why}"
-    back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)
-    return request_answers.start_again(run, back, trouble, s, now)
-
-
-def _stopped_status(run: Run) -> int:
-    """The exit status of a stopped job: that of its ranks; a rank that had to be stopped has not done its work."""
-    return max(run.warning_trouble().status, 0 if run.attempt.all_ended else STOPPED_STATUS)
 
 
 # --- checkpoints

@@ -8,21 +8,23 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LookAtDevices, Say
 from ftslurm.model.events import Now
+from ftslurm.model.folds.control import RESTART
 from ftslurm.model.nodes import fold_nodes
-from ftslurm.model.outcome import ENDING_STATES
+from ftslurm.model.outcome import ENDING_STATES, Outcome
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
-from ftslurm.policies.judge import causes, ending, requests, rungs
+from ftslurm.policies.judge import causes, ending, rungs
 from ftslurm.policies.judge.causes import TELL_S
 from ftslurm.policies.judge.ending import CANCELLED, GATHERS_S, lose_step
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, drills_behind, stop_ranks
+from ftslurm.policies.judge.request_answers import STOPPED_STATUS
+from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, drills_behind, record_decision, stop_ranks
 from ftslurm.policies.judge.step import LAUNCHES_AGAIN
-from ftslurm.policies.judge.then import Answer
+from ftslurm.policies.judge.then import Answer, ThenDecide, ThenLaunch
 from ftslurm.policies.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
-from ftslurm.policies.situation import Trouble
+from ftslurm.policies.situation import Trouble, bad_nodes
 
 # Slurm may have killed a rank that ended so (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
@@ -163,7 +165,7 @@ def decide(run: Run, now: Now) -> Answer:
         waiting = _patience_with_slurm(run, _warning_needs_slurm(run), now)
         return [*ended, *(waiting or rungs.after_warning(run, trouble, now))]
     if willed:
-        return [*ended, *requests.carry_out(run, trouble, now)]
+        return [*ended, *_carry_out_request(run, trouble, now)]
     return [*ended, *_ask_ladder(run, trouble, now)]
 
 
@@ -239,6 +241,48 @@ def _note_end_of_attempt(run: Run, now: Now) -> list[Decision]:
     noted: list[Decision] = [run.note(ended)]
     further = begun is not None and run.history.progress.made_at > begun.at
     return [*noted, *causes.weigh_experiment(run, True, now)] if further else noted
+
+
+# --- the ranks have been stopped: carry out the request
+
+
+def _carry_out_request(run: Run, trouble: Trouble, now: Now) -> Answer:
+    if run.signal.meaning is Meaning.STOPPED:
+        return ending.end(run, trouble.what, _stopped_status(run), now, Outcome.STOPPED)
+    number = run.requests.take_in_hand()
+    s = run.situation(trouble, now)
+    request = run.history.control.get(number)
+    if request is not None and request.asked.verb == RESTART:
+        back = Choice(Rung.IN_PLACE_RESTART, f"as request {number} asks", "", ())
+        return _start_again(run, back, trouble, s, now)
+    if number:
+        choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
+        return rungs.carry_out(run, choice, s, now)
+    choice = choose(s)
+    if choice.rung != Rung.FAIL:
+        return rungs.carry_out(run, choice, s, now)
+    # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
+    why = f"the node cannot be excluded after all: {choice.why}"
+    back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)
+    return _start_again(run, back, trouble, s, now)
+
+
+def _stopped_status(run: Run) -> int:
+    """The exit status of a stopped job: that of its ranks; a rank that had to be stopped has not done its work."""
+    return max(run.warning_trouble().status, 0 if run.attempt.all_ended else STOPPED_STATUS)
+
+
+def _start_again(run: Run, back: Choice, trouble: Trouble, s: Situation, now: Now) -> Answer:
+    """Start the stopped ranks again where they were, unless something has happened there meanwhile."""
+    bad = {**run.attempt.stuck_nodes(run.tasks), **bad_nodes(run.slurm.answer, run.attempt, run.chosen_nodes())}
+    broken = "; ".join(f"{node}: {what}" for node, what in sorted(bad.items()))
+    if why := run.attempt.step_end.unended or s.others.not_again or broken:
+        run.set_trouble(Trouble(Cause.LOST, f"{trouble.what}; {why}", 1))  # nothing may start beside that: the ladder is asked
+        return [ThenDecide()]
+    decided = record_decision(run, back, s, now)
+    if run.attempt.step_end.gone or run.attempt.lost:
+        return [decided, *ending.end_step(run, 0, ThenLaunch(), now)]
+    return [decided, *rungs.restart(run, now)]
 
 
 # --- other events that arrive meanwhile
