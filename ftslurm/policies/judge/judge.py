@@ -15,8 +15,7 @@ A concern is a module; what it knows stands below `state` in a module of its own
     devices          agents, the faults of devices, and drills: faults that a person orders
     hangs            stalled and slow ranks, by their collectives; hangs by other signs, and what follows from any hang
     nodes            silent nodes
-    requests         what the owner of the job asks for while it runs; request_answers: what is answered at once, and how the
-                     work of the job is broken off
+    requests         what the owner of the job asks for while it runs, and how the work of the job is broken off for it
     settling         trouble: stop ranks, collect facts, decide; most of the above leads there
     causes           what is behind the end of an attempt: asked beside the loop, and recorded when known
     rungs            carrying out the decision

@@ -9,20 +9,22 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, DismissAgents, ReleaseNodes, Say
+from ftslurm.model.decisions import BorrowNode, CheckNode, Decision, DismissAgents, ReleaseNodes, Say
 from ftslurm.model.events import Now
 from ftslurm.model.job import Layout
-from ftslurm.model.nodes import Topology, fold_nodes
+from ftslurm.model.nodes import Near, Topology, fold_nodes
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
+from ftslurm.model.values import replace
 from ftslurm.policies.judge import starting
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.spares import Around, FirstChoice, ReplacementSearch
+from ftslurm.policies.judge.spares import FirstChoice, ReplacementSearch
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
 from ftslurm.policies.judge.then import Answer, Settled, ThenFinish
 from ftslurm.policies.ladder import Cause
+from ftslurm.policies.node import NodeHealth, short_of, wanted
 from ftslurm.policies.situation import Trouble
 
 # Before the first start, a search without answers is repeated this many times, at this interval.
@@ -65,38 +67,98 @@ def begin_search(run: Run, out: Mapping[int, str], decision: str, now: Now, foun
     until = now.mono + run.settings.nodes.replacement_wait_s
     dead = run.decided.dead if decision and run.decided is not None else ()
     gone = frozenset({*run.attempt.nodes.gone, *dead} & set(out.values()))
-    search = ReplacementSearch(decision, out, until, gone, found or {}, run.settings, run.free, run.loans)
-    run.places.search = search
-    return _note_search(run, search, search.fill(_around(run, now)), now)
+    run.places.search = search = ReplacementSearch(decision, dict(out), until, gone, dict(found or {}))
+    return _with_end(run, search, _fill_slots(run, search, now), now)
 
 
-def _around(run: Run, now: Now) -> Around:
+def _with_end(run: Run, search: ReplacementSearch, found: list[Decision], now: Now) -> Answer:
+    return [*found, *(_go_on(run, now) if search.failed or search.done else [])]
+
+
+def _fill_slots(run: Run, search: ReplacementSearch, now: Now) -> list[Decision]:
+    """Ensure that something is under way for every slot."""
+    asked: list[Decision] = []
     step = frozenset(step_layout(run).nodes)
-    used = {*run.facts.nodes, *run.kept_out(now), *step}
-    said = run.slurm.answer
-    return Around(
-        now, run.spares(now), frozenset(used), run.devices.there, run.facts.why_not.donor, step,
-        said.topology if said is not None else Topology(),
-    )  # fmt: skip
+    topology = run.slurm.answer.topology if run.slurm.answer is not None else Topology()
+    for slot in search.open:
+        others = step - {*search.out.values()} | {*search.found.values(), *search.checking}
+        spare = search.next_of(topology.nearest(run.spares(now), search.out[slot], others))
+        if spare is not None:
+            search.checking[spare] = slot
+            asked += run.free.look_at(spare, run.settings.nodes.check_timeout_s, now.mono)
+        elif reason := _no_loan(run, search, now):
+            search.failed = reason
+            return asked
+        else:
+            search.borrowing.add(slot)
+            not_again = {*run.facts.nodes, *run.kept_out(now), *step, *search.tried, *search.lent}
+            near = Near(topology.around(search.out[slot]), others if topology.strict else frozenset())
+            asked.append(BorrowNode(slot, tuple(sorted(not_again)), search.until - now.mono, near))
+    for known in [run.free.fit[node] for node in search.checking if node in run.free.fit]:
+        if search.failed:
+            break
+        asked += _use_check(run, search, known, now)
+    return asked
 
 
-def _note_search(run: Run, search: ReplacementSearch, found: list[Decision], now: Now) -> Answer:
-    run.note_all(found)
-    return [*found, *(_go_on(run, now) if search.over else [])]
+def _no_loan(run: Run, search: ReplacementSearch, now: Now) -> str:
+    if not run.settings.nodes.donor:
+        return "no spare node is left (nodes.donor is off)"
+    if run.facts.why_not.donor:
+        return f"no spare node is left, and none can be borrowed: {run.facts.why_not.donor}"
+    if search.until > now.mono:
+        return ""
+    return f"no node became available within {run.settings.nodes.replacement_wait_s:g} s"
 
 
 def on_node_checked(run: Run, event: ev.NodeChecked, now: Now) -> Answer:
     search = run.places.search
-    if search is None or not search.searches_at(event.node):
+    if search is None or event.node not in search.checking:
         return on_spare_checked(run, event, now)
-    return _note_search(run, search, search.checked(event, _around(run, now)), now)
+    return _with_end(run, search, _use_check(run, search, event, now), now)
+
+
+def _use_check(run: Run, search: ReplacementSearch, event: ev.NodeChecked, now: Now) -> list[Decision]:
+    """A node was checked for this search: take it, or try another one."""
+    slot = search.checking.pop(event.node)
+    run.free.used(event.node)
+    if search.failed:
+        return []
+    event = _with_as_many_devices(event, wanted(run.devices.there, search.out[slot]))
+    if event.good:
+        search.found[slot] = event.node
+        return []
+    search.tried.add(event.node)
+    search.unsure |= event.good is None
+    noted = [run.note(rec.NodeRefused(now.unix, event.node, event.why))] if event.good is False else []
+    said = Say(f"{event.node} cannot replace {search.out[slot]}: {event.why}")
+    back = run.loans.end([search.lent.pop(event.node)]) if event.node in search.lent else []
+    return [*noted, said, *back, *_fill_slots(run, search, now)]
+
+
+def _with_as_many_devices(event: ev.NodeChecked, least: Mapping[str, int]) -> ev.NodeChecked:
+    """The result of the check, compared with the devices of the node that it replaces."""
+    if not event.good or event.there is None:
+        return event
+    short = short_of(least, event.there)
+    good = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}[short.health]
+    return event if good else replace(event, good=good, why=short.reason)
 
 
 def on_node_borrowed(run: Run, event: ev.NodeBorrowed, now: Now) -> Answer:
+    """A donor job has a node for us, or will have none."""
     search = run.places.search
     if search is None or not search.borrows_for(event.slot):
         return end_late_loan(run, event, now)
-    return _note_search(run, search, search.borrowed(event, run.facts.run, now), now)
+    search.borrowing.discard(event.slot)
+    if not event.node:
+        search.failed, search.unsure = f"no node could be borrowed: {event.why}", search.unsure or event.away
+        return _with_end(run, search, run.loans.too_late(event.job), now)
+    run.loans.begin(event.job)
+    search.lent[event.node] = event.job
+    search.checking[event.node] = event.slot
+    lent = run.note(rec.NodeLent(now.unix, run.facts.run, event.node, event.job), vital=True)
+    return [lent, CheckNode(event.node, event.job, run.settings.nodes.check_timeout_s)]
 
 
 def on_spare_checked(run: Run, event: ev.NodeChecked, now: Now) -> list[Decision]:
@@ -112,7 +174,7 @@ def on_donor_submitted(run: Run, event: ev.DonorSubmitted, now: Now) -> list[Dec
     search = run.places.search
     if search is None or not search.borrows_for(event.slot):
         return []
-    search.submitted(event)
+    search.donors[event.slot] = event
     for_s = max(0.0, search.until - now.mono)
     out = search.out[event.slot]
     limit = f"waiting up to {for_s:.0f} s (nodes.replacement_wait)"
@@ -140,8 +202,9 @@ def on_loans_ended(run: Run, event: ev.LoansEnded, now: Now) -> list[Decision]:
 
 
 def on_search_overdue(run: Run, now: Now) -> Answer:
-    if run.places.search is not None:
-        run.places.search.overdue()
+    search = run.places.search
+    if search is not None and not search.failed:
+        search.failed, search.unsure = f"no node was ready within {run.settings.nodes.replacement_wait_s:g} s", True
     return _go_on(run, now)
 
 
@@ -193,7 +256,7 @@ def _fill(run: Run, search: ReplacementSearch, now: Now) -> list[Decision]:
 def _give_up_search(run: Run, search: ReplacementSearch, now: Now) -> Answer:
     run.places.take_search()
     run.timers.stop_all()
-    loans = search.drop()
+    loans = run.loans.end(search.lent.values())
     if not search.decision:
         missing = search.missing
         what = f"{fold_nodes(missing)} is excluded, and {search.failed}"
@@ -251,7 +314,7 @@ def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
         return []
     run.places.take_search()
     run.timers.stop_all()
-    loans = search.drop() if search is not None else []
+    loans = run.loans.end(search.lent.values()) if search is not None else []
     if not decision or event.number == SIGINT:
         by_person = event.number == SIGINT
         what = f"{'interrupted by Ctrl-C' if by_person else 'ended by SIGTERM'} while waiting for another node"

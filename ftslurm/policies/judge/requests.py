@@ -12,21 +12,20 @@ from collections.abc import Callable, Mapping
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision
+from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
 from ftslurm.model.nodes import fold_nodes
-from ftslurm.model.outcome import ENDING_STATES, STOPPED
-from ftslurm.model.rungs import Capability, Rung
+from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
+from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
-from ftslurm.policies.judge import request_answers
-from ftslurm.policies.judge.outside import reply_to
+from ftslurm.policies.judge import ending, starting
+from ftslurm.policies.judge.outside import Meaning, reply_to
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.request_answers import asked_by
-from ftslurm.policies.judge.state import Run
-from ftslurm.policies.judge.then import Answer, Next, ThenAct, ThenRequeue
+from ftslurm.policies.judge.state import SIGTERM, Run
+from ftslurm.policies.judge.then import Answer, Next, Settled, ThenAct, ThenDecide, ThenFinish, ThenRequeue
 from ftslurm.policies.ladder import Cause, Situation, choose, why_no_requeue
 from ftslurm.policies.situation import Trouble
 
@@ -46,7 +45,7 @@ def on_control_asked(run: Run, event: ev.ControlAsked, now: Now) -> Answer:
         return _answer_at_once(run, request, now)
     if asked.verb in _ACT:
         return _act(run, request, now)
-    return request_answers.refuse(run, request, f"this version of ftrun does not know `{asked.verb}`", now)
+    return refuse(run, request, f"this version of ftrun does not know `{asked.verb}`", now)
 
 
 # --- what changes nothing that runs
@@ -56,10 +55,10 @@ def _answer_at_once(run: Run, request: Request, now: Now) -> list[Decision]:
     """Answer a request that changes nothing that runs."""
     reply = reply_to(request, run.history, run.settings.ladder)
     if not reply.ok:
-        return request_answers.refuse(run, request, reply.text, now)
+        return refuse(run, request, reply.text, now)
     if request.asked.verb == ctl.UNDO:
         run.requests.forget(request.asked.target)
-    return request_answers.agree(run, request, reply.text, now)
+    return agree(run, request, reply.text, now)
 
 
 # --- what ends ranks
@@ -69,14 +68,14 @@ def _act(run: Run, request: Request, now: Now) -> Answer:
     """Carry the request out now, or when its checkpoints have been written."""
     asked = request.asked
     if bad := [node for node in asked.nodes if not _is_node_name(node)]:
-        return request_answers.refuse(run, request, f"{', '.join(bad)} is not a node name", now)
+        return refuse(run, request, f"{', '.join(bad)} is not a node name", now)
     if not request.waits:
         return _act_now(run, request, now)
     if asked.checkpoints and not asked.until and not run.requests.checkpoints.are_known(request, run.history):
-        return request_answers.refuse(run, request, _WHAT_IS_NEEDED, now)
+        return refuse(run, request, _WHAT_IS_NEEDED, now)
     if ban := _forbidden(run, request):
-        return request_answers.refuse(run, request, ban, now)
-    taken = request_answers.agree(run, request, _waits_for(run, request), now)
+        return refuse(run, request, ban, now)
+    taken = agree(run, request, _waits_for(run, request), now)
     return [*taken, *_await(run, request, now)]
 
 
@@ -102,7 +101,7 @@ def act_later(run: Run, request: Request, now: Now) -> Answer:
 
 def _act_now(run: Run, request: Request, now: Now) -> Answer:
     if ban := _forbidden(run, request):
-        return request_answers.refuse(run, request, ban, now)
+        return refuse(run, request, ban, now)
     return _ACT[request.asked.verb](run, request, now)
 
 
@@ -125,9 +124,9 @@ def _stop(run: Run, request: Request, now: Now) -> Answer:
     if run.phase is Phase.REQUEUEING and Timer.REQUEUE not in run.timers:
         return []  # the step that requeues the job has control: the job's next ftrun takes the request
     if run.phase is Phase.ENDING and not run.end.another_try:
-        return request_answers.agree(run, request, "the job is ending already", now, done=True)
-    taken = request_answers.agree(run, request, "the ranks are stopped, and the job ends", now, done=True)
-    return [*taken, *request_answers.break_off(run, what, now)]
+        return agree(run, request, "the job is ending already", now, done=True)
+    taken = agree(run, request, "the ranks are stopped, and the job ends", now, done=True)
+    return [*taken, *break_off(run, what, now)]
 
 
 # --- restart
@@ -135,14 +134,14 @@ def _stop(run: Run, request: Request, now: Now) -> Answer:
 
 def _restart(run: Run, request: Request, now: Now) -> Answer:
     if run.phase is Phase.ENDING and not run.end.another_try:
-        return request_answers.refuse(run, request, "the job is ending", now)
+        return refuse(run, request, "the job is ending", now)
     if run.phase is not Phase.RUNNING:
-        return request_answers.agree(run, request, "the ranks do not run now; they start again in any case", now, done=True)
+        return agree(run, request, "the ranks do not run now; they start again in any case", now, done=True)
     trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
     s = run.situation(trouble, now)
     if why := s.not_in_place or s.others.not_again:
-        return request_answers.refuse(run, request, f"the ranks cannot be restarted in place: {why}", now)
-    taken = request_answers.agree(run, request, "the ranks are restarted in place", now, done=True)
+        return refuse(run, request, f"the ranks cannot be restarted in place: {why}", now)
+    taken = agree(run, request, "the ranks are restarted in place", now, done=True)
     run.requests.carry_out(request.number)
     return [*taken, trouble]
 
@@ -153,11 +152,11 @@ def _restart(run: Run, request: Request, now: Now) -> Answer:
 def _requeue(run: Run, request: Request, now: Now) -> Answer:
     asked = request.asked
     if asked.schedule < run.facts.schedule and not request.waits and not _are_here(run, asked.nodes):
-        return request_answers.agree(run, request, "the job has been requeued since", now, done=True)
+        return agree(run, request, "the job has been requeued since", now, done=True)
     if run.phase is Phase.REQUEUEING or (run.phase is Phase.ENDING and isinstance(run.end.then, ThenRequeue)):
-        return request_answers.agree(run, request, "the job is being requeued", now, done=True) if not asked.nodes else []
+        return agree(run, request, "the job is being requeued", now, done=True) if not asked.nodes else []
     if run.phase is Phase.ENDING and not run.end.another_try:
-        return request_answers.refuse(run, request, "the job is ending", now)
+        return refuse(run, request, "the job is ending", now)
     trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
     s = run.situation(trouble, now)
     if run.slurm.away_since is not None and s.slurm is not None and s.slurm.away:
@@ -166,12 +165,12 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
     if Capability.ASK in run.facts.can and not (s.slurm is not None and run.slurm.heard_lately(now.mono)):
         return _consider_later(run, request, now)
     if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
-        return request_answers.refuse(run, request, ENDING_STATES[s.slurm.state].words, now)
+        return refuse(run, request, ENDING_STATES[s.slurm.state].words, now)
     if why := why_no_requeue(_without(s, asked.nodes)):
-        return request_answers.refuse(run, request, f"the job cannot be requeued: {why}", now)
-    taken = request_answers.agree(run, request, "the job is requeued", now, done=True)
+        return refuse(run, request, f"the job cannot be requeued: {why}", now)
+    taken = agree(run, request, "the job is requeued", now, done=True)
     run.requests.carry_out(request.number)
-    return [*taken, *request_answers.enter_request(run, trouble, now)]
+    return [*taken, *enter_request(run, trouble, now)]
 
 
 def _are_here(run: Run, nodes: tuple[str, ...]) -> bool:
@@ -206,7 +205,7 @@ def _exclude(run: Run, request: Request, now: Now) -> Answer:
         planned = {*here} if running else {*(run.places.planned(run.facts) or run.facts.nodes)}
         then = "the ranks leave it when they run" if planned & {*request.asked.nodes} and not request.asked.later else ""
         text = then or "the job does not run there from its next start on"
-        return request_answers.agree(run, request, text, now, done=not then)
+        return agree(run, request, text, now, done=not then)
     return _leave(run, request, here, now)
 
 
@@ -220,10 +219,10 @@ def _leave(run: Run, request: Request, here: list[str], now: Now) -> Answer:
             return _consider_later(run, request, now)
         why = f"the job cannot continue without {fold_nodes(here)} now: {choice.why}"
         if request.state is State.TAKEN:  # it holds for the next start, which may be possible
-            return request_answers.agree(run, request, why, now, done=True)
-        return request_answers.refuse(run, request, why, now)
+            return agree(run, request, why, now, done=True)
+        return refuse(run, request, why, now)
     run.attempt.nodes.asked_out = out
-    taken = request_answers.agree(run, request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
+    taken = agree(run, request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
     run.requests.carry_out(0)
     return [*taken, trouble]
 
@@ -234,7 +233,7 @@ def leave_late(run: Run, now: Now) -> Answer:
         if request.asked.verb == ctl.EXCLUDE and not request.waits and run.phase is Phase.RUNNING:
             here = [node for node in request.asked.nodes if node in run.step_nodes()]
             if not here:
-                return request_answers.close(run, request, "no rank runs there now", now)
+                return close(run, request, "no rank runs there now", now)
             return _leave(run, request, here, now)
     return []
 
@@ -272,7 +271,7 @@ def _note_checkpoint(run: Run, sign: str, where: str, pattern: str, now: Now) ->
         if left is None:
             continue
         found.append(
-            run.note(rec.CheckpointSeen(now.unix, request_answers.attempt_number(run), request.number, sign, where[:500], left))
+            run.note(rec.CheckpointSeen(now.unix, attempt_number(run), request.number, sign, where[:500], left))
         )
         if not left and request.number not in run.requests.to_consider:
             found.append(ThenAct(request))
@@ -324,6 +323,139 @@ def _resume(run: Run, now: Now) -> Answer:
     return found
 
 
+# --- Interrupts the job's work when its owner asks, from each phase: to end the job, or to carry out a request
+
+# Signals that end a rank that does not exit by itself.
+STOPPED_STATUS = 128 + SIGTERM
+
+
+def break_off(run: Run, what: str, now: Now) -> Answer:
+    """End the job. what: whose request it is."""
+    return _STOP[run.phase](run, what, now)
+
+
+def _stop_launch(run: Run, what: str, now: Now) -> Answer:
+    return ending.break_off_launch(run, ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED), now)
+
+
+def _stop_running(run: Run, what: str, now: Now) -> Answer:
+    run.signal.means(Meaning.STOPPED)
+    return [Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED)]
+
+
+def _stop_settling(run: Run, what: str, now: Now) -> Answer:
+    run.signal.means(Meaning.STOPPED)
+    run.set_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED))
+    run.timers.keep(Timer.STOP)  # other answers no longer matter
+    return [Settled()]
+
+
+def _stop_healing(run: Run, what: str, now: Now) -> Answer:
+    return ending.end(run, what, STOPPED_STATUS, now, Outcome.STOPPED)
+
+
+def _stop_replacing(run: Run, what: str, now: Now) -> Answer:
+    return [*_drop_search(run, what, now), ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
+
+
+def _stop_ending(run: Run, what: str, now: Now) -> Answer:
+    """End while the step ends, without what was to follow: nobody must find that open in the ledger and finish it."""
+    dropped = _drop_search(run, what, now) or _drop_decision(run, what, now)
+    run.end.follow_with(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED))
+    return [*dropped, *(ending.go_on_when_fenced(run, now) if Timer.LEASE in run.timers else [])]
+
+
+def _stop_requeueing(run: Run, what: str, now: Now) -> Answer:
+    return [*_drop_decision(run, what, now), ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
+
+
+def _drop_search(run: Run, why: str, now: Now) -> list[Decision]:
+    """Drop the search for other nodes; the decision that asked for it is cancelled."""
+    search = run.places.take_search()
+    run.timers.stop(Timer.SEARCH_AGAIN)
+    if search is None:
+        return []
+    failed = rec.CarriedOut(now.unix, search.decision, False, why)
+    return [*run.loans.end(search.lent.values()), *([run.note(failed)] if search.decision else [])]
+
+
+def _drop_decision(run: Run, why: str, now: Now) -> list[Decision]:
+    decided = run.decided
+    open_ = run.history.requeues.open
+    known = decided is not None and (decided.rung in SWAPS or (open_ is not None and open_.id == decided.id))
+    return [run.note(rec.CarriedOut(now.unix, decided.id, False, why))] if known and decided is not None else []
+
+
+def enter_request(run: Run, trouble: Trouble, now: Now) -> Answer:
+    """Go to where a request is carried out, from any phase."""
+    if run.phase is Phase.RUNNING:
+        return [trouble]
+    dropped: list[Decision] = []
+    if run.phase is Phase.LAUNCHING:
+        run.new_attempt().none_begun()
+        run.attempt.step_end.none(run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS))
+        return [trouble]
+    if run.phase is Phase.REPLACING:
+        dropped = _drop_search(run, trouble.what, now)
+        if not run.attempt.ranks:  # before the first start
+            run.new_attempt(tasks=())
+        run.attempt.step_end.none()
+    if run.phase is Phase.ENDING:  # the step is ending: the request follows then
+        dropped = _drop_search(run, trouble.what, now) or _drop_decision(run, trouble.what, now)
+        run.set_trouble(trouble)
+        run.end.follow_with(ThenDecide())
+        return dropped
+    run.set_trouble(trouble)
+    run.timers.keep(*([Timer.STOP] if run.phase is Phase.SETTLING else []))
+    run.attempt.devices.to_heal = {}
+    run.enter(Phase.SETTLING)
+    return [*dropped, Settled()]
+
+
+# --- What becomes of a request is recorded, and said: accepted, refused, done
+
+
+def agree(run: Run, request: Request, text: str, now: Now, done: bool = False) -> list[Decision]:
+    """Accept the request; the request itself is in the ledger, so everything that is done is recorded. done: it is carried
+    out already.
+    """
+    said = Say(f"request {request.number} of {asked_by(request)} ({ctl.request_in_words(request.asked)}): {text}")
+    if request.state is not State.OPEN:  # another ftrun of the job has answered
+        return [said, *(close(run, request, text, now) if done else [])]
+    answer = _answer(run, request, True, text, now)
+    return [answer, said, *(close(run, request, text, now) if done else [])]
+
+
+def refuse(run: Run, request: Request, why: str, now: Now) -> list[Decision]:
+    """Refuse the request. An accepted one that cannot be carried out when its time has come is refused as well."""
+    said = Say(f"request {request.number} of {asked_by(request)} ({ctl.request_in_words(request.asked)}) is refused: {why}")
+    run.requests.forget(request.number)
+    if request.state is State.TAKEN:
+        return [*close(run, request, why, now, ok=False), said]
+    return [_answer(run, request, False, why, now), said]
+
+
+def _answer(run: Run, request: Request, ok: bool, text: str, now: Now) -> Decision:
+    node = run.facts.batch_node or run.facts.process.host
+    return run.note(rec.RequestAnswered(now.unix, run.facts.run, request.number, ok, text, attempt_number(run), node))
+
+
+def attempt_number(run: Run) -> int:
+    """The number of the attempt that runs or starts."""
+    return starting.next_number(run) if run.phase is Phase.LAUNCHING or not run.attempt.number else run.attempt.number
+
+
+def close(run: Run, request: Request, text: str, now: Now, ok: bool = True) -> list[Decision]:
+    if request.asked.verb not in ctl.ACTS:
+        return []
+    run.requests.forget(request.number)
+    return [run.note(rec.RequestDone(now.unix, run.facts.run, request.number, ok, text, attempt_number(run)))]
+
+
+def asked_by(request: Request) -> str:
+    return ctl.ROOT if request.who == ctl.ROOT else request.asked.by or "you"
+
+
 _WHAT_IS_NEEDED = (
     "ftrun cannot tell when a checkpoint is complete: give --files PATTERN, or set checkpoint.files, or let the program call "
     "ftslurm.sdk.client.checkpoint(); with --by TIME it is done at that moment in any case"
@@ -355,4 +487,13 @@ _ACT: Mapping[str, Callable[[Run, Request, Now], Answer]] = {
     ctl.RESTART: _restart,
     ctl.REQUEUE: _requeue,
     ctl.EXCLUDE: _exclude,
+}
+_STOP: Mapping[Phase, Callable[[Run, str, Now], Answer]] = {
+    Phase.LAUNCHING: _stop_launch,
+    Phase.RUNNING: _stop_running,
+    Phase.SETTLING: _stop_settling,
+    Phase.HEALING: _stop_healing,
+    Phase.REPLACING: _stop_replacing,
+    Phase.ENDING: _stop_ending,
+    Phase.REQUEUEING: _stop_requeueing,
 }

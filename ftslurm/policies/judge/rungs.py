@@ -134,7 +134,7 @@ def give_up_step(run: Run, now: Now) -> Answer:
 def _drop_swap(run: Run, why: str, now: Now) -> list[Decision]:
     """A replacement that was to begin after the old step fails: it costs no budget."""
     search = run.places.take_search()
-    loans = search.drop() if search is not None else []
+    loans = run.loans.end(search.lent.values()) if search is not None else []
     if run.decided is None or run.decided.rung not in SWAPS:
         return loans
     return [*loans, run.note(rec.CarriedOut(now.unix, run.decided.id, False, why))]

@@ -19,7 +19,7 @@ from ftslurm.policies.judge.causes import TELL_S
 from ftslurm.policies.judge.ending import CANCELLED, GATHERS_S, lose_step
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.request_answers import STOPPED_STATUS
+from ftslurm.policies.judge.requests import STOPPED_STATUS
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, drills_behind, record_decision, stop_ranks
 from ftslurm.policies.judge.step import LAUNCHES_AGAIN
 from ftslurm.policies.judge.then import Answer, ThenDecide, ThenLaunch

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ftslurm.model import events as ev
-from ftslurm.model import record as rec
-from ftslurm.model.decisions import BorrowNode, CheckNode, Decision, EndLoans, Remember, Say
-from ftslurm.model.events import Now
+from ftslurm.model.decisions import CheckNode, Decision, EndLoans
 from ftslurm.model.job import Layout, Task
-from ftslurm.model.nodes import Near, Topology
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import Value, field, replace
+from ftslurm.model.values import Value, field
 from ftslurm.policies.judge.phases import RunFacts
-from ftslurm.policies.node import NodeHealth, short_of, wanted
 
 # --- The search for other nodes: for each slot of a bad node a spare, otherwise a node that a donor job lends; each is checked
 # before use. Times are monotonic seconds
@@ -109,131 +105,38 @@ class Loans:
 # --- the search
 
 
-class Around(Value):
-    """What a search needs to know about the rest of the job at one moment."""
+class ReplacementSearch(Value, frozen=False):
+    """One search: what is under way for the slots, and what has been found. It fails as soon as one slot has no candidate left."""
 
-    now: Now
-    spares: tuple[str, ...]  # spares against which nothing is known
-    used: frozenset[str]  # nodes that a donor job must not get: the job's own, and excluded ones
-    devices: Mapping[str, Mapping[str, int]]  # node -> kind -> number of devices that its agent has seen
-    no_donor: str  # why no node can be borrowed
-    step: frozenset[str] = frozenset()  # the nodes of the step
-    topology: Topology = Topology()  # empty: not known, or there is none
-
-
-class ReplacementSearch:
-    """One search; it decides what is asked next, and the judge records what it returns. It fails as soon as one slot has no
-    candidate left.
-
-    decision: id of the decision that is being carried out, empty before the first launch. out: slot -> the node that leaves it.
-    dead: those of them that can no longer run anything. found: slot -> node that fills it. lent: node -> donor job. failed: why
-    no node was found. unsure: the reason may be missing answers, as when slurmctld is away.
-    """
-
-    def __init__(
-        self, decision: str, out: Mapping[int, str], until: float, dead: frozenset[str], found: Mapping[int, str],
-        settings: Settings, spares: Spares, loans: Loans,
-    ) -> None:  # fmt: skip
-        self.decision, self.out, self.until, self.dead = decision, dict(out), until, dead
-        self.found = dict(found)
-        self.lent: dict[str, int] = {}
-        self.failed = ""
-        self.unsure = False
-        self._checking: dict[str, int] = {}  # node -> slot, being checked
-        self._borrowing: set[int] = set()  # slots for which a donor job waits in the queue
-        self._donors: dict[int, ev.DonorSubmitted] = {}  # slot -> the donor job that was submitted for it
-        self._tried: set[str] = set()  # unsuitable nodes
-        self._settings, self._spares, self._loans = settings, spares, loans
+    decision: str  # id of the decision that is being carried out, empty before the first launch
+    out: Mapping[int, str]  # slot -> the node that leaves it
+    until: float  # monotonic seconds
+    dead: frozenset[str]  # those of them that can no longer run anything
+    found: dict[int, str]  # slot -> node that fills it
+    lent: dict[str, int] = field(default_factory=dict)  # node -> donor job
+    failed: str = ""  # why no node was found
+    unsure: bool = False  # the reason may be missing answers, as when slurmctld is away
+    checking: dict[str, int] = field(default_factory=dict)  # node -> slot, being checked
+    borrowing: set[int] = field(default_factory=set)  # slots for which a donor job waits in the queue
+    donors: dict[int, ev.DonorSubmitted] = field(default_factory=dict)  # slot -> the donor job that was submitted for it
+    tried: set[str] = field(default_factory=set)  # unsuitable nodes
 
     @property
     def done(self) -> bool:
         return self.found.keys() == self.out.keys()
 
-    @property
-    def over(self) -> bool:
-        return bool(self.failed) or self.done
-
-    def searches_at(self, node: str) -> bool:
-        """Is the node being checked for this search?"""
-        return node in self._checking
-
     def borrows_for(self, slot: int) -> bool:
         """Does the slot wait for a node of a donor job?"""
-        return slot in self._borrowing and not self.failed
-
-    def fill(self, around: Around) -> list[Decision]:
-        """Ensure that something is under way for every slot."""
-        asked: list[Decision] = []
-        for slot in self._open():
-            others = around.step - {*self.out.values()} | {*self.found.values(), *self._checking}
-            spare = self._next_of(around.topology.nearest(around.spares, self.out[slot], others))
-            if spare is not None:
-                self._checking[spare] = slot
-                asked += self._spares.look_at(spare, self._settings.nodes.check_timeout_s, around.now.mono)
-            elif reason := self._no_loan(around):
-                self.failed = reason
-                return asked
-            else:
-                self._borrowing.add(slot)
-                not_again = tuple(sorted(around.used | self._tried | self.lent.keys()))
-                near = Near(around.topology.around(self.out[slot]), others if around.topology.strict else frozenset())
-                asked.append(BorrowNode(slot, not_again, self.until - around.now.mono, near))
-        for known in [self._spares.fit[node] for node in self._checking if node in self._spares.fit]:
-            if self.failed:
-                break
-            asked += self.checked(known, around)
-        return asked
-
-    def checked(self, event: ev.NodeChecked, around: Around) -> list[Decision]:
-        """A node was checked for this search: take it, or try another one."""
-        slot = self._checking.pop(event.node)
-        self._spares.used(event.node)
-        if self.failed:
-            return []
-        event = _with_as_many_devices(event, wanted(around.devices, self.out[slot]))
-        if event.good:
-            self.found[slot] = event.node
-            return []
-        self._tried.add(event.node)
-        self.unsure |= event.good is None
-        refused: list[Decision] = [Say(f"{event.node} cannot replace {self.out[slot]}: {event.why}")]
-        if event.good is False:
-            refused.insert(0, Remember(rec.NodeRefused(around.now.unix, event.node, event.why)))
-        if event.node in self.lent:
-            refused += self._loans.end([self.lent.pop(event.node)])
-        return [*refused, *self.fill(around)]
-
-    def borrowed(self, event: ev.NodeBorrowed, run: str, now: Now) -> list[Decision]:
-        """A donor job has a node for us, or will have none."""
-        self._borrowing.discard(event.slot)
-        if not event.node:
-            self.failed, self.unsure = f"no node could be borrowed: {event.why}", self.unsure or event.away
-            return self._loans.too_late(event.job)
-        self._loans.begin(event.job)
-        self.lent[event.node] = event.job
-        self._checking[event.node] = event.slot
-        lent = Remember(rec.NodeLent(now.unix, run, event.node, event.job), vital=True)
-        return [lent, CheckNode(event.node, event.job, self._settings.nodes.check_timeout_s)]
-
-    def submitted(self, event: ev.DonorSubmitted) -> None:
-        self._donors[event.slot] = event
+        return slot in self.borrowing and not self.failed
 
     @property
     def waits_for(self) -> str:
         """The donor jobs that the search waits for, in words; empty if there is none."""
-        donors = [donor for slot, donor in sorted(self._donors.items()) if slot in self._borrowing]
+        donors = [donor for slot, donor in sorted(self.donors.items()) if slot in self.borrowing]
         jobs = ", ".join(str(donor.job) for donor in donors)
         if donors and all(donor.boots for donor in donors):
             return f"{', '.join(donor.boots for donor in donors)} of donor job {jobs} to boot"
         return f"a node of donor job {jobs}" if donors else ""
-
-    def overdue(self) -> None:
-        if not self.failed:
-            self.failed, self.unsure = f"no node was ready within {self._settings.nodes.replacement_wait_s:g} s", True
-
-    def drop(self) -> list[Decision]:
-        """End the search; nobody uses what it has found."""
-        return self._loans.end(self.lent.values())
 
     @property
     def missing(self) -> list[str]:
@@ -245,35 +148,16 @@ class ReplacementSearch:
 
         return ", ".join(f"{self.out[slot]} by {node} ({whose(node)})" for slot, node in sorted(self.found.items()))
 
-    def _open(self) -> tuple[int, ...]:
+    @property
+    def open(self) -> tuple[int, ...]:
         """Slots for which nothing is under way."""
-        busy = {*self.found, *self._checking.values(), *self._borrowing}
+        busy = {*self.found, *self.checking.values(), *self.borrowing}
         return tuple(slot for slot in sorted(self.out) if slot not in busy)
 
-    def _next_of(self, spares: Iterable[str]) -> str | None:
+    def next_of(self, spares: Iterable[str]) -> str | None:
         """A spare that has not been tried, is not being checked and is not taken."""
-        taken = {*self._tried, *self._checking, *self.found.values()}
+        taken = {*self.tried, *self.checking, *self.found.values()}
         return next((node for node in spares if node not in taken), None)
-
-    def _no_loan(self, around: Around) -> str:
-        if not self._settings.nodes.donor:
-            return "no spare node is left (nodes.donor is off)"
-        if around.no_donor:
-            return f"no spare node is left, and none can be borrowed: {around.no_donor}"
-        return (
-            ""
-            if self.until > around.now.mono
-            else f"no node became available within {self._settings.nodes.replacement_wait_s:g} s"
-        )
-
-
-def _with_as_many_devices(event: ev.NodeChecked, least: Mapping[str, int]) -> ev.NodeChecked:
-    """The result of the check, compared with the devices of the node that it replaces."""
-    if not event.good or event.there is None:
-        return event
-    short = short_of(least, event.there)
-    good = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}[short.health]
-    return event if good else replace(event, good=good, why=short.reason)
 
 
 # --- Where ranks run: the nodes of the next step, of the last step, and of the first step of an ftrun

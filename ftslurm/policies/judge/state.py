@@ -135,13 +135,6 @@ class Run:
         """Know what the ledger holds by now: another ftrun of the same job has written to it."""
         self.history = history.as_seen_by(self.facts.run)
 
-    def note_all(self, decisions: list[Decision]) -> list[Decision]:
-        """The decisions of a part, with the records among them added to the history."""
-        for decision in decisions:
-            if isinstance(decision, Remember):
-                self.take_in(decision.record)
-        return decisions
-
     # --- what is known
 
     def step_nodes(self) -> tuple[str, ...]:
