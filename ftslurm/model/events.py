@@ -136,12 +136,6 @@ class NodeSilent(Event):
     silent_s: float
 
 
-class NodeLate(Event):
-    """Nothing was heard of a node for so long that it should have been. It says nothing yet."""
-
-    node: str
-
-
 class NodeHeard(Event):
     """A node that was silent is heard of again."""
 

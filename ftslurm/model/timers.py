@@ -114,9 +114,9 @@ class Timers:
     def stop_all(self) -> None:
         self._due = {}
 
-    def take_due(self, now: float) -> dict[Timer, float]:
-        """Those that are due, and since when. They run no more."""
-        due = {timer: at for timer, at in self._due.items() if at <= now}
+    def take_due(self, now: float) -> list[Timer]:
+        """Those that are due, by name. They run no more."""
+        due = sorted(timer for timer, at in self._due.items() if at <= now)
         self._due = {timer: at for timer, at in self._due.items() if timer not in due}
         return due
 

@@ -5,7 +5,7 @@ Source: ModelArts, fault recovery of training jobs (rungs, triggers, degradation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 
 from ftslurm.model.devices import Fault, FaultClass
@@ -208,6 +208,11 @@ class _Row(Value):
     budget: Budget | None = None
     pays: Callable[[Situation], bool] = lambda _: False  # is `budget` charged for it?
 
+    def answer(self, s: Situation) -> _Answer:
+        if s.alone is not None and self.rung not in (Rung.RANK_RESTART, Rung.FAIL):
+            return _not_meant("only one rank failed; the others still run")
+        return self.allowed(s)
+
     def cost(self, s: Situation) -> str:
         """The budget it is taken from, or empty."""
         return self.budget.value if self.budget is not None and self.pays(s) else ""
@@ -243,7 +248,7 @@ def choose(situation: Situation) -> Choice:
             continue  # of another kind of job: not worth a word in every history
         row, noted = LADDER[rung], noting(situation.settings)
         s = replace(situation, settings=noted)
-        answer = _wanted(rung, _getting_on(rung, _within_job_restarts(rung, row.allowed(s), s), s), situation)
+        answer = _wanted(rung, _getting_on(rung, _within_job_restarts(rung, row.answer(s), s), s), situation)
         read += [(rung.value, name, value) for name, value in read_of(noted)]
         if answer.yes and (held := situation.history.control.why_held(rung)):
             answer = _no(held)
@@ -368,8 +373,6 @@ def _rank_alone(s: Situation) -> _Answer:
 
 
 def _in_place(s: Situation) -> _Answer:
-    if s.alone is not None:
-        return _not_meant("only one rank failed; the others still run")
     if not s.settings.in_place_restart.enabled:
         return _off(s.cause in _FAULTS)
     if s.cause is Cause.HARDWARE:
@@ -453,7 +456,7 @@ def _proven(s: Situation, v: Verdict) -> str:
 def _other_node_first(s: Situation) -> bool:
     """Can an experiment be made now?"""
     rungs = [rung for rung in (Rung.NODE_REPLACEMENT, Rung.ISOLATED_REQUEUE) if rung in s.settings.ladder]
-    return bool(s.experiment) and any(LADDER[rung].allowed(s).yes for rung in rungs)
+    return bool(s.experiment) and any(LADDER[rung].answer(s).yes for rung in rungs)
 
 
 def _repeated(s: Situation, v: Verdict) -> str:
@@ -548,7 +551,7 @@ def _hang(s: Situation) -> _Answer:
     if s.cause is not Cause.HANG:
         return _not_meant("no hang")
     without_it = [rung for rung in LEAVES if rung in s.settings.ladder]
-    if s.blamed and any(LADDER[rung].allowed(s).yes for rung in without_it):
+    if s.blamed and any(LADDER[rung].answer(s).yes for rung in without_it):
         return _no("a node is to blame, and the job can continue without it")
     if s.history.hangs.in_a_row >= (limit := s.settings.hang_restart.in_a_row):
         return _no(f"{counted(limit, 'hang restart')} in a row {_have(limit)} not helped")
@@ -556,8 +559,6 @@ def _hang(s: Situation) -> _Answer:
 
 
 def _replace(s: Situation) -> _Answer:
-    if s.alone is not None:
-        return _not_meant("only one rank failed; the others still run")
     if not s.leaving:
         return _Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.node_replacement.enabled:
@@ -616,8 +617,6 @@ def _have(number: int) -> str:
 
 
 def _shrink(s: Situation) -> _Answer:
-    if s.alone is not None:
-        return _not_meant("only one rank failed; the others still run")
     if not s.blamed:
         return _Answer(False, _nobody(s), fits=bool(s.spared))
     if not (s.settings.shrink.enabled and s.settings.nodes.min):
@@ -637,8 +636,6 @@ def _nobody(s: Situation) -> str:
 
 
 def _isolated(s: Situation) -> _Answer:
-    if s.alone is not None:
-        return _not_meant("only one rank failed; the others still run")
     if s.experiment:
         return _experiment(s, _elsewhere_now(s))
     if not s.blamed:
@@ -663,8 +660,6 @@ def _elsewhere_now(s: Situation) -> _Answer:
 
 
 def _unconditional(s: Situation) -> _Answer:
-    if s.alone is not None:
-        return _not_meant("only one rank failed; the others still run")
     if s.cause is Cause.UNSTARTABLE and s.settings.retry.policy != "OnFailure":
         return _no("the command cannot be executed on any node, so running it again cannot help")
     if s.cause is Cause.HANG:
@@ -740,13 +735,13 @@ def _only(left: int) -> str:
     return f"only {left} remain{'s' if left == 1 else ''}"
 
 
-def _too_few_alive(s: Situation) -> str:
-    """Could it start even if every node were let in that lives?"""
+def _too_few_alive(s: Situation, without: Collection[str] = ()) -> str:
+    """Could it start even if every node were let in that lives? without: nodes that are to be excluded besides."""
     if s.usable is None:
         return ""
-    never = s.never & s.usable
+    never = (s.never | {*without}) & s.usable
     left = len(s.usable - never)
-    if not never or left >= s.least or s.fits:
+    if not never or left >= s.least or (s.fits and s.kept_out.keys() >= {*without}):
         return ""
     why = "known dead" if never <= s.known_dead else "dead or excluded"
     return f"the job needs {counted(s.least, 'node')} and {_only(left)} without {', '.join(sorted(never))} ({why})"
@@ -779,10 +774,10 @@ def _after_a_crash(s: Situation) -> bool:
     return s.cause is Cause.CRASH and not _another_port(s)
 
 
-def why_no_requeue(s: Situation) -> str:
-    """Why the job cannot be requeued because its owner asks for that; empty if it can."""
+def why_no_requeue(s: Situation, without: Collection[str]) -> str:
+    """Why the job cannot be requeued because its owner asks for that, without these nodes; empty if it can."""
     refused = _not_requeueable(s)
-    return refused.why if refused else _too_few_alive(s)
+    return refused.why if refused else _too_few_alive(s, without)
 
 
 LADDER: Mapping[Rung, _Row] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
-from ftslurm.model.events import AgentLost, Hangup, NodeHeard, NodeLate, NodeSilent, ShimLost
+from ftslurm.model.events import AgentLost, Hangup, NodeHeard, NodeSilent, ShimLost
 from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import expand
@@ -26,10 +26,7 @@ from ftslurm.policies.attempt import Attempt
 RETURN_S = 5.0
 SOON_S = 1.0
 
-# Of the time after which a node is silent. Its shims and its agent beat three times in it.
-LATE = 0.6
-
-News = ShimLost | AgentLost | NodeLate | NodeSilent | NodeHeard
+News = ShimLost | AgentLost | NodeSilent | NodeHeard
 
 
 class _Party(Value, frozen=False):
@@ -51,7 +48,6 @@ class NodeContact:
         self._silence_s = silence_s
         self._parties: dict[Hashable, _Party] = {}
         self._heard: dict[str, float] = {}  # node -> when any of its parties was heard
-        self._late: set[str] = set()
         self._silent: set[str] = set()
         self._returned_at = -math.inf  # when the last one called that had called before
         self._next: float | None = None
@@ -65,7 +61,7 @@ class NodeContact:
         if owner in self._parties:
             self._returned_at = now
         self._parties[owner] = _Party(owner, node, now)
-        self._wake(now + LATE * self._silence_s)
+        self._wake(now + self._silence_s)
         return self.record_message(owner, now)
 
     def record_message(self, owner: int | str, now: float) -> list[News]:
@@ -73,11 +69,10 @@ class NodeContact:
         if party is None:
             return []
         party.heard_at = self._heard[party.node] = now
-        self._late.discard(party.node)
         if party.node not in self._silent:
             return []
         self._silent.discard(party.node)
-        self._wake(now + LATE * self._silence_s)
+        self._wake(now + self._silence_s)
         return [NodeHeard(party.node)]
 
     def record_loss(self, owner: int | str, why: str, now: float, hangup: Hangup = Hangup.CLOSED) -> None:
@@ -98,7 +93,6 @@ class NodeContact:
     def excuse(self, now: float) -> None:
         """We were not there ourselves (stopped, or without CPU): all silence begins anew, and what was due until now is not."""
         self._heard = dict.fromkeys(self._heard, now)
-        self._late.clear()
         if self._next is not None:
             self._next = max(self._next, now + SOON_S)
 
@@ -117,10 +111,7 @@ class NodeContact:
                 self._silent.add(node)
                 found.append(NodeSilent(node, silent_s))
                 continue
-            if silent_s >= LATE * self._silence_s and node not in self._late:
-                self._late.add(node)
-                found.append(NodeLate(node))
-            self._wake(self._heard[node] + (1.0 if node in self._late else LATE) * self._silence_s)
+            self._wake(self._heard[node] + self._silence_s)
         for party in list(self._parties.values()):
             if party.broke_at is not None:
                 found += self._broken(party, now)

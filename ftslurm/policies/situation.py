@@ -67,16 +67,15 @@ def situation_of(
     settings: Settings,
     now: float,
     can: frozenset[Capability],
-    remembered: Mapping[str, str] | None = None,
-    spares: Iterable[str] = (),
-    no_donor: str = "",
-    placed: Collection[str] | None = None,
-    no_swap: str = "",
+    remembered: Mapping[str, str],
+    spares: Iterable[str],
+    others: OtherNodes,
+    placed: Collection[str] | None,
 ) -> Situation:
     """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it, for facts.
 
-    spares: nodes held back and not kept out. no_donor, no_swap: see RunFacts. placed: the
-    nodes of the step where we have chosen them; None: srun has.
+    spares: nodes held back and not kept out. others: what the launcher lacks. placed: the nodes of the step where we have chosen
+    them; None: srun has.
     """
     faults = acting(shown, history)
     verdict = attempt.verdict
@@ -84,7 +83,7 @@ def situation_of(
     bad = bad_nodes(slurm, attempt, placed)
     step = frozenset(placed if placed is not None else {task.node for task in tasks.values()})
     orders = {**attempt.leave(tasks), **(attempt.nodes.asked_out if trouble.cause is Cause.REQUEST else {})}
-    said = charges(verdict, attempt.hang.blamed, orders, history, settings, now, remembered or {}, step)
+    said = charges(verdict, attempt.hang.blamed, orders, history, settings, now, remembered, step)
     # A node that the job had left on words, and was given again, is no fact for being there.
     again = {node: (sign, "") for node, sign in history.exclusions.left_on_words.items() if node in attempt.nodes.left_before}
     seen = {node: why for node, why in {**attempt.devices.unhealed, **stuck, **bad}.items() if node not in again}
@@ -116,7 +115,7 @@ def situation_of(
         tasks=len(attempt.ranks),
         step=step,
         returned=frozenset(attempt.nodes.returned),
-        others=OtherNodes(free, no_donor, no_swap, attempt.search.unreplaced, attempt.step_end.unended),
+        others=replace(others, spares=free, unreplaced=attempt.search.unreplaced, unended=attempt.step_end.unended),
         port_taken=_port_taken(verdict, attempt.port),
         dead=_dead(attempt, history) | down,
         series=series_of(verdict, step, command, history.crashes),

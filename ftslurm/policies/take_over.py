@@ -54,7 +54,7 @@ class KnownByAgent(Value):
     """What an agent knows. silent_s: since the controller was last heard, or seen to write.
 
     batch_node: does it live, and ftrun or its script on it? None: cannot be told. before: does a node live whose turn comes
-    before ours? noticed: does Slurm itself say that the batch node is down?
+    before ours?
     """
 
     silent_s: float
@@ -63,7 +63,6 @@ class KnownByAgent(Value):
     before: bool
     job: JobNow
     ledger: LedgerNow
-    noticed: bool = False
 
     @property
     def in_the_dark(self) -> bool:

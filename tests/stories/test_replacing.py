@@ -325,16 +325,6 @@ def test_a_spare_is_looked_at_while_the_node_is_only_under_suspicion() -> None:
     assert job.rungs == ["node-replacement"] and layout(job).nodes == ("n1", "n4", "n3") and looks(job) == ["n4"]
 
 
-def test_a_late_node_is_reason_enough_to_look_ahead() -> None:
-    job = with_spares()
-    job.tell(ev.NodeLate("n2"), ev.NodeLate("n3"))
-    assert looks(job) == ["n4"] and job.judge.phase is Phase.RUNNING
-    job.tell(ev.NodeLate("n5"))
-    job.wait(LOOK_COUNTS_S + 1.0)
-    job.tell(ev.NodeLate("n5"))
-    assert looks(job) == ["n4"], "n5 is a spare itself"
-
-
 def test_what_was_seen_too_long_ago_is_looked_at_again() -> None:
     job = with_spares()
     job.reachable = None

@@ -200,7 +200,6 @@ class Chaos:
             yield ev.ShimLost(rank, "it hung up") if number % 2 else ev.ShimLeft(rank)
         for node in sorted({task.node for task in self.job.tasks}) if number % 6 == 0 else ():
             yield ev.NodeHeard(node) if node in truth.silent else ev.NodeSilent(node, 15.0 + number % 3)
-            yield ev.NodeLate(node)
         if number % 12 == 7:
             yield ev.StepsListed((None, frozenset(), frozenset({"7.9"}))[number % 3])
         for rank in truth.shims if number % 10 == 3 else ():

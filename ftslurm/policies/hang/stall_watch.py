@@ -163,7 +163,6 @@ class StallVerdict(Value):
     """What a stall of this length is, the limits that were applied, and the reason in words."""
 
     stall: Stall
-    warn_s: float
     act_s: float
     reason: str
 
@@ -205,7 +204,7 @@ def judge_pause(learned: PauseLimits, stalled_s: float, busy: bool, begun: bool,
     warn_s = min(act_s, max(limits.warn_floor_s, own_s / 3))
     stall = Stall.ACT if stalled_s >= act_s else Stall.WARN if stalled_s >= warn_s else Stall.NONE
     reason = f"no progress for {stalled_s:.0f} s {of_what}; the limit is {act_s:.0f} s"
-    return StallVerdict(stall, warn_s, act_s, reason)
+    return StallVerdict(stall, act_s, reason)
 
 
 # --- Does a verdict prove a hang, so that the ranks may be stopped unasked? Only what is wrong within a rank, or in the ranks'

@@ -251,18 +251,8 @@ def tell_step(run: Run, now: Now) -> list[Decision]:
     return run.wait_for("Slurm to end the step", wait_s, now) if wait_s > 0 else []
 
 
-def on_shim_lost(run: Run, event: ev.ShimLost, now: Now) -> Answer:
-    run.attempt.close(event.rank, event.why, event.hangup)
-    return go_on_when_fenced(run, now) if Timer.LEASE in run.timers else []
-
-
-def on_rank_stopped(run: Run, event: ev.RankStopped, now: Now) -> Answer:
-    run.attempt.stop(event)
-    return go_on_when_fenced(run, now) if Timer.LEASE in run.timers else []
-
-
-def on_node_silent(run: Run, event: ev.NodeSilent, now: Now) -> Answer:
-    run.fence.fall_silent([event.node], now.mono - event.silent_s)
+def settle(run: Run, now: Now) -> Answer:
+    """Something is known that the leases were waited for, perhaps."""
     return go_on_when_fenced(run, now) if Timer.LEASE in run.timers else []
 
 

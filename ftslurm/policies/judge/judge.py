@@ -87,11 +87,6 @@ class Judge:
         return self.run.phase is Phase.FINISHED
 
     @property
-    def afterwards(self) -> then.Then:
-        """What follows when the step has ended, while it is ending."""
-        return self.run.end.then
-
-    @property
     def exit_status(self) -> int:
         return self.run.end.status
 
@@ -166,13 +161,8 @@ def on_program_said(run: Run, event: ev.ProgramSaid, now: Now) -> Answer:
 
 
 def on_time_passed(run: Run, _: ev.TimePassed, now: Now) -> list[Decision]:
-    timers = run.timers
-    due = timers.take_due(now.mono)
-    for timer in _OF_HANGS & due.keys():
-        if now.mono - due[timer] > AWAY_S:  # ftrun was stopped, and probably the ranks with it
-            timers.set(timer, now.mono + AWAY_S)
     found: list[Decision] = []
-    for timer in sorted(due.keys() - timers.running):
+    for timer in run.timers.take_due(now.mono):
         phases, overdue = DUE[timer]
         if run.phase in phases:  # otherwise an event due at the same moment has ended the phase it belongs to
             found += _in_full(run, overdue(run, now), now)
@@ -196,8 +186,9 @@ def _follow(run: Run, step: Next, now: Now) -> Answer:
         case Trouble():
             return settling.begin_trouble(run, step, now)
         case Settled():
-            healing = run.phase is Phase.HEALING
-            return rungs.settle_healing(run, now) if healing else settling.settle(run, now)
+            if run.phase is Phase.ENDING:
+                return ending.settle(run, now)
+            return rungs.settle_healing(run, now) if run.phase is Phase.HEALING else settling.settle(run, now)
         case then.ThenLaunch():
             return starting.launch_step(run, now)
         case then.ThenHeal(faults):
@@ -215,9 +206,7 @@ def _follow(run: Run, step: Next, now: Now) -> Answer:
         case then.ThenDecide():
             return settling.decide_again(run, now)
         case then.ThenStepStays():
-            return rungs.give_up_step(run, now)
-        case then.ThenLauncherStays():
-            return launching.give_up_launcher(run, now)
+            return rungs.give_up_step(run, now) if run.attempt.ranks else launching.give_up_launcher(run, now)
         case then.ThenAct(request):
             return requests.act_later(run, request, now)
         case then.ThenSignal(event, since):
@@ -225,10 +214,6 @@ def _follow(run: Run, step: Next, now: Now) -> Answer:
         case ev.Diagnosed():
             return ranks.on_diagnosed(run, step, now)
 
-
-# A deadline that passed this long ago passed while ftrun was suspended; it is no evidence of a hang.
-AWAY_S = 30.0
-_OF_HANGS = frozenset({Timer.EXIT, Timer.EXAMINE, Timer.EVIDENCE, Timer.USE})
 
 _N, _L, _R, _S, _H, _P, _E, _Q, _F = (
     Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.REPLACING, Phase.ENDING, Phase.REQUEUEING,
@@ -312,7 +297,7 @@ _ELSEWHERE: Mapping[type, Callable[..., Answer]] = {
     **dict.fromkeys(
         (
             ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.RankWords, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet,
-            ev.NodeLate, ev.RankStarted, ev.RankExited, ev.RankUnstartable, ev.TaskArrived, ev.RankClaimedTwice, ev.TasksEnded,
+            ev.RankStarted, ev.RankExited, ev.RankUnstartable, ev.TaskArrived, ev.RankClaimedTwice, ev.TasksEnded,
             ev.PartEnded, ev.ShimLeft, ev.StepsListed, ev.DevicesSeen, ev.HealingDone, ev.DonorSubmitted, ev.Diagnosed,
             ev.Advised,
         ),
@@ -379,7 +364,6 @@ TABLE: Mapping[tuple[Phase, type], _Row] = {
     (_R, ev.RankUnstartable): _Row(ranks.on_rank_unstartable, _S, _E),
     (_R, ev.RankStopped): _Row(ranks.on_rank_stopped, _S, _E),
     (_R, ev.ShimLost): _Row(ranks.on_shim_lost, _S),
-    (_R, ev.NodeLate): _Row(nodes.on_node_late),
     (_R, ev.NodeSilent): _Row(nodes.on_node_silent),
     (_R, ev.NodeProbed): _Row(nodes.on_node_probed, _S),
     (_R, ev.StepEnded): _Row(ranks.on_step_ended, _S),
@@ -439,13 +423,13 @@ TABLE: Mapping[tuple[Phase, type], _Row] = {
     (_E, ev.NodeBorrowed): _Row(replacing.on_node_borrowed),
     (_E, ev.DonorSubmitted): _Row(replacing.on_donor_submitted),
     (_E, ev.StepEnded): _Row(ending.on_step_ended, *_AFTERWARDS),
-    (_E, ev.NodeSilent): _Row(ending.on_node_silent, *_AFTERWARDS),
-    (_E, ev.ShimLost): _Row(ending.on_shim_lost, *_AFTERWARDS),
+    (_E, ev.NodeSilent): _Row(nodes.note_silence, *_AFTERWARDS),
+    (_E, ev.ShimLost): _Row(settling.on_shim_lost, *_AFTERWARDS),
     (_E, ev.ShimLeft): _Row(ending.on_shim_left),
-    (_E, ev.RankStopped): _Row(ending.on_rank_stopped, *_AFTERWARDS),
+    (_E, ev.RankStopped): _Row(settling.on_rank_stopped, *_AFTERWARDS),
     (_E, ev.SignalSeen): _Row(ending.on_signal, _F),
     (_E, ev.AgentArrived): _Row(devices.admit_agent),
-    (_E, ev.AgentLost): _Row(devices.on_agent_lost),
+    (_E, ev.AgentLost): _Row(devices.on_agent_lost, *_AFTERWARDS),
     (_E, ev.LedgerFailed): _Row(ending.on_ledger_failed, _F),
     # the job is being requeued; ftrun ends
     (_Q, ev.RequeueEnded): _Row(ending.on_requeue_ended, _F),

@@ -54,13 +54,9 @@ def _tell_return(run: Run, node: str, now: Now) -> list[Decision]:
     return [over, Say(f"{node} answers again"), *run.told.show_running(run.attempt.number)]
 
 
-def on_node_late(run: Run, event: ev.NodeLate, now: Now) -> list[Decision]:
-    return run.look_ahead(now) if event.node in run.step_nodes() else []
-
-
-def note_silence(run: Run, event: ev.NodeSilent, now: Now) -> list[Decision]:
+def note_silence(run: Run, event: ev.NodeSilent, now: Now) -> Answer:
     run.fence.fall_silent([event.node], now.mono - event.silent_s)
-    return []
+    return [Settled()]
 
 
 def on_node_heard(run: Run, event: ev.NodeHeard, now: Now) -> list[Decision]:

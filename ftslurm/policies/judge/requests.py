@@ -26,7 +26,7 @@ from ftslurm.policies.judge.outside import Meaning, reply_to
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGTERM, Run
 from ftslurm.policies.judge.then import Answer, Next, Settled, ThenAct, ThenDecide, ThenFinish, ThenRequeue
-from ftslurm.policies.ladder import Cause, Situation, choose, why_no_requeue
+from ftslurm.policies.ladder import Cause, choose, why_no_requeue
 from ftslurm.policies.situation import Trouble
 
 
@@ -166,7 +166,7 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
         return _consider_later(run, request, now)
     if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
         return refuse(run, request, ENDING_STATES[s.slurm.state].words, now)
-    if why := why_no_requeue(_without(s, asked.nodes)):
+    if why := why_no_requeue(s, asked.nodes):
         return refuse(run, request, f"the job cannot be requeued: {why}", now)
     taken = agree(run, request, "the job is requeued", now, done=True)
     run.requests.carry_out(request.number)
@@ -270,9 +270,7 @@ def _note_checkpoint(run: Run, sign: str, where: str, pattern: str, now: Now) ->
         left = run.requests.checkpoints.left(request, pattern, run.history, now.unix)
         if left is None:
             continue
-        found.append(
-            run.note(rec.CheckpointSeen(now.unix, attempt_number(run), request.number, sign, where[:500], left))
-        )
+        found.append(run.note(rec.CheckpointSeen(now.unix, attempt_number(run), request.number, sign, where[:500], left)))
         if not left and request.number not in run.requests.to_consider:
             found.append(ThenAct(request))
     return found
@@ -362,7 +360,7 @@ def _stop_ending(run: Run, what: str, now: Now) -> Answer:
     """End while the step ends, without what was to follow: nobody must find that open in the ledger and finish it."""
     dropped = _drop_search(run, what, now) or _drop_decision(run, what, now)
     run.end.follow_with(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED))
-    return [*dropped, *(ending.go_on_when_fenced(run, now) if Timer.LEASE in run.timers else [])]
+    return [*dropped, *ending.settle(run, now)]
 
 
 def _stop_requeueing(run: Run, what: str, now: Now) -> Answer:
@@ -464,22 +462,6 @@ _WHAT_IS_NEEDED = (
 
 def _is_node_name(text: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text) is not None
-
-
-def _without(s: Situation, nodes: tuple[str, ...]) -> Situation:
-    """The situation as if these nodes were already excluded."""
-    if not nodes:
-        return s
-    asked = replace(s.history.control, requests={**s.history.control.requests, **_as_excluded(s, nodes)})
-    before = s.history.exclusions
-    isolated = {**before.isolated, **dict.fromkeys(nodes, ("asked for", s.now))}
-    return replace(s, history=replace(s.history, control=asked, exclusions=replace(before, isolated=isolated)))
-
-
-def _as_excluded(s: Situation, nodes: tuple[str, ...]) -> Mapping[int, Request]:
-    last = max(s.history.control.requests, default=0)
-    asked = rec.Requested(s.now, last + 1, "", ctl.EXCLUDE, nodes=nodes)
-    return {last + 1: Request(asked, State.DONE, order=1 << 30)}
 
 
 _ACT: Mapping[str, Callable[[Run, Request, Now], Answer]] = {

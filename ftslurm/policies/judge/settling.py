@@ -22,7 +22,7 @@ from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.requests import STOPPED_STATUS
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, drills_behind, record_decision, stop_ranks
 from ftslurm.policies.judge.step import LAUNCHES_AGAIN
-from ftslurm.policies.judge.then import Answer, ThenDecide, ThenLaunch
+from ftslurm.policies.judge.then import Answer, Settled, ThenDecide, ThenLaunch
 from ftslurm.policies.ladder import WILLED, Cause, Choice, Situation, choose, is_answer
 from ftslurm.policies.situation import Trouble, bad_nodes
 
@@ -291,7 +291,7 @@ def _start_again(run: Run, back: Choice, trouble: Trouble, s: Situation, now: No
 def on_rank_stopped(run: Run, event: ev.RankStopped, now: Now) -> Answer:
     if run.attempt.stop(event) and event.free_port and event.rank in run.tasks:  # otherwise it is too late for its launch
         run.arrive(run.tasks[event.rank].with_port(event.free_port))
-    return settle(run, now)
+    return [Settled()]
 
 
 def on_rank_exited(run: Run, event: ev.RankExited, now: Now) -> list[Decision]:
@@ -306,7 +306,7 @@ def on_rank_unstartable(run: Run, event: ev.RankUnstartable, now: Now) -> list[D
 
 def on_shim_lost(run: Run, event: ev.ShimLost, now: Now) -> Answer:
     run.attempt.close(event.rank, event.why, event.hangup)
-    return settle(run, now)
+    return [Settled()]
 
 
 def on_step_ended(run: Run, event: ev.StepEnded, now: Now) -> Answer:

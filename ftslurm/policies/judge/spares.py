@@ -106,7 +106,7 @@ class Loans:
 
 
 class ReplacementSearch(Value, frozen=False):
-    """One search: what is under way for the slots, and what has been found. It fails as soon as one slot has no candidate left."""
+    """One search: what is under way for the slots, what is found. It fails as soon as one slot has no candidate left."""
 
     decision: str  # id of the decision that is being carried out, empty before the first launch
     out: Mapping[int, str]  # slot -> the node that leaves it

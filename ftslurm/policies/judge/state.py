@@ -18,14 +18,13 @@ from ftslurm.model.job import Share, Task
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.settings.tree import Settings, with_values
 from ftslurm.model.timers import Timer, Timers
-from ftslurm.model.values import replace
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.outside import Announced, Meaning, RequestBook, SignalWatch, SlurmContact, WaitTold
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.spares import Loans, Places, Spares
 from ftslurm.policies.judge.step import AgentRoster, DeviceView, HangSigns, RanksAlone, StepLaunch, Tasks, intervals
 from ftslurm.policies.judge.then import RunEnd
-from ftslurm.policies.ladder import WILLED, Cause, Choice, Situation
+from ftslurm.policies.ladder import WILLED, Cause, Choice, OtherNodes, Situation
 from ftslurm.policies.lease import Fence
 from ftslurm.policies.situation import Trouble, situation_of, with_call
 
@@ -167,12 +166,11 @@ class Run:
     def situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """The situation for the ladder. attempt: use this attempt instead of the current one."""
         why = self.facts.why_not
+        others = OtherNodes(0, why.donor, why.swap or self._no_split(), no_requeue=why.requeue, not_again=why.again)
         found = situation_of(
             trouble, attempt or self.attempt, self.tasks, self.shown_faults(), self.slurm.answer, self.history, self.settings,
-            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), why.donor, self.chosen_nodes(),
-            why.swap or self._no_split(),
+            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), others, self.chosen_nodes(),
         )  # fmt: skip
-        found = replace(found, others=replace(found.others, no_requeue=why.requeue, not_again=why.again))
         return with_call(found, self.facts.process.call, self.facts.step_key)
 
     def _no_split(self) -> str:

@@ -16,9 +16,7 @@ from ftslurm.policies.situation import Trouble
 
 
 class ThenLaunch(Value):
-    """Launch the next step. again: the one before has not come up."""
-
-    again: bool = False
+    """Launch the next step."""
 
 
 class ThenHeal(Value):
@@ -62,25 +60,10 @@ class ThenDecide(Value):
 
 
 class ThenStepStays(Value):
-    """The step could not be ended, so nothing may start beside it: ask the ladder again."""
+    """The step could not be ended, or a launcher that waits for nodes, so nothing may start beside it: ask the ladder again."""
 
 
-class ThenLauncherStays(Value):
-    """The launcher waits for nodes and could not be ended: ask the ladder again."""
-
-
-Then = (
-    ThenLaunch
-    | ThenHeal
-    | ThenReplace
-    | ThenShrink
-    | ThenRequeue
-    | ThenAfterWarning
-    | ThenFinish
-    | ThenDecide
-    | ThenStepStays
-    | ThenLauncherStays
-)
+Then = ThenLaunch | ThenHeal | ThenReplace | ThenShrink | ThenRequeue | ThenAfterWarning | ThenFinish | ThenDecide | ThenStepStays
 
 
 class ThenAct(Value):
@@ -131,7 +114,7 @@ class RunEnd:
     def as_unended(self) -> None:
         """The step cannot be ended: what would start beside it does not."""
         if starts(self.then):
-            self.then = ThenLauncherStays() if self.then == ThenLaunch(again=True) else ThenStepStays()
+            self.then = ThenStepStays()
 
     def finish_with(self, status: int) -> None:
         """If ftrun is to end, then with this status."""

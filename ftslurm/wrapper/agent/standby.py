@@ -111,7 +111,7 @@ class StandbyController:
         if self._batch_is_back:
             job = self._ask()  # a script that has just ended is missing as well, and its job is over
         others = any(self._answers(node)[0] for node in self._before) if batch is False else False
-        return take_over.KnownByAgent(silent_s, self._place, batch, others, job, ledger, self._noticed)
+        return take_over.KnownByAgent(silent_s, self._place, batch, others, job, ledger)
 
     @property
     def _place(self) -> int:

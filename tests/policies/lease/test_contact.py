@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.model.events import AgentLost, NodeHeard, NodeLate, NodeSilent, ShimLost
+from ftslurm.model.events import AgentLost, NodeHeard, NodeSilent, ShimLost
 from ftslurm.policies.lease import RETURN_S, NodeContact
 
 SILENCE_S = 15.0
@@ -44,8 +44,7 @@ def test_a_node_is_silent_once_nobody_on_it_is_heard() -> None:
     world = World()
     assert world.passes(60.0, (0, 2)) == [], "one of its shims is enough"
     assert world.passes(60.0, ("n1", 2)) == [], "or its agent"
-    assert world.passes(8.0, (2,)) == []
-    assert world.passes(6.0, (2,)) == [NodeLate("n1")]
+    assert world.passes(14.0, (2,)) == []
     assert world.passes(2.0, (2,)) == [NodeSilent("n1", 15.0)]
     assert world.passes(100.0, (2,)) == [], "it is said once"
 
@@ -54,7 +53,7 @@ def test_a_silent_node_that_is_heard_again_may_be_silent_again() -> None:
     world = World()
     world.passes(20.0, ("n1",))
     assert world.passes(1.0, (2, "n1")) == [NodeHeard("n2")]
-    assert world.passes(16.0, ("n1",)) == [NodeLate("n2"), NodeSilent("n2", 15.0)]
+    assert world.passes(16.0, ("n1",)) == [NodeSilent("n2", 15.0)]
 
 
 def test_a_shim_that_calls_again_was_never_lost() -> None:
@@ -99,7 +98,7 @@ def test_a_shim_that_does_not_call_again_is_lost_where_its_node_lives() -> None:
 def test_where_the_whole_node_has_gone_it_is_silent_and_its_shims_are_lost_later() -> None:
     world = World()
     world.contact.record_loss(2, "it hung up", world.now)
-    assert world.passes(SILENCE_S - 1.0, (0, 1, "n1")) == [NodeLate("n2")]
+    assert world.passes(SILENCE_S - 1.0, (0, 1, "n1")) == []
     assert world.passes(2.0, (0, 1, "n1")) == [NodeSilent("n2", SILENCE_S), ShimLost(2, "it hung up")]
 
 
@@ -124,7 +123,7 @@ def test_silence_of_our_own_is_not_theirs() -> None:
     world.now += 100.0
     world.contact.excuse(world.now)
     assert world.contact.due(world.now) == []
-    assert world.passes(8.0) == [] and set(map(type, world.passes(6.0))) == {NodeLate}
+    assert world.passes(14.0) == []
     assert set(map(type, world.passes(2.0))) == {NodeSilent}
 
 
