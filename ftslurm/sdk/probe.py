@@ -16,7 +16,7 @@ agent takes then, that the call is one of MPI.
 | words | name | what |
 |---|---|---|
 | 256 | PROBE_MAGIC | written last |
-| 257 | LEVEL | 1 or 2, plus 256: the worker server listens, 512: the recorder counts, 1024: no group is left, 2048: mpi4py |
+| 257 | LEVEL | 1 or 2, plus 256: the worker server listens, 1024: no group is left, 2048: mpi4py |
 | 259 | BEATS | beats so far |
 | 262 | GROUPS_SEEN | process groups so far, those without a slot too |
 | 263 | PROGRESS | collectives entered and completed, over all groups: any change is progress |
@@ -77,7 +77,7 @@ NAME, RECORDED, ENTERED, ISSUED = range(4)
 RING, RING_COUNT = 384, 128
 
 MAGIC_NUMBER = 0x3145424F52505446
-SERVES, COUNTS, LEFT, MPI = 256, 512, 1024, 2048
+SERVES, LEFT, MPI = 256, 1024, 2048
 DIRECT = 1 << 16  # in IN_WHAT
 LOW = (1 << 32) - 1
 UNIT_SHIFT, UNITS_MAX = 11, (1 << 24) - 1
@@ -407,8 +407,6 @@ class _Probe:
                         found[number] = max(last, 0) | max(int(done) + 1, 1) << 32
             except Exception:
                 self._recorders = [each for each in self._recorders or () if each is not dump]
-        if found:
-            self.words[LEVEL] |= COUNTS
         return found
 
     def _recount(self, status: dict[int, int]) -> None:

@@ -17,6 +17,7 @@ from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, HeldVerdict, J
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.activity import ActivityWatch
 from ftslurm.wrapper.agent.node_watch import NodeWatch
+from ftslurm.wrapper.agent.pages import Task
 from ftslurm.wrapper.shim.processes import descendants
 from tests.hang.network import Network
 
@@ -90,7 +91,7 @@ class Job(Orders):
         self.ranks = [self._start(rank, port, level, env) for rank in range(1 if self.library == "mpi" else world)]
         self.node = NodeWatch("here")
         for rank, process in enumerate(self.ranks):
-            self.node.watch(rank, str(self.page(rank)), process.pid)
+            self.node.watch(Task(rank, str(self.page(rank)), pid=process.pid))
 
     def _start(self, rank: int, port: int, level: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
         net = self.network

@@ -22,12 +22,12 @@ def watch_slow(job: Job, act: Callable[[], Callable[[], None]], budget_s: float 
     while finding is None and time.monotonic() - begun < budget_s:
         time.sleep(WINDOW_S)
         by_wrappers = all(view.exact for view in job.node.look())
-        seen = window(job.node.waits(with_links=job.network is not None), limits) if by_wrappers else None
+        seen = window(job.node.waits(), limits) if by_wrappers else None
         if seen is not None:
             memory, finding = see(memory, seen, limits)
         if not by_wrappers and time.monotonic() - enters_at > ENTERS_S:
             enters_at = time.monotonic()
-            memory, finding = see_enters(memory, job.node.examine().enters, limits)
+            memory, finding = see_enters(memory, job.node.enters(), limits)
         known = memory.baseline is not None or (not by_wrappers and time.monotonic() - begun > 8)
         if undo is None and known:
             undo, acted_at = act(), time.monotonic()

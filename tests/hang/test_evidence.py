@@ -28,6 +28,7 @@ from ftslurm.wrapper.agent import processes as stacks
 from ftslurm.wrapper.agent import rank, work
 from ftslurm.wrapper.agent import rank as views
 from ftslurm.wrapper.agent.node_watch import NodeWatch
+from ftslurm.wrapper.agent.pages import Task
 from ftslurm.wrapper.agent.processes import main_thread, mpi_call, parse_ss, parse_tcp, process_line, stack_inside
 from ftslurm.wrapper.agent.programs import INJECTED, parse_groups, parse_probe
 from ftslurm.wrapper.agent.rank import WatchedRank
@@ -224,7 +225,7 @@ def words(**more: int) -> bytes:
     page[pages.MAGIC], page[pages.VERSION] = pages.MAGIC_NUMBER, pages.VERSION_NUMBER
     page[pages.PID], page[pages.START] = os.getpid(), pages.start_ticks(os.getpid()) or 0
     page[pages.NAMESPACE], page[pages.RANK] = pages.pid_namespace(), 3 + 1
-    page[probe.PROBE_MAGIC], page[probe.LEVEL] = probe.MAGIC_NUMBER, 2 | probe.COUNTS
+    page[probe.PROBE_MAGIC], page[probe.LEVEL] = probe.MAGIC_NUMBER, 2
     page[probe.BEATS], page[probe.GROUPS_SEEN], page[probe.WAITS] = 9, 1, 5
     page[probe.IN], page[probe.IN_WHAT], page[probe.IN_NUMBER] = 77, probe.OPERATIONS.index("allreduce") | 1 << 8, 6
     at = probe.GROUPS
@@ -257,7 +258,7 @@ def test_a_page_as_a_view(tmp_path: Path) -> None:
     path.write_bytes(words())
     path.with_name("page.3.groups").write_text(json.dumps({"slot": 0, "id": 0, "key": 171, "name": "0", "ranks": "0-3"}) + "\n")
     node = NodeWatch("n7", clock=lambda: now[0])
-    node.watch(0, str(path))
+    node.watch(Task(0, str(path)))
     (view,) = node.look()
     assert (view.rank, view.node, view.probed, view.exact) == (3, "n7", True, True), "the page knows the rank"
     (group,) = view.groups
@@ -282,7 +283,7 @@ def test_a_program_of_mpi_is_under_way_once_its_main_thread_has_come_by_often(tm
     now, path = [100.0], tmp_path / "page.3"
     none = {f"w{word}": 0 for word in (probe.GROUPS, probe.GROUPS_SEEN, probe.WAITS, probe.IN, probe.IN_WHAT)}
     node = NodeWatch("n7", clock=lambda: now[0])
-    node.watch(0, str(path))
+    node.watch(Task(0, str(path)))
 
     def look(times: int, level: int, first: int) -> bool:
         for count in range(first, first + times):
@@ -309,7 +310,7 @@ def test_groups_that_the_page_has_no_room_for_come_from_the_recorder(tmp_path: P
     path.write_bytes(words(**{f"w{probe.IN_WHAT}": probe.OPERATIONS.index("allreduce")}))
     grouped(path, (0, "0"), (-1, "far"), (-1, "unused"))
     node = NodeWatch("n7")
-    node.watch(0, str(path))
+    node.watch(Task(0, str(path)))
     (view,) = node.look()
     assert view.hidden_groups == 2 and view.exact
     recorded = {"far": Recorded(9, 8, "gloo:all_reduce"), "0": Recorded(6, 6)}
@@ -343,7 +344,7 @@ def test_why_there_is_no_probe(tmp_path: Path, start: str, path: str, why: str) 
     with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline()
         node = NodeWatch("n7")
-        node.watch(3, str(tmp_path / "3.1"), child.pid)
+        node.watch(Task(3, str(tmp_path / "3.1"), pid=child.pid))
         node.look()
         told = node.without_probe()
         assert (why in told[3]) if why else told == {}
@@ -361,7 +362,7 @@ def test_of_a_launcher_and_its_rank_the_page_of_the_rank_counts(tmp_path: Path) 
     }
     path.write_bytes(words(**none))
     node = NodeWatch("n7")
-    node.watch(0, str(path))
+    node.watch(Task(0, str(path)))
     assert [(view.rank, view.inside) for view in node.look()] == [(3, None)], "as long as there is no other"
     (tmp_path / "page.3.1").write_bytes(words(**{f"w{pages.RANK}": 7 + 1}))
     assert [(view.rank, view.inside is None) for view in node.look()] == [(7, False)]
@@ -371,18 +372,17 @@ def test_pages_of_another_attempt_and_tasks_without_a_probe(tmp_path: Path) -> N
     path = tmp_path / "page.0"
     path.write_bytes(words())
     node = NodeWatch("n7")
-    node.watch(0, str(path), os.getpid(), attempt=2)
+    node.watch(Task(0, str(path), pid=os.getpid(), attempt=2))
     (view,) = node.look()
     assert (view.rank, view.probed, view.groups) == (0, False, ()) and view.process is not ProcessState.EXITED
-    node.forget(str(path))
-    assert node.look() == ()
+    assert NodeWatch("n7").look() == ()
 
 
 def test_waits_come_in_windows(tmp_path: Path) -> None:
     path = tmp_path / "page.3"
     path.write_bytes(words())
     node = NodeWatch("n7")
-    node.watch(3, str(path))
+    node.watch(Task(3, str(path)))
     assert node.waits() == (), "5 waits are too few"
     (waits,) = node.waits(at_least=5)
     assert (waits.rank, waits.count, waits.stays[0].first, waits.stays[0].stays_us) == (3, 5, 1, (20,) * 5)
@@ -419,8 +419,8 @@ def test_work_of_a_rank_and_of_whatever_is_below_it_is_remembered(tmp_path: Path
         assert works.stdin and works.stdout and prints.stdin and prints.stdout
         try:
             assert works.stdout.readline() == "ready\n"
-            node.watch(0, str(tmp_path / "0"), prints.pid, shim=prints.pid)
-            node.watch(1, str(tmp_path / "1"), works.pid)
+            node.watch(Task(0, str(tmp_path / "0"), pid=prints.pid, shim=prints.pid))
+            node.watch(Task(1, str(tmp_path / "1"), pid=works.pid))
 
             def idle() -> list[float | None]:
                 clock[0] += 5.0
@@ -464,7 +464,7 @@ def test_a_process_that_polls(tmp_path: Path, program: str, polls: bool) -> None
     with subprocess.Popen([sys.executable, "-c", f"{begin}\n{program}"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout and process.stdout.readline() == "ready\n"
-            node.watch(0, str(tmp_path / "0"), process.pid)
+            node.watch(Task(0, str(tmp_path / "0"), pid=process.pid))
             until = time.monotonic() + (30 if polls else 1.5)
             found = False
             while not found and time.monotonic() < until:
@@ -500,7 +500,7 @@ def test_a_thread_that_trains_and_polls(tmp_path: Path) -> None:
             own = {f"w{pages.PID}": pid, f"w{pages.START}": pages.start_ticks(pid) or 0, f"w{probe.IN}": 0}
 
             def polls(trainer: int, limit_s: float) -> bool:
-                node.watch(0, str(path), pid)
+                node.watch(Task(0, str(path), pid=pid))
                 until = time.monotonic() + limit_s
                 while (began := time.monotonic()) < until:
                     beats = {f"w{probe.TRAINER}": trainer, f"w{probe.BEATS}": int(1000 * began)}  # else the lock is held
@@ -555,7 +555,7 @@ def test_a_rank_that_does_work_is_never_idle_for_long(history: list[tuple[str, i
         patch.object(work, "tcp_bytes", lambda: {7: (tree.sent, tree.sent // 40)}), patch.object(work, "inodes_of", lambda _: {7, 8}),
         patch.object(NodeWatch, "_with_kernel", lambda self, view, each, until: (view, "")),
     ):  # fmt: skip
-        node.watch(0, "/nowhere", 1)
+        node.watch(Task(0, "/nowhere", pid=1))
         node.look()
         for number, (sign, pause_s, ends) in enumerate(history):
             for second in range(pause_s):
@@ -579,7 +579,7 @@ def test_a_rank_that_does_work_is_never_idle_for_long(history: list[tuple[str, i
 def test_a_device_whose_use_stays_is_no_work() -> None:
     percent = [100.0]
     node = NodeWatch("n1", use=lambda _: [Utilisation("0", "nvidia", percent[0], None, None)])
-    node.watch(0, "/nowhere", os.getpid())
+    node.watch(Task(0, "/nowhere", pid=os.getpid()))
     assert [node.examine().views[0].device_busy for _ in range(4)] == [None, None, False, False], "a collective spins on it"
     percent[0] = 40.0
     assert node.examine().views[0].device_busy is True
@@ -595,7 +595,7 @@ def test_what_a_rank_used_before_it_last_got_on_says_nothing_of_the_rest_after_i
         patch.object(work, "usage", lambda _: (dict(tree.io), tree.cpu_s)),
         patch.object(work, "descendants", lambda _: []),
     ):
-        node.watch(3, str(path), os.getpid())
+        node.watch(Task(3, str(path), pid=os.getpid()))
         for step in range(2):
             path.write_bytes(words(**{f"w{probe.PROGRESS}": step + 1}))
             node.look()

@@ -169,7 +169,7 @@ def test_evidence_and_comparison_take_their_time_beside_the_connection(folder: P
     agent = Agent("n1", (), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
     found = Examined((), "")
     monkeypatch.setattr(agent._stalls.node, "examine", lambda budget_s: found if slow._wait("examine") else None)
-    monkeypatch.setattr(agent._stalls.node, "enters", lambda budget_s: () if slow._wait("enters") else None)
+    monkeypatch.setattr(agent._stalls.node, "enters", lambda: () if slow._wait("enters") else None)
     monkeypatch.setattr(agent._stalls.node, "look", lambda: (RankView(0, "n1", probed=True),))
     line.coming = [{"t": "evidence", "limit_s": 1.0}, {"t": "compare"}]
     assert agent._listen() and slow.order == ["examine", "enters"] and line.turns >= 6
@@ -228,7 +228,7 @@ def test_who_watches_is_told_of_the_ranks_it_has_and_of_the_last_look_at_its_dev
     agent._told({"t": "live", "for_s": 30.0, "every_s": 2.0})
     agent._told({"t": "stacks", "asked": "a"})
     assert agent._glance is not None
-    line.said += agent._glance.turn(time.monotonic(), (), agent._seen)
+    line.said += agent._glance.turn(time.monotonic(), agent._pages.ranks.values(), (), agent._seen)
     stacks, told = [wire.agent_report(message) for message in line.said if message["t"] in ("live", "stacks")]
     assert stacks.asked == "a" and "rank 0" in stacks.text  # type: ignore[union-attr]
     assert [rank.rank for rank in told.ranks] == [0] and len(told.devices) == 8  # type: ignore[union-attr]

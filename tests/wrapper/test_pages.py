@@ -13,7 +13,7 @@ import pytest
 
 from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.sdk import notes
-from ftslurm.wrapper.agent.pages import PageWatch, sweep_pages
+from ftslurm.wrapper.agent.pages import PageWatch, Task, sweep_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 SAYS = f"""
@@ -51,7 +51,7 @@ def turns(pages: PageWatch, seconds: float) -> list[dict[str, Any]]:
 
 def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
     pages = PageWatch()
-    pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(beat_s=0.5), time.monotonic())
+    pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(beat_s=0.5), time.monotonic())
     child = started(folder, 30)
     try:
         told = turns(pages, 2.5)
@@ -67,7 +67,7 @@ def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
 
 def test_a_rank_that_reports_again_is_told_too(folder: Path) -> None:
     pages = PageWatch()
-    pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(beat_s=0.5), time.monotonic())
+    pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(beat_s=0.5), time.monotonic())
     child = started(folder, 30)
     try:
         assert [one["why"] != "" for one in turns(pages, 2.5) if one["t"] == "overdue"] == [True]
@@ -81,7 +81,7 @@ def test_a_rank_that_reports_again_is_told_too(folder: Path) -> None:
 
 def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
     pages = PageWatch()
-    pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(beat_s=0.5), time.monotonic())
+    pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(beat_s=0.5), time.monotonic())
     child = started(folder, 0)
     turns(pages, 0.3)
     child.wait()
@@ -90,7 +90,7 @@ def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
 
 def test_pages_of_another_attempt_are_not_read(folder: Path) -> None:
     pages = PageWatch()
-    pages.watch([(3, 2)], lambda rank: str(folder), BeatLimits(beat_s=0.2), time.monotonic())
+    pages.watch([Task(3, f"{folder}/3.2", 2)], BeatLimits(beat_s=0.2), time.monotonic())
     child = started(folder, 30)
     try:
         assert not turns(pages, 1.5)
@@ -119,7 +119,7 @@ time.sleep(30)
 
 def test_stages_and_progress_are_told_when_they_change(folder: Path) -> None:
     pages = PageWatch()
-    pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), time.monotonic())
+    pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(), time.monotonic())
     env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen([sys.executable, "-c", STAGES], env=env, stdin=-1, stdout=-1, text=True, bufsize=1) as child:
         assert child.stdout is not None and child.stdin is not None
@@ -154,7 +154,7 @@ sys.stdin.readline()
 
 def test_beats_and_what_is_saved_are_told_where_no_steps_are(folder: Path) -> None:
     pages = PageWatch()
-    pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), time.monotonic())
+    pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(), time.monotonic())
     env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen([sys.executable, "-c", SAVES], env=env, stdin=-1, stdout=-1, text=True, bufsize=1) as child:
         assert child.stdout is not None and child.stdin is not None
@@ -195,13 +195,13 @@ def test_what_killed_steps_left_is_swept_and_nothing_that_may_live(tmp_path: Pat
 def test_a_watch_that_begins_anew_tells_a_late_beat_again(folder: Path) -> None:
     """What was told before may have been held for an answer to a signal."""
     pages, limits = PageWatch(), BeatLimits(beat_s=0.3)
-    pages.watch([(3, 1)], lambda rank: str(folder), limits, time.monotonic())
+    pages.watch([Task(3, f"{folder}/3.1", 1)], limits, time.monotonic())
     child = started(folder, 60)
     try:
         for _ in range(2):
             told = turns(pages, 2.5)
             assert [one["t"] for one in told if one["t"] == "overdue"] == ["overdue"]
-            pages.watch([(3, 1)], lambda rank: str(folder), limits, time.monotonic())
+            pages.watch([Task(3, f"{folder}/3.1", 1)], limits, time.monotonic())
     finally:
         child.kill()
         child.wait()
@@ -210,18 +210,18 @@ def test_a_watch_that_begins_anew_tells_a_late_beat_again(folder: Path) -> None:
 def test_the_last_words_of_a_start_are_not_lost_with_it(folder: Path) -> None:
     pages = PageWatch()
     now = time.monotonic()
-    assert pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), now) == []
+    assert pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(), now) == []
     child = started(folder, 0)
     child.wait()
-    assert pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), now) == [], "it goes on, and is read in its turn"
-    told = pages.watch([(3, 2)], lambda rank: str(folder), BeatLimits(), now)
+    assert pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(), now) == [], "it goes on, and is read in its turn"
+    told = pages.watch([Task(3, f"{folder}/3.2", 2)], BeatLimits(), now)
     assert [(one["t"], one["what"], one["attempt"]) for one in told] == [("said", "message", 1), ("said", "exclude", 1)]
     assert pages.turn(now) == []
 
 
 def test_limits_that_the_program_has_calculated_are_told_as_well_as_kept(folder: Path) -> None:
     pages, now = PageWatch(), time.monotonic()
-    pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(), now)
+    pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(), now)
     assert notes.limits(f"{folder}/3.1.notes", 60.0, 2.5, None, {"step": 9.0}) == ""
     (told,) = pages.turn(now)
     assert (told["what"], told["words"]) == ("limits", ["first beat 60 s", "beat 2.5 s", "section step 9 s"])
@@ -241,7 +241,7 @@ time.sleep(30)
 
 def test_a_checkpoint_is_told_the_first_too_and_makes_nobody_owe_beats(folder: Path) -> None:
     pages = PageWatch()
-    pages.watch([(3, 1)], lambda rank: str(folder), BeatLimits(initial_s=0.5, beat_s=0.5), time.monotonic())
+    pages.watch([Task(3, f"{folder}/3.1", 1)], BeatLimits(initial_s=0.5, beat_s=0.5), time.monotonic())
     env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     child = subprocess.Popen([sys.executable, "-c", CHECKPOINTS], env=env, text=True, **pipes)

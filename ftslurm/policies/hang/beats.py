@@ -40,6 +40,7 @@ class Watch(Value):
     out: Since  # when the last section ended, as the page has it; 0: one is open
     sections: Mapping[str, Since]  # those that are open
     seen: frozenset[str]  # all that ever were
+    stepped: Since
     steps: int | None  # done since the first one told, None if none was
     warmup: int | None  # steps that the program called slow
 
@@ -90,6 +91,7 @@ def follow_page(before: Watch | None, page: PageState | None, now: float) -> Wat
         out=_since(old.out if old else None, page.out_since_ns if not opened else 0, now),
         sections={name: _since(old.sections.get(name) if old else None, word, now) for name, word in opened.items()},
         seen=frozenset(section.name for section in page.sections if section.opened_ns or section.times),
+        stepped=_since(old.stepped if old else None, page.steps, now),
         steps=steps,
         warmup=page.warmup,
     )

@@ -104,8 +104,7 @@ class Agent:
                 next_look = self._clock() + self._poll_s
             if self._folders.turn(now):
                 self._read_pages(now)
-            for message in (*self._activity.turn(now), *self._pages.turn(now)):
-                self._tell(message)
+            self._tell(*self._activity.turn(now), *self._pages.turn(now))
             self._tell_stalls(now)
             self._tell_who_watches(now)
 
@@ -165,6 +164,7 @@ class Agent:
                         self._show(message)
                     else:
                         self._waiting.append(message)
+                self._tell(*self._pages.turn(self._clock()))
                 self._tell_who_watches(self._clock(), at_work=True)
                 self._line.turn(boot_s())
         except LinkError as error:
@@ -176,8 +176,7 @@ class Agent:
         method(self, message)
 
     def _look_now(self, _: Mapping[str, Any]) -> None:
-        for said in self._pages.turn(self._clock(), at_once=True):  # a decision may depend on it now
-            self._tell(said)
+        self._tell(*self._pages.turn(self._clock(), at_once=True))  # a decision may depend on it now
         if signs := signs_of_life(self._activity.did_io(), self._pages.beat(), self._clock()):
             self._tell(alive_message(signs))
         self._look(asked=True)
@@ -232,8 +231,7 @@ class Agent:
             return evidence_message(f"no evidence could be taken: {error!r}")
 
     def _tell_stalls(self, now: float, at_once: bool = False) -> None:
-        for message in self._stalls.turn(now, self._pages.stage_s, self._pages.reports, at_once):
-            self._tell(message)
+        self._tell(*self._stalls.turn(now, self._pages.stage_s, self._pages.reports, at_once))
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
@@ -246,14 +244,9 @@ class Agent:
         self._read_pages(now)
 
     def _read_pages(self, now: float) -> None:
-        ranks, message, folders = self._folders.ranks, self._watched, self._folders
-        for last in self._pages.watch(
-            [(rank, number) for rank, _, number in ranks], folders, limits_told(message["limits"]), now
-        ):
-            self._tell(last)
-        self._stalls.watch(ranks, folders, float(message["stall_s"]), now)
-        if self._glance is not None:
-            self._glance.watch(ranks, folders)
+        tasks, message = self._folders.tasks, self._watched
+        self._tell(*self._pages.watch(tasks, limits_told(message["limits"]), now))
+        self._stalls.watch(tasks, float(message["stall_s"]), now)
 
     def _show(self, message: Mapping[str, Any]) -> None:
         """Someone watches the job: begin to report for them."""
@@ -261,14 +254,12 @@ class Agent:
             from ftslurm.wrapper.agent.live import Glance
 
             self._glance = Glance(self._use_while_watched if self._probes else None)
-            self._glance.watch(self._folders.ranks, self._folders)
         self._glance.want(float(message["for_s"]), float(message["every_s"]), self._clock())
 
     def _tell_who_watches(self, now: float, at_work: bool = False) -> None:
         """Report to people who watch, also while a device heals: that is when they look."""
         if self._glance is not None:
-            for message in self._glance.turn(now, self._stalls.views, self._seen, at_work):
-                self._tell(message)
+            self._tell(*self._glance.turn(now, self._pages.ranks.values(), self._stalls.views, self._seen, at_work))
 
     def _use_while_watched(self) -> list[Utilisation]:
         return self._beside(lambda: self._use_of_devices(GLANCE_TIMEOUT_S))
@@ -318,9 +309,10 @@ class Agent:
             return probe.heal(device, codes, may_reset, wait_s, reset_wait_s)
         return HealResult(device, None, "no device tool is on this node")
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        """Send the message, with the start of the ranks that it is about."""
-        self._line.say({"attempt": self._attempt, **message})
+    def _tell(self, *messages: dict[str, Any]) -> None:
+        """Send the messages, with the start of the ranks that they are about."""
+        for message in messages:
+            self._line.say({"attempt": self._attempt, **message})
 
 
 _ORDERS: Mapping[str, Callable[[Agent, Mapping[str, Any]], None]] = {

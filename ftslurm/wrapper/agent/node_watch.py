@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ftslurm.model.collectives import EntryTimes, ProcessState, RankView, WaitTimes
 from ftslurm.model.values import Value, replace
@@ -19,6 +18,7 @@ from ftslurm.sdk.page import PageState
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.agent import processes
 from ftslurm.wrapper.agent import recorders as nccl_ras
+from ftslurm.wrapper.agent.pages import Task
 from ftslurm.wrapper.agent.programs import ProbeState, pages_of, why_no_probe, without_launchers
 from ftslurm.wrapper.agent.rank import (
     MAIN_FRESH_S,
@@ -41,21 +41,11 @@ LATE_S = 0.5  # seconds without progress; more than between two collectives of m
 OUTSIDE = -1  # in place of a rank's own number, for a task without a probe
 
 
-class _Task(NamedTuple):
-    """Its rank, the pid of its command, the attempt, and the pid of its shim, below which the command is searched."""
-
-    rank: int
-    pid: int | None
-    attempt: int
-    shim: int | None = None
-
-
 class Examined(Value):
-    """views: of every rank of the node. text: evidence for people. enters: for the rule on slow ranks."""
+    """views: of every rank of the node. text: evidence for people."""
 
     views: tuple[RankView, ...]
     text: str
-    enters: tuple[EntryTimes, ...] = ()
 
 
 class NodeWatch:
@@ -68,7 +58,7 @@ class NodeWatch:
         self._node = node
         self._clock = clock
         self._run = runner
-        self._tasks: dict[str, _Task] = {}  # by FTSLURM_PAGE
+        self._tasks: dict[str, Task] = {}  # by FTSLURM_PAGE
         self._ranks: dict[tuple[str, int], WatchedRank] = {}
         self._stacks = processes.Stacks(runner)
         self._device_use = DeviceUse(use)
@@ -76,19 +66,10 @@ class NodeWatch:
         self.progress_at = clock()  # when any rank of the node last made progress with its collectives
         self.begun = False  # has any rank ever?
 
-    def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0, shim: int | None = None) -> None:
-        """A task of this node runs. page: its FTSLURM_PAGE. pid: of its command, for a rank without a probe.
-
-        attempt: its FTSLURM_ATTEMPT; pages of other attempts are ignored. shim: the parent of the command, which may not have
-        started yet.
-        """
-        self.forget(page)
-        self._tasks[page] = _Task(rank, pid, attempt, shim)
+    def watch(self, task: Task) -> None:
+        """A task of this node runs."""
+        self._tasks[task.page] = task
         self.progress_at = self._clock()
-
-    def forget(self, page: str) -> None:
-        self._tasks.pop(page, None)
-        self._ranks = {key: each for key, each in self._ranks.items() if each.task != page}
 
     def look(self) -> tuple[RankView, ...]:
         """The ranks as their pages and the kernel describe them now; a millisecond per rank. Call it once a second or twice."""
@@ -99,7 +80,7 @@ class NodeWatch:
             self._read(path, task, now)
         return tuple(view_of(each, self._node, now) for each in self._ranks.values())
 
-    def examine(self, budget_s: float = EXAMINE_S, budget_bytes: int = EVIDENCE_BYTES) -> Examined:
+    def examine(self, budget_s: float = EXAMINE_S) -> Examined:
         """The ranks with all evidence that can be collected in this time."""
         from concurrent.futures import ThreadPoolExecutor  # with logging: 4 ms of each agent's start
 
@@ -107,7 +88,6 @@ class NodeWatch:
         device_busy = self._devices_at_work(budget_s)
         views = {(view.rank, view.node): replace(view, device_busy=device_busy) for view in self.look()}
         found: list[tuple[RankView, str]] = []
-        enters: list[EntryTimes] = []
         ranks = list(self._ranks.values())
         with ThreadPoolExecutor(max_workers=16) as pool:
             dumps = pool.map(lambda each: each.recorded(until - self._clock()), ranks)
@@ -115,13 +95,12 @@ class NodeWatch:
                 view = views[each.rank, self._node]
                 if dump is not None:
                     view = with_recorder(view, each, dump)
-                    enters += entry_times(each, self._node, dump)
                 found.append(self._with_kernel(view, each, until))
         texts = [text for _, text in found]
         if any(uses_nccl(view) for view, _ in found) and (left_s := until - self._clock()) > 0:
             texts += ["NCCL RAS says:", *nccl_ras.ask_here(left_s)]
-        share = budget_bytes // max(1, len(texts))
-        return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
+        share = EVIDENCE_BYTES // max(1, len(texts))
+        return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts))
 
     def _devices_at_work(self, budget_s: float) -> bool | None:
         busy = self._device_use.at_work(budget_s, self.progress_at)
@@ -148,17 +127,17 @@ class NodeWatch:
                 found |= {each.rank: why} if why else {}
         return found
 
-    def enters(self, budget_s: float = ASK_S) -> tuple[EntryTimes, ...]:
+    def enters(self) -> tuple[EntryTimes, ...]:
         """When the ranks entered their last collectives, from torch's flight recorder."""
-        until = self._clock() + budget_s
+        until = self._clock() + ASK_S
         self.look()
         dumps = ((each, each.recorded(until - self._clock())) for each in self._ranks.values())
         return tuple(enter for each, dump in dumps if dump is not None for enter in entry_times(each, self._node, dump))
 
-    def waits(self, at_least: int = 60, with_links: bool = False) -> tuple[WaitTimes, ...]:
+    def waits(self, at_least: int = 60) -> tuple[WaitTimes, ...]:
         """The waits since the last answer, for the rules on slow ranks; none while a rank has fewer than `at_least`.
 
-        A page keeps 120. with_links: also ask `ss` what was sent, which takes 10 ms per rank.
+        A page keeps 120. `ss` says what was sent, which takes 10 ms per rank.
         """
         self.look()
         ranks = [each for each in self._ranks.values() if each.probe is not None]
@@ -166,11 +145,11 @@ class NodeWatch:
             return ()
         found = []
         for each in ranks:
-            sent_mb, busy_ms = processes.bytes_sent_by(each.pid, self._run) if with_links and each.pid else (None, None)
+            sent_mb, busy_ms = processes.bytes_sent_by(each.pid, self._run) if each.pid else (None, None)
             found.append(replace(wait_times(each, self._node), sent_mb=sent_mb, busy_ms=busy_ms))
         return tuple(found)
 
-    def _find_command(self, path: str, task: _Task, shim: int) -> _Task:
+    def _find_command(self, path: str, task: Task, shim: int) -> Task:
         """The task with its command, if the command has started meanwhile."""
         below = descendants(shim)
         if below:
@@ -180,7 +159,7 @@ class NodeWatch:
                     each.begun(below[0])
         return task
 
-    def _read(self, path: str, task: _Task, now: float) -> None:
+    def _read(self, path: str, task: Task, now: float) -> None:
         """Read the pages: each page with a probe is a rank; a task without one is observed from outside."""
         probed = pages_of(path, task.attempt)
         found, launchers = without_launchers(probed, task.pid)
@@ -199,7 +178,7 @@ class NodeWatch:
             each = self._ranks.setdefault((path, OUTSIDE), WatchedRank(task.rank, path, pid=task.pid))
             each.sample(task.shim, self._connections, now)
 
-    def _take(self, each: WatchedRank, page: PageState, state: ProbeState, task: _Task, now: float) -> None:
+    def _take(self, each: WatchedRank, page: PageState, state: ProbeState, task: Task, now: float) -> None:
         if each.take(page, state, task.pid, now):
             self.progress_at = now
         self.begun = self.begun or each.is_under_way

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.model.values import Value, field
@@ -24,29 +24,38 @@ from ftslurm.wrapper.shim.processes import descendants
 LOOKS_S, THEN_S = (2.0, 5.0, 10.0, 20.0, 40.0), 60.0
 
 
+class Task(NamedTuple):
+    """One start of a task of this node. page: its FTSLURM_PAGE, as it is seen from here. attempt: its FTSLURM_ATTEMPT; pages of
+    other attempts are ignored. shim: the pid of the parent of its command, which may not have started yet. pid: of the command.
+    """
+
+    rank: int
+    page: str
+    attempt: int = 0
+    shim: int | None = None
+    pid: int | None = None
+
+
 class Folders:
-    """Gives the folder of a rank's page. Call `turn` at `wakes_at`, monotonic seconds."""
+    """Gives the tasks with their pages. Call `turn` now and then; it takes monotonic seconds."""
 
     def __init__(self, folder: str, ranks: Sequence[tuple[int, int, int]], now: float) -> None:
         """folder: of the step on the node. ranks: (rank, pid of its shim, number of its start)."""
-        self._folder, self.ranks = folder, ranks
-        self._roots: dict[int, str] = {}  # rank -> of a process of it
+        self._own = [Task(rank, f"{folder}/{rank}.{number}", number, shim) for rank, shim, number in ranks]
+        self.tasks = self._own
         self._looks = [now + after_s for after_s in LOOKS_S] if ranks else [float("inf")]
-
-    def __call__(self, rank: int) -> str:
-        return self._roots.get(rank, "") + self._folder
 
     def turn(self, now: float) -> bool:
         """Has a page been found elsewhere since?"""
         if now < self._looks[0]:
             return False
         self._looks = self._looks[1:] or [now + THEN_S]
-        before = dict(self._roots)
-        for rank, shim, number in self.ranks:
-            page = f"{rank}.{number}"
-            if not os.path.exists(f"{self(rank)}/{page}"):  # noqa: PTH110
-                self._roots[rank] = root_with(f"{self._folder}/{page}", shim)
-        return self._roots != before
+        before = self.tasks
+        self.tasks = [
+            task if os.path.exists(task.page) else own._replace(page=root_with(own.page, own.shim or 0) + own.page)  # noqa: PTH110
+            for task, own in zip(before, self._own, strict=True)
+        ]
+        return self.tasks != before
 
 
 def root_with(page: str, shim: int) -> str:
@@ -69,13 +78,13 @@ NEWS_S = 10.0
 Message = dict[str, Any]
 
 
-class _Rank(Value, frozen=False):
-    """A rank whose page the agent reads."""
+class RankPages(Value, frozen=False):
+    """What the pages of one task say, its own and their siblings, by their paths."""
 
-    attempt: int  # the rank's start
-    path: str  # of its page
+    task: Task
     limits: BeatLimits
-    watches: dict[str, Watch | None]
+    pages: dict[str, PageState] = field(default_factory=dict)  # of programs that live or may live
+    watches: dict[str, Watch | None] = field(default_factory=dict)
     offset: int = 0  # into its notes
     told: bool = False  # an overdue beat was reported
     stage_s: float | None = None
@@ -90,38 +99,31 @@ class PageWatch:
     """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` gives the messages to send."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, _Rank] = {}
+        self.ranks: dict[int, RankPages] = {}
         self._step = self._beats_told = self._saved = 0
         self.wakes_at: float | None = None
         self.reports = False  # does a program of the node report by beats or sections?
 
-    def watch(
-        self, ranks: Sequence[tuple[int, int]], folder: Callable[[int], str], limits: BeatLimits, now: float
-    ) -> list[Message]:
-        """ranks: (rank, number of its start). folder: of a rank's pages. Gives the last messages of the earlier ranks.
-
-        Earlier data is dropped, except what the same start has reported.
-        """
-        before = self._ranks
-        self._ranks, self._step, self._beats_told, self._saved, self.reports = {}, 0, 0, 0, False
-        for rank, number in ranks:
-            path = f"{folder(rank)}/{rank}.{number}"
-            old = before.get(rank)
-            self._ranks[rank] = old if old and old.path == path else _Rank(number, path, limits, {})
-            self._ranks[rank].told = False
-        self.wakes_at = now if self._ranks else None
-        gone = [(rank, old) for rank, old in before.items() if self._ranks.get(rank) is not old]
-        return [message for rank, old in gone for message in self._notes(rank, old)]
+    def watch(self, tasks: Sequence[Task], limits: BeatLimits, now: float) -> list[Message]:
+        """Gives the last messages of the earlier ranks. Earlier data is dropped, except what the same start has reported."""
+        before = self.ranks
+        self.ranks, self._step, self._beats_told, self._saved, self.reports = {}, 0, 0, 0, False
+        for task in tasks:
+            old = before.get(task.rank)
+            self.ranks[task.rank] = old if old and old.task.page == task.page else RankPages(task, limits)
+            self.ranks[task.rank].told = False
+        self.wakes_at = now if self.ranks else None
+        gone = (old for rank, old in before.items() if self.ranks.get(rank) is not old)
+        return [message for old in gone for message in self._notes(old)]
 
     def turn(self, now: float, at_once: bool = False) -> list[Message]:
         """at_once: look now, before the next time."""
         if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
         told: list[Message] = []
-        for number, rank in self._ranks.items():
-            told += self._notes(number, rank)
-            told += self._beats(number, rank, now)
-        self.reports = any(watch for rank in self._ranks.values() for watch in rank.watches.values())
+        for rank in self.ranks.values():
+            told += [*self._notes(rank), *self._beats(rank, now)]
+        self.reports = any(watch for rank in self.ranks.values() for watch in rank.watches.values())
         self.wakes_at = now + (READ_S if self.reports else LOOK_S)
         return [*told, *self._progress()]
 
@@ -130,13 +132,13 @@ class PageWatch:
         """The longest hang interval that a program of the node has set for its present work, seconds; -1: one has switched
         detection off.
         """
-        set_ = [rank.stage_s for rank in self._ranks.values() if rank.stage_s is not None]
+        set_ = [rank.stage_s for rank in self.ranks.values() if rank.stage_s is not None]
         return OFF if OFF in set_ else max(set_, default=None)
 
     def beat(self) -> Mapping[int, float]:
         """rank -> when its last beat was read, monotonic; only ranks that beat."""
         found: dict[int, float] = {}
-        for number, rank in self._ranks.items():
+        for number, rank in self.ranks.items():
             beats = [watch.beats.at for watch in rank.watches.values() if watch is not None and watch.beats.word]
             if beats:
                 found[number] = max(beats)
@@ -144,42 +146,42 @@ class PageWatch:
 
     def _progress(self) -> list[Message]:
         """The progress of the rank that is furthest: its steps; if a program reports none, its beats and checkpoints."""
-        step = max((rank.step for rank in self._ranks.values() if rank.step is not None), default=0)
-        beats = max((rank.beats for rank in self._ranks.values()), default=0)
-        saved = max((rank.saved for rank in self._ranks.values()), default=0)
+        step = max((rank.step for rank in self.ranks.values() if rank.step is not None), default=0)
+        beats = max((rank.beats for rank in self.ranks.values()), default=0)
+        saved = max((rank.saved for rank in self.ranks.values()), default=0)
         if step <= self._step and saved <= self._saved and beats < max(1, BEATS_FACTOR * self._beats_told):
             return []
         self._step, self._beats_told, self._saved = max(step, self._step), beats, saved
-        saving_s = max((rank.saving_s for rank in self._ranks.values()), default=0.0)
+        saving_s = max((rank.saving_s for rank in self.ranks.values()), default=0.0)
         return [{"t": "progress", "step": self._step, "beats": beats, "saved": saved, "saving_s": saving_s}]
 
-    def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
+    def _beats(self, rank: RankPages, now: float) -> list[Message]:
         """Check the beats. Several programs may report for one rank; the first late one counts."""
         stages: list[float] = []
         told: list[Message] = []
-        for path in page_paths(rank.path):
+        rank.pages = {}
+        for path in page_paths(rank.task.page):
             page = read_page(path)
-            told += self._checkpoint(number, rank, path, page) if page is not None else []
-            if page is not None and owner_lives(page) is not False:
+            told += self._checkpoint(rank, path, page) if page is not None else []
+            ended = page is not None and owner_lives(page) is False  # and sends no beats
+            rank.watches[path] = None if ended else follow_page(rank.watches.get(path), page, now)
+            if page is not None and not ended:
+                rank.pages[path] = page
                 stages += [page.stage_s] if page.stage_s is not None else []
                 rank.step = max(rank.step or 0, page.step) if page.step is not None else rank.step
                 rank.beats = max(rank.beats, page.beats)
                 saving = [each for each in page.sections if is_saving(each.name)]
                 rank.saved = max(rank.saved, sum(each.times for each in saving))
                 rank.saving_s = max(rank.saving_s, *(each.longest_ns / 1e9 for each in saving), 0.0)
-            if page is not None and owner_lives(page) is False:
-                rank.watches[path] = None  # a program that has ended sends no beats
-            else:
-                rank.watches[path] = follow_page(rank.watches.get(path), page, now)
-        told += self._stage(number, rank, OFF if OFF in stages else max(stages, default=None))
+        told += self._stage(rank, OFF if OFF in stages else max(stages, default=None))
         late = next((late for watch in rank.watches.values() if (late := overdue(watch, rank.limits, now))), None)
         if bool(late) != rank.told:
             rank.told = bool(late)
-            about = {"t": "overdue", "rank": number, "attempt": rank.attempt}
+            about = {"t": "overdue", "rank": rank.task.rank, "attempt": rank.task.attempt}
             return [*told, {**about, "why": late.reason(now)[:500] if late else ""}]
         return told
 
-    def _checkpoint(self, number: int, rank: _Rank, path: str, page: PageState) -> list[Message]:
+    def _checkpoint(self, rank: RankPages, path: str, page: PageState) -> list[Message]:
         """Report a new checkpoint, but not one that was complete long before the first look at the page (another agent was here
         before).
         """
@@ -189,21 +191,21 @@ class PageWatch:
         if page.checkpoints <= (known or 0) or (known is None and not fresh):
             return []
         words = [f"step {page.checkpoint}"] if page.checkpoint is not None else []
-        return [{"t": "said", "rank": number, "attempt": rank.attempt, "what": "checkpoint", "words": words}]
+        return [{"t": "said", "rank": rank.task.rank, "attempt": rank.task.attempt, "what": "checkpoint", "words": words}]
 
-    def _stage(self, number: int, rank: _Rank, stage_s: float | None) -> list[Message]:
+    def _stage(self, rank: RankPages, stage_s: float | None) -> list[Message]:
         if stage_s == rank.stage_s:
             return []
         rank.stage_s = stage_s
-        return [{"t": "stage", "rank": number, "attempt": rank.attempt, "stage_s": stage_s}]
+        return [{"t": "stage", "rank": rank.task.rank, "attempt": rank.task.attempt, "stage_s": stage_s}]
 
-    def _notes(self, number: int, rank: _Rank) -> list[Message]:
-        found, rank.offset = read_placed(rank.path + SUFFIX, rank.offset)
+    def _notes(self, rank: RankPages) -> list[Message]:
+        found, rank.offset = read_placed(rank.task.page + SUFFIX, rank.offset)
         told = []
         for place, note in found:
             if note.limits is not None:
                 rank.limits = merged_limits(rank.limits, note.limits)
-            about = {"rank": number, "attempt": rank.attempt, "place": place}
+            about = {"rank": rank.task.rank, "attempt": rank.task.attempt, "place": place}
             told.append({"t": "said", **about, "what": note.what, "words": list(note.words)})
         return told
 

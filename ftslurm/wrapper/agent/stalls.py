@@ -15,6 +15,7 @@ from ftslurm.model.messages import compared_message, stall_message
 from ftslurm.model.values import replace
 from ftslurm.policies.hang.whohangs import MEETINGS
 from ftslurm.wrapper.agent.node_watch import NodeWatch
+from ftslurm.wrapper.agent.pages import Task
 from ftslurm.wrapper.agent.work import ReadUse
 from ftslurm.wrapper.shim.lease import boot_s
 
@@ -59,7 +60,6 @@ class JobClock:
 LOOK_S = 1.0
 # Number of looks within the time after which a stall is reported.
 LOOKS = 5
-COMPARE_S = 2.0
 # Seconds after the ranks' start at which it looks for training ranks without a probe.
 LACKING_S = (30.0, 120.0, 600.0)
 
@@ -85,21 +85,19 @@ class StallReports:
         self._told: StallSeen | None = None
         self._lacking: list[float] = []
         self._lack_told: set[int] = set()
-        self._watched: tuple[list[tuple[int, int, int]], list[str], float] | None = None
+        self._watched: tuple[list[Task], float] = ([], 0.0)
         self.views: tuple[RankView, ...] = ()  # of the last look
 
-    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: Callable[[int], str], stall_s: float, now: float) -> None:
-        """Watch these ranks from now on; earlier data is dropped. ranks: (rank, pid of its shim, number of its start).
-
-        folder: of a rank's page. stall_s: report after this many seconds without progress; 0: do not watch.
+    def watch(self, tasks: Sequence[Task], stall_s: float, now: float) -> None:
+        """Watch these from now on; earlier data is dropped. stall_s: report after this many seconds without progress; 0: do not
+        watch.
         """
-        paths = [f"{folder(rank)}/{rank}.{number}" for rank, _, number in ranks]
-        if (list(ranks), paths, stall_s) == self._watched:
+        if (list(tasks), stall_s) == self._watched:
             return
-        self._watched = (list(ranks), paths, stall_s)
+        self._watched = (list(tasks), stall_s)
         self.node = NodeWatch(self._name, self._clock, use=self._use)
-        for (rank, pid, number), path in zip(ranks, paths, strict=True):
-            self.node.watch(rank, path, attempt=number, shim=pid)
+        for task in tasks:
+            self.node.watch(task)
         self._lacking = [now + after_s for after_s in LACKING_S]
         self._lack_told = set()
         self.views = ()
@@ -140,10 +138,10 @@ class StallReports:
 
     def _without_probe(self, now: float) -> list[Message]:
         """Report once each training rank whose communication nobody sees."""
-        if not self._lacking or now < self._lacking[0] or self._watched is None:
+        if not self._lacking or now < self._lacking[0]:
             return []
         del self._lacking[0]
-        numbers = {rank: number for rank, _, number in self._watched[0]}
+        numbers = {task.rank: task.attempt for task in self._watched[0]}
         found = {rank: why for rank, why in self.node.without_probe().items() if rank in numbers and rank not in self._lack_told}
         self._lack_told |= found.keys()
         about = {"t": "said", "what": "probe"}
@@ -176,8 +174,8 @@ class StallReports:
         """How long the ranks waited lately; if native code issues their collectives, when they entered them."""
         probed = [view for view in self.node.look() if view.probed]
         if probed and all(view.exact for view in probed):
-            return compared_message(self.node.waits(with_links=True), ())
-        return compared_message((), self.node.enters(COMPARE_S) if probed else ())
+            return compared_message(self.node.waits(), ())
+        return compared_message((), self.node.enters() if probed else ())
 
 
 def _kind(stall: StallSeen) -> tuple[int, int, bool, bool]:

@@ -37,7 +37,7 @@ def test_it_is_looked_for_now_and_then(tmp_path: Path, monkeypatch: pytest.Monke
     folders = Folders(str(tmp_path), [(0, 7, 2), (1, 8, 2)], 100.0)
     assert not folders.turn(101.0) and asked == []
     assert folders.turn(102.0) and asked == [(f"{tmp_path}/0.2", 7)], "the other one is there"
-    assert (folders(0), folders(1)) == (f"/proc/70/root{tmp_path}", str(tmp_path))
+    assert [task.page for task in folders.tasks] == [f"/proc/70/root{tmp_path}/0.2", f"{tmp_path}/1.2"]
     assert not folders.turn(103.0)
     assert [now for now in range(104, 400) if not folders.turn(float(now)) and len(asked) != len(set(asked))] != []
     assert not Folders("", (), 0.0).turn(time.monotonic())

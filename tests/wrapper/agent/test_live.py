@@ -8,8 +8,10 @@ from pathlib import Path
 from ftslurm.model.collectives import CurrentCall, GroupView, RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Utilisation
 from ftslurm.model.messages import LiveReported, agent_report
+from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.sdk.page import Page, claim
 from ftslurm.wrapper.agent.live import Glance
+from ftslurm.wrapper.agent.pages import PageWatch, Task
 from tests.wrapper.test_agent import folder as folder
 
 Usage = tuple[dict[tuple[int, float], int], float]
@@ -33,20 +35,22 @@ def page(folder: Path, name: str, rank: int | None) -> Page:
 
 def test_nobody_is_told_anything_before_somebody_watches() -> None:
     glance = Glance(None)
-    assert glance.wakes_at is None and glance.turn(1.0, (), ()) == []
+    assert glance.wakes_at is None and glance.turn(1.0, (), (), ()) == []
 
 
 def test_steps_beats_and_work_of_each_rank(folder: Path) -> None:
     below = Below()
     glance = Glance(None, below)
-    glance.watch([(3, 77, 1), (4, 78, 1)], lambda rank: str(folder))
+    pages = PageWatch()
+    pages.watch([Task(3, f"{folder}/3.1", 1, 77), Task(4, f"{folder}/4.1", 1, 78)], BeatLimits(), time.monotonic())
     mine = page(folder, "3.1", 3)
     glance.want(30.0, 2.0, time.monotonic())
 
     def told() -> LiveReported:
         now = glance.wakes_at
         assert now is not None
-        (message,) = glance.turn(now, (VIEW,), ())
+        pages.turn(now)
+        (message,) = glance.turn(now, pages.ranks.values(), (VIEW,), ())
         return agent_report(message)
 
     VIEW = RankView(
@@ -69,18 +73,21 @@ def test_steps_beats_and_work_of_each_rank(folder: Path) -> None:
     second = told().ranks[0]
     assert (second.step, second.steps_per_s, second.sections) == (14, 2.0, ("forward",))
     assert (second.cores, second.io_bytes_s) == (1.0, 1024.0)
-    glance.watch([(3, 77, 2)], lambda rank: str(folder))  # the next start
+    pages.watch([Task(3, f"{folder}/3.2", 2, 77)], BeatLimits(), 0.0)  # the next start
     assert told().ranks[0].step is None
 
 
 def test_ranks_below_one_task_are_rows_of_their_own(folder: Path) -> None:
     glance = Glance(None, Below())
-    glance.watch([(0, 77, 1)], lambda rank: str(folder))
+    pages, now = PageWatch(), time.monotonic()
+    pages.watch([Task(0, f"{folder}/0.1", 1, 77)], BeatLimits(), now)
     for number in (0, 1):
-        page(folder, f"0.1.{number}" if number else "0.1", number).step(5 + number)
-    now = time.monotonic()
+        mine = page(folder, f"0.1.{number}" if number else "0.1", number)
+        mine.begin()
+        mine.step(5 + number)
+    pages.turn(now)
     glance.want(30.0, 2.0, now)
-    (message,) = glance.turn(now, (), ())
+    (message,) = glance.turn(now, pages.ranks.values(), (), ())
     assert [(one.rank, one.task, one.step, one.cores) for one in agent_report(message).ranks] == [
         (0, 0, 5, None),
         (1, 0, 6, None),
@@ -97,7 +104,7 @@ def test_devices_are_asked_seldom_and_only_while_it_is_wanted() -> None:
     glance = Glance(use, Below())
     reports = (DeviceReport("0", "gpu", DeviceHealth.GOOD), DeviceReport("1", "gpu", DeviceHealth.FAULTY, codes=("79",)))
     glance.want(5.0, 1.0, 100.0)
-    devices = [agent_report(glance.turn(100.0 + second, (), reports)[0]).devices for second in range(5)][-1]
+    devices = [agent_report(glance.turn(100.0 + second, (), (), reports)[0]).devices for second in range(5)][-1]
     assert [(one.device, one.health, one.percent) for one in devices] == [("0", "good", 97.0), ("1", "faulty", None)]
     assert len(asked) == 2
-    assert glance.turn(105.0, (), reports) == [] and glance.wakes_at is None
+    assert glance.turn(105.0, (), (), reports) == [] and glance.wakes_at is None

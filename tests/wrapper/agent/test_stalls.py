@@ -14,6 +14,7 @@ import pytest
 
 from ftslurm.model.collectives import CurrentCall, GroupView, ProcessState, RankView
 from ftslurm.wrapper.agent import stalls as module
+from ftslurm.wrapper.agent.pages import Task
 from ftslurm.wrapper.agent.stalls import StallReports
 from ftslurm.wrapper.shim.processes import descendants
 
@@ -48,11 +49,11 @@ class Node:
     def without_probe(self) -> dict[int, str]:
         return self.lacking
 
-    def waits(self, with_links: bool) -> tuple[()]:
+    def waits(self) -> tuple[()]:
         self.asked.append("waits")
         return ()
 
-    def enters(self, budget_s: float) -> tuple[()]:
+    def enters(self) -> tuple[()]:
         self.asked.append("enters")
         return ()
 
@@ -61,7 +62,7 @@ class Node:
 def stalls(monkeypatch: pytest.MonkeyPatch) -> StallReports:
     monkeypatch.setattr(module, "NodeWatch", Node)
     made = StallReports("n1")
-    made.watch([(0, 1, 1)], lambda rank: "7.0", 10.0, 0.0)
+    made.watch([Task(0, "7.0/0.1", 1, 1)], 10.0, 0.0)
     return made
 
 
@@ -162,14 +163,14 @@ def test_after_a_suspension_a_stall_is_told_again(stalls: StallReports) -> None:
 
 def test_being_told_the_same_again_is_no_new_start(stalls: StallReports) -> None:
     node = stalls.node
-    stalls.watch([(0, 1, 1)], lambda rank: "7.0", 10.0, 50.0)
+    stalls.watch([Task(0, "7.0/0.1", 1, 1)], 10.0, 50.0)
     assert stalls.node is node
-    stalls.watch([(0, 1, 2)], lambda rank: "7.0", 10.0, 50.0)
+    stalls.watch([Task(0, "7.0/0.2", 2, 1)], 10.0, 50.0)
     assert stalls.node is not node
 
 
 def test_not_asked_for_means_no_looks_but_evidence_all_the_same(stalls: StallReports) -> None:
-    stalls.watch([(0, 1, 1)], lambda rank: "7.0", 0.0, 0.0)
+    stalls.watch([Task(0, "7.0/0.1", 1, 1)], 0.0, 0.0)
     assert stalls.wakes_at is None
 
 
@@ -185,7 +186,7 @@ def test_a_command_that_begins_after_its_shim_was_named_is_found(tmp_path: Path)
     shim = subprocess.Popen(["sh", "-c", "read go; sleep 60 & wait"], stdin=subprocess.PIPE, text=True)
     try:
         made = StallReports("n1")
-        made.watch([(0, shim.pid, 2)], lambda rank: str(tmp_path), 10.0, time.monotonic())
+        made.watch([Task(0, f"{tmp_path}/0.2", 2, shim.pid)], 10.0, time.monotonic())
         assert [view.process for view in made.node.look()] == [ProcessState.UNKNOWN]
         assert shim.stdin is not None
         shim.stdin.write("\n")
