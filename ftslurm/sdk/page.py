@@ -15,8 +15,8 @@ of a word, which it stamps with its own clock; a container or a reboot may have 
 | 5 | ATTEMPT | FTSLURM_ATTEMPT, 0 if not known |
 | 6 | RANK | RANK, else SLURM_PROCID, plus 1; 0 if not known |
 | 8 | INIT | when the program began to report; 0: it does not, or no more, and nothing here is to be watched |
-| 9, 10 | BEATS, BEAT_AT | since INIT: how many heartbeats, and the last |
-| 16 to 19 | STEPS, STEP, STEP_AT, FIRST_STEP | progress: how often told, the training step, when, the first step told |
+| 9 | BEATS | heartbeats since INIT |
+| 16, 17, 19 | STEPS, STEP, FIRST_STEP | progress: how often told, the training step, the first step told |
 | 20 | WARMUP | how many steps from the first are slower than the rest, plus 1; 0: not said |
 | 24, 25 | STAGES, STAGE | how often the staged hang interval was changed; the interval in ms, 0: none, 2^64-1: switched off |
 | 32 | OUT_SINCE | since when no section is open; 0: one is |
@@ -50,8 +50,8 @@ VARIABLE = "FTSLURM_PAGE"
 SIZE = 8192
 MAGIC_NUMBER, VERSION_NUMBER = 0x4547415053544621, 1
 MAGIC, VERSION, PID, START, NAMESPACE, ATTEMPT, RANK = range(7)
-INIT, BEATS, BEAT_AT = range(8, 11)
-STEPS, STEP, STEP_AT, FIRST_STEP, WARMUP = range(16, 21)
+INIT, BEATS = 8, 9
+STEPS, STEP, _, FIRST_STEP, WARMUP = range(16, 21)
 STAGES, STAGE = 24, 25
 OUT_SINCE, SECTIONS, TEXT = 32, 34, 36
 CHECKPOINTS, CHECKPOINT, CHECKPOINT_AT = range(40, 43)
@@ -89,10 +89,8 @@ class PageState(NamedTuple):
     rank: int | None
     init_ns: int  # 0: the program does not report
     beats: int
-    beat_ns: int
     steps: int
     step: int | None
-    step_ns: int
     first_step: int | None
     warmup: int | None
     stages: int
@@ -129,7 +127,7 @@ class Page:
         """The program begins to report, or does so anew: from now on it is watched."""
         self.over()
         words, now = self.words, monotonic_ns()
-        self._beats = words[BEATS] = words[BEAT_AT] = 0
+        self._beats = words[BEATS] = 0
         words[OUT_SINCE] = now
         words[INIT] = now
 
@@ -142,9 +140,7 @@ class Page:
 
     def beat(self) -> None:
         """The rank lives."""
-        words = self.words
-        words[BEAT_AT] = monotonic_ns()
-        self._beats = words[BEATS] = self._beats + 1
+        self._beats = self.words[BEATS] = self._beats + 1
 
     def step(self, number: int) -> None:
         """Training step `number` is done."""
@@ -152,7 +148,6 @@ class Page:
         if not self._steps:
             words[FIRST_STEP] = number
         words[STEP] = number
-        words[STEP_AT] = monotonic_ns()
         self._steps = words[STEPS] = self._steps + 1
 
     def warmup(self, steps: int) -> None:
@@ -366,10 +361,8 @@ def parse_page(data: bytes) -> PageState | None:
         rank=head[RANK] - 1 if head[RANK] else None,
         init_ns=head[INIT],
         beats=head[BEATS],
-        beat_ns=head[BEAT_AT],
         steps=head[STEPS],
         step=head[STEP] if head[STEPS] else None,
-        step_ns=head[STEP_AT],
         first_step=head[FIRST_STEP] if head[STEPS] else None,
         warmup=head[WARMUP] - 1 if head[WARMUP] else None,
         stages=head[STAGES],

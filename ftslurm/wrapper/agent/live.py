@@ -11,7 +11,7 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceReport, Utilisation
 from ftslurm.model.messages import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive, live_message
 from ftslurm.model.values import replace
-from ftslurm.policies.hang.beats import Watch
+from ftslurm.policies.hang.beats import Since, Watch
 from ftslurm.sdk.page import PageState
 from ftslurm.wrapper.agent.activity import Below, usage_below
 from ftslurm.wrapper.agent.pages import RankPages
@@ -32,8 +32,8 @@ class Glance:
         """use: measures how busy the node's devices are. look: reads the processes below a shim."""
         self._use = use
         self._look = look
-        # (page of its task, rank) -> its steps so far, when by the program's clock, ns
-        self._steps: defaultdict[tuple[str, int], deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=RATE_LOOKS))
+        # (page of its task, rank) -> how many steps it had done, and since when
+        self._steps: defaultdict[tuple[str, int], deque[Since]] = defaultdict(lambda: deque(maxlen=RATE_LOOKS))
         self._usage: dict[str, Sample] = {}  # page of a task -> of its processes
         self._used: dict[str, Utilisation] = {}
         self._use_at = 0.0
@@ -86,8 +86,7 @@ class Glance:
         beat_s = now - watch.beats.at if page.beats else None
         step_s = now - watch.stepped.at if page.step is not None else None
         sections = tuple(one.name[:TEXT_MAX] for one in page.sections if one.opened_ns)[:NAMES_MAX]
-        steps = self._steps[each.task.page, rank]
-        rate = _rate(steps, page.steps, page.step_ns, step_s) if page.step is not None else None
+        rate = _rate(self._steps[each.task.page, rank], watch.stepped, now) if page.step is not None else None
         return RankLive(rank, each.task.rank, page.beats or None, beat_s, page.step, step_s, rate, sections)
 
     def _work(self, each: RankPages, now: float) -> tuple[float | None, float | None]:
@@ -123,16 +122,16 @@ def _latest(each: RankPages) -> dict[int, str]:
     return found
 
 
-def _rate(steps: deque[tuple[int, int]], count: int, at_ns: int, since_s: float | None) -> float | None:
-    """Steps per second, by the program's own clock; it falls while no step completes."""
-    if not steps or steps[-1][0] != count:
-        if steps and count < steps[-1][0]:
+def _rate(steps: deque[Since], last: Since, now: float) -> float | None:
+    """Steps per second; it falls while no step completes."""
+    if not steps or steps[-1] != last:
+        if steps and last.word < steps[-1].word:
             steps.clear()  # another program
-        steps.append((count, at_ns))
-    while len(steps) > 2 and steps[-1][1] - steps[0][1] > RATE_S * 1e9:
+        steps.append(last)
+    while len(steps) > 2 and last.at - steps[0].at > RATE_S:
         steps.popleft()
-    passed_ns = steps[-1][1] - steps[0][1]
-    if passed_ns <= 0:
+    passed_s = last.at - steps[0].at
+    if passed_s <= 0:
         return None
-    rate = (steps[-1][0] - steps[0][0]) * 1e9 / passed_ns
-    return min(rate, 1 / since_s) if since_s and since_s > 2 / rate else rate
+    rate = (last.word - steps[0].word) / passed_s
+    return min(rate, 1 / (now - last.at)) if now - last.at > 2 / rate else rate

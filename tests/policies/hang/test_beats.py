@@ -12,8 +12,8 @@ from ftslurm.sdk import notes
 from ftslurm.sdk.page import PageState, SectionState
 
 BEGUN = PageState(
-    pid=7, start_ticks=70, namespace=1, attempt=1, rank=0, init_ns=1000, beats=0, beat_ns=0,
-    steps=0, step=None, step_ns=0, first_step=None, warmup=None, stages=0, stage_s=None, out_since_ns=1000, sections=(),
+    pid=7, start_ticks=70, namespace=1, attempt=1, rank=0, init_ns=1000, beats=0,
+    steps=0, step=None, first_step=None, warmup=None, stages=0, stage_s=None, out_since_ns=1000, sections=(),
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_another_program_begins_anew(anew: dict[str, int]) -> None:
 def test_a_word_that_jumps_is_a_sign_of_life_whatever_it_says() -> None:
     reader = Reader(BeatLimits(beat_s=10))
     for at, count in enumerate((5, 3, (1 << 64) - 1, 0)):
-        assert reader.sees(BEGUN._replace(beats=count, beat_ns=(1 << 64) - 1), at * 9.0) is None
+        assert reader.sees(BEGUN._replace(beats=count), at * 9.0) is None
 
 
 # --- sections
