@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
-from collections import Counter, deque
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock, Thread
 
 from ftslurm.errors import LaunchFailed, UsageError
 from ftslurm.launchers.local_layout import LocalLayout, Simulated, TaskPlace
 from ftslurm.launchers.rank_logs import StreamKind, StreamTarget, read_target
 from ftslurm.launchers.srun_options import has_flag, option_value
-from ftslurm.model.values import Value
 
 MAX_LINE_BYTES = 1 << 16  # of a line that does not end, more is not kept
-MAX_BUFFERED_BYTES = 1 << 20  # of one stream
+MAX_BUFFERED_BYTES = 1 << 20  # of what a task is to read; as much as pipe(7) lets a user have
 READ_BYTES = 1 << 16
-ATOMIC_BYTES = select.PIPE_BUF  # poll(2) calls a pipe writable when it takes this much without blocking
+SLOW_READER_S = 0.1  # between two looks at one
 
 
 def _is_other(target: StreamTarget, place: TaskPlace) -> bool:
@@ -35,138 +38,74 @@ def pattern_values(env: Mapping[str, str], simulated: Simulated, place: TaskPlac
     }  # fmt: skip
 
 
-class Labeller:
-    """The output of one task, line by line behind its rank."""
-
-    def __init__(self, rank: int, width: int) -> None:
-        self._prefix = b"%*d: " % (width, rank)
-        self._rest = b""
-
-    def feed(self, data: bytes) -> bytes:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) >= MAX_LINE_BYTES:
-            lines.append(self._rest)
-            self._rest = b""
-        return self._label(lines)
-
-    def finish(self) -> bytes:
-        """Write the last line if it has no newline."""
-        rest, self._rest = self._rest, b""
-        return self._label([rest] if rest else [])
-
-    def _label(self, lines: Iterable[bytes]) -> bytes:
-        return b"".join([self._prefix + line + b"\n" for line in lines])
+def _wait_for(fd: int, events: int) -> None:
+    poll = select.poll()
+    poll.register(fd, events)
+    poll.poll()
 
 
-class Sink:
-    """A file of ours that lines go to, one whole line after the other, and never so that the loop would block."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.pending = bytearray()
-        self._broken = False
-        self._poll = select.poll()
-        self._poll.register(fd, select.POLLOUT)
-
-    @property
-    def full(self) -> bool:
-        return len(self.pending) >= MAX_BUFFERED_BYTES
-
-    def add(self, data: bytes) -> None:
-        if not self._broken:
-            self.pending += data
-
-    def write(self) -> None:
-        if not self._poll.poll(0):  # stdout and stderr may be one pipe, and the other has just filled it
-            return
+def write_all(fd: int, data: bytes) -> None:
+    """Waits for who reads there. Raises: OSError."""
+    while data:
         try:
-            del self.pending[: os.write(self.fd, self.pending[:ATOMIC_BYTES])]
-        except BlockingIOError:
-            pass
-        except OSError:  # the reader went away or the disk is full: srun lets the tasks run on, unheard
-            self._broken = True
-            self.pending.clear()
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:  # who shares it with us has set it so
+            _wait_for(fd, select.POLLOUT)
 
 
-class Feed(Value, frozen=False):
-    """A task's stdout or stderr on its way to a sink."""
+class Carrier(Thread):
+    """Carries a task's stdout or stderr to where it goes, line by line behind its rank. It may wait there for who reads."""
 
-    fd: int
-    labeller: Labeller
-    sink: Sink
-    ended: bool = False
+    def __init__(self, source: int, prefix: bytes, to: int, one_at_a_time: Lock) -> None:
+        """one_at_a_time: of all that carry to there."""
+        super().__init__(daemon=True)
+        self._source, self._prefix, self._to, self._lock = source, prefix, to, one_at_a_time
+        self.writing = False
 
-    def read(self) -> None:
-        data = os.read(self.fd, READ_BYTES)
-        self.sink.add(self.labeller.feed(data) if data else self.labeller.finish())
-        if not data:
-            self.close()
+    def run(self) -> None:
+        heard = True
+        with open(self._source, "rb") as lines:
+            while line := lines.readline(MAX_LINE_BYTES):
+                self.writing = True
+                try:
+                    with self._lock:
+                        write_all(self._to, self._prefix + line.removesuffix(b"\n") + b"\n" if heard else b"")
+                except OSError:  # the reader went away or the disk is full: srun lets the tasks run on, unheard
+                    heard = False
+                self.writing = False
 
-    def close(self) -> None:
-        if not self.ended:
-            os.close(self.fd)
-        self.ended = True
 
-
-class Broadcast:
-    """Our stdin for every task that takes it. Who lags behind stops the others only while a bounded buffer is full."""
+class Broadcast(Thread):
+    """Our stdin for every task that takes it. Who lags behind stops the others only while its pipe is full."""
 
     def __init__(self, source: int, pipes: Iterable[int]) -> None:
+        super().__init__(daemon=True)
         self.source = source
-        self._ended = False
-        self._queues: dict[int, deque[bytes]] = {pipe: deque() for pipe in pipes}
-        self._waiting: Counter[int] = Counter()
-        for pipe in self._queues:
-            os.set_blocking(pipe, False)
+        self._pipes = list(pipes)
+        for pipe in self._pipes:
+            with suppress(OSError):  # a user has so many pages for pipes
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, MAX_BUFFERED_BYTES)
 
-    @property
-    def wants_input(self) -> bool:
-        lagging = max((self._waiting[pipe] for pipe in self._queues), default=MAX_BUFFERED_BYTES)
-        return not self._ended and lagging < MAX_BUFFERED_BYTES
-
-    def pipes(self) -> list[tuple[int, bool]]:
-        """Every pipe whose task still listens, and whether something waits to be written there."""
-        return [(pipe, bool(queue)) for pipe, queue in self._queues.items()]
-
-    def read(self) -> None:
-        try:
-            data = os.read(self.source, READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:  # EIO: a terminal, and we are in the background
-            data = b""
-        self._ended = not data
-        for pipe, queue in tuple(self._queues.items()):
-            if data:
-                queue.append(data)
-                self._waiting[pipe] += len(data)
-            elif not queue:
-                self.drop(pipe)
-
-    def write(self, pipe: int) -> None:
-        queue = self._queues[pipe]
-        try:
-            written = os.write(pipe, queue[0])
-        except BlockingIOError:
-            return
-        except OSError:  # the task closed its end
-            self.drop(pipe)
-            return
-        self._waiting[pipe] -= written
-        rest = queue.popleft()[written:]
-        if rest:
-            queue.appendleft(rest)
-        if self._ended and not queue:
-            self.drop(pipe)
-
-    def drop(self, pipe: int) -> None:
-        """Stop writing to this pipe; a second call does nothing."""
-        if self._queues.pop(pipe, None) is not None:
+    def run(self) -> None:
+        while self._pipes and (data := self._read()):
+            for pipe in tuple(self._pipes):
+                try:
+                    write_all(pipe, data)
+                except OSError:  # the task closed its end
+                    self._pipes.remove(pipe)
+                    os.close(pipe)
+        for pipe in self._pipes:
             os.close(pipe)
 
-    def close(self) -> None:
-        for pipe in tuple(self._queues):
-            self.drop(pipe)
+    def _read(self) -> bytes:
+        while True:
+            _wait_for(self.source, select.POLLIN)
+            try:
+                return os.read(self.source, READ_BYTES)
+            except BlockingIOError:  # another reader was quicker
+                pass
+            except OSError:  # EIO: a terminal, and we are in the background
+                return b""
 
 
 class Stdio:
@@ -174,9 +113,9 @@ class Stdio:
 
     def __init__(self, options: Sequence[str], layout: LocalLayout, folder: Path, name: Callable[[str, TaskPlace], str]) -> None:
         """folder: of the tasks. name: the file that a pattern means for a task. Raises: LaunchFailed for a file, UsageError."""
-        self.feeds: list[Feed] = []
-        self.sinks: dict[int, Sink] = {}
-        self.broadcast: Broadcast | None = None
+        self._carriers: list[Carrier] = []
+        self._locks: defaultdict[int, Lock] = defaultdict(Lock)  # by where they carry to
+        self._broadcast: Broadcast | None = None
         self._layout = layout
         self._folder = folder
         self._name = name
@@ -189,32 +128,22 @@ class Stdio:
         outputs = [self._outputs(options, place) for place in places]
         self.of = {place.rank: (stdin[place.rank], *outputs[place.rank]) for place in places}
 
-    def sink(self, fd: int) -> Sink:
-        return self.sinks.setdefault(fd, Sink(fd))
+    def start(self) -> None:
+        """Close our copies of the tasks' ends, which would hide when a task closes its own; then carry."""
+        kept = {*self._locks, *([self._broadcast.source] if self._broadcast else [])}
+        for fd in {*self._lent, *self._files.values()} - kept:
+            os.close(fd)
+        for thread in (*self._carriers, *([self._broadcast] if self._broadcast else [])):
+            thread.start()
 
-    def started(self) -> None:
-        """Close our copies of the tasks' ends, which would hide when a task closes its own."""
-        for fd in (*self._lent, *self._files.values()):
-            if fd not in self.sinks and not (self.broadcast and fd == self.broadcast.source):
-                os.close(fd)
-
-    def no_more_input(self) -> None:
-        if self.broadcast:
-            self.broadcast.close()
-
-    def no_more_output(self) -> None:
-        for feed in self.feeds:
-            feed.close()
-
-    @property
-    def unread(self) -> bool:
-        """Does output wait for the reader of our stream?"""
-        return any(sink.pending for sink in self.sinks.values())
-
-    @property
-    def flowing(self) -> bool:
-        """Is there output that has not been delivered?"""
-        return self.unread or any(not feed.ended for feed in self.feeds)
+    def deliver(self, limit_s: float) -> None:
+        """Wait for what the tasks have printed to be read, however slowly. limit_s: for a process that is none of ours and holds
+        a pipe."""
+        for carrier in self._carriers:
+            until = time.monotonic() + limit_s
+            while carrier.is_alive() and time.monotonic() < until:
+                carrier.join(SLOW_READER_S)
+                until = time.monotonic() + limit_s if carrier.writing else until
 
     def _outputs(self, options: Sequence[str], place: TaskPlace) -> tuple[int, int]:
         size = self._layout.size
@@ -235,7 +164,8 @@ class Stdio:
 
     def _labelled(self, fd: int, place: TaskPlace) -> int:
         reading, writing = os.pipe()
-        self.feeds.append(Feed(reading, Labeller(place.rank, len(str(self._layout.size - 1))), self.sink(fd)))
+        prefix = b"%*d: " % (len(str(self._layout.size - 1)), place.rank)
+        self._carriers.append(Carrier(reading, prefix, fd, self._locks[fd]))
         self._lent.append(writing)
         return writing
 
@@ -251,7 +181,7 @@ class Stdio:
         if len(readers) == 1 and not os.isatty(source):
             return {**given, readers[0]: source}
         pipes = {rank: os.pipe() for rank in readers}
-        self.broadcast = Broadcast(source, [writing for _, writing in pipes.values()])
+        self._broadcast = Broadcast(source, [writing for _, writing in pipes.values()])
         self._lent += [reading for reading, _ in pipes.values()]
         return {**given, **{rank: reading for rank, (reading, _) in pipes.items()}}
 

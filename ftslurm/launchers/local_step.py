@@ -24,18 +24,17 @@ from __future__ import annotations
 import ctypes
 import os
 import pwd
-import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers import local_layout as shape
-from ftslurm.launchers.local_stdio import Stdio, pattern_values
+from ftslurm.launchers.local_stdio import Stdio, pattern_values, write_all
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
 from ftslurm.model.text import expand_pattern, fold_numbers, visible
@@ -71,6 +70,7 @@ def describe_exits(ended: Iterable[Ended]) -> list[str]:
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ABORT_WINDOW_S = 1.0  # between two SIGINTs that mean "at once" (_handle_intr in srun_job.c)
+IDLE_S = 3600.0  # nothing happens without a signal
 RESCAN_S = 0.02  # between two rounds of SIGKILL: the children of the killed become ours once those are reaped
 LEFTOVERS_S = 30.0  # then whatever SIGKILL did not end stays behind; Slurm's KillWait
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -86,7 +86,7 @@ class _Start(Value):
 
 
 class _Step:
-    """One loop over signals, children, input and output."""
+    """One loop over signals and children; threads carry input and output."""
 
     def __init__(self, layout: shape.LocalLayout, stdio: Stdio, start: _Start) -> None:
         self._layout = layout
@@ -95,84 +95,43 @@ class _Step:
         self._libc = ctypes.CDLL(None)
         self._running: dict[int, shape.TaskPlace] = {}
         self._ended: list[Ended] = []
-        self._told = False
-        self._wakeup = -1
+        self._held: frozenset[int] = frozenset()
         self._interrupted_at = -ABORT_WINDOW_S
-        self._leftovers_until: float | None = None
 
     def run(self) -> int:
         """The exit status of the step. Raises: LaunchFailed if not every task could be started."""
         # What a killed shim leaves behind becomes ours to end, as Slurm ends all of a step's processes with its tasks.
         self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._wakeup = _catch_signals()
-        # Until exec a child shares our handlers and their pipe: what it got there we would take for ours.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-        try:
-            self._spawn_all(mask)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self._stdio.started()
-        while not self._turn(time.monotonic()):
-            pass
+        self._held, mask = _hold_signals()
+        self._spawn_all(mask)
+        self._stdio.start()
+        self._reap()
+        while self._running:
+            self._wait(IDLE_S)
+            self._reap()
+        for line in describe_exits(self._ended):
+            self._say(line)
+        self._wind_up()
         return of_step(one.status for one in self._ended).shell
 
-    def _turn(self, now: float) -> bool:
-        """Look at the children, then wait for something to do; True when all is done."""
-        nothing_left = self._reap()
-        if self._running:
-            self._wait(None, now)
-            return False
-        if not self._told:
-            self._told = True
-            for line in describe_exits(self._ended):
-                self._say(line)
-        return self._wind_up(nothing_left, now)
-
-    def _wind_up(self, nothing_left: bool, now: float) -> bool:
+    def _wind_up(self) -> None:
         """All tasks have ended: end what they left behind, and let the last of their output out."""
-        if self._leftovers_until is None or self._stdio.unread:  # a slow reader shall miss nothing
-            self._leftovers_until = now + LEFTOVERS_S
-        late = now >= self._leftovers_until
-        self._stdio.no_more_input()
-        if late:  # they are beyond SIGKILL, or a process that is none of ours holds a pipe
-            self._stdio.no_more_output()
-        elif not nothing_left:
+        until = time.monotonic() + LEFTOVERS_S
+        while not self._reap() and time.monotonic() < until:
             for pid in children_of(os.getpid()):
                 _send_signal(pid, signal.SIGKILL)
-        if (nothing_left or late) and not self._stdio.flowing:
-            return True
-        next_look = self._leftovers_until if nothing_left else min(self._leftovers_until, now + RESCAN_S)
-        self._wait(None if late else next_look, now)
-        return False
+            self._wait(RESCAN_S)
+        self._stdio.deliver(LEFTOVERS_S)
 
-    def _wait(self, until: float | None, now: float) -> None:
-        """Wait until something can be read or written, and handle it."""
-        poll = select.poll()
-        handlers: dict[int, Callable[[], None]] = {}
-        for fd, events, handler in self._interests():
-            poll.register(fd, events)
-            handlers[fd] = handler
-        for fd, _ in poll.poll(None if until is None else max(0.0, until - now) * 1000):
-            handlers[fd]()
-
-    def _interests(self) -> Iterator[tuple[int, int, Callable[[], None]]]:
-        yield self._wakeup, select.POLLIN, self._signalled
-        for feed in self._stdio.feeds:
-            if not feed.ended and not feed.sink.full:
-                yield feed.fd, select.POLLIN, feed.read
-        for sink in self._stdio.sinks.values():
-            if sink.pending:
-                yield sink.fd, select.POLLOUT, sink.write
-        if broadcast := self._stdio.broadcast:
-            if broadcast.wants_input:
-                yield broadcast.source, select.POLLIN, broadcast.read
-            for pipe, waiting in broadcast.pipes():
-                # Also where nothing is to be written: poll tells when the task has closed its end.
-                act = broadcast.write if waiting else broadcast.drop
-                yield pipe, select.POLLOUT if waiting else 0, partial(act, pipe)
+    def _wait(self, limit_s: float) -> None:
+        """For a signal, which is passed on, or the end of a child."""
+        found = signal.sigtimedwait(self._held, limit_s)
+        if found is not None and found.si_signo in FORWARDED:
+            self._forward(found.si_signo, time.monotonic())
 
     def _say(self, line: str) -> None:
-        self._stdio.sink(2).add(f"ftrun: {line}\n".encode())
+        with suppress(OSError):
+            write_all(2, f"ftrun: {line}\n".encode())
 
     # --- tasks
 
@@ -202,16 +161,11 @@ class _Step:
 
     # --- signals
 
-    def _signalled(self) -> None:
-        for number in os.read(self._wakeup, 512):
-            if number in FORWARDED:
-                self._forward(number, time.monotonic())
-
     def _forward(self, number: int, now: float) -> None:
         if number == signal.SIGINT:
             if now - self._interrupted_at < ABORT_WINDOW_S:
-                self._say("forcing job termination")
                 self._kill()
+                self._say("forcing job termination")
                 return
             self._interrupted_at = now
         for pid in self._running:
@@ -247,26 +201,18 @@ def _become(start: _Start, place: shape.TaskPlace, fds: tuple[int, int, int], li
         os._exit(status)
 
 
-def _catch_signals() -> int:
-    """Queue SIGCHLD and every signal we pass on into a pipe; gives its reading end. What is ignored stays ignored
-    (nohup(1)), but for SIGINT, which shells make their background jobs ignore and by which ftrun ends a step."""
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in (*FORWARDED, signal.SIGCHLD):
-        if number in (signal.SIGINT, signal.SIGCHLD) or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
+def _hold_signals() -> tuple[frozenset[int], Collection[int]]:
+    """Those that are waited for from now on, and the mask of before. What is ignored stays ignored (nohup(1)), but for SIGINT,
+    which shells make their background jobs ignore and by which ftrun ends a step."""
+    held = {number for number in FORWARDED if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # reading a terminal from the background shall fail, not stop us
-    return reading
+    return frozenset({*held, signal.SIGCHLD}), signal.pthread_sigmask(signal.SIG_BLOCK, {*held, signal.SIGCHLD})
 
 
 def restore_signals(mask: Iterable[int]) -> None:
-    signal.set_wakeup_fd(-1)
-    # Of these two it is Python's start-up that ignores them.
-    for number in (*FORWARDED, signal.SIGCHLD, signal.SIGTTIN, signal.SIGPIPE, signal.SIGXFSZ):
-        if number not in FORWARDED or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTTIN, signal.SIGPIPE, signal.SIGXFSZ):  # Python's start-up ignores the last two
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock, Thread
 
 import pytest
 
@@ -31,7 +32,7 @@ from ftslurm.launchers.local_layout import (
     step_environ,
     task_environ,
 )
-from ftslurm.launchers.local_stdio import Labeller
+from ftslurm.launchers.local_stdio import Carrier
 from ftslurm.launchers.local_step import Ended, describe_exits
 from ftslurm.launchers.rank_logs import StreamKind, StreamTarget, read_target
 from ftslurm.model.exits import ExitStatus, from_shell, of_step
@@ -223,18 +224,28 @@ def test_targets_are_read_as_srun_reads_them(text: str | None, target: StreamTar
     assert read_target(text, tasks=4) == target
 
 
+def carried(*parts: bytes, prefix: bytes = b"0: ") -> bytes:
+    """What comes out of a carrier that gets the parts."""
+    (source, task), (ours, to) = os.pipe(), os.pipe()
+    carrier = Carrier(source, prefix, to, Lock())
+    carrier.start()
+    for part in parts:
+        os.write(task, part)
+    os.close(task)
+    with open(ours, "rb") as out:
+        Thread(target=lambda: (carrier.join(), os.close(to))).start()
+        return out.read()
+
+
 def test_a_label_stands_before_every_line_however_it_arrives() -> None:
-    labeller = Labeller(3, width=2)
-    assert labeller.feed(b"a\nb") + labeller.feed(b"") + labeller.feed(b"c\n\nen") == b" 3: a\n 3: bc\n 3: \n"
-    assert labeller.finish() == b" 3: en\n"
-    assert labeller.finish() == b""
+    assert carried(b"one\ntw", b"o", b"\n\nthr", b"ee", prefix=b" 3: ") == b" 3: one\n 3: two\n 3: \n 3: three\n"
 
 
 def test_a_long_line_stays_whole_and_one_without_end_is_not_kept_for_ever() -> None:
-    line = b"x" * 2500 + b"\n"
-    assert Labeller(0, 1).feed(line) == b"0: " + line
-    labeller, endless = Labeller(0, 1), b"y" * (1 << 16)
-    assert labeller.feed(endless[:-1]) == b"" and labeller.feed(b"y") == b"0: " + endless + b"\n" and labeller.finish() == b""
+    line = b"x" * 5000 + b"\n"
+    assert carried(line) == b"0: " + line
+    endless = b"y" * (1 << 16)
+    assert carried(endless, b"z") == b"0: " + endless + b"\n0: z\n"
 
 
 # --- how tasks ended
