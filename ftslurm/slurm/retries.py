@@ -34,52 +34,28 @@ class Retries(Value):
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def keep_asking(self, once: Callable[[], T], tell: Callable[[str], None]) -> T:
-        """What `once()` answers, which keeps a (shorter) limit of its own. tell: is told what is waited for, now and then.
+    def ask(self, once: Callable[[float], T], tell: Callable[[str], None] = lambda words: None) -> T:
+        """What `once(seconds left)` answers; it is called again, after a wait, for as long as it raises NoAnswerYet. tell: is
+        told what is waited for, now and then.
 
-        Raises: as `ask`.
+        Raises: the last NoAnswerYet when the time is up, and everything else at once.
         """
-        deadline, tell_at = self.clock() + self.limit_s, self.clock()
+        now = tell_at = self.clock()
+        deadline, longest_s = now + self.limit_s, FIRST_WAIT_S
         while True:
             try:
-                return once()
+                return once(max(deadline - now, 0.0))
             except NoAnswerYet as silence:
-                now = self.clock()
-                if now >= deadline:
+                from random import uniform  # 10 ms, and most requests are answered at once
+
+                now, wait_s = self.clock(), uniform(0, longest_s)
+                if now + wait_s >= deadline:
                     raise
                 if now >= tell_at:
                     tell(f"{silence.message}. ftrun waits up to {in_time(deadline - now)} (slurm.patience)")
                     tell_at = now + TELL_AGAIN_S
-            self.sleep(min(LONGEST_WAIT_S, max(deadline - self.clock(), 0.0)))
-
-    def ask(self, once: Callable[[float], T]) -> T:
-        """What `once(seconds left)` answers; it is called again, after a wait, for as long as it raises NoAnswer.
-
-        Raises: the last NoAnswer when the time is up, and everything else at once.
-        """
-        deadline = self.clock() + self.limit_s
-        try:
-            return once(self.limit_s)
-        except NoAnswerYet:
-            if self.clock() + FIRST_WAIT_S >= deadline:
-                raise
-        # Loaded here: most requests are answered at once, and it takes 10 ms.
-        from random import uniform
-
-        from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
-
-        def no_time_left(state: RetryCallState) -> bool:
-            return self.clock() + getattr(state, "upcoming_sleep", 0.0) >= deadline  # there since tenacity 8.3
-
-        self.sleep(uniform(0, FIRST_WAIT_S))
-        tries = Retrying(
-            retry=retry_if_exception_type(NoAnswerYet),
-            wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
-            stop=no_time_left,
-            sleep=self.sleep,
-            reraise=True,
-        )
-        return tries(lambda: once(max(deadline - self.clock(), 0.0)))
+            self.sleep(wait_s)
+            now, longest_s = self.clock(), min(2 * longest_s, LONGEST_WAIT_S)
 
 
 # --- maps the messages of Slurm's programs and library on failed requests to errors

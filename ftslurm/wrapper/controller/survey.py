@@ -123,7 +123,7 @@ def _survey(order: Order, beside: Callable[[], object]) -> JobSite:
     patience = Retries(resolved.settings.slurm.patience_s)
     limits = chain((min(TOLD_AFTER_S, settings.slurm.timeout_s),), repeat(settings.slurm.timeout_s))
     clients = (SlurmClient(timeout_s=limit_s, env={**env, **HERE}) for limit_s in limits)
-    view = patience.keep_asking(lambda: next(clients).job(number), say)
+    view = patience.ask(lambda left_s: next(clients).job(number), say)
     resolved = settings_in_force(order.request, order.env, view.comment)
     if passed_over := unread(view.comment):
         say(passed_over)
