@@ -123,11 +123,10 @@ def split_ft_launcher(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, 
     mine = tuple(word for word in words if not _is_ft_launcher(word))
     if len(mine) == len(words):
         return mine, {}
-    from ftslurm.config.ft_launcher import from_flags, without_effect
+    from ftslurm.config.ft_launcher import from_flags
 
-    theirs = [word for word in words if _is_ft_launcher(word)]
-    found, path = from_flags(theirs, "the command line")
-    for sentence in without_effect(theirs):
+    found, path, remarks = from_flags([word for word in words if _is_ft_launcher(word)], "the command line")
+    for sentence in remarks:
         _say(sentence)
     return mine, fault_tolerance(found, path, _say) if found or path else {}
 

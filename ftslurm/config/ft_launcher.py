@@ -6,7 +6,7 @@ null as a value its own. The table of what has no effect is catalogs/ft-launcher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from ftslurm.model.settings.kinds import suggestion, switch
 from ftslurm.model.values import Value
 
 CONFIG_FLAGS = ("--ft-cfg-path", "--fault-tol-cfg-path")
+_PATH = ""  # stands for a key
 IGNORED_FLAGS = ("--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg")
 # Flags whose name is not that of their key.
 FLAG_NAMES = {"storage_health_check_path": "storage_healthcheck_path"}
@@ -131,38 +132,31 @@ def flags_of(key: str) -> tuple[str, ...]:
     return tuple(f"ft-{name.replace('_', '-')}" for name in (key, *(flag for flag, of in FLAG_NAMES.items() if of == key)))
 
 
-def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str]:
-    """ft_launcher's own flags: the values they give, still unchecked, and the path of the YAML file, empty if none.
+def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """ft_launcher's own flags: the values they give, still unchecked, the path of the YAML file, empty if none, and a sentence
+    for each flag without effect.
 
-    `--ft-param-<key>` (0.4) and `--ft-<key>`, with `-` or `_` in the key, a value after `=` or as the next word; a switch
-    may stand alone. Raises: PolicyError for a flag that is none, or stands twice, or has no value.
+    `--ft-param-<key>` (0.4) and `--ft-<key>`, with `-` or `_` in the key, a value after `=`; a switch may stand alone.
+    Raises: PolicyError for a flag that is none, or stands twice, or has no value.
     """
-    left, found, path = list(words), {}, ""
-    while left:
-        word = left.pop(0)
+    found: dict[str, str] = {}
+    unused: dict[str, str] = {}
+    for word in words:
         flag, equals, raw = word.partition("=")
-        if flag.replace("_", "-") in IGNORED_FLAGS:
+        name = _plain_name(flag)
+        if f"--{name}" in IGNORED_FLAGS:
             continue
-        name = "" if flag.replace("_", "-") in CONFIG_FLAGS else _key_of(flag)
-        if name is None:
-            _check_known(flag, place)
-            if not equals and left and not left[0].startswith("--"):
-                left.pop(0)
+        key = _PATH if f"--{name}" in CONFIG_FLAGS else _key_of(flag)
+        if key is None:
+            unused[name] = _why_unused(flag, place)
             continue
-        if not equals:
-            if left and not left[0].startswith("--"):
-                raw = left.pop(0)
-            elif name and KEYS[name] is switch:
-                raw = "true"
-            else:
-                raise PolicyError(f"{place}: {flag} has no value", hint=f"write {flag}=VALUE")
-        if name in found or (not name and path):
+        if not equals and KEYS.get(key) is not switch:
+            raise PolicyError(f"{place}: {flag} has no value", hint=f"write {flag}=VALUE")
+        if key in found:
             raise PolicyError(f"{place}: {flag} is there twice", hint="keep one")
-        if name:
-            found[name] = raw
-        else:
-            path = raw
-    return found, path
+        found[key] = raw if equals else "true"
+    path = found.pop(_PATH, "")
+    return found, path, tuple(f"--{name} has no effect here: {why}" for name, why in unused.items())
 
 
 def is_flag(flag: str) -> bool:
@@ -170,13 +164,6 @@ def is_flag(flag: str) -> bool:
     if flag.startswith("--ft-param-") or flag in (*CONFIG_FLAGS, *IGNORED_FLAGS):
         return True
     return _key_of(flag) is not None or flag.removeprefix("--") in surface().ignored_by_ftrun()
-
-
-def without_effect(words: Iterable[str]) -> tuple[str, ...]:
-    """A sentence for each flag of the launcher's own among `words` that has no effect."""
-    names = dict.fromkeys(_plain_name(flag) for word in words if _key_of(flag := word.partition("=")[0]) is None)
-    reasons = surface().ignored_by_ftrun() if names else {}
-    return tuple(f"--{name} has no effect here: {reasons[name]}" for name in names if name in reasons)
 
 
 def _plain_name(flag: str) -> str:
@@ -189,8 +176,10 @@ def _key_of(flag: str) -> str | None:
     return next((key for key in KEYS if name in flags_of(key)), None)
 
 
-def _check_known(flag: str, place: str) -> None:
+def _why_unused(flag: str, place: str) -> str:
     """Raises: PolicyError for a flag that is neither a key's nor one without effect."""
-    if _plain_name(flag) not in surface().ignored_by_ftrun():
+    why = surface().ignored_by_ftrun().get(_plain_name(flag))
+    if why is None:
         known = [f"--{flags_of(key)[0]}" for key in KEYS]
         raise PolicyError(f"{place}: ft_launcher has no flag `{flag}`{suggestion(flag, known)}", hint=HINT)
+    return why
