@@ -507,7 +507,7 @@ def _crash_in_place(s: Situation) -> _Answer:
         return _no(_all_spent(limit, "restart", " in place after a crash"))
     most = most_crash_restarts(s.settings)
     if s.history.budgets.spent.get(Budget.CRASH_RESTARTS, 0) >= most:
-        return _no(_all_spent(most, "restart", " in place after a crash (crash_restarts_total)"))
+        return _no(_all_spent(most, "restart", " in place after a crash in the whole job"))
     return (
         _no(s.not_in_place)
         if s.not_in_place

@@ -148,7 +148,7 @@ def _text_file(
         return exposition([job_of], with_totals=False)
 
     path = file_of(Path(settings.metrics.dir), os.getuid(), cluster, job)
-    return TextFile(path, text, say, settings.metrics.every_s, settings.metrics.keep_s)
+    return TextFile(path, text, say)
 
 
 def _trace(ledger: Path, endpoint: str, say: Callable[[str], None]) -> None:
@@ -171,6 +171,10 @@ def _trace(ledger: Path, endpoint: str, say: Callable[[str], None]) -> None:
 
 MODE = 0o644
 PREFIX, SUFFIX = "ftslurm", ".prom"
+# Between two writes.
+EVERY_S = 15.0
+# After which a later job may remove the file of one that is over.
+KEEP_S = 3600.0
 # Seconds to write the last state, at the end.
 END_WAIT_S = 2.0
 
@@ -180,23 +184,21 @@ def file_of(folder: Path, user_id: int, cluster: str, job: str) -> Path:
     return folder / f"{PREFIX}-{user_id}-{safe}{SUFFIX}"
 
 
-def sweep(folder: Path, user_id: int, keep_s: float, now: float) -> None:
-    """Remove files of the user's jobs that were not written for `keep_s`: the job is over, or runs elsewhere. Never raises."""
+def sweep(folder: Path, user_id: int, now: float) -> None:
+    """Remove files of the user's jobs that were not written for KEEP_S: the job is over, or runs elsewhere. Never raises."""
     with suppress(OSError):
         for path in folder.glob(f"{PREFIX}-{user_id}-*{SUFFIX}"):
             with suppress(OSError):
                 info = path.lstat()
-                if info.st_uid == user_id and now - info.st_mtime > keep_s:
+                if info.st_uid == user_id and now - info.st_mtime > KEEP_S:
                     path.unlink()
 
 
 class TextFile:
-    """Writes the file in a thread. text: gives the job's present metrics; may be slow. say: prints for people, once. every_s:
-    seconds between two writes.
-    """
+    """Writes the file in a thread. text: gives the job's present metrics; may be slow. say: prints for people, once."""
 
-    def __init__(self, path: Path, text: Callable[[], str], say: Callable[[str], None], every_s: float, keep_s: float) -> None:
-        self._path, self._text, self._say, self._every_s, self._keep_s = path, text, say, every_s, keep_s
+    def __init__(self, path: Path, text: Callable[[], str], say: Callable[[str], None]) -> None:
+        self._path, self._text, self._say = path, text, say
         self._end = threading.Event()
         self._remove, self._told = False, False
         self._worker = threading.Thread(target=self._work, daemon=True)
@@ -209,7 +211,7 @@ class TextFile:
         self._worker.join(END_WAIT_S)
 
     def _work(self) -> None:
-        sweep(self._path.parent, os.getuid(), self._keep_s, time.time())
+        sweep(self._path.parent, os.getuid(), time.time())
         ending = False
         while not (ending and self._remove):
             try:
@@ -218,7 +220,7 @@ class TextFile:
                 self._complain(error)
             if ending:
                 return
-            ending = self._end.wait(self._every_s)
+            ending = self._end.wait(EVERY_S)
         with suppress(OSError):
             self._path.unlink()
 

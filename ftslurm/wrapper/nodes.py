@@ -30,7 +30,7 @@ DRAINED = re.compile(r"DRAIN|DOWN|FAIL")
 
 def of_me(root: Path, settings: Settings, now: float) -> tuple[Remembered, ...]:
     """The nodes that this user's jobs remember. Raises: StateError."""
-    return remembered(NodeMemory(root).read(), now, settings.isolation.memory_s, settings.isolation.memory_jobs)
+    return remembered(NodeMemory(root).read(), now, settings.isolation.memory_s)
 
 
 def of_all(
@@ -41,7 +41,7 @@ def of_all(
     for owner, said in asked_of_all(first_user_id, ledgers, MEMORY, (), LIMIT_S, MEMORY_BYTES, also=(os.geteuid(),)):
         if isinstance(said, StateError):
             passed_over(f"what jobs of {owner.name} remember cannot be read: {said}")
-        elif told := remembered(parse_memory(said), now, settings.isolation.memory_s, settings.isolation.memory_jobs):
+        elif told := remembered(parse_memory(said), now, settings.isolation.memory_s):
             found[owner.name] = told
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 LEASE_S, SILENCE_S, NO_IO_S = 15.0, 4.0, 6.0
 QUICK = (
     f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence={SILENCE_S:g}s --ft-set nodes.probe_timeout=2s"
-    " --ft-set rungs.hang-restart.enabled=true --ft-set hang.sample_time=2s --ft-set hang.evidence_time=3s"
+    " --ft-set rungs.hang-restart.enabled=true --ft-set hang.sample_time=2s"
 )
 PATIENT = (
     " --ft-max-restarts 100 --ft-set rungs.unconditional-requeue.in_a_row=50 --ft-set rungs.hang-restart.in_a_row=50"

@@ -83,8 +83,8 @@ Memory = tuple[tuple[Told, ...], tuple[Remembered, ...], Mapping[str, str]]
 
 def _memory(data: bytes) -> Memory:
     records = NodeMemory(written(data, "nodes.jsonl").parent).read()
-    known = remembered(records, 1795257800.0, 86400.0, 2)
-    return records, known, suspects_to(known, "c", "7", 2)
+    known = remembered(records, 1795257800.0, 86400.0)
+    return records, known, suspects_to(known, "c", "7")
 
 
 FILE_NAMES = mutated(["local.1", "c.12_3", "local.2.was.1", "12"], ("local.²", "local.٣", "local.", "²")).map(

@@ -137,19 +137,19 @@ def test_what_nobody_writes_any_more_is_removed(tmp_path: Path) -> None:
     for path in (old, other):
         os.utime(path, (100.0, 100.0))
     young_at = young.stat().st_mtime
-    sweep(tmp_path, os.getuid(), 60.0, young_at + 1)
+    sweep(tmp_path, os.getuid(), young_at + 1)
     assert not old.exists() and young.exists() and other.exists()
 
 
 def test_it_is_written_at_once_and_at_the_end_or_removed(tmp_path: Path) -> None:
     said: list[str] = []
     texts = iter(["began\n", "ended\n", "again\n"])
-    file = TextFile(tmp_path / "a.prom", lambda: next(texts), said.append, 60.0, 60.0)
+    file = TextFile(tmp_path / "a.prom", lambda: next(texts), said.append)
     file.end(remove=False)
     assert (tmp_path / "a.prom").read_text() == "ended\n"
-    TextFile(tmp_path / "a.prom", lambda: next(texts), said.append, 60.0, 60.0).end(remove=True)
+    TextFile(tmp_path / "a.prom", lambda: next(texts), said.append).end(remove=True)
     assert not (tmp_path / "a.prom").exists() and said == []
-    TextFile(tmp_path / "no" / "a.prom", lambda: "", said.append, 60.0, 60.0).end(remove=False)
+    TextFile(tmp_path / "no" / "a.prom", lambda: "", said.append).end(remove=False)
     assert len(said) == 1 and "cannot be written" in said[0] and "No such file" in said[0]
 
 

@@ -352,9 +352,9 @@ def test_the_present_failure_has_to_name_a_remembered_node() -> None:
 
 def test_a_job_takes_back_what_it_has_told_of_a_node() -> None:
     left = [NodeLeft(1.0, "c", "n2", job, "it is broken") for job in ("3", "4")]
-    assert [node.suspect for node in remembered(left, 2.0, 100.0, 2)] == [True]
+    assert [node.suspect for node in remembered(left, 2.0, 100.0)] == [True]
     again = [*left, NodeReinstated(1.5, "c", "n2", "4", "it is the program")]
-    assert [(node.jobs, node.suspect) for node in remembered(again, 2.0, 100.0, 2)] == [(("3",), False)]
+    assert [(node.jobs, node.suspect) for node in remembered(again, 2.0, 100.0)] == [(("3",), False)]
 
 
 # --- hangs

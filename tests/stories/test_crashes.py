@@ -15,6 +15,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.folds.history import fold
+from ftslurm.model.settings import tree
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Piece
 from tests.settings import settings_with
@@ -175,8 +176,9 @@ def test_progress_begins_the_count_again() -> None:
     assert job.rungs == [IN_PLACE, IN_PLACE]
 
 
-def test_the_total_is_a_bound_whatever_the_progress() -> None:
-    job = Job(settings_with(in_place_restart__crash_restarts_total=2), diagnose=judged).begin()
+def test_the_total_is_a_bound_whatever_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "CRASH_RESTARTS_IN_ALL", 2)
+    job = Job(Settings(), diagnose=judged).begin()
     lives = 60.0
     for _ in range(3):
         job.exits(0, 1)

@@ -69,9 +69,9 @@ def test_what_users_left_and_what_slurm_drained_meet_in_one_report(capsys: pytes
         "c", views, {"HealthCheckProgram": "/usr/local/lib/ftslurm/health_check", "HealthCheckInterval": "300 sec"}
     )
     told = {
-        "ann": look.remembered([NodeLeft(5.0, "c", "n2", "7", HBM), NodeLeft(6.0, "c", "n2", "8", HBM)], 10.0, 100.0, 2),
+        "ann": look.remembered([NodeLeft(5.0, "c", "n2", "7", HBM), NodeLeft(6.0, "c", "n2", "8", HBM)], 10.0, 100.0),
         "bob": look.remembered(
-            [NodeLeft(7.0, "c", "n2", "9", "Slurm says DOWN"), NodeLeft(7.0, "c", "n4", "9", HBM)], 10.0, 100.0, 2
+            [NodeLeft(7.0, "c", "n2", "9", "Slurm says DOWN"), NodeLeft(7.0, "c", "n4", "9", HBM)], 10.0, 100.0
         ),
     }
     two, four = look.reports(told, slurm, ADVISE)

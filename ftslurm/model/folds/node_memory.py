@@ -60,8 +60,12 @@ class Remembered(Value):
     suspect: bool
 
 
-def remembered(records: Iterable[Told], now: float, memory_s: float, suspect_from: int) -> tuple[Remembered, ...]:
-    """All nodes of which something still counts. suspect_from: as many jobs make a node suspect. now: Unix seconds."""
+# Jobs that have excluded a node after a proven fault make it suspect to others.
+SUSPECT_FROM = 2
+
+
+def remembered(records: Iterable[Told], now: float, memory_s: float) -> tuple[Remembered, ...]:
+    """All nodes of which something still counts. now: Unix seconds."""
     left: dict[tuple[str, str], list[NodeLeft]] = {}
     for record in records:
         key = (record.cluster, record.node)
@@ -71,22 +75,22 @@ def remembered(records: Iterable[Told], now: float, memory_s: float, suspect_fro
             left[key] = [told for told in left.get(key, []) if told.job != record.job]
         elif now - record.at < memory_s:
             left.setdefault(key, []).append(record)
-    return tuple(_one(found, memory_s, suspect_from) for _, found in sorted(left.items()) if found)
+    return tuple(_one(found, memory_s) for _, found in sorted(left.items()) if found)
 
 
-def _one(found: list[NodeLeft], memory_s: float, suspect_from: int) -> Remembered:
+def _one(found: list[NodeLeft], memory_s: float) -> Remembered:
     jobs = tuple(dict.fromkeys(record.job for record in found))
     facts = tuple(dict.fromkeys(record.job for record in found if not isinstance(record, NodeFailed)))
     last = max(found, key=lambda record: record.at)
-    return Remembered(last.cluster, last.node, jobs, facts, last.at, last.why, last.at + memory_s, len(facts) >= suspect_from)
+    return Remembered(last.cluster, last.node, jobs, facts, last.at, last.why, last.at + memory_s, len(facts) >= SUSPECT_FROM)
 
 
-def suspects_to(nodes: Iterable[Remembered], cluster: str, job: str, suspect_from: int) -> Mapping[str, str]:
+def suspects_to(nodes: Iterable[Remembered], cluster: str, job: str) -> Mapping[str, str]:
     """node -> why it is suspect to `job`: enough other jobs left it. Its own faults the job has in its own ledger."""
     found = {}
     for node in nodes:
         others = [other for other in node.for_facts if other != job]
-        if node.cluster == cluster and len(others) >= suspect_from:
+        if node.cluster == cluster and len(others) >= SUSPECT_FROM:
             found[node.node] = f"excluded after a fault by jobs {', '.join(others)}, last: {node.why}"
     return found
 
@@ -96,8 +100,7 @@ def suspects_to(nodes: Iterable[Remembered], cluster: str, job: str, suspect_fro
 
 def suspect_nodes(known: Iterable[Told], cluster: str, job: str, now: float, settings: Settings) -> Mapping[str, str]:
     """node -> why it is suspect to `job`. known: the memory, in the order written. now: Unix seconds."""
-    nodes = remembered(known, now, settings.isolation.memory_s, settings.isolation.memory_jobs)
-    return suspects_to(nodes, cluster, job, settings.isolation.memory_jobs)
+    return suspects_to(remembered(known, now, settings.isolation.memory_s), cluster, job)
 
 
 def to_remember(told: TellOthers, known: Iterable[Told], cluster: str, job: str, now: float) -> tuple[Told, ...]:

@@ -47,8 +47,6 @@ class MetricsSettings(Value):
     """Where metrics and traces go."""
 
     dir: str = leaf(text, "")
-    every_s: float = leaf(lasting, 15.0)
-    keep_s: float = leaf(lasting, 3600.0)
     otlp: str = leaf(text, "")
 
 
@@ -210,7 +208,6 @@ class InPlaceRestartSettings(Value):
     reset: str = leaf(choice("auto", "never"), "auto")
     reset_wait_s: float = leaf(lasting, 180.0)
     crash_restarts: int = leaf(count(0, 1000), 1)
-    crash_restarts_total: int = leaf(count(0, 1000), 20)
 
 
 class HangRestartSettings(Value):
@@ -273,7 +270,6 @@ class IsolationSettings(Value):
 
     expires_s: float = leaf(duration, 0.0)
     memory_s: float = leaf(lasting, 7 * 86400.0)
-    memory_jobs: int = leaf(count(1, 1000), 2)
 
 
 class BlameSettings(Value):
@@ -301,7 +297,6 @@ class HangSettings(Value):
     exit_detection: bool = leaf(switch, False)
     exit_interval_s: float = leaf(lasting, 600.0)
     watch: str = leaf(choice("L0", "L1", "L2"), "L1")
-    evidence_time_s: float = leaf(lasting, 10.0)
     c4d: bool = leaf(switch, True)
     c4d_level: str = leaf(choice("Info", "Warning", "Error"), "Warning")
     c4d_timeout_s: float = leaf(duration, 10.0)

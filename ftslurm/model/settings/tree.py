@@ -51,7 +51,6 @@ class Settings(Value):
     plain: bool = leaf(switch, False)
     mode: str = leaf(mode, "sync")
     max_restarts: int = leaf(count(0, 128), 8)
-    max_restarts_for: str = leaf(choice("requeues", "all"), "requeues")
     max_job_restarts: int = leaf(count(-1, 1000), -1)
     fault_tolerance: str = leaf(table, "")
     no_restart_status: int = leaf(count(0, 255), 0)
@@ -133,10 +132,14 @@ def is_on(settings: Settings, rung: str) -> bool:
     return leaf is None or leaf.of(settings) in (True, None)
 
 
+# Of one command in the whole job, whatever progress it makes between its crashes.
+CRASH_RESTARTS_IN_ALL = 20
+
+
 def most_crash_restarts(settings: Settings) -> int:
     """Crashes of one command that may be answered in place in the whole job."""
-    own = settings.in_place_restart
-    most = max(own.crash_restarts, own.crash_restarts_total) if own.crash_restarts else 0
+    in_a_row = settings.in_place_restart.crash_restarts
+    most = max(in_a_row, CRASH_RESTARTS_IN_ALL) if in_a_row else 0
     return most if settings.max_job_restarts < 0 else min(most, settings.max_job_restarts)
 
 
@@ -176,6 +179,8 @@ _SWITCHED_ON_BY = {
     "hang.exit_interval": "hang.exit_detection",
 }
 
+_REQUEUES = ("rungs.isolated-requeue.enabled", "rungs.unconditional-requeue.enabled")
+
 
 class _Given:
     """What was set, and what follows from it."""
@@ -197,7 +202,8 @@ def _imply(given: _Given) -> None:
     for number, switch_ in _SWITCHED_ON_BY.items():
         if given.values.get(number):
             given.imply(switch_, True, number)
-    if given["max_restarts_for"] == "all":
+    if "max_restarts" in given.values and not any(given[rung] for rung in _REQUEUES):
+        # None is a requeue, so all restarts are counted, as ft_launcher's --max-restarts does.
         total, crashes = "max_job_restarts", "rungs.in-place-restart.crash_restarts"
         # Who allows restarts after crashes allows as many at least.
         given.imply(total, max(given["max_restarts"], given.values.get(crashes, 0)), "max_restarts")

@@ -25,6 +25,9 @@ from ftslurm.policies.ladder import Cause, choose
 from ftslurm.policies.situation import Trouble
 from ftslurm.policies.weigh import Contrast, contrast
 
+# To collect evidence from a hung rank, before it is stopped.
+EVIDENCE_S = 10.0
+
 
 def on_quiet_seen(run: Run, event: ev.QuietSeen, now: Now) -> list[Decision]:
     """All nodes have had no I/O for long enough: ask whether the devices (or CPUs) are busy."""
@@ -249,18 +252,18 @@ def report(run: Run, kind: str, what: str, evidence: tuple[str, ...], now: Now, 
     run.hangs.hung = trouble
     if not run.watched_nodes():
         return [seen, trouble]
-    run.timers.set(Timer.EVIDENCE, now.mono + run.settings.hang.evidence_time_s)
-    return [seen, TakeEvidence(run.settings.hang.evidence_time_s)]
+    run.timers.set(Timer.EVIDENCE, now.mono + EVIDENCE_S)
+    return [seen, TakeEvidence(EVIDENCE_S)]
 
 
 def _advise_on_hang(run: Run, now: Now) -> list[Decision]:
     """The card of a hang that is left alone, once the ranks' output and activity are known; they show common reasons."""
     if Capability.ADVISE not in run.facts.can or run.attempt.hang.advised or Timer.HINTS in run.timers:
         return [ShowCard()]
-    run.timers.set(Timer.HINTS, now.mono + run.settings.hang.evidence_time_s)
+    run.timers.set(Timer.HINTS, now.mono + EVIDENCE_S)
     run.attempt.hang.words.clear()
     taken = run.attempt.hang.evidence.keys() >= set(run.watched_nodes()) and bool(run.attempt.hang.views)
-    return [AskWords(), *([] if taken else [TakeEvidence(run.settings.hang.evidence_time_s)]), *ask_hints_when_known(run, now)]
+    return [AskWords(), *([] if taken else [TakeEvidence(EVIDENCE_S)]), *ask_hints_when_known(run, now)]
 
 
 def on_rank_words(run: Run, event: ev.RankWords, now: Now) -> list[Decision]:
@@ -390,8 +393,8 @@ def look_closer(run: Run, now: Now) -> list[Decision]:
         return []
     run.hangs.still.ask()
     run.attempt.hang.views = {}
-    run.timers.set(Timer.EVIDENCE, now.mono + run.settings.hang.evidence_time_s)
-    return [TakeEvidence(run.settings.hang.evidence_time_s)]
+    run.timers.set(Timer.EVIDENCE, now.mono + EVIDENCE_S)
+    return [TakeEvidence(EVIDENCE_S)]
 
 
 def _not_now(run: Run, now: Now) -> bool:

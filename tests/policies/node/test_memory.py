@@ -17,7 +17,7 @@ from ftslurm.model.folds.node_memory import (
 from tests.settings import settings_with
 
 LEFT = NodeLeft(100.0, "c", "n1", "7", "Xid 79")
-TWO = settings_with(isolation__memory_s=1000.0, isolation__memory_jobs=2)
+TWO = settings_with(isolation__memory_s=1000.0)
 
 
 def test_a_node_that_enough_other_jobs_have_left_is_suspect_until_that_is_forgotten() -> None:
@@ -37,7 +37,7 @@ def test_a_job_tells_which_nodes_it_leaves_and_why() -> None:
 def test_a_node_that_failed_only_is_shown_and_suspect_to_nobody() -> None:
     known = to_remember(TellOthers({}, failed={"n1": "failed there twice"}), (), "c", "7", 100.0)
     assert known == (NodeFailed(100.0, "c", "n1", "7", "failed there twice"),)
-    (node,) = remembered([*known, replace(LEFT, job="8")], 300.0, 1000.0, 2)
+    (node,) = remembered([*known, replace(LEFT, job="8")], 300.0, 1000.0)
     assert (node.jobs, node.for_facts, node.suspect) == (("7", "8"), ("8",), False)
     assert suspect_nodes([*known, replace(LEFT, job="8")], "c", "9", 300.0, TWO) == {}
 
