@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
@@ -28,30 +28,30 @@ class SafeProbe:
         return str(getattr(self._probe, "missing_extra", str)())
 
     def read(self, timeout_s: float) -> ProbeAnswer:
-        try:
-            return _checked(self._probe.read(timeout_s), ProbeAnswer)
-        except (Exception, SystemExit) as error:
-            _trace(error)
-            return ProbeAnswer(error=f"the look at the {self.kind} devices failed: {type(error).__name__}: {error}")
+        return self._safe(
+            ProbeAnswer, lambda: self._probe.read(timeout_s),
+            lambda why: ProbeAnswer(error=f"the look at the {self.kind} devices failed: {why}"),
+        )  # fmt: skip
 
     def utilisation(self, timeout_s: float) -> tuple[Utilisation, ...]:
-        try:
-            return _checked(self._probe.utilisation(timeout_s), tuple)
-        except (Exception, SystemExit) as error:
-            _trace(error)
-            return ()
+        return self._safe(tuple, lambda: self._probe.utilisation(timeout_s), lambda why: ())
 
     def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
+        return self._safe(
+            HealResult, lambda: self._probe.heal(device, codes, may_reset, wait_s, reset_wait_s),
+            lambda why: HealResult(device, None, f"healing failed: {why}"),
+        )  # fmt: skip
+
+    def _safe(self, kind: type[T], ask: Callable[[], T], failed: Callable[[str], T]) -> T:
         try:
-            return _checked(self._probe.heal(device, codes, may_reset, wait_s, reset_wait_s), HealResult)
+            answer = ask()
+            if not isinstance(answer, kind):
+                raise TypeError(f"{type(answer).__name__} is no {kind.__name__}")
+            return answer
         except (Exception, SystemExit) as error:
-            _trace(error)
-            return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
-
-
-def _trace(error: BaseException) -> None:
-    """To stderr, as Python itself does it: its module for that takes 3 ms of each agent's start."""
-    sys.__excepthook__(type(error), error, error.__traceback__)
+            # As Python itself does it: its module for that takes 3 ms of each agent's start.
+            sys.__excepthook__(type(error), error, error.__traceback__)
+            return failed(f"{type(error).__name__}: {error}")
 
 
 def choose_probes(env: Mapping[str, str], run: Runner) -> tuple[SafeProbe, ...]:
@@ -65,10 +65,3 @@ def choose_probes(env: Mapping[str, str], run: Runner) -> tuple[SafeProbe, ...]:
         except (Exception, SystemExit) as error:  # a plugin may raise whatever it likes
             vendor.leave_out(f"{type(error).__name__}: {error}")
     return tuple(found)
-
-
-def _checked(answer: T, kind: type) -> T:
-    """Raises: TypeError."""
-    if not isinstance(answer, kind):
-        raise TypeError(f"{type(answer).__name__} is no {kind.__name__}")
-    return answer

@@ -21,13 +21,13 @@ class DeviceHealth(Enum):
 
 
 class Severity(Enum):
-    """As the driver grades a code or npu-smi a chip: OK/hint, Warning, Alarm, Critical."""
+    """As the driver grades a code or npu-smi a chip: OK/hint, Warning, Alarm, Critical. From mild to hard."""
 
+    UNKNOWN = "unknown"
     HINT = "hint"
     MINOR = "minor"
     MAJOR = "major"
     CRITICAL = "critical"
-    UNKNOWN = "unknown"
 
 
 class FaultClass(Enum):
@@ -41,8 +41,9 @@ class FaultClass(Enum):
 
 
 class Remedy(str, Enum):
-    """The least that helps against a fault, as the catalogues say it."""
+    """The least that helps against a fault, as the catalogues say it. From mild to hard."""
 
+    UNKNOWN = "unknown"
     LOG = "log"  # write it down
     SUSPECT = "mark_suspect"  # counts against the node
     RESTART = "restart_in_place"  # the processes only
@@ -50,7 +51,6 @@ class Remedy(str, Enum):
     AVOID = "exclude_at_next_restart"
     REPLACE = "replace_node"
     FAIL = "fail"  # nothing that a restart could mend
-    UNKNOWN = "unknown"
 
 
 # From the catalogues' word for a remedy to the class of a fault, which the ladder asks for. One table for all vendors.
@@ -64,18 +64,6 @@ CLASS_OF: Mapping[Remedy, FaultClass] = {
     Remedy.FAIL: FaultClass.ISOLATE,  # this node cannot serve: other software or firmware is needed on it
     Remedy.UNKNOWN: FaultClass.UNKNOWN,
 }
-
-# From mild to hard: where several are possible, the last one counts.
-ORDER = (
-    Remedy.UNKNOWN,
-    Remedy.LOG,
-    Remedy.SUSPECT,
-    Remedy.RESTART,
-    Remedy.RESET,
-    Remedy.AVOID,
-    Remedy.REPLACE,
-    Remedy.FAIL,
-)
 
 
 class DeviceReport(Value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from ftslurm.model.devices import ORDER, Remedy
+from ftslurm.model.devices import Remedy
 from ftslurm.model.values import Value
 
 _OF: Mapping[Remedy, str] = {
@@ -44,7 +44,7 @@ class KnownCode(Value):
 
 def advice(reason: str, known: Iterable[KnownCode]) -> str:
     """One sentence; empty where nobody knows better than the reason itself. known: the codes in it; the worst counts."""
-    worst = max(known, key=lambda each: ORDER.index(each.remedy), default=None)
+    worst = max(known, key=lambda each: tuple(Remedy).index(each.remedy), default=None)
     if worst is not None:
         more = _HARDER.get(worst.remedy, worst.remedy) if "again and again" in reason else worst.remedy
         return worst.note if worst.note and more is worst.remedy else _OF[more]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices.ascend.npu_smi import parse_info, parse_processes
-from ftslurm.devices.ascend.npu_smi_fields import parse_events, parse_health, parse_mapping
+from ftslurm.devices.ascend.npu_smi import parse_health, parse_info, parse_processes
 from ftslurm.devices.ascend.probe import AscendProbe
 from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
@@ -50,37 +49,14 @@ def test_the_stand_in_says_what_was_injected(tmp_path: Path, layout: str, device
     assert processes.covers({row.card for row in table.chips})
     card, chip = sick.split(".")
     of_chip = ("-i", card) if layout == "950" else ("-i", card, "-c", chip)
-    (block,) = parse_health(bench.tool("info", "-t", "health", *of_chip))
-    assert (block.word, block.codes, len(block.information)) == ("Critical", ("80E01801", "8C084E00"), 2)
-    mapped = [row for row in parse_mapping(bench.tool("info", "-m")) if layout == "950" or row.logic_id is not None]
-    assert [f"{row.card}.{row.chip}" for row in mapped] == devices
-    assert [row.logic_id for row in mapped] == ([None] * 4 if layout == "950" else [0, 1, 2, 3])
+    block = parse_health(bench.tool("info", "-t", "health", *of_chip))
+    assert block is not None and (block.word, block.codes, len(block.information)) == ("Critical", ("80E01801", "8C084E00"), 2)
 
 
 def test_the_stand_in_without_a_folder_is_a_node_without_driver(bench: Bench) -> None:
     del bench.env["FTSLURM_NPU_SIM"]
     result = run(("npu-smi", "info"), 10, env=bench.env)
     assert (result.status, result.stdout) == (187, "dcmi module initialize failed. ret is -8005\n")
-
-
-def test_the_stand_in_prints_no_codes_without_a_chip_as_the_tool_does(bench: Bench) -> None:
-    bench.sim("inject", "--device", "0.0", "--code", "80E01801")
-    blocks = parse_health(bench.tool("info", "-t", "health", "-i", "0"))
-    assert [(block.chip, block.part, block.word, block.codes) for block in blocks] == [
-        (0, "", "Critical", ()),
-        (None, "MCU", "OK", ()),
-    ]
-
-
-@pytest.mark.parametrize(("layout", "events", "known"), [("950", "", True), ("a2", "", False), ("a2", "yes", True)])
-def test_the_stand_in_tells_events_where_the_tool_does(tmp_path: Path, layout: str, events: str, known: bool) -> None:
-    bench = Bench(tmp_path, layout, FTSLURM_NPU_SIM_EVENTS=events)
-    bench.sim("inject", "--device", "1.0", "--code", "80E01801")
-    bench.sim("inject", "--device", "1.0", "--code", "80E18006")
-    of_chip = ("-i", "1") if layout == "950" else ("-i", "1", "-c", "0")
-    told = parse_events(bench.tool("info", "-t", "current-fault-event", *of_chip))
-    assert told.count == (2 if known else None)
-    assert [(event.code, event.severity) for event in told.events] == ([("80E01801", 3), ("80E18006", 0)] if known else [])
 
 
 def test_the_stand_in_can_be_made_another_machine(bench: Bench) -> None:
@@ -127,11 +103,7 @@ def test_codes_are_asked_of_sick_chips_only(bench: Bench) -> None:
     assert report.codes == ("80C98002",)
     assert report.detail.startswith("node type=AI Core")
     chip = ("-i", "1", "-c", "0")
-    look = [("npu-smi", "info"), ("npu-smi", "info", "-t", "health", *chip)]
-    assert bench.calls == [*look, ("npu-smi", "info", "-t", "current-fault-event", *chip)]
-    bench.calls.clear()
-    bench.reports()
-    assert bench.calls == look  # a tool that does not know the events is not asked for them again
+    assert bench.calls == [("npu-smi", "info"), ("npu-smi", "info", "-t", "health", *chip)]
 
 
 def test_a_lost_chip_is_unknown_and_not_passed_over(bench: Bench) -> None:
@@ -142,36 +114,6 @@ def test_a_lost_chip_is_unknown_and_not_passed_over(bench: Bench) -> None:
     assert report.detail == "not listed by npu-smi info any more: 1 of 2 chips are"
     bench.sim("clear")
     assert bench.reports()["1.0"].health is DeviceHealth.GOOD
-
-
-def test_codes_come_with_their_own_severity_where_the_tool_tells_it(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "950")
-    bench.sim("inject", "--device", "1.0", "--code", "80E01801", "--severity", "critical")
-    bench.sim("inject", "--device", "1.0", "--code", "81078603", "--severity", "minor")
-    answer = bench.probe.read(10)
-    apart = [(report.severity, report.codes) for report in answer.reports if report.device == "1.0"]
-    assert apart == [(Severity.CRITICAL, ("80E01801",)), (Severity.MINOR, ("81078603",))]
-    assert ("npu-smi", "info", "-t", "current-fault-event", "-i", "1") in bench.calls
-
-
-def test_codes_that_the_events_alone_tell_are_codes() -> None:
-    table = recorded("info-a2-other-branch")
-    answers = {"health": recorded("health-refused"), "current-fault-event": recorded("events-three")}
-    script = Script(lambda args, _: answers[args[2]] if "-t" in args else table)
-    reports = script.probe.read(5).reports
-    assert [(report.health, report.severity, report.codes) for report in reports] == [
-        (DeviceHealth.FAULTY, Severity.CRITICAL, ("80E01801",)),
-        (DeviceHealth.FAULTY, Severity.MINOR, ("81078603", "000080E1")),  # what has none of its own counts as the chip
-    ]
-
-
-@pytest.mark.parametrize(("answer", "asked"), [("events-not-supported", 1), ("events-old-tool", 1), ("error-inner", 3)])
-def test_a_tool_that_does_not_know_events_is_asked_once(answer: str, asked: int) -> None:
-    answers = {"health": recorded("health-three-codes"), "current-fault-event": recorded(answer)}
-    script = Script(lambda args, _: answers[args[2]] if "-t" in args else recorded("info-a2-other-branch"))
-    for _ in range(3):
-        assert script.probe.read(5).reports[0].codes == ("A4025021", "8C03A000", "80E01801")
-    assert sum("current-fault-event" in argv for argv, _ in script.calls) == asked
 
 
 @pytest.mark.parametrize(
@@ -338,49 +280,6 @@ def test_a_reset_heals_what_waiting_does_not(tmp_path: Path, layout: str) -> Non
     assert result.how.startswith("healed by an in-band reset after")
     assert result.how.endswith("(not asked: boot status, network health)")
     assert bench.reports()["0.0"].health is DeviceHealth.GOOD
-
-
-def net_tool(folder: Path, script: str) -> Path:
-    tool = folder / "bin" / "hccn_tool"
-    tool.parent.mkdir()
-    tool.write_text(f'#!/bin/sh\necho "$*" >>{folder}/asked\n{script}\n')
-    tool.chmod(0o755)
-    return tool.parent
-
-
-def test_after_a_reset_the_network_ports_have_to_be_what_they_were(tmp_path: Path) -> None:
-    """Port 0 fails twice after the reset, port 1 has failed before and is not waited for."""
-    folder = net_tool(
-        tmp_path,
-        f"""
-        case "$2 $(grep -c "^0 \\|-i 0 " {tmp_path}/asked)" in
-            "0 2"|"0 3"|"1 "*) echo "net health status: Fault" ;;
-            *) echo "net health status: Success" ;;
-        esac""",
-    )
-    bench = Bench(tmp_path / "sim")
-    bench.env["PATH"] = f"{folder}:{bench.env['PATH']}"
-    bench.sim("inject", "--device", "0.0", "--code", "80E01801")
-    result = AscendProbe(run, bench.env).heal("0.0", ("80E01801",), may_reset=True, wait_s=0, reset_wait_s=10)
-    assert result.healed is True
-    assert result.how.endswith("(not asked: boot status)")
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked[:2] == ["-i 0 -net_health -g", "-i 1 -net_health -g"]
-    assert asked[2:] == ["-i 0 -net_health -g"] * 3
-
-
-def test_a_network_port_that_stays_down_is_a_failed_healing(tmp_path: Path) -> None:
-    folder = net_tool(
-        tmp_path,
-        f'''
-        [ $(wc -l <{tmp_path}/asked) -le 2 ] && echo "net health status: Init" || echo "net health status: Unreachable"''',
-    )
-    bench = Bench(tmp_path / "sim")
-    bench.env["PATH"] = f"{folder}:{bench.env['PATH']}"
-    bench.sim("inject", "--device", "0.0", "--code", "80E01801")
-    result = AscendProbe(run, bench.env).heal("0.0", ("80E01801",), may_reset=True, wait_s=0, reset_wait_s=1)
-    assert result.healed is False
-    assert "network health of 0.0 is 3" in result.how
 
 
 def test_a_reset_that_fails_in_band_is_tried_through_the_bmc(bench: Bench) -> None:

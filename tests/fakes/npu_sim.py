@@ -6,7 +6,6 @@
     FTSLURM_NPU_SIM_CHIPS    chips of a node that has no file yet (default 2, all healthy)
     FTSLURM_NPU_SIM_CARDS    their cards, where the ids have gaps: `2,5,6` (default 0, 1, …)
     FTSLURM_NPU_SIM_LAYOUT   a2 (one chip a card, the default), a3 (two dies a card), 310p or 950
-    FTSLURM_NPU_SIM_EVENTS   yes: the tool knows `current-fault-event` whatever the layout; else the 950's alone does
     FTSLURM_NPU_SIM_RESET_S  how long a reset takes, seconds (default 0.1)
     FTSLURM_NPU_SIM_BOOT_S   how long a chip boots after it, seconds (default 0); only the driver's library shows that
     FTSLURM_NPU_SIM_NET_S    how long its network port takes, as well
@@ -414,23 +413,6 @@ def chips_on(node: Node, card: int) -> int:
     return sum(1 for of, _ in node.listed() if of == card)
 
 
-def info_map(node: Node) -> str:
-    if node.layout == "950":
-        rows = [["NPU ID", "Slot ID", "Chip ID", "Chip Phy-ID", "Chip Name"]]
-        rows += [[str(card), str(10 + card), "0", str(card), NAMES["950"]] for card in node.cards()]
-        return "".join("\t" + " ".join(f"{word:<30}" for word in row) + "\n" for row in rows)
-    a3 = node.layout == "a3"
-    titles = ["NPU ID", "Chip ID", "Chip Logic ID", *(["Chip Phy-ID"] if a3 else []), "Chip Name"]
-    name = NAMES["a3"] if a3 else f"Ascend {NAMES[node.layout]}"
-    rows = [titles]
-    for card in node.cards():
-        places = [place for place in node.listed() if place[0] == card]
-        for place in places:
-            rows.append([*map(str, place), *[str(logic_id(node, place))] * (2 if a3 else 1), name])
-        rows.append([str(card), str(len(places)), *["-"] * (2 if a3 else 1), "Mcu"])
-    return "".join("\t" + " ".join(f"{word:<30}" for word in row) + "\n" for row in rows)
-
-
 # ---- npu-smi info -t TYPE
 
 
@@ -441,9 +423,8 @@ def info_type(node: Node, kind: str, card: int, chip: int | None, now: float) ->
     if chip is not None:
         return CHIP_FIELDS[kind](node, (card, chip), now), 0
     if node.layout == "950":
-        head = "" if kind == "current-fault-event" else field("NPU ID", card)
         text = CHIP_FIELDS[kind](node, (card, 0), now)
-        return head + text.replace("Health Status                  :", "Health                         :"), 0
+        return field("NPU ID", card) + text.replace("Health Status                  :", "Health                         :"), 0
     text = field("NPU ID", card) + field("Chip Count", chips_on(node, card)) + "\n"
     for place in node.listed():
         if place[0] == card:
@@ -463,18 +444,6 @@ def health(node: Node, place: tuple[int, int], now: float) -> str:
     text += field("Error Code", " ".join(fault.code for fault in faults))
     first, *others = [event_words(fault.code) for fault in faults]
     return text + field("Error Information", first) + "".join("\n" + field(" ", words) for words in others)
-
-
-def current_faults(node: Node, place: tuple[int, int], now: float) -> str:
-    faults = [] if now < node.resetting_until else node.chips[place].active(now)
-    text = field("Fault Event Count", len(faults))
-    if not faults:
-        return text + field("Fault Event Information", "NA")
-    for number, fault in enumerate(faults):
-        bits, grade = int(fault.code, 16), list(SEVERITIES).index(fault.severity)
-        words = f"event id=0x{bits:X}, severity={grade}, node type ex={bits >> 17 & 0x7FF}, node id={place[1]}"
-        text += field("" if number else "Fault Event Information", f"{words}, sub node type ex=0, sub node id=0")
-    return text
 
 
 def event_words(code: str) -> str:
@@ -521,7 +490,6 @@ def proc_mem(node: Node, place: tuple[int, int], _now: float) -> str:
 
 CHIP_FIELDS = {
     "health": health,
-    "current-fault-event": current_faults,
     "usages": usages,
     "common": common,
     "proc-mem": proc_mem,
@@ -666,24 +634,20 @@ def npu_smi(words: list[str], env: dict[str, str]) -> int:
     if node.tool == "garble":
         return garble(info(node, time.time()))
     if words[:1] == ["info"]:
-        return query(node, options(words[1:]), env)
+        return query(node, options(words[1:]))
     if words[:1] == ["set"] and options(words).get("-t") == "reset":
         return reset(folder, name, env, options(words), node.layout)
     return say("Command or option is not found.\n", INNER)
 
 
-def query(node: Node, wanted: dict[str, str], env: dict[str, str]) -> int:
+def query(node: Node, wanted: dict[str, str]) -> int:
     now = time.time()
     if not wanted:
         return say(info(node, now), 0)
     if "-l" in wanted:
         return say(info_list(node), 0)
-    if "-m" in wanted:
-        return say(info_map(node), 0)
     if node.layout == "950" and "-c" in wanted:
         return say("This device does not support input parameter of -c.\n", INVALID)
-    if wanted.get("-t") == "current-fault-event" and node.layout != "950" and env.get("FTSLURM_NPU_SIM_EVENTS") != "yes":
-        return say("This device does not support querying current-fault-event.\n", 0)
     card, chip = wanted.get("-i", ""), wanted.get("-c")
     if wanted.get("-t") not in CHIP_FIELDS or not card.isdecimal() or (chip is not None and not chip.isdecimal()):
         return say("The parameter is invalid.\n", INVALID)

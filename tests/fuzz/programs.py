@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from ftslurm.devices import nvidia
-from ftslurm.devices.ascend import npu_smi, npu_smi_fields
+from ftslurm.devices.ascend import npu_smi
 from ftslurm.devices.gpu_looks import GpuLook, chosen
 from ftslurm.devices.gpu_looks import ResetAnswer as GpuResetAnswer
 from ftslurm.model import nodes
@@ -35,7 +35,7 @@ def texts(pattern: str) -> list[str]:
     return found
 
 
-# --- npu-smi, hccn_tool, nvidia-smi
+# --- npu-smi, nvidia-smi
 
 NPU_SMI = mutated(texts("npu-smi/*.txt"), ("| NPU", "Health", "Bus-Id", "| 0 ", "Error Code", "Chip ID", "Status", "Message : "))
 # `GPU 00000000:3B:00.0 was successfully reset.` and its like are nvidia-smi's own words.
@@ -54,11 +54,8 @@ def _gpu_reset(given: tuple[int | None, str]) -> GpuResetAnswer:
 DEVICES = [
     Parser("npu-smi info", NPU_SMI, npu_smi.parse_info, npu_smi.InfoTable),
     Parser("npu-smi processes", NPU_SMI, npu_smi.parse_processes, npu_smi.ProcessTable),
-    Parser("npu-smi health", NPU_SMI, npu_smi_fields.parse_health, tuple[npu_smi_fields.HealthBlock, ...]),
-    Parser("npu-smi events", NPU_SMI, npu_smi_fields.parse_events, npu_smi_fields.EventList),
-    Parser("npu-smi map", NPU_SMI, npu_smi_fields.parse_mapping, tuple[npu_smi_fields.MapRow, ...]),
-    Parser("npu-smi reset", NPU_SMI, npu_smi_fields.parse_npu_reset, npu_smi_fields.NpuResetAnswer),
-    Parser("hccn_tool", NPU_SMI, npu_smi_fields.parse_net_health, int | None),
+    Parser("npu-smi health", NPU_SMI, npu_smi.parse_health, npu_smi.HealthBlock | None),
+    Parser("npu-smi reset", NPU_SMI, npu_smi.parse_npu_reset, npu_smi.NpuResetAnswer),
     Parser(
         "npu-smi words",
         mutated(["OK", "Warning", "Alarm"]),

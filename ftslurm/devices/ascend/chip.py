@@ -9,10 +9,8 @@ from ftslurm.model.values import Value, field, replace
 
 KIND = "ascend"
 
-_ORDER = {
-    Severity.UNKNOWN: -1, Severity.HINT: 0, Severity.MINOR: 1, Severity.MAJOR: 2, Severity.CRITICAL: 3,
-}  # fmt: skip
-_BY_NUMBER = {0: Severity.HINT, 1: Severity.MINOR, 2: Severity.MAJOR, 3: Severity.CRITICAL}
+_FROM_MILD = tuple(Severity)
+_BY_NUMBER = dict(enumerate(_FROM_MILD[1:]))
 
 
 class Checked(Value):
@@ -41,7 +39,7 @@ class Chip(Value):
         groups: dict[Severity, list[str]] = {}
         for code, own in self.codes.items():
             groups.setdefault(self.severity if own is Severity.UNKNOWN else own, []).append(code)
-        worst_first = sorted(groups, key=lambda severity: -_ORDER[severity]) or [self.severity]
+        worst_first = sorted(groups, key=_FROM_MILD.index, reverse=True) or [self.severity]
         return tuple(
             DeviceReport(self.device, KIND, self.health, severity, tuple(groups.get(severity, ())), self.detail)
             for severity in worst_first
@@ -49,7 +47,7 @@ class Chip(Value):
 
     def with_code(self, code: str, severity: Severity, words: str) -> Chip:
         """Also this code, which is over already: for one look the chip counts as it did while the fault was there."""
-        worst = max((self.severity, severity), key=lambda one: _ORDER[one])
+        worst = max(self.severity, severity, key=_FROM_MILD.index)
         harmless = severity is Severity.HINT or self.health is DeviceHealth.UNKNOWN
         return replace(
             self,

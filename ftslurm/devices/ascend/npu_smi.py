@@ -1,4 +1,4 @@
-"""The tables that `npu-smi info` prints, read into values; npu_smi_fields.py reads its other answers.
+"""What npu-smi prints, read into values: the tables of `info`, and what it tells as `label : value`.
 
 Pure, never raises, takes time in proportion to the text: what cannot be read is left out and counted. npu-smi has no
 machine-readable mode; box widths, spacing and columns differ between driver branches, so rows are split on `|` and
@@ -16,6 +16,10 @@ from ftslurm.model.values import Value, field, replace
 
 # Nine digits hold every id and size the tool prints; longer runs of digits are noise, and int() refuses very long ones.
 _NUMBER = "[0-9]{1,9}"
+# An event code has 32 bits; the tool prints it without leading zeros.
+_CODE, _CODE_DIGITS = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,10})"), 8
+# Of a chip, twice as many as the driver keeps (DCMI, 128).
+_MOST_CODES = 256
 _INT = re.compile(_NUMBER)
 _FLOAT = re.compile(rf"{_NUMBER}(?:\.[0-9]{{1,9}})?")
 _PAIR = re.compile(rf"(?<![-0-9.])({_NUMBER})[ \t]*/[ \t]*({_NUMBER})(?![0-9])")
@@ -31,14 +35,10 @@ class ChipRow(Value):
 
     card: int
     chip: int
-    name: str
     health: str  # the tool's word as printed. None: the tool printed NA, `-` or nothing.
     power_w: float | None = None
-    aicore_percent: int | None = None  # on the 950 the use of the whole NPU. memory_…: where there is no HBM, as on the 310P.
-    hbm_used_mb: int | None = None
-    hbm_total_mb: int | None = None
-    memory_used_mb: int | None = None
-    memory_total_mb: int | None = None
+    aicore_percent: int | None = None  # on the 950 the use of the whole NPU
+    memory_percent: float | None = None  # of the HBM; where there is none, as on the 310P, of the memory
 
     @property
     def device(self) -> str:
@@ -64,9 +64,8 @@ class ProcessRow(Value):
 
 
 class ProcessTable(Value):
-    """Who uses the chips. found: the table was there at all. idle_cards: the tool says so of them in words."""
+    """Who uses the chips. idle_cards: the tool says so of them in words."""
 
-    found: bool = False
     rows: tuple[ProcessRow, ...] = ()
     idle_cards: frozenset[int] = frozenset()
     unread: int = 0
@@ -78,7 +77,32 @@ class ProcessTable(Value):
 
     def covers(self, cards: Iterable[int]) -> bool:
         """Does the table tell of each of `cards` whether it is used? Only then does an absent row prove anything."""
-        return self.found and not self.unread and self.cards.issuperset(cards)
+        return not self.unread and self.cards.issuperset(cards)
+
+
+class HealthBlock(Value):
+    """One chip as `info -t health` tells. codes: upper case, no 0x, 8 digits or more."""
+
+    word: str
+    codes: tuple[str, ...] = ()
+    information: tuple[str, ...] = ()
+
+
+class ResetOutcome(Enum):
+    """UNKNOWN: the tool ended without saying how it went."""
+
+    DONE = "done"  # as the tool says; in-band on one chip it says so of failures too
+    FAILED = "failed"
+    REFUSED = "refused"  # not allowed here: another way of resetting will be refused as well
+    OTHERS = "others"  # somebody else is resetting at this moment
+    UNKNOWN = "unknown"
+
+
+class NpuResetAnswer(Value):
+    """message: the tool's words on the outcome, without its questions and progress notes."""
+
+    outcome: ResetOutcome
+    message: str = ""
 
 
 def health_of(word: str) -> DeviceHealth:
@@ -115,14 +139,11 @@ def parse_info(text: str) -> InfoTable:
 
 def parse_processes(text: str) -> ProcessTable:
     """The second table of `npu-smi info`: one row a process, or a sentence for a card without any."""
-    found, unread = False, 0
+    unread = 0
     rows: list[ProcessRow] = []
     idle: set[int] = set()
     for section, cells in _sections(text):
-        if section is not _Section.PROCESSES:
-            continue
-        found = True
-        if not any(cells):
+        if section is not _Section.PROCESSES or not any(cells):
             continue
         if sentence := _IDLE_CARD.search(cells[0]):
             idle.add(int(sentence[1]))
@@ -130,7 +151,7 @@ def parse_processes(text: str) -> ProcessTable:
             rows.append(row)
         else:
             unread += 1
-    return ProcessTable(found, tuple(rows), frozenset(idle), unread)
+    return ProcessTable(tuple(rows), frozenset(idle), unread)
 
 
 class _Section(Enum):
@@ -140,15 +161,12 @@ class _Section(Enum):
 
 
 def _sections(text: str) -> Iterator[tuple[_Section, list[str]]]:
-    """Each row of the two tables with its section, and each rule as a row without cells. The heading counts as a row
-    only for processes, with an empty cell, so that a table without rows can be told from no table."""
+    """Each row of the two tables with its section, and each rule as a row without cells."""
     section: _Section | None = None
     for line in text.splitlines():
         cells = _cells(line)
         if heading := _heading(cells):
             section = heading
-            if section is _Section.PROCESSES:
-                yield section, [""]
         elif section and (line.lstrip().startswith("+") or (cells and not _is_second_heading(cells))):
             yield section, cells
 
@@ -210,7 +228,7 @@ class _Rows(Value, frozen=False):
             self.unread += 1
             return
         power = (*cells[2].split(), "")[0]
-        self._first = ChipRow(int(named[1]), 0, named[2].strip(), cells[1], _float(power))
+        self._first = ChipRow(int(named[1]), 0, cells[1], _float(power))
 
     def _close_with(self, cells: list[str], card_only: bool) -> None:
         first, self._first = self._first, None
@@ -222,19 +240,10 @@ class _Rows(Value, frozen=False):
 
 
 def _joined(first: ChipRow, chip: int, cells: list[str]) -> ChipRow:
-    pairs = _PAIR.findall(cells[2])
     # Two columns are memory and HBM; the 310P has memory only. One that holds NA is no pair.
-    hbm = pairs[-1] if len(pairs) > 1 else ("", "")
-    memory = pairs[0] if cells[2].count("/") == 1 and pairs else ("", "")
-    return replace(
-        first,
-        chip=chip,
-        aicore_percent=whole_of((*cells[2].split(), "")[0]),
-        hbm_used_mb=whole_of(hbm[0]),
-        hbm_total_mb=whole_of(hbm[1]),
-        memory_used_mb=whole_of(memory[0]),
-        memory_total_mb=whole_of(memory[1]),
-    )
+    pairs = [(int(used), int(total)) for used, total in _PAIR.findall(cells[2])]
+    memory = next((100.0 * used / total for used, total in reversed(pairs) if total), None)
+    return replace(first, chip=chip, aicore_percent=whole_of((*cells[2].split(), "")[0]), memory_percent=memory)
 
 
 def _process_row(cells: list[str]) -> ProcessRow | None:
@@ -253,3 +262,73 @@ def whole_of(word: str) -> int | None:
 
 def _float(word: str) -> float | None:
     return float(word) if _FLOAT.fullmatch(word) else None
+
+
+# ---- npu-smi info -t health
+
+
+def parse_health(text: str) -> HealthBlock | None:
+    """The block of `npu-smi info -t health -i N -c C`, of a 950 without `-c`; None if it is not there, or not alone."""
+    told: dict[str, list[str]] = {}
+    for key, value in _fields(text):
+        told.setdefault(key, []).append(value)
+    words = [*told.get("health status", ()), *told.get("health", ())]
+    if len(words) != 1 or not words[0]:
+        return None
+    codes = [code for value in told.get("error code", ()) for code in _codes(value)]
+    information = [value for value in told.get("error information", ()) if value not in ("", "NA", "-")]
+    return HealthBlock(words[0], tuple(codes[:_MOST_CODES]), tuple(information[:_MOST_CODES]))
+
+
+def _fields(text: str) -> Iterator[tuple[str, str]]:
+    """Label in lower case, and value. A line that begins with the colon goes on with the label before; lines without a
+    colon may stand between."""
+    key = ""
+    for line in text.splitlines():
+        label, colon, value = line.partition(":")
+        if colon:
+            key = label.strip().lower() or key
+            yield key, value.strip()
+
+
+def _codes(value: str) -> Iterator[str]:
+    for word in value.replace(",", " ").split():
+        if code := _CODE.fullmatch(word):
+            yield code[1].upper().zfill(_CODE_DIGITS)
+
+
+# ---- npu-smi set -t reset
+
+_REFUSALS = (
+    "root user", "not permitted", "permission denied", "cannot be executed on", "can only be executed on",
+    "vnpu scenario",
+)  # fmt: skip
+_OTHERS = "another user is resetting"
+_CHATTER = re.compile(
+    r"resetting|are you sure|.*do you want to continue|\[warning]|error! please|status\s*:|[yn]$", re.IGNORECASE
+)
+_MESSAGE = re.compile(r"Message\s*:\s*")
+_STATUS = re.compile(r"Status\s*:\s*(\w+)")
+
+
+def parse_npu_reset(text: str) -> NpuResetAnswer:
+    """How `npu-smi set -t reset` ended, by its `Status` field or its words."""
+    lines = [line.strip() for line in text.splitlines()]
+    message = "; ".join(_reset_words(lines))
+    status = [found[1] for line in lines if (found := _STATUS.match(line))]
+    if status and status[-1].upper() == "OK":
+        return NpuResetAnswer(ResetOutcome.DONE, message)
+    if _OTHERS in message.lower():
+        return NpuResetAnswer(ResetOutcome.OTHERS, message)
+    if any(words in message.lower() for words in _REFUSALS):
+        return NpuResetAnswer(ResetOutcome.REFUSED, message)
+    if status or message:
+        return NpuResetAnswer(ResetOutcome.FAILED, message or f"Status: {status[-1]}")
+    return NpuResetAnswer(ResetOutcome.UNKNOWN)
+
+
+def _reset_words(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        words = _MESSAGE.sub("", line, count=1) if line.startswith("Message") else line
+        if words and not _CHATTER.match(words):
+            yield words

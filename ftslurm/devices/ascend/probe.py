@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from ftslurm.devices.ascend.chip import KIND, Checked, Chip, by_number, unlisted_chip
 from ftslurm.devices.ascend.dcmi import VARIABLE
 from ftslurm.devices.ascend.dcmi_driver import NAME, CameAndWent, Driver
-from ftslurm.devices.ascend.npu_smi_fields import NpuResetAnswer, ResetOutcome
+from ftslurm.devices.ascend.npu_smi import NpuResetAnswer, ResetOutcome
 from ftslurm.devices.ascend.tool import TOOL, NpuSmi
 from ftslurm.devices.asking import NoAnswer, look_until
 from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer, Utilisation
@@ -128,7 +127,7 @@ class AscendProbe:
         any chip that would be reset; that the job owns them all is for the caller to know, and to say by `may_reset`.
         """
         started = self._clock()
-        finding = self._wait(device, codes, wait_s)
+        finding = self._poll(lambda until: self._codes_gone(device, codes, until), wait_s)
         if finding.holds:
             self._driver.forget(device, codes)
             return HealResult(device, True, f"healed by itself after {self._clock() - started:.0f} s")
@@ -141,10 +140,6 @@ class AscendProbe:
         if result.healed:
             self._driver.events()  # chips that go down and come up raise events, which are no news
         return result
-
-    def _wait(self, device: str, codes: tuple[str, ...], wait_s: float) -> Checked:
-        """Until `codes` are gone from `device`, `wait_s` at the most."""
-        return self._poll(lambda until: self._codes_gone(device, codes, until), wait_s)
 
     def _reset(self, device: str, codes: tuple[str, ...], wait_s: float) -> HealResult:
         """Reset `device`, one of the known chips, and wait until it and all others are back."""
@@ -191,7 +186,7 @@ class AscendProbe:
         return group if device in group else tuple(sorted(self._known, key=by_number))
 
     def _planned(self, device: str, codes: tuple[str, ...], group: tuple[str, ...], until: float) -> _Planned:
-        told, ports = any(self._boot_status(group, until).values()), self._network(group, until)
+        told, ports = any(self._status("boot", group, until).values()), self._status("network", group, until)
         # The other ports have no address, or another fault.
         usable = tuple(port for port, health in ports.items() if health in _USABLE)
         return _Planned(device, codes, group, group if told else (), usable)
@@ -214,32 +209,21 @@ class AscendProbe:
             return Checked(None, f"{ours.device}: {ours.blind}")
         if ours.health is not DeviceHealth.GOOD or set(ours.codes).intersection(reset.codes or ours.codes):
             return Checked(False, str(ours))
-        for what, status, right, devices in (
-            ("boot status", self._boot_status, (_BOOTED,), reset.boot),
-            ("network health", self._network, _USABLE, reset.ports),
+        for what, words, right, devices in (
+            ("boot", "boot status", (_BOOTED,), reset.boot),
+            ("network", "network health", _USABLE, reset.ports),
         ):
-            told = status(devices, until) if devices else {}
+            told = self._status(what, devices, until) if devices else {}
             if late := [device for device in devices if told.get(device) not in right]:
-                return Checked(False, f"{what} of {late[0]} is {told.get(late[0], 'not told')}")
+                return Checked(False, f"{words} of {late[0]} is {told.get(late[0], 'not told')}")
         return Checked(True)
 
-    def _boot_status(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
-        """Empty if nobody tells: npu-smi has no query for it."""
+    def _status(self, what: str, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
+        """Of `boot` or `network`; empty if the library does not tell: npu-smi has no query for it."""
         try:
-            return self._driver.status("boot", devices, until)
+            return self._driver.status(what, devices, until)
         except NoAnswer:
             return {}
-
-    def _network(self, devices: tuple[str, ...], until: float) -> dict[str, int | None]:
-        """In DCMI's numbers; empty if neither the library nor hccn_tool tells."""
-        for ask in (partial(self._driver.status, "network"), self._tool.network):
-            try:
-                told = ask(devices, until)
-            except NoAnswer:
-                continue
-            if any(health is not None for health in told.values()):
-                return told
-        return {}
 
     # ---- the order
 

@@ -1,23 +1,31 @@
-"""Ascend chips by the text of npu-smi, and of hccn_tool where it is there."""
+"""Ascend chips by the text of npu-smi."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
-from ftslurm.devices.ascend import npu_smi_fields as fields
-from ftslurm.devices.ascend.chip import KIND, Checked, Chip, severity_by_number
+from ftslurm.devices.ascend.chip import KIND, Checked, Chip
 from ftslurm.devices.ascend.dcmi import with_code_words
-from ftslurm.devices.ascend.npu_smi import ChipRow, InfoTable, ProcessTable, health_of, parse_info, parse_processes, severity_of
+from ftslurm.devices.ascend.npu_smi import (
+    ChipRow,
+    HealthBlock,
+    InfoTable,
+    NpuResetAnswer,
+    ProcessTable,
+    health_of,
+    parse_health,
+    parse_info,
+    parse_npu_reset,
+    parse_processes,
+    severity_of,
+)  # fmt: skip
 from ftslurm.devices.asking import NoAnswer
 from ftslurm.errors import FtslurmError
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
 from ftslurm.system.commands import CommandResult, Runner
 
 TOOL = "npu-smi"
-NET_TOOL = "hccn_tool"
-# Where the driver package puts it; seldom on PATH.
-_NET_TOOL_PLACE = "/usr/local/Ascend/driver/tools"
 
 # A look takes about a second on a node with 16 dies; a tool that needs longer than this hangs.
 LOOK_LIMIT_S = 15.0
@@ -34,7 +42,6 @@ class NpuSmi:
         self._env = env
         self._clock = clock
         self._has_chips: bool | None = None  # not known before the first table
-        self._tells_events = True
 
     def present(self) -> bool:
         return shutil.which(TOOL, path=self._env.get("PATH", "")) is not None
@@ -49,7 +56,7 @@ class NpuSmi:
     def utilisation(self, until: float) -> tuple[Utilisation, ...]:
         table, _ = self._table(until, forgiving=True)
         return tuple(
-            Utilisation(row.device, KIND, _percent(row.aicore_percent), _memory_percent(row), row.power_w) for row in table.chips
+            Utilisation(row.device, KIND, _percent(row.aicore_percent), row.memory_percent, row.power_w) for row in table.chips
         )
 
     def idle(self, until: float) -> Checked:
@@ -62,28 +69,14 @@ class NpuSmi:
             return Checked(False, f"{TOOL} does not tell which processes use the chips")
         return Checked(True)
 
-    def order_reset(self, device: str, in_band: bool, until: float) -> fields.NpuResetAnswer:
+    def order_reset(self, device: str, in_band: bool, until: float) -> NpuResetAnswer:
         if self._has_chips is None:
             self._table(until, forgiving=True)
         card, chip = (int(number) for number in device.split("."))
         way = ("-m", "1") if in_band else ()
         args = ("set", "-t", "reset", *self._address(card, chip), *way)
         result = self._ask(args, until, stdin=YES, limit_s=until - self._clock())
-        return fields.parse_npu_reset(result.stdout + "\n" + result.stderr)
-
-    def network(self, devices: Collection[str], until: float) -> dict[str, int | None]:
-        """What hccn_tool says of the network port of each chip, in DCMI's numbers; empty without that tool."""
-        path = self._env.get("PATH", "")
-        tool = shutil.which(NET_TOOL, path=path) or shutil.which(NET_TOOL, path=_NET_TOOL_PLACE)
-        if tool is None:
-            return {}
-        rows = fields.parse_mapping(self._ask(("info", "-m"), until).stdout)
-        ids = {f"{row.card}.{row.chip}": row.logic_id for row in rows if row.logic_id is not None}
-        return {
-            device: fields.parse_net_health(self._ask(("-i", str(ids[device]), "-net_health", "-g"), until, tool=tool).stdout)
-            for device in devices
-            if device in ids
-        }
+        return parse_npu_reset(result.stdout + "\n" + result.stderr)
 
     # ---- looking
 
@@ -104,80 +97,43 @@ class NpuSmi:
         try:
             block = self._health_block(row, until)
         except NoAnswer as silence:
-            events = self._events(row, until)
-            blind = "" if events.events else f"its codes cannot be read: {silence}"
-            detail = f"{TOOL} shows health `{row.health}`, {blind}".removesuffix(", ")
-            return Chip(row.device, shown, severity, _codes((), events), detail, blind)
+            blind = f"its codes cannot be read: {silence}"
+            return Chip(row.device, shown, severity, detail=f"{TOOL} shows health `{row.health}`, {blind}", blind=blind)
         # The later answer counts: a chip that has recovered in between is shown as OK and without codes.
         health, severity = health_of(block.word), severity_of(block.word)
-        events = self._events(row, until) if health is DeviceHealth.FAULTY else fields.EventList()
-        return Chip(row.device, health, severity, _codes(block.codes, events), "; ".join(block.information))
+        codes = dict.fromkeys(block.codes, Severity.UNKNOWN)
+        return Chip(row.device, health, severity, codes, "; ".join(block.information))
 
-    def _health_block(self, row: ChipRow, until: float) -> fields.HealthBlock:
+    def _health_block(self, row: ChipRow, until: float) -> HealthBlock:
         # Without `-c` the tool of A2 and A3 prints no codes; the 950's tool refuses `-c`.
         result = self._ask(("info", "-t", "health", *self._address(row.card, row.chip)), until)
-        blocks = [
-            block
-            for block in fields.parse_health(result.stdout)
-            if not block.part and block.card in (None, row.card) and block.chip in (None, row.chip) and block.word
-        ]
-        if len(blocks) != 1:
+        block = parse_health(result.stdout)
+        if block is None:
             raise NoAnswer(_complaint("info -t health", result))
-        return blocks[0]
-
-    def _events(self, row: ChipRow, until: float) -> fields.EventList:
-        """The faults with their own severities, from a tool that tells them; nothing from one that does not."""
-        if not self._tells_events:
-            return fields.EventList()
-        try:
-            result = self._ask(("info", "-t", "current-fault-event", *self._address(row.card, row.chip)), until)
-        except NoAnswer:
-            return fields.EventList()
-        events = fields.parse_events(result.stdout)
-        # A tool before the 950's says `does not support querying`, older ones print their help; both for every chip.
-        words = (result.stdout + result.stderr).lower()
-        self._tells_events = events.count is not None or not ("not support" in words or "parameter" in words)
-        return events
+        return block
 
     def _address(self, card: int, chip: int) -> tuple[str, ...]:
         return ("-i", str(card)) if self._has_chips is False else ("-i", str(card), "-c", str(chip))
 
     # ---- the tool
 
-    def _ask(
-        self, args: tuple[str, ...], until: float, stdin: str = "", limit_s: float = LOOK_LIMIT_S, tool: str = TOOL
-    ) -> CommandResult:
+    def _ask(self, args: tuple[str, ...], until: float, stdin: str = "", limit_s: float = LOOK_LIMIT_S) -> CommandResult:
         left_s = min(limit_s, until - self._clock())
         if left_s <= 0:
-            raise NoAnswer(f"no time left for `{tool} {args[0]}`")
+            raise NoAnswer(f"no time left for `{TOOL} {args[0]}`")
         try:
-            result = self._run((tool, *args), left_s, stdin=stdin, env=dict(self._env))
+            result = self._run((TOOL, *args), left_s, stdin=stdin, env=dict(self._env))
         except FtslurmError as error:
             raise NoAnswer(error.message) from None
         except OSError as error:
-            raise NoAnswer(f"`{tool}` cannot be run: {error}") from None
+            raise NoAnswer(f"`{TOOL}` cannot be run: {error}") from None
         if result.timed_out:
-            raise NoAnswer(f"`{tool} {' '.join(args)}` gave no answer within {left_s:.0f} s")
+            raise NoAnswer(f"`{TOOL} {' '.join(args)}` gave no answer within {left_s:.0f} s")
         return result
-
-
-def _codes(codes: tuple[str, ...], events: fields.EventList) -> dict[str, Severity]:
-    """All codes of both answers, with their own severity where it is told."""
-    own = {
-        event.code: Severity.UNKNOWN if event.severity is None else severity_by_number(event.severity) for event in events.events
-    }
-    return {code: own.get(code, Severity.UNKNOWN) for code in (*codes, *own)}
 
 
 def _percent(told: int | None) -> float | None:
     return float(told) if told is not None and told <= 100 else None
-
-
-def _memory_percent(row: ChipRow) -> float | None:
-    for used, total in ((row.hbm_used_mb, row.hbm_total_mb), (row.memory_used_mb, row.memory_total_mb)):
-        if used is not None and total:
-            return 100.0 * used / total
-    return None
 
 
 def _complaint(command: str, result: CommandResult, table: InfoTable | None = None) -> str:
