@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from ftslurm.hooks.hook_inputs import WATCH_LIMIT_S, JobFacts, ask_owner, finish_timeout_s, job_facts, run_hook
+from ftslurm.hooks.hook_inputs import FINISH_LIMIT_S, WATCH_LIMIT_S, JobFacts, ask_owner, job_facts, run_hook
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node import turned_away
 from ftslurm.policies.start_time import elsewhere_in_s
@@ -29,7 +29,7 @@ def _finish(settings: HookSettings, env: Mapping[str, str], later: bool = False)
     if not settings.finish_requeues or facts.user_id < settings.first_user_id or not facts.restarts:
         return True, f"job {facts.job}: not looked at"
     verb = "finish-at-once" if later else "finish"
-    said = start_elsewhere(settings, facts, 0.0 if later else WATCH_LIMIT_S) or ask_owner(verb, facts, finish_timeout_s(settings))
+    said = start_elsewhere(settings, facts, 0.0 if later else WATCH_LIMIT_S) or ask_owner(verb, facts, FINISH_LIMIT_S)
     return True, f"job {facts.job}: {said or 'nothing to finish'}"
 
 

@@ -10,14 +10,14 @@ import syslog
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from ftslurm.errors import FtslurmError, PolicyError, StateError, UsageError
+from ftslurm.errors import FtslurmError, PolicyError, StateError, UsageError, WireError
 from ftslurm.hooks.scripts import BAD_NODE_STATUS, LIMITS_S
 from ftslurm.model.exits import Process
 from ftslurm.model.job import JobId
+from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.text import visible
@@ -38,6 +38,7 @@ MAX_EVIDENCE_FILES, MAX_EVIDENCE_BYTES = 500, 1 << 16
 LOCK_WAIT_S = 5.0
 T = TypeVar("T")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOUNDS = Bounds(1 << 16, signed=True)
 
 
 class Unfinished(Value):
@@ -92,11 +93,8 @@ class Memory:
         """What cannot be read is forgotten; nothing of an earlier boot counts."""
         now = BOOT_ID.read_text().strip()
         try:
-            body = json.loads((self.root / "node.json").read_bytes())
-            stuck = tuple(Process(**one) for one in body.pop("stuck"))
-            unfinished = tuple(Unfinished(**one) for one in body.pop("unfinished", ()))
-            found = HookMemory(**body, stuck=stuck, unfinished=unfinished)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            found = from_plain(HookMemory, json.loads((self.root / "node.json").read_bytes()), _BOUNDS)
+        except (OSError, ValueError, WireError):
             return HookMemory(now)
         return found if found.boot == now else HookMemory(now)
 
@@ -107,7 +105,7 @@ class Memory:
         """
         try:
             with locked(private_folder(self.root) / "node.lock", LOCK_WAIT_S):
-                replace_file(self.root / "node.json", json.dumps(asdict(merged(self.read(), before, after))).encode())
+                replace_file(self.root / "node.json", json.dumps(to_plain(merged(self.read(), before, after))).encode())
         except Locked:
             raise StateError(f"{self.root}/node.lock is held by another", hint="is a script of Slurm's stuck here?") from None
 
@@ -136,17 +134,10 @@ class Memory:
 
 # --- what root or SlurmUser wants of a job's ledger: asked of a program that runs as the job's owner (hooks/as_owner.py)
 
-# Of one who finishes a requeue: job, require, exclude, start, job, release, and the one that sees that it is held.
-REQUESTS = 7
 # For the nodes to be clean, which sets the start (as_owner.py).
 WATCH_LIMIT_S = 600.0
-# Before the installed script cuts us off: for what we ask ourselves, and to say what came of it.
-SPARE_S = 20.0
-
-
-def finish_timeout_s(settings: HookSettings) -> float:
-    wanted_s = settings.finish_after_s + REQUESTS * settings.slurm_timeout_s + WATCH_LIMIT_S
-    return min(wanted_s, LIMITS_S["epilog_slurmctld"] - SPARE_S)
+# Before the installed script cuts us off, 20 s for what we ask ourselves, and to say what came of it.
+FINISH_LIMIT_S = LIMITS_S["epilog_slurmctld"] - 20.0
 
 
 def ask_owner(verb: str, facts: JobFacts, timeout_s: float) -> str:

@@ -128,13 +128,10 @@ def _compared(owner: Any) -> Callable[[Any], object]:
 _MAKING = RLock()
 
 
-class _Listed:
-    """What `fields` gives, made when it is asked for."""
-
-    def __get__(self, _: object, owner: Any) -> tuple[Any, ...]:
-        kind: Any = Field
-        given = {name: item if isinstance(item, kind) else kind(item) for name, item in owner._given_.items()}
-        return tuple(kind(f.default, f.default_factory, f.compare, f.metadata, name) for name, f in given.items())
+def _listed(owner: Any) -> tuple[Any, ...]:
+    kind: Any = Field
+    given = {name: item if isinstance(item, kind) else kind(item) for name, item in owner._given_.items()}
+    return tuple(kind(f.default, f.default_factory, f.compare, f.metadata, name) for name, f in given.items())
 
 
 class _Fields:
@@ -215,7 +212,7 @@ def _reduce(self: Any) -> tuple[type, tuple[Any, ...]]:
 _OF_ALL: Mapping[str, Any] = {
     "__init__": _init, "__repr__": _repr, "__eq__": _eq, "__hash__": None, "__reduce__": _reduce,
     "__setattr__": object.__setattr__, "__delattr__": object.__delattr__,
-    "__dataclass_fields__": _Fields(), "_listed_": _Listed(),
+    "__dataclass_fields__": _Fields(), "_listed_": _Late("_listed_", _listed),
     "_slots_": _Late("_slots_", _slots), "_defaults_": _Late("_defaults_", _defaults),
     "_puts_": _Late("_puts_", lambda owner: tuple(put for _, put in owner._slots_)),
     "_factories_": _Late("_factories_", _factories), "_compared_": _Late("_compared_", _compared),

@@ -10,7 +10,6 @@ import pytest
 from ftslurm.hooks import hook_inputs
 from ftslurm.hooks.as_owner import own_ledger
 from ftslurm.hooks.hook_inputs import JobFacts
-from ftslurm.hooks.scripts import LIMITS_S
 from ftslurm.ledger.journal import to_line
 from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.job import JobId
@@ -62,8 +61,3 @@ def test_a_requeue_is_finished_also_after_a_thousand_restarts_in_place(tmp_path:
     place.write_bytes(data)
     found = own_ledger(HookSettings(), Owner(os.getuid(), os.getgid(), "me", tmp_path), 5, "5", "c")
     assert found is not None and found.history.requeues.open is not None and found.history.requeues.open.exclude == ("n1",)
-
-
-@pytest.mark.parametrize(("slurm_timeout_s", "timeout_s"), [(5.0, 638.0), (8.0, 659.0), (60.0, 680.0)])
-def test_each_request_has_its_time_and_all_end_before_the_script_does(slurm_timeout_s: float, timeout_s: float) -> None:
-    assert hook_inputs.finish_timeout_s(HookSettings(slurm_timeout_s=slurm_timeout_s)) == timeout_s < LIMITS_S["epilog_slurmctld"]
