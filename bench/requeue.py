@@ -173,16 +173,14 @@ def cells(
 
 
 def measure() -> list[Series]:
-    """For all benchmarks in one run: few rounds, each kind alone."""
+    """For all benchmarks in one run: few rounds, all at once. One plain one: it is Slurm's own constant (cred_expire + 1)."""
     found = []
-    for epilog in (None, 5.0):
-        (cell,) = cells([epilog], [2], 5, 0)
-        name = "no Epilog" if epilog is None else f"Epilog {epilog:g} s"
-        found.append(Series(f"requeue, ftrun, 2 nodes, {name}", cell.times_s, "s"))
-        found.append(Series("    of it Slurm's clean-up", cell.clean_ups_s, "s"))
-    with cluster_with(None, 2) as env:
-        plain = once(PLAIN, env, None, 2, 1)  # one is enough: it is Slurm's own constant (cred_expire + 1)
-    return [*found, Series("requeue, plain scontrol requeue, no Epilog", plain.times_s, "s")]
+    for cell in cells([None, 5.0], [2], 5, 0, plain=1):
+        name = f"2 nodes, {'no Epilog' if cell.epilog is None else f'Epilog {cell.epilog:g} s'}"
+        found.append(Series(f"requeue, {'plain scontrol requeue' if cell.plain else 'ftrun'}, {name}", cell.times_s, "s"))
+        if not cell.plain:
+            found.append(Series("    of it Slurm's clean-up", cell.clean_ups_s, "s"))
+    return found
 
 
 def main() -> None:

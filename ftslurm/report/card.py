@@ -135,13 +135,11 @@ class LastCard:
 
     def __init__(self) -> None:
         self._story = Story()
-        self._seen = 0  # records
 
-    def of(self, records: Sequence[rec.Record]) -> Card | None:
-        """records: those of the last call, and the new ones after them."""
-        for record in records[self._seen :]:
+    def after(self, records: Iterable[rec.Record]) -> Card | None:
+        """records: those after the ones of the last call."""
+        for record in records:
             self._story.see(record)
-        self._seen = len(records)
         self._story.forget()
         return card_of(self._story)
 

@@ -20,7 +20,6 @@ from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.folds.summary import summarise
-from ftslurm.model.record import Record
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import visible
 from ftslurm.report.measures import Span, spans
@@ -113,11 +112,10 @@ End = Callable[[bool], None]
 
 
 def measured(
-    settings: Settings, job: str, cluster: str, ledger: Path, records: Callable[[], Sequence[Record]],
-    numbers: Callable[[], Numbers], say: Callable[[str], None],
-) -> End:  # fmt: skip
+    settings: Settings, job: str, cluster: str, ledger: Path, numbers: Callable[[], Numbers], say: Callable[[str], None]
+) -> End:
     """Begin to report. Gives the function to call at the end, with whether the job continues elsewhere."""
-    file = _text_file(settings, job, cluster, records, numbers, say) if settings.metrics.dir else None
+    file = _text_file(settings, job, cluster, ledger, numbers, say) if settings.metrics.dir else None
 
     def end(goes_on: bool) -> None:
         if file is not None:
@@ -129,18 +127,19 @@ def measured(
 
 
 def _text_file(
-    settings: Settings, job: str, cluster: str, records: Callable[[], Sequence[Record]], numbers: Callable[[], Numbers],
-    say: Callable[[str], None],
-) -> TextFile | None:  # fmt: skip
+    settings: Settings, job: str, cluster: str, ledger: Path, numbers: Callable[[], Numbers], say: Callable[[str], None]
+) -> TextFile | None:
     if not find_spec("prometheus_client"):
         say(f"no metrics are written: metrics.dir needs prometheus-client ({pip_line('metrics')})")
         return None
+
+    journal = Journal(ledger)
 
     def text() -> str:
         from ftslurm.report.measures import JobOf, Pulse, measure
         from ftslurm.wrapper.exposition import exposition
 
-        seen = tuple(records())
+        seen = journal.read().records
         known = summarise(seen)
         if known is None:
             return ""

@@ -31,8 +31,9 @@ from ftslurm.notify.outbox import (
     shown,
     summary,
 )
+from ftslurm.report.card import last_card
 from ftslurm.wrapper.controller.people import place_of
-from ftslurm.wrapper.controller.teller import Held, digests, of_record, routes
+from ftslurm.wrapper.controller.teller import Held, digests, of_card, of_record, routes
 from tests.settings import settings_with
 
 PACE = Pace(burst=3, window_s=600)
@@ -100,15 +101,21 @@ def kind_of(record: rec.Record, *before: rec.Record) -> str:
     return f"{told.kind}: {told.title}" if told else ""
 
 
+def of_decision(rung: str) -> Notice:
+    card = last_card((RUN, BEGAN, decided(rung)))
+    assert card is not None
+    return of_card(card, "7", "(about)")
+
+
 def test_each_rung_has_its_kind_and_the_card_is_the_text() -> None:
-    kinds = {rung: kind_of(decided(rung)).partition(":")[0] for rung in (*RUNG_NAMES, "requeue-on-warning", "requeue-by-slurm")}
+    kinds = {rung: of_decision(rung).kind for rung in (*RUNG_NAMES, "requeue-on-warning", "requeue-by-slurm")}
     assert kinds == {
         "rank-restart": "restart", "in-place-restart": "restart", "hang-restart": "restart",
         "node-replacement": "replacement", "shrink": "replacement", "isolated-requeue": "requeue",
         "unconditional-requeue": "requeue", "fail": "failure", "requeue-on-warning": "requeue", "requeue-by-slurm": "requeue",
     }  # fmt: skip
-    told = of_record(decided("fail"), (RUN, BEGAN, decided("fail")), "7", "(about)")
-    assert told is not None and "next   ftslurm history 7" in told.text and told.text.endswith("(about)")
+    told = of_decision("fail")
+    assert "next   ftslurm history 7" in told.text and told.text.endswith("(about)")
 
 
 @pytest.mark.parametrize(("end", "before", "told"), [

@@ -290,7 +290,7 @@ class Job(World):
             {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
         )
         self.settings = replace(settings or requeueing(), tips=tips)
-        self._last_card = LastCard()
+        self._last_card, self._carded = LastCard(), 0  # of so many records
         self.per_node = per_node
         self.now = now
         past = list(past)
@@ -359,7 +359,8 @@ class Job(World):
             if isinstance(decision, do.Say):
                 self.told.append(decision.text)
             if isinstance(decision, do.ShowCard):
-                card = self._last_card.of(self.ledger)
+                card = self._last_card.after(self.ledger[self._carded :])
+                self._carded = len(self.ledger)
                 assert card is not None, "there is nothing to show"
                 assert card == last_card(self.ledger), "the same, whether it has followed the ledger or reads it now"
                 self.told += card_lines(card)

@@ -228,7 +228,7 @@ class StandbyController:
         found, decided = take_over.records_of(self._plan, self._node, s, choice, records, boot_s() - self._heard_at)
         if not self._journal.append_next([*answers, *found]):
             return ""  # another process has written; the next round will see what
-        notices = self._tell_people(decided, (*records, *found))
+        notices = self._tell_people((*records, *found))
         if choice.rung not in REQUEUES:
             done = self._end(decided)
         else:
@@ -244,12 +244,14 @@ class StandbyController:
         fit = FitQuestions(self._run, os.environ, st.slurm.timeout_s).look(job, nodes, without)
         return with_fit(answer(job, nodes), fit, without)
 
-    def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Notices | None:
+    def _tell_people(self, records: Sequence[rec.Record]) -> Notices | None:
         """Tell people, as the dead controller would have. The sender works while the job is requeued."""
         about = f"(on {self._plan.cluster}, {self._node} took over from {self._plan.batch_node})"
         notices = notices_for(self._plan.settings, self._journal.path.parent.parent, self._plan.job, about, say_to_reader)
         if notices is not None:
-            notices.record(decided, records)
+            from ftslurm.report.card import last_card
+
+            notices.card(last_card(records))
         return notices
 
     def _finish_requeue(self) -> str:

@@ -18,27 +18,31 @@ from pathlib import Path
 
 from ftslurm.launchers.rank_logs import cycle_file
 from ftslurm.model import record as rec
-from ftslurm.model.folds.history import fold, restarts
+from ftslurm.model.folds.history import History, restarts
 from ftslurm.model.nodes import expand, fold_nodes
 
 END_WAIT_S = 5.0  # seconds for the last file, when the job is over
 
 
 class Cycles:
-    """granted: nodes of the allocation. log: logs.cycle_files, empty for none. say: prints a problem, once."""
+    """granted: nodes of the allocation. log: logs.cycle_files, empty for none. say: prints a problem, once. past: of the job."""
 
-    def __init__(self, folder: Path, job: str, granted: Sequence[str], log: str, say: Callable[[str], object]) -> None:
+    def __init__(
+        self, folder: Path, job: str, granted: Sequence[str], log: str, say: Callable[[str], object], past: History
+    ) -> None:
         self._folder, self._job, self._granted, self._log, self._say = folder, job, granted, log, say
+        self._past = past
         self._open: dict[str, object] = {}
         self._files: queue.SimpleQueue[dict[str, object] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_all, daemon=True)
         self._writer.start()
 
-    def record(self, told: rec.Record, past: Sequence[rec.Record]) -> None:
-        """Write what `told` changes. past: all records, with it as the last."""
+    def record(self, told: rec.Record) -> None:
+        """Write what `told` changes."""
+        self._past = self._past.add(told)
         if isinstance(told, rec.AttemptBegan):
             nodes = expand(told.nodes)
-            cycle = restarts(fold(past), told.step_key)
+            cycle = restarts(self._past, told.step_key)
             self._open = {
                 "job_id": self._job, "attempt_index": told.schedule, "cycle_number": cycle, "cycle_start_time": iso(told.at),
                 "cycle_end_time": "", "cycle_log_file": cycle_file(self._log, cycle) if self._log else "",

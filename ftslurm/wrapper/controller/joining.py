@@ -112,7 +112,7 @@ def joined(
         keep=lambda attempt, node, text: keep_evidence(journal.path, attempt, node, text),
         keep_output=lambda: output.keep_files(journal.path, facts.schedule, files, keep_bytes),
     )  # fmt: skip
-    _begin_to_tell(people, order, settings, facts, journal.path, sources)
+    _begin_to_tell(people, order, settings, facts, history, journal.path, sources)
     board = sources.reports.observer = LiveBoard(sources, facts.run)
     live = LiveTeller(journal.path, sources, board)
     return Controller(Judge(settings, history, facts), sources, effects, journal, clock, live)
@@ -162,19 +162,21 @@ def _about(facts: RunFacts) -> str:
     return f"({name} on {facts.cluster}, ftrun on {facts.process.host}, {nodes})"
 
 
-def _begin_to_tell(people: People, order: Order, settings: Settings, facts: RunFacts, ledger: Path, sources: Sources) -> None:
+def _begin_to_tell(
+    people: People, order: Order, settings: Settings, facts: RunFacts, history: History, ledger: Path, sources: Sources
+) -> None:
     """Gives `people` what else they are told by, and says what of the order will not be."""
     if settings.metrics.dir or settings.metrics.otlp:
         from ftslurm.wrapper.metrics import measured
 
-        people.at_end = measured(settings, facts.job, facts.cluster, ledger, lambda: people.records, sources.numbers, people.say)
+        people.at_end = measured(settings, facts.job, facts.cluster, ledger, sources.numbers, people.say)
     if facts.why_not.swap and (settings.node_replacement.enabled or settings.shrink.enabled):
         people.say(f"ftrun cannot replace a node of this step: {facts.why_not.swap}")
     if folder := cycle_info_dir(settings):
         from ftslurm.wrapper.controller.cycles import Cycles
 
         job = order.env.get("SLURM_ARRAY_JOB_ID") or str(facts.number)
-        people.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.logs.cycle_files, people.say)
+        people.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.logs.cycle_files, people.say, history)
     for sentence in keys_without_effect(settings):
         people.say(f"of ft_launcher's configuration {sentence}")
     for component in order.components:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, TextIO
 from ftslurm.model import decisions as do
 from ftslurm.model.decisions import ShowPhase
 from ftslurm.model.outcome import outcome_of
-from ftslurm.model.record import Finished, Record
+from ftslurm.model.record import Decided, Finished, Record
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import visible
 
 if TYPE_CHECKING:
-    from ftslurm.report.card import LastCard
+    from ftslurm.report.card import Card, LastCard
     from ftslurm.wrapper.controller.cycles import Cycles
     from ftslurm.wrapper.controller.teller import Notices
 
@@ -96,8 +96,8 @@ SPEAKER = "ftrun: "
 
 
 class People:
-    """records: all that the ledger holds. cycles (to be set): writes them down. at_end (to be set): is called when the job is
-    over, with whether it goes on elsewhere."""
+    """cycles (to be set): writes them down. at_end (to be set): is called when the job is over, with whether it goes on
+    elsewhere."""
 
     def __init__(
         self, verbose: bool = False, err: TextIO | None = None, past: Sequence[Record] = (), notices: Notices | None = None,
@@ -105,7 +105,8 @@ class People:
     ) -> None:  # fmt: skip
         """past: what the ledger held when this ftrun began. notices: for the people who follow the job; notices_wait_s: for the
         last of them, when the job is over."""
-        self.records = list(past)
+        self._records = list(past)  # once a card was asked for, of those that it has read the last of each kind
+        self._read = 0  # how many of them
         self.cycles: Cycles | None = None
         self.at_end: Callable[[bool], None] = lambda goes_on: None
         self._verbose = verbose
@@ -124,14 +125,24 @@ class People:
             self.say(decision.text)
 
     def show_card(self, decision: do.ShowCard) -> None:
-        from ftslurm.report.card import LastCard, card_lines
+        from ftslurm.report.card import card_lines
 
-        self._last_card = self._last_card or LastCard()
-        card = self._last_card.of(self.records)
+        card = self._card()
         if self._notices is not None and card is not None and not card.rung:
-            self._notices.hang(card)  # of a decision they have its record
+            self._notices.card(card)  # that of a decision they have
         if card is not None and (self._verbose or not decision.quiet):
             self.say(*card_lines(card, self._width()))
+
+    def _card(self) -> Card | None:
+        """The last one. A job may restart thousands of times: only what is asked for later is kept."""
+        from ftslurm.report.card import LastCard
+
+        self._last_card = self._last_card or LastCard()
+        card = self._last_card.after(self._records[self._read :])
+        latest = {type(record): record for record in self._records}
+        self._records = [record for record in self._records if record is latest[type(record)]]
+        self._read = len(self._records)
+        return card
 
     def _width(self) -> int | None:
         """Of the terminal, less what stands before each line; None for a file or a pipe."""
@@ -154,11 +165,13 @@ class People:
 
     def remember(self, decision: do.Remember) -> None:
         """The ledger has it already, if it takes anything; for the cards."""
-        self.records.append(decision.record)
+        self._records.append(decision.record)
         if self._notices is not None:
-            self._notices.record(decision.record, self.records)
+            self._notices.record(decision.record, self._records)
+            if isinstance(decision.record, Decided):
+                self._notices.card(self._card())
         if self.cycles is not None:
-            self.cycles.record(decision.record, self.records)
+            self.cycles.record(decision.record)
         if isinstance(decision.record, Finished):
             self._goes_on = outcome_of(decision.record).goes_on
 

@@ -28,7 +28,7 @@ from ftslurm.model.text import cut
 from ftslurm.model.values import replace
 from ftslurm.notify.deliver import need_apprise, read_destinations, why_no_apprise
 from ftslurm.notify.outbox import KINDS, MAX_TITLES, Notice, Outbox, summary
-from ftslurm.report.card import Card, card_lines, last_card
+from ftslurm.report.card import Card, card_lines
 from ftslurm.report.words import moment
 
 # Notices that wait for the thread: if its file system hangs, so does the ledger's.
@@ -60,11 +60,9 @@ def _kind(rung: str) -> str:
 
 
 def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: str) -> Notice | None:
-    """The notice of the new record `record`; past: all records, with it as the last. None: nobody is told."""
+    """The notice of the new record `record`, but for a decision, which has a card; past: the last of each kind or more, with it
+    as the last. None: nobody is told."""
     match record:
-        case rec.Decided():
-            card = last_card(past)
-            return of_card(card, job, about) if card is not None else None
         case rec.ProgramSaid(what="message"):
             title = f"job {job}: rank {record.rank} says: {cut(record.text, 100)}"
             id = f"{job}.{record.at:.6f}.{record.rank}.{record.text}"
@@ -217,12 +215,12 @@ class Notices:
             self._waits = False
             with suppress(queue.Full):
                 self._queue.put_nowait(True)
-        if isinstance(record, (rec.Decided, rec.ProgramSaid, rec.RunBegan, rec.Finished, rec.Waiting)):
+        if isinstance(record, (rec.ProgramSaid, rec.RunBegan, rec.Finished, rec.Waiting)):
             self._waits = self._waits or isinstance(record, rec.Waiting)
             self._tell(of_record(record, past, self._job, self._about))
 
-    def hang(self, card: Card) -> None:
-        self._tell(of_card(card, self._job, self._about))
+    def card(self, card: Card | None) -> None:
+        self._tell(of_card(card, self._job, self._about) if card is not None else None)
 
     def _tell(self, notice: Notice | None) -> None:
         if notice is None or not self._routes.get(notice.kind):
