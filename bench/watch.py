@@ -15,7 +15,6 @@ from pathlib import Path
 from measure import ROOT, Series
 
 from ftslurm.ledger import live as files
-from ftslurm.model.folds.summary import summarise
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.record import AttemptBegan, RunBegan
 from ftslurm.report.view import status_of
@@ -72,9 +71,9 @@ def shown(ledger: Path) -> None:
     assert told is not None
     began = RunBegan(0.0, "r", "1", "c", 0, "k", "train", "node0000")
     records = (began, AttemptBegan(0.0, "r", 1, 0, "k", 1, "node0000", len(told.tasks)))
-    summary, view = summarise(records), status_of(records)
-    assert summary is not None and view is not None
-    screen(Seen(1.0, summary, view, records, told), 80, 24)
+    view = status_of(records)
+    assert view is not None
+    screen(Seen(1.0, view, records, told), 80, 24)
 
 
 def job(watched: bool) -> float:

@@ -19,18 +19,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from ftslurm.model.folds.control import Request
 from ftslurm.model.folds.node_memory import Remembered
 from ftslurm.model.folds.summary import JobSummary
+from ftslurm.report import view
 from ftslurm.report.account.job import Failure, JobAccount
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Stretch
 from ftslurm.report.analysis import AnalysisTold
 from ftslurm.report.explain.code import Explained
-from ftslurm.report.explain.decisions import DecisionsTold
+from ftslurm.report.explain.decisions import Explanations
 from ftslurm.report.explain.terms import LadderTold, Term
 from ftslurm.report.page.plain import LONG, VERSION, Sums
 from ftslurm.report.site import FindingsTold, NodeReport
-from ftslurm.report.view import HistoryTold, RequestView, Status
 from ftslurm.simulation.show import ReplaysTold, SimulationTold
 
 Type = Any
@@ -52,10 +53,14 @@ def _hints(of: type, without: Sequence[str] = ()) -> dict[str, Type]:
 _job = _hints(JobSummary)
 Job = _merged("Job", "A job in one line; times in Unix seconds.", _job)
 JobOfAll = _merged("JobOfAll", "The same, with its user and the seconds that it lost.", {"user": str, "lost_s": float}, _job)
+_alone = ("summary",)
+Status = _merged("Status", view.Status.__doc__ or "", _job, _hints(view.Status, _alone))
+History = _merged("History", view.HistoryTold.__doc__ or "", {"job": Status}, _hints(view.HistoryTold, ("job",)))
+Decisions = _merged("Decisions", Explanations.__doc__ or "", _job, _hints(Explanations, _alone))
 _kind = {"version": Literal[VERSION]}
 _failure = _merged("Failure", Failure.__doc__ or "", _hints(Failure), {"lost_s": float, "failed": bool, "remedy": str})
-_account = _hints(JobAccount, tuple(LONG))
-_long = {name: kind for name, kind in _hints(JobAccount).items() if name in LONG - {"spent", "failures"}}
+_account = _job | _hints(JobAccount, tuple(LONG))
+_long = {name: kind for name, kind in _hints(JobAccount).items() if name in LONG - {"summary", "spent", "failures"}}
 ShortReport = _merged("ShortReport", "A job among many.", _account, _hints(Sums))
 JobReport = _merged(
     "JobReport", "Times in Unix seconds, durations in seconds.", _kind, {"kind": Literal["job"]}, _account, _hints(Sums), _long,
@@ -74,11 +79,11 @@ SHAPES: Mapping[str, Mapping[str, Type]] = {
         "ftslurm status --all-users --json": list[JobOfAll],
     },
     "history": {
-        "ftslurm history JOB --json": HistoryTold,
-        "ftslurm history --json": list[HistoryTold],
+        "ftslurm history JOB --json": History,
+        "ftslurm history --json": list[History],
     },
     "explain": {
-        "ftslurm explain JOB --json": DecisionsTold,
+        "ftslurm explain JOB --json": Decisions,
         "ftslurm explain CODE --json": tuple[Explained, ...],
         "ftslurm explain WORD --json": Term,
         "ftslurm explain --json": LadderTold,
@@ -88,7 +93,7 @@ SHAPES: Mapping[str, Mapping[str, Type]] = {
         "ftslurm report JOB --format json": JobReport,
         "ftslurm report --format json": JobsReport,
     },
-    "control": {"ftslurm control JOB list --json": list[RequestView]},
+    "control": {"ftslurm control JOB list --json": list[Request]},
     "simulate": {
         "ftslurm simulate TRACE --json": SimulationTold,
         "ftslurm simulate --from-job JOB --json": ReplaysTold,

@@ -14,6 +14,7 @@ import click
 from ftslurm.errors import UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import VARIABLE, Store, at_path, is_path, state_folder
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.model.values import fields, is_dataclass
@@ -98,7 +99,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        told = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return told.pop("summary", {}) | told  # of a job
+    if isinstance(value, JobSummary):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(_plain(key)): _plain(one) for key, one in value.items()}
     if isinstance(value, (tuple, list, set, frozenset)):

@@ -6,8 +6,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from typing_extensions import TypedDict
-
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.text import visible
@@ -118,49 +116,28 @@ def undecided(verdict: Verdict) -> Verdict:
     return replace(verdict, retriable=Retriable.UNKNOWN, confidence=Confidence.NONE)
 
 
-class HintTold(TypedDict):
-    name: str
-    what: str
-    advice: str
+class AnalysisTold(Value):
+    """another_try: null where nobody knows. verdict: as the ledger of a job would have it. line: file and line of the decisive
+    words. skipped: bytes of it that were not read.
+    """
+
+    log: str
+    failed: bool
+    another_try: bool | None
+    verdict: rec.Diagnosed
+    line: str
+    rank: int | None
+    node: str
+    hang: Sequence[rec.Advised]
+    bytes: int
+    skipped: int
+    card: Card
 
 
-# another_try: null where nobody knows. line: file and line of the decisive words. skipped: bytes of it that were not read.
-AnalysisTold = TypedDict(
-    "AnalysisTold",
-    {
-        "log": str, "failed": bool, "another_try": bool | None, "retriable": str, "class": str, "confidence": str,
-        "signature": str, "what": str, "said": str, "meaning": str, "place": str, "line": str, "rank": int | None, "node": str,
-        "suspects": Mapping[str, str], "evidence": Sequence[str], "hang": Sequence[HintTold], "bytes": int, "skipped": int,
-        "card": Card,
-    },
-)  # fmt: skip
-
-
-def analysis_as_json(analysis: Analysis) -> AnalysisTold:
-    v = diagnosed(analysis.verdict)
-    known = {Retriable.YES: True, Retriable.ONCE: True, Retriable.NO: False}
-    return {
-        "log": analysis.name,
-        "failed": analysis.failed,
-        "another_try": known.get(analysis.verdict.retriable),
-        "retriable": v.retriable,
-        "class": v.error_class,
-        "confidence": v.confidence,
-        "signature": v.signature,
-        "what": v.what,
-        "said": v.said,
-        "meaning": v.meaning,
-        "place": v.place,
-        "line": analysis.place,
-        "rank": analysis.rank if analysis.rank >= 0 else None,
-        "node": analysis.node,
-        "suspects": v.suspects,
-        "evidence": v.evidence,
-        "hang": [{"name": hint.name, "what": hint.what, "advice": hint.advice} for hint in analysis.hang],
-        "bytes": analysis.read,
-        "skipped": analysis.skipped,
-        "card": analysis.card,
-    }
+def analysis_as_json(a: Analysis) -> AnalysisTold:
+    again = {Retriable.YES: True, Retriable.ONCE: True, Retriable.NO: False}.get(a.verdict.retriable)
+    rank = a.rank if a.rank >= 0 else None
+    return AnalysisTold(a.name, a.failed, again, diagnosed(a.verdict), a.place, rank, a.node, a.hang, a.read, a.skipped, a.card)
 
 
 def _size(number: int) -> str:

@@ -162,6 +162,11 @@ def culprit(c: rec.CulpritSeen) -> str:
     return f"{c.level} {c.sign}: {who}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
 
 
+def hang_words(seen: rec.HangSeen | rec.CulpritSeen) -> str:
+    """By what it was noticed, or for who was found."""
+    return culprit(seen) if isinstance(seen, rec.CulpritSeen) else seen.what
+
+
 def _spoken(seen: rec.HangSeen | rec.CulpritSeen) -> tuple[str, ...]:
     return (*seen.evidence, f"to let it go on: {seen.helps}") if seen.helps else seen.evidence
 

@@ -11,13 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ftslurm.model.devices import FaultClass
+from ftslurm.model.folds.history import counters_of_attempt
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import replace
 from ftslurm.report.card import Card, card_lines
-from ftslurm.report.moments import MomentKind, exits, fault, moments
-from ftslurm.report.view import Again, AttemptView, RemedyView, Status, folded, in_a_line
+from ftslurm.report.moments import MomentKind, exits, fault, hang_words, moments
+from ftslurm.report.view import Again, AttemptView, Remedy, Status, folded, in_a_line
 from ftslurm.report.words import budgets, clock, moment, span
 
 
@@ -50,14 +52,12 @@ def console() -> Console:
 
 def print_status(console: Console, view: Status, now: float) -> None:
     """now: Unix seconds."""
-    wait = view.wait
+    wait, job = view.wait, view.summary
+    until = f", until {clock(job.until)} at the latest" if job.state == "waiting" and job.until else ""
     facts = [
-        (
-            "state",
-            f"{_state(view, now)}, until {clock(wait.until)} at the latest" if wait and wait.until else _state(view, now),
-        ),
-        ("attempt", f"{view.attempt}  (MA_SCHEDULE_CNT {view.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
-        ("nodes", view.nodes),
+        ("state", f"{_state(view, now)}{until}"),
+        ("attempt", f"{job.attempt}  (MA_SCHEDULE_CNT {job.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
+        ("nodes", job.nodes),
         ("last rung", "" if view.card and view.card.rung else _last_rung(view)),
         ("excluded", "; ".join(f"{node}: {why}" for node, why in view.excluded.items()) or "none"),
         ("budgets", budgets(view.left)),
@@ -65,18 +65,22 @@ def print_status(console: Console, view: Status, now: float) -> None:
         *_asked(view),
         ("next", wait.helps if wait else ""),
         *_sight(view),
-        ("last word", moment(view.at)),
+        ("last word", moment(job.at)),
     ]
-    if view.requeue_open and not (wait and wait.helps):  # that wait may be longer
-        facts.append(("note", f"a requeue is under way; if it is not done in two minutes: ftslurm requeue --finish {view.job}"))
+    if job.requeue_open and not (wait and wait.helps):  # that wait may be longer
+        facts.append(("note", f"a requeue is under way; if it is not done in two minutes: ftslurm requeue --finish {job.job}"))
     if view.damaged:
         facts.append(("note", f"{view.damaged} damaged lines in the ledger were skipped"))
-    console.print(safe_text(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
+    print_title(console, job)
     print_facts(console, facts, 2)
     if view.card is not None:
         console.print()
-        told = view.card.next == f"ftslurm status {view.job}" or bool(wait and wait.helps)  # typed just now; stands above
+        told = view.card.next == f"ftslurm status {job.job}" or bool(wait and wait.helps)  # typed just now; stands above
         print_card(console, replace(view.card, next="") if told else view.card)
+
+
+def print_title(console: Console, job: JobSummary) -> None:
+    console.print(safe_text(f"job {job.job} on {job.cluster or '?'}: {job.command}", style="bold"))
 
 
 UNSEEN = "a replica that hangs while others get on, endless computing, a rank slower by less than a third"
@@ -87,36 +91,35 @@ def _sight(view: Status) -> Iterable[tuple[str, str]]:
     if view.stuck is not None:
         yield "stuck", "; ".join(view.stuck.evidence)
         yield from ([("next", f"{view.stuck.helps}  (lets it go on)")] if view.stuck.helps else ())
-        yield "next", f"ftslurm control {view.job} restart  (all ranks in place, now)"
-    for seen in view.sight.faults if view.sight else ():
+        yield "next", f"ftslurm control {view.summary.job} restart  (all ranks in place, now)"
+    for seen in view.faults:
         acts = seen.fault_class in (FaultClass.SELF_HEALING.value, FaultClass.ISOLATE.value)
         yield "fault", f"{fault(seen)}{'; no remedy so far, and the ranks keep running' if acts else ''}"
-    if view.sight is not None:
-        yield "hangs", f"seen by I/O alone, as {view.sight.blind}" if view.sight.blind else f"not seen: {UNSEEN} (docs/hangs.md)"
+    if view.summary.state == "running":
+        yield "hangs", f"seen by I/O alone, as {view.blind}" if view.blind else f"not seen: {UNSEEN} (docs/hangs.md)"
 
 
 def _asked(view: Status) -> Iterable[tuple[str, str]]:
     """By `ftslurm control`: what holds now, and what is still to come."""
-    if (asked := view.in_force) is not None and asked.no_restarts is not None:
-        yield "restarts", asked.why_held("", moment)
-    elif asked is not None:
-        for rung in asked.held:
-            yield "held", f"{rung}: {asked.why_held(rung, moment)}"
+    yield from (("held", f"{rung}: {why}") for rung, why in view.held.items())
     for request in view.requests:
-        yield "asked for", f"{in_a_line(request)}, request {request.number} of {request.by}, {moment(request.at)}"
+        asked = request.asked
+        yield "asked for", f"{in_a_line(request, moment)}, request {asked.number} of {asked.by}, {moment(asked.at)}"
 
 
 def _state(view: Status, now: float) -> str:
     """Where a card follows it says what the end was about."""
-    if view.card is not None and view.card.rung == Rung.FAIL and view.state == "failed":
-        return view.state
-    if view.stuck is not None and view.state == "running":
+    job = view.summary
+    if view.card is not None and view.card.rung == Rung.FAIL and job.state == "failed":
+        return job.state
+    if view.stuck is not None and job.state == "running":
         return f"running; {view.stuck.what}, {view.stuck.so_far(now)}"
-    return view.state_words
+    return job.words
 
 
 def _last_rung(view: Status) -> str:
-    return f"{view.rung} ({view.cause}): {view.why}" if view.rung else "none: nothing has gone wrong yet"
+    job = view.summary
+    return f"{job.rung} ({job.cause}): {view.why}" if job.rung else "none: nothing has gone wrong yet"
 
 
 def print_card(console: Console, card: Card, indent: int = 0) -> None:
@@ -130,7 +133,7 @@ def print_history(
     console: Console, view: Status, attempts: Sequence[AttemptView], now: float, whole: bool = False
 ) -> None:  # fmt: skip
     """now: Unix seconds. whole: with all that was known and considered, and not the cards alone; nor is what repeats folded."""
-    console.print(safe_text(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
+    print_title(console, view.summary)
     ended, told = 0.0, False
     for attempt in attempts if whole else folded(attempts):
         if isinstance(attempt, Again):
@@ -138,11 +141,11 @@ def print_history(
             ended = 0.0
             continue
         if ended and (whole or not told):
-            console.print(safe_text(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
-        ended, told = attempt.ended, bool(attempt.cards)
-        runs = attempt is attempts[-1] and view.state in ("running", "hanging")
-        _print_attempt(console, attempt, now if runs else attempt.ended, whole)
-    console.print(safe_text(f"now: {view.state_words if whole else _state(view, now)}", style="bold"))
+            console.print(safe_text(f"  {span(attempt.began.at - ended)} until it ran again", style="dim"))
+        ended, told = attempt.ended.at if attempt.ended else 0.0, bool(attempt.cards)
+        runs = attempt is attempts[-1] and view.summary.state in ("running", "hanging")
+        _print_attempt(console, attempt, now if runs else ended, whole)
+    console.print(safe_text(f"now: {view.summary.words if whole else _state(view, now)}", style="bold"))
 
 
 def _again(a: Again) -> str:
@@ -158,23 +161,23 @@ def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
 def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) -> None:
     """until: it has lasted to then, Unix seconds; 0: nobody knows."""
     so_far = "" if a.ended else " so far"
-    lasted = f" for {span(max(0.0, until - a.began))}{so_far}" if until else ", end not recorded"
-    console.print(
-        safe_text(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {counted(a.tasks, 'task')}", style="cyan")
-    )
-    facts = [("counters", f"MA_SCHEDULE_CNT {a.schedule_count}, MA_PROC_START_CNT {a.start_count}, step {a.step}")]
+    began, count = a.began, counters_of_attempt(a.began)
+    lasted = f" for {span(max(0.0, until - began.at))}{so_far}" if until else ", end not recorded"
+    told = f"attempt {a.number}  {moment(began.at)}{lasted} on {began.nodes}, {counted(began.tasks, 'task')}"
+    console.print(safe_text(told, style="cyan"))
+    facts = [("counters", f"MA_SCHEDULE_CNT {count.schedule}, MA_PROC_START_CNT {count.starts}, step {began.step}")]
     if not whole:
-        facts += [] if a.cards else [*(("fault", seen) for seen in a.faults), *([("cause", a.cause)] if a.cause else [])]
+        facts += [] if a.cards else [*(("fault", fault(seen)) for seen in a.faults), *([("cause", a.cause)] if a.cause else [])]
         notes = a.notes if a.cards else [*a.notes, *a.ends]
         print_facts(console, [*facts, *(("note", note) for note in notes)], 2)
         for card in a.cards:
             print_card(console, replace(card, next=""), 2)
         return
-    facts += [("fault", seen) for seen in a.faults]
+    facts += [("fault", fault(seen)) for seen in a.faults]
     facts += [("cause", a.cause)] if a.cause else []
     facts += [("ranks", exits(a.exits))] if a.exits else []
     for hang in a.hangs:
-        facts += [("hang", hang.what), *(("evidence", line) for line in hang.evidence)]
+        facts += [("hang", hang_words(hang)), *(("evidence", line) for line in hang.evidence)]
     for hint in a.hints:
         facts += [("hint", f"{hint.what}: {hint.advice}"), *(("evidence", line) for line in hint.evidence)]
     facts += [("verdict", each.what) for verdict in a.verdicts for each in moments(verdict) if each.kind is MomentKind.DETAIL]
@@ -184,15 +187,12 @@ def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) 
     print_facts(console, facts, 2)
 
 
-def _remedy_facts(r: RemedyView) -> Iterable[tuple[str, str]]:
-    cost = f", costs one of {r.cost}" if r.cost else ", costs nothing"
-    yield "remedy", f"{clock(r.at)} {r.rung}{cost if r.rung != 'fail' else ''}"
-    yield "why", r.why
-    for rung, why in r.passed:
-        yield "not", f"{rung}: {why}"
-    for node, why in r.isolated.items():
-        yield "isolated", f"{node}: {why}"
-    if r.excluded:
-        yield "without", fold_nodes(r.excluded)
-    if r.done:
-        yield ("done" if r.ok else "failed"), r.done
+def _remedy_facts(remedy: Remedy) -> Iterable[tuple[str, str]]:
+    d = remedy.decided
+    cost = f", costs one of {d.cost}" if d.cost else ", costs nothing"
+    yield "remedy", f"{clock(d.at)} {d.rung}{cost if d.rung != 'fail' else ''}"
+    yield "why", d.why
+    yield from (("not", f"{rung}: {why}") for rung, why in d.passed)
+    yield from (("isolated", f"{node}: {why}") for node, why in d.isolate.items())
+    yield "without", fold_nodes(d.exclude)
+    yield from (("done" if last.ok else "failed", last.what) for last in remedy.done[-1:])

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.summary import JobSummary, state_words
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.text import counted, cut, fold_numbers, visible
 from ftslurm.model.values import Value, replace
-from ftslurm.report.moments import happened
+from ftslurm.report.moments import hang_words, happened
 from ftslurm.report.view import Status
 from ftslurm.report.words import budgets, clock, span
 
@@ -28,19 +28,21 @@ UNKNOWN = "-"
 
 
 class Seen(Value):
-    """now: Unix seconds. summary: with Slurm's word; silent: why that could not be had. live: what ftrun told last, None if it
-    told nothing; told_s: seconds since that was seen to be new. watched_s: for how long we watch. told_to: could we ask for it?
+    """now: Unix seconds. live: what ftrun told last, None if it told nothing; told_s: seconds since that was seen to be new.
+    watched_s: for how long we watch. told_to: could we ask for it?
     """
 
     now: float
-    summary: JobSummary
     status: Status
     records: tuple[rec.Record, ...]
     live: Live | None = None
     told_s: float = 0.0
     watched_s: float = 0.0
     told_to: bool = True
-    silent: str = ""
+
+    @property
+    def summary(self) -> JobSummary:
+        return self.status.summary
 
     @property
     def fresh(self) -> Live | None:
@@ -93,11 +95,7 @@ def head(seen: Seen, width: int) -> list[_Line]:
     state = "running" if job.state == "starting" and seen.fresh else job.state
     title = f"job {job.job}{f' ({job.name})' if job.name else ''}{f' on {job.cluster}' if job.cluster and not job.local else ''}"
     told = f"{title}: {state}, {_age(seen)}"
-    if (
-        status.attempt > 1
-        and not job.over
-        and len(visible(told)) + len(whole := f" ({span(seen.now - job.began)} in all)") <= width
-    ):
+    if job.attempt > 1 and not job.over and len(visible(told)) + len(whole := f" ({span(seen.now - job.began)} in all)") <= width:
         told += whole
     found = [
         _Line(told, "title" if (weight := weight_of(job)) in ("", "done", "wait") else weight),
@@ -108,18 +106,18 @@ def head(seen: Seen, width: int) -> list[_Line]:
         _Line(f"budgets  {budgets(status.left)}") if status.left else _Line(""),
     ]
     if status.hang is not None and job.state == "hanging":
-        found.append(_Line(f"hangs    {status.hang.what}", "bad"))
+        found.append(_Line(f"hangs    {hang_words(status.hang)}", "bad"))
     return [replace(line, text=cut(visible(line.text), width)) for line in found if line.text]
 
 
 def _age(seen: Seen) -> str:
     """Of the attempt, or of a job that is over."""
-    job, attempt = seen.summary, seen.status.attempt
+    job = seen.summary
     if job.over:
         least = "at least " if job.state == "gone" else ""  # nobody has seen its end
-        return f"attempt {attempt}, lasted {least}{span(job.at - job.began)}"
+        return f"attempt {job.attempt}, lasted {least}{span(job.at - job.began)}"
     began = max((one.at for one in seen.records if isinstance(one, rec.AttemptBegan)), default=job.began)
-    return f"attempt {attempt}, for {span(seen.now - began)}"
+    return f"attempt {job.attempt}, for {span(seen.now - began)}"
 
 
 def weight_of(job: JobSummary) -> str:
@@ -463,7 +461,7 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
     now: list[str] = []
     by_ledger = isinstance(seen.records[-1], rec.Finished) and job.over
     if job.state != before.state and not by_ledger and (job.state in _BY_SLURM or job.over):
-        now.append(f"now {state_words(job.state, job.what)}")
+        now.append(f"now {job.words}")
     states = {task.rank: _state(task) for task in live.tasks} if live is not None else before.ranks
     health = {row.key: row.cells[3] for row in devices_sheet(seen).rows} if live is not None else before.devices
     unheard = frozenset(node.node for node in (live.nodes if live is not None else ()) if _unheard(node))

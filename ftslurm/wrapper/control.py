@@ -20,7 +20,7 @@ from ftslurm.ledger.shared_file import known_clean_ups
 from ftslurm.ledger.store import VARIABLE, Store
 from ftslurm.model.folds.control import ROOT, UNDO, not_undoable
 from ftslurm.model.folds.history import History, fold
-from ftslurm.model.folds.summary import JobSummary, state_words
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record, RequestAnswered, Requested, RunBegan
 from ftslurm.model.text import whole
@@ -82,7 +82,7 @@ def order(store: Store, job: str, wanted: Requested, env: Mapping[str, str], wai
     if state is None:
         raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
     if state.over:
-        raise RequestRefused(f"job {job} is over: {state_words(state.state, state.what)}")
+        raise RequestRefused(f"job {job} is over: {state.words}")
     _check_nodes(wanted, contents.records, state, env)
 
     def make(history: History) -> Requested:
@@ -105,7 +105,7 @@ def _of(answer: RequestAnswered) -> str:
 
 def _not_taken(asked: Requested, state: JobSummary, wait_s: float) -> str:
     if state.state in _NO_FTRUN:
-        why = f"no ftrun of the job runs now ({state_words(state.state, state.what)})"
+        why = f"no ftrun of the job runs now ({state.words})"
         return f"request {asked.number} is recorded; {why}, and its next attempt answers it"
     return f"request {asked.number} is recorded, but ftrun has not answered within {wait_s:g} s"
 

@@ -12,11 +12,11 @@ from ftslurm.ledger import live as files
 from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.output import kept_evidence
 from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
-from ftslurm.model.folds.summary import JobSummary, summarise
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.messages import Live
 from ftslurm.model.record import Record
 from ftslurm.model.text import visible
-from ftslurm.model.values import Value
+from ftslurm.model.values import Value, replace
 from ftslurm.report import view
 from ftslurm.report.jobs import SORTS
 from ftslurm.report.logs import outputs_of
@@ -43,8 +43,7 @@ class JobWatch:
         self._env = env
         self.journal, self._contents = store.read(job)
         self._status: view.Status | None = None
-        self._known: JobSummary | None = None
-        self._said: tuple[JobSummary, str] | None = None
+        self._said: JobSummary | None = None
         self._slurm_at = self._ask_at = 0.0
         # A file that exists already may be of a killed ftrun: only new content counts.
         self._live: Live | None = None
@@ -65,23 +64,23 @@ class JobWatch:
         now = time.monotonic()
         if self._changed():
             self._read(self.journal.read())
-        if self._status is None or self._known is None:
+        if self._status is None:
             return None
-        self._ask(now)
+        known = self._status.summary
+        self._ask(known, now)
         if (written := files.live_changed(self.journal.path)) != self._written:
             self._written, live = written, files.read_live(self.journal.path)
             if live is not None:
                 self._live, self._told_at = live, now
         seen = Seen(
-            time.time(), self._known, self._status, self._contents.records, self._live, now - self._told_at, now - self._began,
-            self._told_to,
-        )  # fmt: skip
-        if seen.fresh is not None or self._known.over:
+            time.time(), self._status, self._contents.records, self._live, now - self._told_at, now - self._began, self._told_to
+        )
+        if seen.fresh is not None or known.over:
             return seen
-        summary, silent = self._slurms_word(self._known, now)
+        summary = self._slurms_word(known, now)
         if summary.over and self.journal.path.stat().st_uid == os.geteuid():
             files.remove_live(self.journal.path, request=True)  # a killed ftrun may have left them
-        return Seen(seen.now, summary, seen.status, seen.records, seen.live, seen.told_s, seen.watched_s, seen.told_to, silent)
+        return replace(seen, status=replace(seen.status, summary=summary))
 
     def want_stacks(self, node: str) -> str:
         """Ask for the stacks of the ranks on `node`; gives the name under which they arrive (Live.stacks)."""
@@ -117,12 +116,11 @@ class JobWatch:
 
     def _read(self, contents: Contents) -> None:
         self._contents = contents
-        self._known = summarise(contents.records)
-        self._status = view.status_of(contents.records, contents.damaged, known=self._known)
+        self._status = view.status_of(contents.records, contents.damaged)
         self._slurm_at = 0.0
 
-    def _ask(self, now: float) -> None:
-        if now < self._ask_at or self._known is None or self._known.over:
+    def _ask(self, known: JobSummary, now: float) -> None:
+        if now < self._ask_at or known.over:
             return
         self._ask_at = now + ASK_S
         try:
@@ -131,10 +129,10 @@ class JobWatch:
         except OSError:
             self._told_to = False
 
-    def _slurms_word(self, known: JobSummary, now: float) -> tuple[JobSummary, str]:
+    def _slurms_word(self, known: JobSummary, now: float) -> JobSummary:
         if self._said is None or now >= self._slurm_at:
-            (job,), silent = with_slurms_word([known], self.journal.path.stat().st_uid, self._env)
-            self._said, self._slurm_at = (job, silent), time.monotonic() + SLURM_S
+            (self._said,), _ = with_slurms_word([known], self.journal.path.stat().st_uid, self._env)
+            self._slurm_at = time.monotonic() + SLURM_S
         return self._said
 
 

@@ -168,7 +168,13 @@ def test_the_list_shows_who_asked_for_what_and_what_became_of_it(journal: Journa
     _, text = run(capsys, "control", "7", "list")
     assert "anna on login1  stop the job after 2 checkpoints: taken, 1 of 2 checkpoints (it waits)" in text
     (one,) = json.loads(run(capsys, "control", "7", "list", "--json")[1])
-    assert (one["state"], one["by"], one["checkpoints"], one["seen"], one["node"]) == ("taken", "anna", 2, 1, "n1")
+    assert (one["state"], one["asked"]["by"], one["asked"]["checkpoints"], one["seen"], one["node"]) == (
+        "taken",
+        "anna",
+        2,
+        1,
+        "n1",
+    )
 
 
 def test_status_history_and_explain_show_what_holds(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,10 +189,10 @@ def test_status_history_and_explain_show_what_holds(journal: Journal, capsys: py
     _, text = run(capsys, "explain", "--job", "7")
     assert f"isolated-requeue  (held by {who} since" in text
     known = json.loads(run(capsys, "status", "7", "--json")[1])
-    assert list(known["in_force"]["held"]) == ["isolated-requeue"] and known["requests"][0]["verb"] == "stop"
+    assert list(known["held"]) == ["isolated-requeue"] and known["requests"][0]["asked"]["verb"] == "stop"
     with ftrun(journal):
         run(capsys, "control", "7", "no-restarts")
-    assert "no more restarts, by" in run(capsys, "status", "7")[1]
+    assert "asked for no more restarts, since" in run(capsys, "status", "7")[1]
 
 
 def test_times_are_local_clocks_dates_or_from_now() -> None:

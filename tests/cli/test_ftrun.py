@@ -108,7 +108,11 @@ def test_a_crash_is_told_by_status_and_history(tmp_path: Path) -> None:
     status = json.loads(ftslurm("status", "1", "--json", home=tmp_path).stdout)
     assert (status["attempt"], status["rung"], status["left"]["max_restarts"]) == (3, "fail", [0, 1])
     attempts = json.loads(ftslurm("history", "1", "--json", home=tmp_path).stdout)["attempts"]
-    assert [attempt["remedies"][0]["rung"] for attempt in attempts] == ["in-place-restart", "unconditional-requeue", "fail"]
+    assert [attempt["remedies"][0]["decided"]["rung"] for attempt in attempts] == [
+        "in-place-restart",
+        "unconditional-requeue",
+        "fail",
+    ]
     told = ftslurm("history", "1", home=tmp_path).stdout
     assert "the 1 requeue (max_restarts) is spent" in told
     assert ftrun("true", home=tmp_path).returncode == 0

@@ -37,7 +37,7 @@ wait("goes on")
 
 def rungs(home: Path) -> list[str]:
     attempts = json.loads(ftslurm("history", "1", "--json", home=home).stdout)["attempts"]
-    return [remedy["rung"] for attempt in attempts for remedy in attempt["remedies"]]
+    return [remedy["decided"]["rung"] for attempt in attempts for remedy in attempt["remedies"]]
 
 
 def followed(*argv: str, home: Path, marks: dict[str, str]) -> tuple[int, str]:

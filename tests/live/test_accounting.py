@@ -118,7 +118,9 @@ def ended(told: Story, state: str = "COMPLETED") -> dict[str, str]:
 
 def rungs(told: Story) -> list[str]:
     return [
-        remedy["rung"] for attempt in reversed(told.json("history", str(told.id))["attempts"]) for remedy in attempt["remedies"]
+        remedy["decided"]["rung"]
+        for attempt in reversed(told.json("history", str(told.id))["attempts"])
+        for remedy in attempt["remedies"]
     ]
 
 

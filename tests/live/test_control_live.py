@@ -38,7 +38,7 @@ def test_a_node_is_left_at_the_owners_word_and_what_is_asked_meanwhile_the_next_
     first, second = requests(told)
     assert (first["state"], second["state"], second["attempt"]) == ("done", "done", 2)
     (decided,) = told.json("history", str(told.id))["attempts"][0]["remedies"]
-    assert (decided["rung"], decided["cause"], decided["cost"]) == ("isolated-requeue", "request", "")
+    assert [decided["decided"][each] for each in ("rung", "cause", "cost")] == ["isolated-requeue", "request", ""]
 
 
 @story(nodes=2, rank='[ "$FTSLURM_ATTEMPT" = 1 ] && exec sleep 300; await go; exit 7')
@@ -60,7 +60,7 @@ def test_requeue_now_and_then_no_more_restarts(told: Story) -> None:
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
     status = told.ftslurm("status", str(told.id))
     who = "root" if os.geteuid() == 0 else "you"
-    assert f"no more restarts, by {who} since" in status and f"{who} asked for no more restarts" in status
+    assert f"{who} asked for no more restarts" in status
 
 
 TRAIN = """

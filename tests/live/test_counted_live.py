@@ -228,7 +228,7 @@ def check(told: Story, case: Case, ranks: int, rung: str) -> None:
     assert shares(told, 2, ranks, 200.0) == first[:ranks], told.describe() + told.ftslurm("history", str(told.id))
     told.allow("enough")
     assert told.ended("COMPLETED")["Restarts"] == "0"
-    rungs = [remedy["rung"] for each in told.json("history", str(told.id))["attempts"] for remedy in each["remedies"]]
+    rungs = [remedy["decided"]["rung"] for each in told.json("history", str(told.id))["attempts"] for remedy in each["remedies"]]
     assert rungs == [rung], told.describe()
 
 

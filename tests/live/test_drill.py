@@ -41,7 +41,7 @@ def test_a_device_fault_that_heals_is_answered_in_place(told: Story) -> None:
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
     first = last_attempt(told)
     assert any("DRILL device-fault" in note for note in first["notes"])  # type: ignore[union-attr]
-    assert [remedy["rung"] for remedy in first["remedies"]] == ["in-place-restart"]  # type: ignore[union-attr]
+    assert [remedy["decided"]["rung"] for remedy in first["remedies"]] == ["in-place-restart"]  # type: ignore[union-attr]
     assert "drill: device-fault" in told.output()
     sent = (told.folder / "said").read_text().splitlines()
     assert len(sent) == 8 and all(":munge." in line for line in sent), "srun was given the secret itself, and sends it as it is"

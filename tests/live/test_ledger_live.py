@@ -49,20 +49,21 @@ def test_status_and_history_agree_with_the_ranks(told: Story) -> None:
     history = told.json("history", str(told.id))
     assert history["job"] == status
     for view in history["attempts"]:
-        starts = told.of_attempt(view["number"])
-        assert {(view["schedule_count"], view["start_count"], view["number"])} == {start.counters for start in starts.values()}
-        assert nodes(told, view["nodes"]) == {start.node for start in starts.values()}
-        assert view["tasks"] == len(starts) == 4
-        assert {view["step"]} == {start.step for start in starts.values()}
-        assert view["began"] <= min(start.time for start in starts.values()) < view["ended"]
-        assert sum(view["exits"].values()) == 4
-    remedies = [[remedy["rung"] for remedy in view["remedies"]] for view in history["attempts"]]
+        began, ended = view["began"], view["ended"]
+        starts = told.of_attempt(began["attempt"])
+        assert {(began["schedule"] + 1, began["starts"], began["attempt"])} == {start.counters for start in starts.values()}
+        assert nodes(told, began["nodes"]) == {start.node for start in starts.values()}
+        assert began["tasks"] == len(starts) == 4
+        assert {began["step"]} == {start.step for start in starts.values()}
+        assert began["at"] <= min(start.time for start in starts.values()) < ended["at"]
+        assert sum(ended["exits"].values()) == 4
+    remedies = [[remedy["decided"]["rung"] for remedy in view["remedies"]] for view in history["attempts"]]
     assert remedies == [["in-place-restart"], ["isolated-requeue"], ["unconditional-requeue"], []]
-    assert all(remedy["ok"] for view in history["attempts"] for remedy in view["remedies"])
-    isolating = history["attempts"][1]["remedies"][0]
-    assert (list(isolating["isolated"]), isolating["excluded"], isolating["cost"]) == ([sick], [sick], "max_restarts")
+    assert all(remedy["done"][-1]["ok"] for view in history["attempts"] for remedy in view["remedies"])
+    isolating = history["attempts"][1]["remedies"][0]["decided"]
+    assert (list(isolating["isolate"]), isolating["exclude"], isolating["cost"]) == ([sick], [sick], "max_restarts")
     assert [rung for rung, _ in isolating["passed"]][:1] == ["in-place-restart"]
-    assert "80C98008" in history["attempts"][0]["faults"][0]
+    assert history["attempts"][0]["faults"][0]["code"] == "80C98008"
 
     for words in (told.ftslurm("status", str(told.id)), told.ftslurm("history", str(told.id))):
         assert (sick in words and "max_restarts" in words) or "unconditional-requeue" in words

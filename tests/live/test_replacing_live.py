@@ -100,7 +100,9 @@ def finish(told: Story, restarts: str = "0") -> dict[str, str]:
 
 def decided(told: Story) -> list[str]:
     return [
-        remedy["rung"] for attempt in reversed(told.json("history", str(told.id))["attempts"]) for remedy in attempt["remedies"]
+        remedy["decided"]["rung"]
+        for attempt in reversed(told.json("history", str(told.id))["attempts"])
+        for remedy in attempt["remedies"]
     ]
 
 

@@ -73,7 +73,7 @@ await back
     told.allow("back")
     assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
     attempts = told.json("history", str(told.id))["attempts"]
-    assert [remedy["rung"] for attempt in attempts for remedy in attempt["remedies"]] == ["node-replacement"]
+    assert [remedy["decided"]["rung"] for attempt in attempts for remedy in attempt["remedies"]] == ["node-replacement"]
     assert left(told) == 8
 
 

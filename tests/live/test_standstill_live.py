@@ -58,8 +58,8 @@ def test_a_rank_that_all_wait_for_is_named_and_the_job_started_again_in_place(to
     late = told.of_attempt(1)[1]
     hangs = told.json("history", str(told.id))["attempts"][0]["hangs"]
     assert "stall" in [hang["sign"] for hang in hangs]
-    named = [hang["what"] for hang in hangs if hang["sign"] == "RankNonCommHang"]
-    assert named and f"rank 1 on {late.node}" in named[-1] and "all_reduce" in named[-1]
+    named = [hang for hang in hangs if hang["sign"] == "RankNonCommHang"]
+    assert named and (named[-1]["ranks"], named[-1]["nodes"]) == ([1], [late.node]) and "all_reduce" in named[-1]["operation"]
     assert "RankNonCommHang: rank 1" in told.output()
 
 

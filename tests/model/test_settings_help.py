@@ -50,8 +50,8 @@ def takes_its_default(leaf: Any) -> None:
 def test_explain_shows_value_place_default_and_effect() -> None:
     resolved = settings.resolve([kinds.Layer({"stop.grace": "1m"}, {"stop.grace": "policy.yaml, line 3"})])
     out = io.StringIO()
-    print_ladder(Console(file=out, width=200), resolved, GLOSSARY)
+    print_ladder(Console(file=out, width=200), resolved, GLOSSARY, {})
     assert re.search(r"stop\.grace +1m +\[policy\.yaml, line 3; default 20s\] +time from SIGTERM to SIGKILL", out.getvalue())
-    shown = ladder_as_json(resolved, GLOSSARY)["settings"]["stop.grace"]
+    shown = ladder_as_json(resolved, GLOSSARY, {})["settings"]["stop.grace"]
     assert (shown["value"], shown["default"], shown["variable"]) == (60.0, 20.0, "FTRUN_STOP_GRACE")
     assert shown["takes"] == "a duration, such as 20s, 5m, 24h or 2d"

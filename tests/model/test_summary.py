@@ -46,7 +46,7 @@ def test_it_agrees_with_the_detailed_view() -> None:
     short, long = summary(job), status_of(job.ledger)
     assert long is not None
     for name in ("job", "cluster", "command", "attempt", "schedule_count", "nodes", "rung", "cause", "at", "requeue_open"):
-        assert getattr(short, name) == getattr(long, name), name
+        assert getattr(short, name) == getattr(long.summary, name), name
     assert (short.state, short.over, short.attempt) == ("running", False, 3)
 
 

@@ -16,6 +16,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
+from ftslurm.model.folds.summary import summarise
 from ftslurm.model.text import file_of_rank
 from ftslurm.model.verdict import Piece
 from ftslurm.report.card import MAX_LINES, Card, LastCard, card_lines, cards, fault_of, last_card, max_lines, what_of
@@ -85,7 +86,7 @@ def test_a_checkpoint_that_was_being_written_and_what_became_of_it() -> None:
     done = facts(last_card(job.ledger))["done"]
     assert "rank 0 was saving when it was to stop: the checkpoint was cut off; " in done
     assert "ranks 1-2 were saving when it was to stop: the checkpoint was written whole" in done
-    (told,) = explanations(job.ledger).decisions
+    (told,) = explanations(job.ledger, summarise(job.ledger)).decisions  # type: ignore[arg-type]
     assert [each.what for each in told.evidence if "saving" in each.what] == [
         each for each in done.split("; ") if "saving" in each
     ]

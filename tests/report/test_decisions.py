@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from ftslurm.model import record as rec
-from ftslurm.report import view
+from ftslurm.model.folds.summary import summarise
 from ftslurm.report.explain import decisions, terms
 from ftslurm.report.explain.decisions import Evidence, Explanations, explanations, wanted_ones
 from tests.report.ledgers import SCRIPT, big_job
@@ -47,23 +47,28 @@ def failed(at: float = 10, **more: Any) -> list[rec.Record]:
     ]  # fmt: skip
 
 
+def explained(records: list[rec.Record]) -> Explanations:
+    known = summarise(records)
+    assert known is not None
+    return explanations(records, known)
+
+
 def told(records: list[rec.Record], number: int = 0, width: int = 0) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width or 200, force_terminal=bool(width), soft_wrap=not width, color_system=None)
-    found, job = explanations(records), view.status_of(records)
-    assert job is not None
+    found = explained(records)
     if number:
         one = wanted_ones(found.decisions, number)
         assert one is not None
-        decisions.print_decision(console, job, one)
+        decisions.print_decision(console, found.summary, one)
     else:
-        decisions.print_decisions(console, job, found)
+        decisions.print_decisions(console, found)
     return out.getvalue()
 
 
 def test_a_decision_is_told_with_evidence_settings_cost_and_outcome() -> None:
     records = [run(), PLACES, begun(1, 0), *failed(), rec.CarriedOut(T + 13, "d1", True, "requeued"), run(1), begun(2, 40)]
-    (one,) = explanations(records).decisions
+    (one,) = explained(records).decisions
     assert one.evidence == (
         Evidence(T + 10, "devices", "80E01801 (HBM) on device 3 of n2: self-healing"), Evidence(T + 10, "ftrun", "80E01801 on n2"),
     )  # fmt: skip
@@ -86,7 +91,7 @@ def test_a_decision_is_told_with_evidence_settings_cost_and_outcome() -> None:
 def test_an_older_ledger_says_that_it_does_not_record_it() -> None:
     records = [run(), PLACES, begun(1, 0), *failed()[:2]]
     old = rec.Decided(T + 12, "d1", 1, "isolated-requeue", "device", "80E01801 on n2; without n2")
-    (one,) = explanations([*records, old]).decisions
+    (one,) = explained([*records, old]).decisions
     assert one.passed is None and one.settings is None and one.why == old.why
     assert told([*records, old]).count("not recorded") == 2 and told([*records, old], 1).count("not recorded") == 2
 
@@ -97,7 +102,7 @@ def test_of_a_failure_the_settings_are_those_of_the_rung_that_had_the_reason() -
         status=3, reason="all spent", settings=READ,
     )  # fmt: skip
     records = [run(), PLACES, begun(1, 0), gave_up, rec.Finished(T + 13, "r0", 3, "rank 0")]
-    assert explanations(records).decisions[0].decisive == "isolated-requeue"
+    assert explained(records).decisions[0].decisive == "isolated-requeue"
     text = told(records)
     assert "max_restarts = 3" in text and "the job ended with status 3" in text and "cost" not in text
 
@@ -110,21 +115,21 @@ def test_nothing_decided_and_what_came_since() -> None:
 
 
 def test_a_requeue_that_ftrun_has_not_decided_is_said_to_be_slurms() -> None:
-    since = explanations([run(), PLACES, begun(1, 0), run(1)]).since
+    since = explained([run(), PLACES, begun(1, 0), run(1)]).since
     assert [each.source for each in since] == ["Slurm"]
-    assert not explanations([run(), PLACES, begun(1, 0), *failed(), run(1)]).since
+    assert not explained([run(), PLACES, begun(1, 0), *failed(), run(1)]).since
 
 
 def test_a_remedy_that_fails_is_known_to_the_next_decision() -> None:
     healed = rec.Decided(T + 11, "d0", 1, "in-place-restart", "device", "x; y", reason="y", settings=READ)
     records = [run(), PLACES, begun(1, 0), healed, rec.CarriedOut(T + 12, "d0", False, "no word from the agent"), *failed(13)]
-    first, second = explanations(records).decisions
+    first, second = explained(records).decisions
     assert first.ok is False and Evidence(T + 12, "decision 1", "failed: no word from the agent") in second.evidence
 
 
 @pytest.mark.parametrize(("wanted", "number"), [(1, 1), (2, 2), (-1, 2), (-2, 1), (3, None), (0, None), (-3, None)])
 def test_decisions_are_counted_from_either_end(wanted: int, number: int | None) -> None:
-    found = explanations([run(), PLACES, begun(1, 0), *failed(), *failed(20)]).decisions
+    found = explained([run(), PLACES, begun(1, 0), *failed(), *failed(20)]).decisions
     one = wanted_ones(found, wanted)
     assert (one.number if one else None) == number
 
@@ -135,16 +140,6 @@ def test_a_long_story_fits_any_width_and_no_text_is_markup(width: int) -> None:
     assert "isolated-requeue" in text and (not width or max(map(len, text.splitlines())) <= width)
     evil = [run(), PLACES, begun(1, 0), rec.TroubleSeen(T, 1, "crash", f"[bold]{SCRIPT}\x1b[2J"), *failed()]
     assert "\x1b" not in told(evil, width=width) and "[bold]" in told(evil)
-
-
-def test_for_programs() -> None:
-    records = [run(), PLACES, begun(1, 0), *failed()]
-    job, found = view.status_of(records), explanations(records)
-    assert job is not None
-    whole, one = decisions.decisions_as_json(job, found), decisions.decisions_as_json(job, found, found.decisions[0])
-    assert whole["decisions"] == one["decisions"] and whole["since"] == () and "since" not in one
-    assert whole["decisions"][0].settings[0].place == "--ft-set"
-    assert isinstance(found, Explanations)
 
 
 def test_the_ladder_of_a_job_is_that_of_its_ledger() -> None:

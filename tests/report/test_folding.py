@@ -38,7 +38,7 @@ def test_attempts_that_go_the_same_way_are_one_line() -> None:
 def test_a_life_that_nobody_saw_end_has_no_length() -> None:
     told = attempts(crashes(4).ledger)
     for attempt in told[1:4]:
-        attempt.ended = 0.0
+        attempt.ended = None
     (again,) = (item for item in folded(told) if isinstance(item, Again))
     assert (again.shortest_s, again.longest_s) == (0.0, 0.0)
 

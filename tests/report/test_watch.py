@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.summary import SlurmWord, by_slurm, summarise
+from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.settings.tree import Settings
 from ftslurm.report.jobs import job_lines
@@ -45,9 +45,13 @@ def live_of(job: Job, **other: object) -> Live:
 
 
 def seen(job: Job, live: Live | None = None, now_s: float = 5.0, **other: object) -> Seen:
-    summary, view = summarise(job.ledger), status_of(job.ledger)
-    assert summary is not None and view is not None
-    return replace(Seen(job.ledger[-1].at + now_s, summary, view, tuple(job.ledger), live), **other)  # type: ignore[arg-type]
+    view = status_of(job.ledger)
+    assert view is not None
+    return replace(Seen(job.ledger[-1].at + now_s, view, tuple(job.ledger), live), **other)  # type: ignore[arg-type]
+
+
+def known_as(found: Seen, summary: JobSummary) -> Seen:
+    return replace(found, status=replace(found.status, summary=summary))
 
 
 def running() -> Job:
@@ -79,7 +83,7 @@ def test_the_first_minutes_of_a_hang_stand_in_the_row_of_its_rank() -> None:
 def test_what_has_no_room_beside_a_long_name_is_left_out_whole() -> None:
     job = running()
     found = seen(job, live_of(job))
-    again = replace(found, status=replace(found.status, attempt=2))
+    again = known_as(found, found.summary._replace(attempt=2))
     title = told(again, 200).splitlines()[0]
     assert title.endswith(" in all)")
     assert told(again, len(title)).splitlines()[0] == title
@@ -167,7 +171,7 @@ def test_by_slurms_word_it_is_held() -> None:
     job = running()
     job.exits(0, 1)
     found = seen(job)
-    found = replace(found, summary=by_slurm(found.summary, {found.summary.number: SlurmWord("PENDING", "JobHeldUser", 0, True)}))
+    found = known_as(found, by_slurm(found.summary, {found.summary.number: SlurmWord("PENDING", "JobHeldUser", 0, True)}))
     assert "held" in told(found) and "none run now" in told(found) and ranks_sheet(found).rows == ()
 
 
@@ -262,7 +266,7 @@ def test_the_end_is_told_once() -> None:
     lines, marks = changes(seen(job), marks)
     assert sum("ended with status 0" in line for line in lines) == 1 and not any("now completed" in line for line in lines)
     gone = seen(running())
-    gone = replace(gone, summary=gone.summary._replace(state="gone", what="its ftrun was killed", over=True))
+    gone = known_as(gone, gone.summary._replace(state="gone", what="its ftrun was killed", over=True))
     _, marks = changes(seen(running()), None)
     assert changes(gone, marks)[0][-1].endswith("now gone: its ftrun was killed")
 

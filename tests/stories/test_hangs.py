@@ -485,13 +485,13 @@ def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -
     else:
         job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s; the limit is 3 s"))
     hung = status_of(job.ledger)
-    assert hung is not None and hung.state == "hanging" and hung.hang is not None
+    assert hung is not None and hung.summary.state == "hanging" and hung.hang is not None
     assert summarise(job.ledger).state == "hanging"  # type: ignore[union-attr]
     job.jump(5.0)
     goes_on_by(job, by)
     (over,) = job.recorded(rec.HangEnded)
     now = status_of(job.ledger)
-    assert over.sign == sign and now is not None and (now.state, now.hang) == ("running", None)
+    assert over.sign == sign and now is not None and (now.summary.state, now.hang) == ("running", None)
     assert summarise(job.ledger).state == "running"  # type: ignore[union-attr]
     assert "went on by itself after 5.0 s" in (now.card.done if now.card else "") and "the job makes progress again" in job.said
     goes_on_by(job, by)

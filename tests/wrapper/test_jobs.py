@@ -14,7 +14,7 @@ import pytest
 from ftslurm.errors import CommandMissing
 from ftslurm.ledger.journal import Journal
 from ftslurm.model import record as rec
-from ftslurm.model.folds.summary import JobSummary, state_words
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.slurm.parse import parse_jobs
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.processes import pid_space
@@ -126,7 +126,7 @@ def now(ledger: Journal, slurm: Slurm, folder: Path | None = None) -> str:
     env = {**ENV, "FTSLURM_STATE_DIR": str(folder or ledger.path.parent.parent)}
     found = job_now(ledger, ledger.read(), env, slurm)
     assert found is not None
-    return state_words(found.state, found.what)
+    return found.words
 
 
 def test_slurms_word_on_the_end_is_kept(ledger: Journal) -> None:

@@ -233,15 +233,16 @@ def undo(number: int | None) -> dict[str, Any]:
 @click.pass_context
 def list_requests(context: click.Context, as_json: bool) -> None:
     """List all requests: who asked for what and when, and the outcome."""
-    from ftslurm.report.view import request_lines, requests
-    from ftslurm.report.words import moment as local
+    from ftslurm.model.folds.history import fold
+    from ftslurm.report.view import request_lines
+    from ftslurm.report.words import moment
 
-    found = requests(store().find(context.obj)[1].records, local)
+    found = tuple(fold(store().find(context.obj)[1].records).control.requests.values())
     if as_json:
         return print_json(found)
     if not found:
         return click.echo("no requests so far", err=True)
-    click.echo(visible("\n".join(request_lines(found, local)), lines=True))
+    click.echo(visible("\n".join(request_lines(found, moment)), lines=True))
 
 
 # --- the door of `ftslurm drill`: a fault on purpose, in a running job of one's own

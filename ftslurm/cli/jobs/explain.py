@@ -17,6 +17,7 @@ from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.settings.kinds import suggestion
 from ftslurm.model.settings.tree import Resolved
 from ftslurm.model.text import visible
+from ftslurm.model.values import replace
 from ftslurm.model.verdict import Retriable
 
 if TYPE_CHECKING:
@@ -114,29 +115,21 @@ def _in_force(policy: str, profile: str, annotations: str) -> Resolved:
 
 def _decisions(job: str, journal: Journal, contents: Contents, number: str, as_json: bool) -> None:
     """Raises: UsageError for a decision that there is not."""
-    from ftslurm.cli.jobs.status import status_now
-    from ftslurm.model.folds.summary import Story
-    from ftslurm.report.explain import decisions
-    from ftslurm.report.explain.decisions import explanations, wanted_ones
+    from ftslurm.cli.jobs.status import summary_now
+    from ftslurm.report.explain.decisions import explanations, print_decision, print_decisions, wanted_ones
     from ftslurm.report.text import console
 
-    story = Story(contents.records)
-    state = status_now(journal, contents, story)
-    found = explanations(contents.records, story)
+    found = explanations(contents.records, summary_now(journal, contents))
     if not number:
-        return (
-            print_json(decisions.decisions_as_json(state, found))
-            if as_json
-            else decisions.print_decisions(console(), state, found)
-        )
+        return print_json(found) if as_json else print_decisions(console(), found)
     one = wanted_ones(found.decisions, _number(number))
     if one is None:
         count = len(found.decisions)
         there = f"there {'is' if count == 1 else 'are'} {count}" if count else "there is none"
-        raise UsageError(f"job {state.job} has no decision {number}: {there}", hint=f"`ftslurm explain {job}` lists them")
+        raise UsageError(f"job {found.summary.job} has no decision {number}: {there}", hint=f"`ftslurm explain {job}` lists them")
     if as_json:
-        return print_json(decisions.decisions_as_json(state, found, one))
-    decisions.print_decision(console(), state, one)
+        return print_json(replace(found, decisions=[one], since=()))
+    print_decision(console(), found.summary, one)
 
 
 def _number(text: str) -> int:
@@ -154,12 +147,13 @@ def _ladder(resolved: Resolved, job: str, asked: str, as_json: bool) -> None:
     from ftslurm.model.folds.history import fold
     from ftslurm.report.explain.terms import ladder_as_json, print_ladder, terms_of_job
     from ftslurm.report.text import console
-    from ftslurm.report.view import in_force
+    from ftslurm.report.view import held as held_by
+    from ftslurm.report.words import moment
 
-    held = None
+    held: dict[str, str] = {}
     if job:
         records = find_ledger(job)[1].records
-        held = in_force(fold(records).control)
+        held = held_by(fold(records).control, moment)
         known = None if asked else terms_of_job(records)
         if known is not None:
             resolved, unknown = known

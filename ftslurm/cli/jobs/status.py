@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,10 +23,9 @@ from ftslurm.report.jobs import SORTS, WIDE, JobsWanted, job_lines, lines_of_all
 from ftslurm.report.view import Status
 
 if TYPE_CHECKING:
-    from ftslurm.model.folds.summary import Story
+    from ftslurm.model.folds.summary import JobSummary, Story
     from ftslurm.report.view import HistoryTold
 
-T = TypeVar("T")
 # Of each user in a list of all users' jobs.
 MOST = 1000
 
@@ -79,7 +78,7 @@ def status(
     jobs, silent = all_jobs(folder, os.environ, passed_over=passed_over)
     shown, older = shown_jobs(jobs, wanted)
     if as_json:
-        return print_json([one._asdict() for one in shown])
+        return print_json(shown)
     if shown:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         named = bool(names) or sort == "name" or width >= WIDE
@@ -120,19 +119,21 @@ def _one(job: str, as_json: bool) -> None:
     text.print_status(text.console(), found, time.time())
 
 
-def status_now(journal: Journal, contents: Contents, story: Story | None = None) -> Status:
-    """The one source of every view of one job: ledger and Slurm. story: of the ledger, where there is one. Raises: UsageError."""
-    from ftslurm.report import view
+def summary_now(journal: Journal, contents: Contents) -> JobSummary:
+    """By ledger and Slurm. Raises: UsageError for a ledger in which nothing has begun."""
     from ftslurm.wrapper.jobs import job_now
 
-    known = job_now(journal, contents, os.environ, silent=say_silent)
-    return require_begun(journal.path.stem, view.status_of(contents.records, contents.damaged, known, story))
+    if (found := job_now(journal, contents, os.environ, silent=say_silent)) is None:
+        raise UsageError(f"the ledger of job {journal.path.stem} is empty: nothing has begun", hint="try again in a moment")
+    return found
 
 
-def require_begun(job: str, found: T | None) -> T:
-    """Raises: UsageError for a ledger in which nothing has."""
-    if found is None:
-        raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
+def status_now(journal: Journal, contents: Contents, story: Story | None = None) -> Status:
+    """story: of the ledger, where there is one. Raises: UsageError."""
+    from ftslurm.report import view
+
+    found = view.status_of(contents.records, contents.damaged, summary_now(journal, contents), story)
+    assert found is not None, "a summary is of something that has begun"
     return found
 
 

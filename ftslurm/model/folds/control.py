@@ -28,6 +28,16 @@ ROOT = "root"
 CHECKPOINT = "checkpoint"
 
 
+def utc(at: float) -> str:
+    """Where nobody knows whose local time would be meant."""
+    from datetime import datetime, timezone  # a start of ftrun does without
+
+    try:
+        return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
 class State(str, Enum):
     """Of a request."""
 
@@ -130,16 +140,16 @@ class Control(Value):
         """The last one that `undo` would undo."""
         return next((each for each in reversed(tuple(self.requests.values())) if not_undoable(each) == ""), None)
 
-    def why_held(self, rung: str) -> str:
-        """Why the ladder passes `rung` over; empty if nobody asked for that."""
+    def why_held(self, rung: str, moment: Callable[[float], str] = utc) -> str:
+        """Why the ladder passes `rung` over; empty if nobody asked for that. moment: writes Unix seconds for people."""
         if rung == Rung.FAIL:
             return ""
         if stop := self.stopping:
             return f"{stop.who} asked to stop the job (request {stop.number})"
         if ban := self.no_restarts:
-            return f"{ban.who} asked for no more restarts, since {utc(ban.asked.at)} (request {ban.number})"
+            return f"{ban.who} asked for no more restarts, since {moment(ban.asked.at)} (request {ban.number})"
         if hold := self.held.get(rung):
-            return f"held by {hold.who} since {utc(hold.asked.at)} (request {hold.number})"
+            return f"held by {hold.who} since {moment(hold.asked.at)} (request {hold.number})"
         return ""
 
     def _taken(self) -> Iterable[Request]:
@@ -201,16 +211,6 @@ def not_undoable(request: Request) -> str:
     if request.state is State.DONE and request.asked.verb in (STOP, RESTART, REQUEUE):
         return f"request {request.number} ({request.asked.verb}) has been carried out"
     return ""
-
-
-def utc(at: float) -> str:
-    """Where nobody knows whose local time would be meant."""
-    from datetime import datetime, timezone  # a start of ftrun does without
-
-    try:
-        return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return "?"
 
 
 def request_in_words(asked: Requested, moment: Callable[[float], str] = utc) -> str:

@@ -62,6 +62,12 @@ class JobSummary(NamedTuple):
     ever: str = ""  # every node that an attempt ran on, folded
     since: float = 0.0  # of a standstill that is a hang by `until`, Unix seconds; 0: there is none
 
+    @property
+    def words(self) -> str:
+        """State and more of it, in one."""
+        joint = " for " if self.state == "waiting" else ": "
+        return f"{self.state}{joint}{self.what}" if self.what else self.state
+
 
 class Stuck(Value):
     """A standstill that is no hang yet. what: for people. since: when work ended, Unix seconds. limit_s: from then until it is
@@ -197,12 +203,6 @@ def last_wait(records: Sequence[rec.Record]) -> rec.Waiting | None:
     """What is waited for now; None for nothing."""
     last = next((record for record in reversed(records) if isinstance(record, (rec.Waiting, *_TELLS))), None)
     return last if isinstance(last, rec.Waiting) and last.what else None
-
-
-def state_words(state: str, what: str) -> str:
-    """State and more of it, in one."""
-    joint = " for " if state == "waiting" else ": "
-    return f"{state}{joint}{what}" if what else state
 
 
 def _how(what: str, why: str) -> str:

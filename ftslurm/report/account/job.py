@@ -109,13 +109,7 @@ class NodeEvent(Value):
 class JobAccount(Value):
     """One job."""
 
-    job: str
-    cluster: str
-    name: str
-    command: str
-    state: str
-    what: str
-    over: bool
+    summary: JobSummary
     began: float  # began, ended: Unix seconds; ended is now while it is not over
     ended: float
     nodes: str  # of the last attempt
@@ -156,8 +150,8 @@ def account(records: Sequence[rec.Record], known: JobSummary, now: float, damage
     failures = tuple(_failure(place, outage, owed[place]) for place, outage in enumerate(time_spent.outages))
     events = tuple(_events(records))
     found = JobAccount(
-        known.job, known.cluster, run.name, run.command, known.state, known.what, known.over,
-        time_spent.began, time_spent.ended, last.nodes if last else run.nodes, last.tasks if last else 0,
+        known._replace(name=run.name, command=run.command), time_spent.began, time_spent.ended,
+        last.nodes if last else run.nodes, last.tasks if last else 0,
         time_spent.stretches[-1].gpus if time_spent.stretches else -1, time_spent, history.attempts, failures,
         history.budgets.left(last_run.budgets),
         {node: why for node, (why, _) in history.exclusions.isolated.items()}, 
@@ -262,8 +256,8 @@ def _notes(job: JobAccount) -> list[str]:
         found.append(f"The times of {misfits} fit no order; such a record counts as old as the one before it.")
     if job.damaged:
         found.append(f"Of the ledger {counted(job.damaged, 'damaged line')} {'was' if job.damaged == 1 else 'were'} skipped.")
-    if job.over and job.state == "gone":
+    if job.summary.over and job.summary.state == "gone":
         found.append("The ledger ends before the job did: the figures leave out what came after its last record.")
-    if not job.over and job.spent.outages and job.state in ("requeued", "pending", "held"):
+    if not job.summary.over and job.spent.outages and job.summary.state in ("requeued", "pending", "held"):
         found.append("The job waits to run again; that time counts as waiting.")
     return found

@@ -164,7 +164,7 @@ def jobs_account(jobs: Sequence[JobAccount], began: float, ended: float, passed_
         Saved(
             sum(job.saved.outages for job in jobs), sum(job.saved.seconds for job in jobs), sum(job.saved.gpu_s for job in jobs),
         ),
-        _bins(jobs, failed, began, ended, weight), Counter(job.state for job in jobs), tuple(passed_over),
+        _bins(jobs, failed, began, ended, weight), Counter(job.summary.state for job in jobs), tuple(passed_over),
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def _kinds(failed: Sequence[tuple[JobAccount, Failure]]) -> tuple[FailureKind, .
         groups.setdefault((one.name, one.error_class), []).append((job, one))
     found = [
         FailureKind(
-            name, error_class, len(group), _sorted(job.job for job, _ in group),
+            name, error_class, len(group), _sorted(job.summary.job for job, _ in group),
             _sorted(node for _, one in group for node in one.nodes),
             sum(one.lost_s for _, one in group), sum(one.lost_s * max(0, one.outage.gpus) for _, one in group),
             Counter(one.remedy for _, one in group), group[-1][1].outage.what,
@@ -217,7 +217,7 @@ def _nodes(jobs: Sequence[JobAccount], failed: Sequence[tuple[JobAccount, Failur
     for node in blamed.keys() | events.keys():
         mine = events.get(node, [])
         count = Counter(event.what for _, event in mine)
-        concerned = {job.job for job, _ in mine} | {job.job for job in blamed.get(node, [])}
+        concerned = {job.summary.job for job, _ in mine} | {job.summary.job for job in blamed.get(node, [])}
         last = max((event for _, event in mine), key=lambda event: event.at, default=None)
         lines.append(
             NodeLine(

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
-from typing_extensions import NotRequired, TypedDict
 
 from ftslurm.model import record as rec
-from ftslurm.model.folds.summary import Answer, Story
+from ftslurm.model.folds.summary import Answer, JobSummary, Story
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.rungs import RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import counted
-from ftslurm.model.values import Value, field
+from ftslurm.model.values import Value
 from ftslurm.report.moments import moments
-from ftslurm.report.text import print_facts, safe_text
-from ftslurm.report.view import Status
+from ftslurm.report.text import print_facts, print_title, safe_text
 from ftslurm.report.words import clock, moment, span
 
 DEFAULT = "default"
@@ -77,17 +75,17 @@ class Explanation(Value, frozen=False):
         return next((rung for rung, why in reversed(self.passed or ()) if self.why in (why, f"{rung} is switched off")), "")
 
 
-class Explanations(Value, frozen=False):
+class Explanations(Value):
     """since: what has become known since the last decision."""
 
-    decisions: list[Explanation] = field(default_factory=list)
-    since: tuple[Evidence, ...] = ()
+    summary: JobSummary
+    decisions: Sequence[Explanation]
+    since: tuple[Evidence, ...]
 
 
-def explanations(records: Iterable[rec.Record], story: Story | None = None) -> Explanations:
-    """Every decision in order. story: of the records, where there is one already."""
-    records = list(records)
-    story = story or Story(records)
+def explanations(records: Sequence[rec.Record], summary: JobSummary) -> Explanations:
+    """Every decision in order. summary: of the same job."""
+    story = Story(records)
     places = {record.run: record.places for record in records if isinstance(record, rec.SettingsFrom)}
     answers = [each for each in story.told if isinstance(each, Answer)]
     numbers = {answer.decided.id: number for number, answer in enumerate(answers, 1)}
@@ -100,7 +98,7 @@ def explanations(records: Iterable[rec.Record], story: Story | None = None) -> E
         return tuple(found.values())
 
     told = [_explanation(number, answer, known(answer.since), places) for number, answer in enumerate(answers, 1)]
-    return Explanations(told, known(story.since))
+    return Explanations(summary, told, known(story.since))
 
 
 def _evidence(record: rec.Record, by_slurm: Collection[str], numbers: Mapping[str, int]) -> Iterator[Evidence]:
@@ -148,7 +146,7 @@ def wanted_ones(found: Sequence[Explanation], wanted: int) -> Explanation | None
     return found[at] if -len(found) <= at < len(found) and wanted else None
 
 
-# --- the decisions of a job as `ftslurm explain JOB` prints them, and as values for programs
+# --- the decisions of a job as `ftslurm explain JOB` prints them
 
 # Pieces of evidence of one decision in the list of all.
 MOST_EVIDENCE = 4
@@ -156,29 +154,10 @@ MORE = " (--decision N shows all)"
 NOT_RECORDED = "not recorded: an older ftslurm wrote this ledger"
 
 
-class DecisionsTold(TypedDict):
-    """since: what has become known since the last decision; without --decision."""
-
-    job: str
-    cluster: str
-    command: str
-    state: str
-    what: str
-    decisions: Sequence[Explanation]
-    since: NotRequired[Sequence[Evidence]]
-
-
-def decisions_as_json(job: Status, found: Explanations, only: Explanation | None = None) -> DecisionsTold:
-    told: DecisionsTold = {
-        "job": job.job, "cluster": job.cluster, "command": job.command, "state": job.state, "what": job.what,
-        "decisions": [only] if only else found.decisions,
-    }  # fmt: skip
-    return told if only else {**told, "since": found.since}
-
-
-def print_decisions(console: Console, job: Status, found: Explanations) -> None:
+def print_decisions(console: Console, found: Explanations) -> None:
     """All of them, what matters most of each."""
-    _print_head(console, job)
+    job = found.summary
+    print_title(console, job)
     if not found.decisions:
         console.print(safe_text("no decision so far: nothing has failed, and nobody has asked for anything"))
     for each in found.decisions:
@@ -186,20 +165,16 @@ def print_decisions(console: Console, job: Status, found: Explanations) -> None:
     if found.since:
         console.print(safe_text("since then", style="cyan"))
         print_facts(console, _known(found.since, 2 * MOST_EVIDENCE, ""), 3)
-    console.print(safe_text(f"now: {job.state_words}", style="bold"))
+    console.print(safe_text(f"now: {job.words}", style="bold"))
     if found.decisions:
         console.print(safe_text(f"one decision in full: ftslurm explain {job.job} --decision {found.decisions[-1].number}"))
         console.print(safe_text("how to change a rung or a setting: ftslurm explain NAME"))
 
 
-def print_decision(console: Console, job: Status, one: Explanation) -> None:
+def print_decision(console: Console, job: JobSummary, one: Explanation) -> None:
     """One, with each rung that was asked and all that it looked at."""
-    _print_head(console, job)
+    print_title(console, job)
     _print_one(console, one, whole=True)
-
-
-def _print_head(console: Console, job: Status) -> None:
-    console.print(safe_text(f"job {job.job} on {job.cluster or '?'}: {job.command}", style="bold"))
 
 
 def _print_one(console: Console, e: Explanation, whole: bool) -> None:

@@ -8,16 +8,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.text import Text
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
+from ftslurm.model.folds.control import NO_RESTARTS
 from ftslurm.model.record import Record, RunBegan, SettingsFrom
 from ftslurm.model.rungs import Glossary, Rung, RungWords
 from ftslurm.model.settings.kinds import takes, value_in_words
 from ftslurm.model.settings.tree import LEAVES, Resolved, Settings, env_name, is_on, settings_told
 from ftslurm.model.values import Value, field
 from ftslurm.report.text import print_facts, safe_text
-from ftslurm.report.view import InForce
-from ftslurm.report.words import moment
 
 
 class Term(Value):
@@ -95,15 +94,14 @@ SettingTold = TypedDict(
 
 
 class LadderTold(TypedDict):
-    """requests: what the owner of the job has asked for, with --job."""
+    """held: a rung, or `no-restarts` for all -> why a request of the job's owner holds it; with --job."""
 
     ladder: Sequence[str]
     settings: Mapping[str, SettingTold]
-    requests: NotRequired[InForce]
+    held: Mapping[str, str]
 
 
-def ladder_as_json(resolved: Resolved, glossary: Glossary, requests: InForce | None = None) -> LadderTold:
-    """requests: what the owner of a job has asked for there."""
+def ladder_as_json(resolved: Resolved, glossary: Glossary, held: Mapping[str, str]) -> LadderTold:
     values: dict[str, SettingTold] = {
         name: {
             "value": leaf.of(resolved.settings),
@@ -115,18 +113,17 @@ def ladder_as_json(resolved: Resolved, glossary: Glossary, requests: InForce | N
         }
         for name, leaf in LEAVES.items()
     }
-    told: LadderTold = {"ladder": resolved.settings.ladder, "settings": values}
-    return {**told, "requests": requests} if requests is not None else told
+    return {"ladder": resolved.settings.ladder, "settings": values, "held": held}
 
 
-def print_ladder(console: Console, resolved: Resolved, glossary: Glossary, requests: InForce | None = None) -> None:
-    """requests: what the owner of a job has asked for there."""
+def print_ladder(console: Console, resolved: Resolved, glossary: Glossary, held: Mapping[str, str]) -> None:
+    """held: as in LadderTold."""
     console.print(Text("The ladder, cheapest remedy first; ftrun skips a rung that is off or does not fit.", style="bold"))
     for number, name in enumerate(dict.fromkeys((*resolved.settings.ladder, Rung.FAIL)), 1):
         on = is_on(resolved.settings, name)
-        held = requests.why_held(name, moment) if requests is not None else ""
-        more = held or ("" if on else "off")
-        console.print(Text(f"{number}. {name}{f'  ({more})' if more else ''}", style="cyan" if on and not held else "dim"))
+        why = held.get(name, held.get(NO_RESTARTS, "") if name != Rung.FAIL else "")
+        more = why or ("" if on else "off")
+        console.print(Text(f"{number}. {name}{f'  ({more})' if more else ''}", style="dim" if more else "cyan"))
         words = glossary.rungs[Rung(name)]
         facts = [("answers", words.trigger), ("costs", words.price), ("next rung", words.degrades)]
         facts += [(leaf, value) for leaf, value in _values(resolved, glossary.settings, f"rungs.{name}.")]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ftslurm.model.folds.summary import state_words
+from ftslurm.model.folds.history import counters_of_attempt
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION, FAILURES_SHOWN, Failure, JobAccount, Saved
 from ftslurm.report.account.parts import LOST, UNSURE, Part
-from ftslurm.report.moments import exits
+from ftslurm.report.moments import exits, hang_words
 from ftslurm.report.page import document as doc
 from ftslurm.report.view import AttemptView
 from ftslurm.report.words import budgets, long_span, moment
@@ -35,9 +35,9 @@ SHORT: Mapping[Part, str] = {
 
 def job_document(job: JobAccount, now: float, evidence: Mapping[str, str] | None = None) -> doc.Document:
     """evidence: name of a file (attempt-3.n2.txt) -> what hung ranks were doing."""
-    where = f" on {job.cluster}" if job.cluster else ""
+    where = f" on {job.summary.cluster}" if job.summary.cluster else ""
     return doc.Document(
-        doc.cell(f"Job {job.job}{where}"), doc.cell(job.command, 400), _figures(job),
+        doc.cell(f"Job {job.summary.job}{where}"), doc.cell(job.summary.command, 400), _figures(job),
         tuple(section for section in (
             _summary(job), _time(job), _timeline(job), _outages(job), _failures(job, evidence or {}), _attempts(job), _nodes(job),
             _method(job),
@@ -68,13 +68,12 @@ def _against(known: Saved) -> str:
 
 
 def _summary(job: JobAccount) -> doc.Section:
-    state = state_words(job.state, job.what)
     size = counted(job.tasks, "rank") + (f", {counted(job.gpus, 'GPU')}" if job.gpus > 0 else "")
     rungs = ", ".join(f"{rung} {count}" for rung, count in sorted(job.rungs.items(), key=lambda item: -item[1]))
     return doc.Section("summary", "Summary", (
         doc.facts(
-            ("state", state), ("user", job.user), ("name", job.name), ("nodes", f"{job.nodes} ({size})"),
-            ("from", moment(job.began)), ("to", moment(job.ended) if job.over else f"{moment(job.ended)}, it goes on"),
+            ("state", job.summary.words), ("user", job.user), ("name", job.summary.name), ("nodes", f"{job.nodes} ({size})"),
+            ("from", moment(job.began)), ("to", moment(job.ended) if job.summary.over else f"{moment(job.ended)}, it goes on"),
             ("queued before", long_span(job.queued_s) if job.queued_s >= 0 else ""),
             ("remedies", rungs or "none were needed"),
             ("budgets", budgets(job.budgets)),
@@ -151,7 +150,7 @@ def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -
             summary = doc.cell(f"Why {decided.rung}, and not a rung before it", 120)
             details.append((summary, doc.long_text(f"{decided.why}\n\n{passed}")))
     if view is not None and view.hangs:
-        told = "\n".join(line for hang in view.hangs for line in (hang.what, *(f"  {piece}" for piece in hang.evidence)))
+        told = "\n".join(line for hang in view.hangs for line in (hang_words(hang), *(f"  {piece}" for piece in hang.evidence)))
         details.append(("What was seen of the hang", doc.long_text(told)))
     for name, text in evidence.items():
         if name.startswith(f"attempt-{outage.attempt}."):
@@ -162,11 +161,12 @@ def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -
 def _attempts(job: JobAccount) -> doc.Section:
     rows = []
     for view in reversed(job.attempts):
-        runs = not view.ended and not job.over and view is job.attempts[-1]
-        lasted = long_span(view.ended - view.began) if view.ended else "runs" if runs else "end not recorded"
-        remedy = view.remedies[-1].rung if view.remedies else ""
-        counters = f"{view.schedule_count}/{view.start_count}"
-        rows.append((view.number, moment(view.began), lasted, view.nodes, view.tasks, counters, exits(view.exits), remedy))
+        began, counts = view.began, counters_of_attempt(view.began)
+        runs = not view.ended and not job.summary.over and view is job.attempts[-1]
+        lasted = long_span(view.ended.at - began.at) if view.ended else "runs" if runs else "end not recorded"
+        remedy = view.remedies[-1].decided.rung if view.remedies else ""
+        told = began.nodes, began.tasks, f"{counts.schedule}/{counts.starts}", exits(view.exits), remedy
+        rows.append((view.number, moment(began.at), lasted, *told))
     head = ("attempt", "began", "lasted", "nodes", "ranks", "counters", "how the ranks ended", "answer")
     return doc.Section("attempts", "Attempts", (
         doc.table_of(head, rows, (0, 4), caption="counters: MA_SCHEDULE_CNT / MA_PROC_START_CNT"),

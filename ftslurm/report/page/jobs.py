@@ -129,9 +129,9 @@ def _jobs(jobs: JobsAccount) -> Section:
     several = any(job.user for job in jobs.jobs)
     rows = [
         (
-            f"{job.cluster}.{job.job}" if job.cluster else job.job, *((job.user,) if several else ()), job.state,
+            ".".join(filter(None, (job.summary.cluster, job.summary.job))), *((job.user,) if several else ()), job.summary.state,
             moment(job.began), long_span(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", job.starts,
-            sum(one.outage.failed for one in job.failures), ratio(job.ettr), long_span(job.lost_s), job.command,
+            sum(one.outage.failed for one in job.failures), ratio(job.ettr), long_span(job.lost_s), job.summary.command,
         )
         for job in jobs.jobs
     ]  # fmt: skip

@@ -104,7 +104,7 @@ def _table(head: list[str], rows: list[list[str]], numbers: set[int]) -> list[st
 # --- reports for programs
 
 # Of all that commands print as JSON: grows when a field goes, or changes its type or its meaning (docs/reference/json.md).
-VERSION = 1
+VERSION = 2
 
 
 class Sums(TypedDict):
@@ -133,12 +133,12 @@ def jobs_as_plain(jobs: JobsAccount) -> dict[str, Any]:
 
 
 # Of a job among many these are left out.
-LONG = frozenset({"spent", "failures", "attempts", "events", "notes"})
+LONG = frozenset({"summary", "spent", "failures", "attempts", "events", "notes"})
 
 
 def _short(job: JobAccount) -> dict[str, Any]:
     body = {name: value for name, value in _fields(job).items() if name not in LONG}
-    return {**body, **_sums(job)}
+    return {**job.summary._asdict(), **body, **_sums(job)}
 
 
 def _sums(job: JobAccount) -> Sums:

@@ -310,7 +310,7 @@ def _rows(job: JobAccount) -> tuple[list[Row], int]:
     are left out."""
     attempts: dict[str, set[int]] = {}
     for view in job.attempts:
-        for node in named_nodes(view.nodes) or (view.nodes[:64],):
+        for node in named_nodes(view.began.nodes) or (view.began.nodes[:64],):
             attempts.setdefault(node, set()).add(view.number)
     events: dict[str, list[tuple[str, float]]] = {}
     for event in job.events:
