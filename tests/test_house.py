@@ -31,7 +31,6 @@ MANY_ATTRIBUTES = {
     "ftslurm/model/events.py:Event": (TABLE, _A_BASE),
     "ftslurm/model/decisions.py:Decision": (TABLE, _A_BASE),
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each"),
-    "ftslurm/report/account/job.py:JobAccount": (30, "one figure each, as people read them"),
     "ftslurm/sdk/nvrx_config.py:FaultToleranceConfig": (TABLE, "the fields of ft_launcher's own class"),
     "ftslurm/slurm/client.py:JobView": (31, "the fields of a job that Slurm tells"),
 }

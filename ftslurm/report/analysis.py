@@ -117,20 +117,18 @@ def undecided(verdict: Verdict) -> Verdict:
 
 
 class AnalysisTold(Value):
-    """another_try: null where nobody knows. verdict: as the ledger of a job would have it. line: file and line of the decisive
-    words. skipped: bytes of it that were not read.
-    """
+    """For programs."""
 
     log: str
     failed: bool
-    another_try: bool | None
-    verdict: rec.Diagnosed
-    line: str
+    another_try: bool | None  # null where nobody knows
+    verdict: rec.Diagnosed  # as the ledger of a job would have it
+    line: str  # file and line of the decisive words
     rank: int | None
     node: str
     hang: Sequence[rec.Advised]
     bytes: int
-    skipped: int
+    skipped: int  # of them, not read
     card: Card
 
 
