@@ -57,6 +57,7 @@ class Shim:
     ) -> None:  # fmt: skip
         """tail: bytes that it keeps of each output stream, in every attempt. lease_s: 0: it has none, and sends no beats. place: of its srun's ranks among all, as Channel reads it. secret: of the ftrun. launch: of its steps, which this is. without: a function of its module that finds nothing."""
         self.tail = tail
+        self.alone = True  # as with proctrack/cgroup: signals come to the shim, which passes them on
         self.secret = secret or secrets.token_bytes(32)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(SOON_S)
@@ -122,7 +123,7 @@ class Shim:
 
     def start(self, attempt: int = 1, argv: Sequence[str] | None = None, **env: str) -> Message:
         """Gives the answer: `started` or `unstartable`."""
-        self.say(t="start", attempt=attempt, env=env, argv=list(argv) if argv else None, tail=self.tail)
+        self.say(t="start", attempt=attempt, env=env, argv=list(argv) if argv else None, tail=self.tail, alone=self.alone)
         answer = self.hear("started", "unstartable")
         self._pids += [answer["pid"]] if "pid" in answer else []
         return answer

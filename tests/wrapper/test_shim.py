@@ -23,7 +23,6 @@ from ftslurm.wrapper.shim.command import Command
 from ftslurm.wrapper.shim.connection import Channel, connect
 from ftslurm.wrapper.shim.messages import SignedConnection
 from ftslurm.wrapper.shim.pages import page_folder
-from ftslurm.wrapper.shim.processes import passes_signals_on
 from ftslurm.wrapper.shim.session import REDIAL_S, REFUSED_S
 from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
 
@@ -526,9 +525,7 @@ def test_a_signal_from_the_controller_goes_to_the_command_alone(shims: Shims) ->
 
 def test_where_slurm_signals_every_process_itself_nothing_comes_twice(shims: Shims) -> None:
     shim = shims("trap 'echo got' USR1; echo ready; while :; do sleep 0.01; done")
-    if passes_signals_on({}):
-        pytest.skip("these tests run in a step of Slurm")
-    shim = shims("trap 'echo got' USR1; echo ready; while :; do sleep 0.01; done", env={"FTSLURM_LOCAL": ""})
+    shim.alone = False
     shim.start()
     shim.words()
     shim.process.send_signal(signal.SIGUSR1)
@@ -591,13 +588,9 @@ def test_without_a_controller_the_rank_ends(shims: Shims) -> None:
     vanished(shim, *pids)
 
 
-# As with proctrack/cgroup: Slurm signals the shim, which passes it on.
-SIGNALLED_ALONE = {"FTSLURM_LOCAL": "1"}
-
-
 def test_when_slurm_ends_the_job_a_controller_that_went_with_it_is_not_waited_for(shims: Shims) -> None:
     """Slurm kills ftrun, which waits for its ranks, as soon as the batch script has ended."""
-    shim = shims("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done", env=SIGNALLED_ALONE)
+    shim = shims("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done")
     shim.start()
     assert shim.words() == ["ready"]
     shim.process.send_signal(signal.SIGTERM)
@@ -608,7 +601,7 @@ def test_when_slurm_ends_the_job_a_controller_that_went_with_it_is_not_waited_fo
 
 def test_nor_is_it_where_slurm_asks_while_it_is_called_again(shims: Shims) -> None:
     """The script ended while ftrun ran in the background."""
-    shim = shims("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done", env=SIGNALLED_ALONE)
+    shim = shims("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done")
     shim.start()
     assert shim.words() == ["ready"]
     shim.hang_up()
@@ -619,7 +612,7 @@ def test_nor_is_it_where_slurm_asks_while_it_is_called_again(shims: Shims) -> No
 
 def test_a_rank_that_slurm_has_asked_to_end_is_not_asked_again(shims: Shims) -> None:
     script = "trap 'echo asked; n=0; while [ $n -lt 30 ]; do sleep 0.1; n=$((n+1)); done; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
-    shim = shims(script, env=SIGNALLED_ALONE)
+    shim = shims(script)
     shim.start()
     assert shim.words() == ["ready"]
     shim.process.send_signal(signal.SIGTERM)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # --- What the ranks are started with, beside their environment: programs, ft_launcher's configuration, files of their own.
 
 
-def rank_setup(order: Order, settings: Settings, logs: RankLogs | None, bundle: str = "", alone: bool = False) -> RankSetup:
+def rank_setup(order: Order, settings: Settings, logs: RankLogs | None, bundle: str = "", alone: bool = True) -> RankSetup:
     """bundle: see Site. alone: see RankSetup. Raises: UsageError, PolicyError."""
     hang = settings.hang
     return RankSetup(

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 def joined(
     order: Order, settings: Settings, history: History, facts: RunFacts, journal: Journal, launcher: Launcher,
     scheduler: Scheduler, addresses: list[str], memory: NodeMemory | None = None, runs: Callable[[], bool] = lambda: True,
-    ports: tuple[int, int] | None = None, munge: str | None = None, bundle: str = "", alone: bool = False,
+    ports: tuple[int, int] | None = None, munge: str | None = None, bundle: str = "", alone: bool = True,
 ) -> Controller:  # fmt: skip
     """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?
     ports: one of them is ours. munge: see secret_word. bundle: see Site. alone: see RankSetup. Raises: FtslurmError."""
@@ -280,10 +280,10 @@ def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def signals_task_alone(config: Mapping[str, str]) -> bool:
-    """Does Slurm signal a task, and not what is below it? Also where a cgroup namespace hides that from the shim. Source:
-    proctrack_p_signal in Slurm's proctrack plugins.
+    """Does Slurm signal a task, and not what is below it? Where nobody tells, its default is. Source: proctrack_p_signal in
+    Slurm's proctrack plugins.
     """
-    return config.get("ProctrackType") == "proctrack/cgroup"
+    return config.get("ProctrackType", "proctrack/cgroup") == "proctrack/cgroup"
 
 
 def _config(site: JobSite, client: SlurmClient) -> Mapping[str, str]:

@@ -25,7 +25,7 @@ class RankSetup(Value):
     inject: str = ""  # folder of what the program interface puts into its interpreter
     # a rank's spare begins `after_s` after its last import of `packages`, and may take `memory` bytes
     warm: Mapping[str, object] = field(default_factory=dict)
-    alone: bool = False  # Slurm signals the shim alone, and not what is below it
+    alone: bool = True  # Slurm signals the shim alone, and not what is below it
     beat_limits: Mapping[str, Any] = field(default_factory=dict)  # ft_launcher's configuration
 
 

@@ -77,21 +77,6 @@ def waking() -> tuple[int, int]:
     return ours.detach(), theirs.detach()
 
 
-def passes_signals_on(env: Mapping[str, str]) -> bool:
-    """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
-
-    Only a step's own cgroup means the former; in a cgroup namespace none is to be seen, and the controller says so (`alone`).
-    Source: proctrack_p_signal in Slurm's proctrack plugins.
-    """
-    if env.get("FTSLURM_LOCAL"):
-        return True
-    try:
-        with open("/proc/self/cgroup") as listing:
-            return "/step_" in listing.read()
-    except OSError:
-        return False
-
-
 def catch_signals() -> int:
     """Queue every signal we pass on, and SIGCHLD, for a loop; gives the end to read. Ignored ones stay ignored."""
     read_end, write_end = waking()
@@ -1638,8 +1623,7 @@ def _writer_lives(pid: int, start: int, namespace: int) -> bool:
 # --- The shared pages of a step on one node (sdk/page.py), and what a program has left written in its own.
 
 PAGE_VARIABLE = "FTSLURM_PAGE"
-NOTES_TOLD = 16 << 10  # of what the program has said, with its exit; its agent tells the rest
-NOTE_READ_S = 1.5  # an agent reads once a second (LOOK_S in pages.py)
+NOTES_TOLD = 16 << 10  # of what the program has said, with its exit: its very last act, often; its agent tells the rest
 
 
 class Pages:
@@ -1661,14 +1645,10 @@ class Pages:
         return {}
 
     def clear(self) -> None:
-        """Our own pages, and the folder with the last of them. A program's last message is often its very last act: what has just
-        been written the agent has not read yet."""
+        """Our own pages, and the folder with the last of them."""
         try:
-            own = [name for name in os.listdir(self._folder) if name.startswith(f"{self._rank}.")]
-            notes = [os.stat(f"{self._folder}/{name}").st_mtime for name in own if name.endswith(".notes")]
-            time.sleep(max(0.0, min(NOTE_READ_S, max(notes, default=0.0) + NOTE_READ_S - time.time())))
-            for name in own:
-                if not os.path.isdir(f"{self._folder}/{name}"):
+            for name in os.listdir(self._folder):
+                if name.startswith(f"{self._rank}.") and not os.path.isdir(f"{self._folder}/{name}"):
                     os.unlink(f"{self._folder}/{name}")
             os.rmdir(self._folder)
         except OSError:
@@ -2699,12 +2679,12 @@ class Shim:
 
     def __init__(
         self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: SignedConnection, wakeup: int,
-        passes_on: bool, output: Output,
+        output: Output,
     ) -> None:  # fmt: skip
         self._argv = argv
         self._env = env
         self._wakeup = wakeup
-        self._passes_on = passes_on
+        self._passes_on = False  # Slurm signals us alone, and not the command as well
         self._libc = ctypes.CDLL(None, use_errno=True)
         if self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become subreaper (Linux 3.4 or later is needed)")
@@ -2818,7 +2798,7 @@ class Shim:
     def _told(self, message: Message) -> None:
         what = message["t"]
         if what == "start":
-            self._passes_on = self._passes_on or bool(message.get("alone"))
+            self._passes_on = bool(message.get("alone"))
             self._start(int(message["attempt"]), message.get("argv") or self._argv, message["env"], message)
             self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
@@ -3015,9 +2995,8 @@ def main() -> None:
         for name in [name for name in env if name.startswith(SET_ASIDE)]:
             env[name.removeprefix("FTSLURM_")] = env.pop(name)
         sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
-        local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)
-        status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
+        status = Shim(argv, env, channel, sock, link, wakeup, output).run()
     except (IndexError, KeyError, OSError, ValueError) as error:
         firewall = " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)"
         why = f"{error}{firewall if isinstance(error, NobodyAnswers) else ''}"

@@ -18,7 +18,7 @@ from ftslurm.wrapper.shim.lease import Guard, boot_s
 from ftslurm.wrapper.shim.messages import LinkError, Message, SignedConnection
 from ftslurm.wrapper.shim.output import DELIVER_S, SETTLE_STEP_S, Output, Silence, complain, make_output_folder, open_streams
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, SAVE_LOOK_S, Pages
-from ftslurm.wrapper.shim.processes import ANNOUNCING, FORWARDED, RESCAN_S, catch_signals, end_as, passes_signals_on
+from ftslurm.wrapper.shim.processes import ANNOUNCING, FORWARDED, RESCAN_S, catch_signals, end_as
 from ftslurm.wrapper.shim.session import ORPHAN_KILL_WAIT_S, Session
 from ftslurm.wrapper.shim.warm import HEAD_START_S, Spare
 
@@ -35,12 +35,12 @@ class Shim:
 
     def __init__(
         self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: SignedConnection, wakeup: int,
-        passes_on: bool, output: Output,
+        output: Output,
     ) -> None:  # fmt: skip
         self._argv = argv
         self._env = env
         self._wakeup = wakeup
-        self._passes_on = passes_on
+        self._passes_on = False  # Slurm signals us alone, and not the command as well
         self._libc = ctypes.CDLL(None, use_errno=True)
         if self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become subreaper (Linux 3.4 or later is needed)")
@@ -154,7 +154,7 @@ class Shim:
     def _told(self, message: Message) -> None:
         what = message["t"]
         if what == "start":
-            self._passes_on = self._passes_on or bool(message.get("alone"))
+            self._passes_on = bool(message.get("alone"))
             self._start(int(message["attempt"]), message.get("argv") or self._argv, message["env"], message)
             self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
@@ -351,9 +351,8 @@ def main() -> None:
         for name in [name for name in env if name.startswith(SET_ASIDE)]:
             env[name.removeprefix("FTSLURM_")] = env.pop(name)
         sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
-        local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)
-        status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
+        status = Shim(argv, env, channel, sock, link, wakeup, output).run()
     except (IndexError, KeyError, OSError, ValueError) as error:
         firewall = " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)"
         why = f"{error}{firewall if isinstance(error, NobodyAnswers) else ''}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from ftslurm.wrapper.shim.connection import Channel
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, blake2s, socket
@@ -128,8 +127,7 @@ def _writer_lives(pid: int, start: int, namespace: int) -> bool:
 # --- The shared pages of a step on one node (sdk/page.py), and what a program has left written in its own.
 
 PAGE_VARIABLE = "FTSLURM_PAGE"
-NOTES_TOLD = 16 << 10  # of what the program has said, with its exit; its agent tells the rest
-NOTE_READ_S = 1.5  # an agent reads once a second (LOOK_S in pages.py)
+NOTES_TOLD = 16 << 10  # of what the program has said, with its exit: its very last act, often; its agent tells the rest
 
 
 class Pages:
@@ -151,14 +149,10 @@ class Pages:
         return {}
 
     def clear(self) -> None:
-        """Our own pages, and the folder with the last of them. A program's last message is often its very last act: what has just
-        been written the agent has not read yet."""
+        """Our own pages, and the folder with the last of them."""
         try:
-            own = [name for name in os.listdir(self._folder) if name.startswith(f"{self._rank}.")]
-            notes = [os.stat(f"{self._folder}/{name}").st_mtime for name in own if name.endswith(".notes")]
-            time.sleep(max(0.0, min(NOTE_READ_S, max(notes, default=0.0) + NOTE_READ_S - time.time())))
-            for name in own:
-                if not os.path.isdir(f"{self._folder}/{name}"):
+            for name in os.listdir(self._folder):
+                if name.startswith(f"{self._rank}.") and not os.path.isdir(f"{self._folder}/{name}"):
                     os.unlink(f"{self._folder}/{name}")
             os.rmdir(self._folder)
         except OSError:

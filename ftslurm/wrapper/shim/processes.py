@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ftslurm.wrapper.shim.fast_stdlib import signal, socket
 
 # --- Signals: which are passed on, how they are queued for a loop, and how to end as the command did.
 
@@ -27,21 +24,6 @@ def waking() -> tuple[int, int]:
     empty it."""
     ours, theirs = socket.socketpair()
     return ours.detach(), theirs.detach()
-
-
-def passes_signals_on(env: Mapping[str, str]) -> bool:
-    """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
-
-    Only a step's own cgroup means the former; in a cgroup namespace none is to be seen, and the controller says so (`alone`).
-    Source: proctrack_p_signal in Slurm's proctrack plugins.
-    """
-    if env.get("FTSLURM_LOCAL"):
-        return True
-    try:
-        with open("/proc/self/cgroup") as listing:
-            return "/step_" in listing.read()
-    except OSError:
-        return False
 
 
 def catch_signals() -> int:
