@@ -239,10 +239,6 @@ class CodeBook(Value):
         induced = found.user_induced or found.code in map(catalog.normalised, self.user_induced)
         return replace(found, user_induced=induced)
 
-    def limit_of(self, code: str) -> tuple[int, float] | None:
-        """(times, seconds): so often within so long on one chip is too often, by its vendor's own rule; None without one."""
-        return next((limit for each in self.catalogs.values() if (limit := each.limit_of(code))), None)
-
     def named(self, word: str) -> list[CodeAsked]:
         """What the word is: a code that is listed, or one of the vendors that write theirs so."""
         name = " ".join(word.upper().split())

@@ -14,8 +14,7 @@ byte (measured: 0.3 MB/s, where all patterns stood in one expression). Hence thr
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import re2
@@ -31,13 +30,6 @@ LAST_BYTES = 16384
 _PIECE_BYTES = 16384
 # A cap that an automaton may fill, no allocation. The shipped patterns fill 30 MB in all under the worst texts tried.
 _AUTOMATON_BYTES = 64 << 20
-# On a line so long it costs less to ask for several patterns at once, if the same ones are asked for again and again: text
-# without newlines looks alike from one piece to the next. But n wide patterns make up to 2^n states (see above), so few of
-# these go together, and a text that makes ever new groups has its patterns tried one by one.
-JOINED_BYTES = 1024
-JOINED_LEAST, JOINED_MOST, JOINED_WIDE = 3, 24, 6
-JOINED_SEEN, JOINED_GROUPS, JOINED_COUNTED = 4, 4, 256
-_JOINED_AUTOMATON_BYTES = 16 << 20
 # Of plain words the last so many characters: enough to tell them apart, and half the states. Ends differ more than beginnings do
 # (`Connection r..`, `cudaError..`).
 _WORD_CHARACTERS = 12
@@ -72,20 +64,7 @@ class Match(NamedTuple):
     start: int
 
 
-class _Joined(NamedTuple):
-    """Some of the wanted as one automaton. numbers: theirs, as it counts them."""
-
-    numbers: tuple[int, ...]
-    automaton: Any
-
-    def told(self, line: bytes) -> Mapping[int, bool]:
-        """Of each of them: does it match the line?"""
-        matching = frozenset(self.automaton.Match(line) or ())
-        return {number: place in matching for place, number in enumerate(self.numbers)}
-
-
 T = TypeVar("T")
-_NOTHING: Mapping[int, bool] = {}
 
 
 class Scanner:
@@ -101,8 +80,6 @@ class Scanner:
         self._any = _compiled("|".join(every)) if every else None
         self._exact: list[Any] = [None] * len(self._patterns)
         self._searched: list[Any] = [None] * len(self._patterns)
-        self._joined: dict[tuple[int, ...], _Joined] = {}
-        self._asked: Counter[tuple[int, ...]] = Counter()
 
     def first(self, line: bytes) -> Match | None:
         """The first of the wanted, in their order, that matches `line`."""
@@ -132,9 +109,8 @@ class Scanner:
         before = -1
         for offset, line, may in self._lines(text, begin):
             limit -= 1 + (len(line) >> 8)
-            known = self._known(may, line) if len(line) >= JOINED_BYTES and len(may) >= JOINED_LEAST else _NOTHING
             for index in may:
-                start = self._start(index, line, likely=index == before, known=known.get(index))
+                start = self._start(index, line, likely=index == before)
                 told = None if start is None else read(Match(offset, line, index, start))
                 if told is not None:
                     found.append(told)
@@ -168,33 +144,10 @@ class Scanner:
     def _may_match(self, line: bytes) -> list[int]:
         return sorted(self._which.Match(line) or ())
 
-    def _known(self, may: Sequence[int], line: bytes) -> Mapping[int, bool]:
-        """Of a long line: do these of `may` match it, told in one pass? Those that are missing are not known."""
-        group = tuple(may)
-        joined = self._joined.get(group)
-        if joined is None:
-            if len(self._joined) >= JOINED_GROUPS:
-                return _NOTHING
-            if len(self._asked) >= JOINED_COUNTED:
-                self._asked.clear()
-            self._asked[group] += 1
-            if self._asked[group] < JOINED_SEEN:
-                return _NOTHING
-            joined = self._joined[group] = self._join(group)
-        return joined.told(line)
-
-    def _join(self, group: Sequence[int]) -> _Joined:
-        wide = [index for index in group if is_wide(self._patterns[index])]
-        left_out = {*wide[JOINED_WIDE:]}
-        numbers = tuple(index for index in group if index not in left_out)[:JOINED_MOST]
-        return _Joined(numbers, _set((f"(?m:{self._patterns[index]})" for index in numbers), _JOINED_AUTOMATON_BYTES))
-
-    def _start(self, index: int, line: bytes, likely: bool, known: bool | None = None) -> int | None:
-        """Where the line begins to match, None if it does not. likely: it will, as the line before it did. known: does it?"""
+    def _start(self, index: int, line: bytes, likely: bool) -> int | None:
+        """Where the line begins to match, None if it does not. likely: it will, as the line before it did."""
         reads = self._reads[index]
-        if known is None:
-            known = (reads is None and likely) or self._matches(index, line)
-        if not known:
+        if not (reads is None and likely) and not self._matches(index, line):
             return None
         if reads is not None:
             return None if reads(line) is None else 0
@@ -251,10 +204,8 @@ def _compiled(pattern: str) -> Any:
     return re2.compile(_bytes(f"(?m:{pattern})"), _options())
 
 
-def _set(patterns: Iterable[str], automaton_bytes: int = _AUTOMATON_BYTES) -> Any:
-    options = _options()
-    options.max_mem = automaton_bytes
-    made = re2.Set.SearchSet(options)
+def _set(patterns: Iterable[str]) -> Any:
+    made = re2.Set.SearchSet(_options())
     for pattern in patterns:
         made.Add(_bytes(pattern))
     made.Compile()

@@ -118,13 +118,6 @@ class Vocabulary:
         found = (self._named(line) if _NAME in held else None) or self._in_words(line, held)
         return found or (self._numbered(line) if self._only_numbers is None else None)
 
-    def code(self, words: str) -> ErrorWord | None:
-        """What people ask for: a name, or a number that is one in one family only (`507015`)."""
-        if found := self._by_name.get(words):
-            return found
-        same = [word for word in self.words if words.isdigit() and len(words) == 6 and word.number == int(words)]
-        return same[0] if len(same) == 1 else None
-
     @cached_property
     def hints(self) -> str:
         """Plain words for the scanner, in RE2 syntax: what a line holds that `read` understands."""

@@ -5,7 +5,6 @@ What the ledger does not know is no part of the trace: it is said in a note.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.exits import signal_number
+from ftslurm.model.exits import from_shell
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.model.rungs import REQUEUES, SWAPS, Budget, Rung
@@ -231,13 +230,14 @@ class _Walk:
 
     def _crash(self, base: TraceFault, real: Real, outage: Outage) -> TraceFault:
         """Where nothing speaks against a node, it follows the rank."""
-        status, signal = how_it_ended(outage.what)
+        ended = from_shell(outage.decided[0].status & 0xFF or 1)
+        base = replace(base, status=ended.code, signal=ended.signal)
         verdict = outage.verdict
         if verdict is None:
-            return replace(base, status=status, signal=signal, rank=self._rank(_rank_in(outage.what)))
-        rank = verdict.rank if verdict.rank >= 0 else next(iter(verdict.ranks), _rank_in(outage.what))
+            return base
+        rank = verdict.rank if verdict.rank >= 0 else next(iter(verdict.ranks), 0)
         fault = replace(
-            base, status=status, signal=signal, rank=self._rank(rank), signature=verdict.signature[:128], program=verdict.program,
+            base, rank=self._rank(rank), signature=verdict.signature[:128], program=verdict.program,
             error_class=_member(ErrorClass, verdict.error_class, ErrorClass.UNKNOWN),
             retriable=_member(Retriable, verdict.retriable, Retriable.UNKNOWN),
             confidence=_member(Confidence, verdict.confidence, Confidence.WEAK),
@@ -259,24 +259,6 @@ def _member(kind: Any, value: str, otherwise: Any) -> Any:
         return kind(value)
     except ValueError:
         return otherwise
-
-
-_STATUS = re.compile(r"exited with status (\d{1,3})\b")
-_SIGNAL = re.compile(r"was killed by (SIG[A-Z0-9]+|signal \d+)")
-_RANK = re.compile(r"\brank (\d{1,7})\b")
-
-
-def how_it_ended(what: str) -> tuple[int, int]:
-    """Status and signal of the rank that failed first, from the sentence in the ledger; 1 and 0 where it does not tell."""
-    if found := _SIGNAL.search(what):
-        return 0, signal_number(found[1])
-    found = _STATUS.search(what)
-    return (min(255, int(found[1])) or 1 if found else 1), 0
-
-
-def _rank_in(what: str) -> int:
-    found = _RANK.search(what)
-    return int(found[1]) if found else 0
 
 
 # --- what happened

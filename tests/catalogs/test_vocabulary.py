@@ -38,7 +38,6 @@ def test_every_name_is_read_wherever_it_stands() -> None:
 
 def its_names_are_read(word: Any) -> None:
     for name in word.names:
-        assert BOOK.vocabulary.code(name) == word
         found = BOOK.look(f"[rank3]: something failed: {name}: and more")
         assert found is not None and found.pattern.id == word.means
 
@@ -98,11 +97,6 @@ def test_what_a_word_means_is_told_once() -> None:
     assert str(ecc.word) == "cuda 214: cudaErrorECCUncorrectable, CUDA_ERROR_ECC_UNCORRECTABLE"
     call = BOOK.look("CUDA error: invalid argument")
     assert call is not None and (call.pattern.retriable, call.pattern.role) == (Retriable.NO, Role.ROOT)
-
-
-def test_a_code_is_known_by_a_number_that_is_one_in_one_family_only() -> None:
-    assert BOOK.vocabulary.code("507015").names == ("ACL_ERROR_RT_AICORE_EXCEPTION",)  # type: ignore[union-attr]
-    assert BOOK.vocabulary.code("719") is None and BOOK.vocabulary.code("hello") is None
 
 
 def test_a_word_whose_meaning_a_site_removed_says_nothing() -> None:

@@ -89,9 +89,9 @@ def _site(data: bytes) -> tuple[SiteFile, CodeBook, PatternBook]:
     return site, codes_laid_over(code_book(), site, "site.yaml"), patterns_laid_over(pattern_book(), site, "site.yaml")
 
 
-def _meanings(given: tuple[str, str, Severity]) -> tuple[CodeMeaning, tuple[int, float] | None]:
+def _meanings(given: tuple[str, str, Severity]) -> CodeMeaning:
     kind, code, severity = given
-    return code_book().meaning(kind, code, severity), code_book().limit_of(code)
+    return code_book().meaning(kind, code, severity)
 
 
 def _found(text: bytes) -> tuple[list[Found], list[Found], Pattern | None]:
@@ -150,7 +150,7 @@ CATALOGS = [
         "fault code",
         st.tuples(st.sampled_from(("ascend", "nvidia", "amd")) | any_text, CODES, st.sampled_from(Severity)),
         _meanings,
-        tuple[CodeMeaning, tuple[int, float] | None],
+        CodeMeaning,
     ),
     Parser("exit status", st.integers(-(2**70), 2**70), lambda status: pattern_book().exit(status), ExitMeaning),
     Parser("classification", PRINTED, _verdict, tuple[Verdict, tuple[Hint, ...]]),

@@ -21,7 +21,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.settings.tree import Settings, as_policy, resolve, settings_told
 from ftslurm.simulation.clockwork import TimePart
 from ftslurm.simulation.command import PlayAsked, replay
-from ftslurm.simulation.past import Replayed, how_it_ended, past
+from ftslurm.simulation.past import Replayed, past
 from ftslurm.simulation.show import as_replay
 from ftslurm.simulation.trace import FaultKind
 from tests.docs.blocks import ROOT
@@ -156,14 +156,6 @@ def test_crashes_come_as_long_after_each_start_as_they_did() -> None:
     gaps = [later.at - one.at for one, later in zip(patient.faults, patient.faults[1:], strict=False)]
     assert all(gap > 200 for gap in gaps), "the real ones came every 20 s, while this job waits in the queue"
     assert "patient: unconditional-requeue" in as_replay([found])
-
-
-@pytest.mark.parametrize(("what", "found"), [
-    ("rank 3 on n2 exited with status 17", (17, 0)), ("rank 0 was killed by SIGSEGV", (0, 11)),
-    ("rank 0 was killed by signal 50", (0, 50)), ("nobody knows", (1, 0)), ("was killed by SIGNONSENSE", (0, 9)),
-])  # fmt: skip
-def test_how_a_rank_ended_is_read_from_the_sentence(what: str, found: tuple[int, int]) -> None:
-    assert how_it_ended(what) == found
 
 
 @pytest.mark.parametrize("profile", profile_names())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
 from operator import attrgetter
@@ -14,7 +14,7 @@ from ftslurm.catalogs.patterns import Pattern, PatternBook
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value, field, replace
-from ftslurm.model.verdict import EVERYWHERE, Blame, ErrorClass, Piece, RankEnd, Retriable, Role
+from ftslurm.model.verdict import EVERYWHERE, Blame, ErrorClass, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error, unlabelled_line
 from ftslurm.policies.diagnose.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.lines import (
@@ -139,38 +139,18 @@ def _excerpt(hit: Finding) -> str:
 def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
     """Marks hits as overcome if the rank printed ordinary lines for a while afterwards; never the last hit of a failed rank."""
     times = [hit.at for hit in hits]
-    lines = _LinesAhead(end.output)
+    since = times[0] + OVERCOME_S if times else float("inf")
+    below = (piece for piece in end.output if piece.at > since)
+    printed = sorted(piece.at for piece in below for line in piece.text[:1000].splitlines() if line.strip())
     marked = []
     for number, hit in enumerate(hits, start=1):
         later = bisect_right(times, hit.at + OVERCOME_S)
         until = (times[later] if later < len(times) else end.at or float("inf")) - BURST_S
-        went_on = lines.second_after(hit.at + OVERCOME_S) < until
+        second = bisect_right(printed, hit.at + OVERCOME_S) + 1
+        went_on = second < len(printed) and printed[second] < until
         last_words = hit.own and number == len(hits)
         marked.append(replace(hit, overcome=True) if went_on and not last_words else hit)
     return marked
-
-
-class _LinesAhead:
-    """When a rank printed lines. It is asked for ever later times, and so reads each piece once at most, mostly only a few."""
-
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self._pieces = sorted(pieces, key=_printed_at)
-        self._read = 0  # pieces that were read or passed over
-        self._ahead: deque[float] = deque()
-
-    def second_after(self, at: float) -> float:
-        """When the second line after `at` was printed; infinity if there is none."""
-        while self._ahead and self._ahead[0] <= at:
-            self._ahead.popleft()
-        self._read = bisect_right(self._pieces, at, lo=self._read, key=_printed_at)
-        while len(self._ahead) < 2 and self._read < len(self._pieces):
-            piece = self._pieces[self._read]
-            self._ahead.extend(piece.at for line in piece.text[:1000].splitlines() if line.strip())
-            self._read += 1
-        return self._ahead[1] if len(self._ahead) >= 2 else float("inf")
-
-
-_printed_at = attrgetter("at")
 
 
 def beginning(hit: Hit) -> str:

@@ -5,7 +5,6 @@ Text is hostile input: RE2, linear in the text.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
@@ -66,7 +65,6 @@ def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str], known: Mapping[str
         "hccl-place": _hccl_place(ends, texts),
         "epochs": _epochs(texts),
         **_in_stacks(stacks, known),
-        "odd-wait": _odd_wait(stacks),
     }
     found = {name: seen for name, seen in looks.items() if seen}
     for name, words in known.items():
@@ -164,38 +162,6 @@ def _in_stacks(stacks: Mapping[str, str], known: Mapping[str, HintWords]) -> dic
         if lines := tuple(f"{node}: {line}" for node, line in found_in.items() if line):
             found[name] = _Seen(lines)
     return found
-
-
-# What process_line (wrapper/agent/processes.py) prints: what the main thread of each process of a rank does in the kernel.
-_RANK_LINE = compiled(r"(?m)^rank (\d{1,9}): ")
-_WAIT = compiled(r"(?m)^pid \d{1,9} (\w{1,40}) wchan=(\S{1,80})(?: voluntary_switches=\S{1,20})?(?: syscall=(\d{1,5}))?")
-# At least so many ranks must wait alike before a rank that waits differently is worth a hint.
-LEAST_ALIKE = 3
-
-
-def _odd_wait(stacks: Mapping[str, str]) -> _Seen | None:
-    """The one rank that does not wait where all others do: they may wait for it. This is no proof, so it blames no node."""
-    waits: dict[tuple[str, int], tuple[str, ...]] = {}
-    for node, text in sorted(stacks.items()):
-        data = text.encode(errors="replace")
-        begins = [(hit.start(), int(hit.group(1))) for hit in _RANK_LINE.finditer(data)]
-        for (begin, rank), (end, _) in pairwise([*begins, (len(data), 0)]):
-            told = (_wait(hit) for hit in _WAIT.finditer(data[begin:end]))
-            waits[node, rank] = tuple(sorted(set(told)))
-    kinds = Counter(wait for wait in waits.values() if wait)
-    if len(kinds) != 2 or len(waits) != sum(kinds.values()):
-        return None
-    (usual, many), (odd, times) = kinds.most_common()
-    if many < LEAST_ALIKE or times != 1:
-        return None
-    node, rank = next(each for each, wait in waits.items() if wait == odd)
-    what = f"rank {rank} on {node} does not wait where the others do: it is in {', '.join(odd)}, they are in {', '.join(usual)}"
-    return _Seen((what,), {"what": what, "rank": rank})
-
-
-def _wait(hit: re2._Match) -> str:
-    state, place, call = (group.decode(errors="replace") if group else "" for group in hit.groups())
-    return visible(place if place != "-" else f"{state} (system call {call})" if call else state)
 
 
 def dumped_stacks(text: str) -> str:

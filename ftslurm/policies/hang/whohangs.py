@@ -6,7 +6,6 @@ a list of missing ranks a group, as a recorder's analyser prints it, names all t
 
 | rule | what is found |
 |---|---|
-| some ended badly | RankExit: who was killed, else who was in no failed wait, is behind the others, or ended first |
 | all are stopped | the job is suspended: nobody hangs |
 | some are stopped | inside a collective: RankCommHang, outside: RankNonCommHang |
 | ranks that are waited for and wait nowhere | RankNonCommHang, with what they do |

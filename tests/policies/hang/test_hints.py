@@ -163,25 +163,3 @@ def test_a_thread_that_waits_for_work_holds_nobody_up() -> None:
     assert names("step 1\n", n1=TRACEBACK.format(idle=writer, **busy)) == []
     pin = 'x.py", line 1 in poll\n  File "/v/torch/utils/data/_utils/pin_memory.py", line 28 in do_one_step'
     assert names("step 1\n", n1=TRACEBACK.format(idle=pin, **busy)) == []
-
-
-def wait(rank: int, place: str, call: int = 230) -> str:
-    return f"rank {rank}: sleeping\npid {100 + rank} sleeping wchan={place} voluntary_switches=17 syscall={call}\n\n"
-
-
-def test_the_one_rank_that_does_not_wait_where_the_others_do_is_named() -> None:
-    recv, nap = "__skb_wait_for_more_packets", "hrtimer_nanosleep"
-    (hint,) = hints(ends("step 1\n"), {"n1": wait(0, recv) + wait(1, recv), "n2": wait(2, nap) + wait(3, recv)})
-    assert hint.name == "odd-wait" and "rank 2 on n2" in hint.what and nap in hint.what and "rank 2" in hint.advice
-
-
-def test_two_of_four_ranks_elsewhere_and_one_of_three_say_nothing() -> None:
-    recv, nap = "futex_wait_queue", "hrtimer_nanosleep"
-    assert names("step 1\n", n1=wait(0, recv) + wait(1, recv), n2=wait(2, nap) + wait(3, nap)) == []
-    assert names("step 1\n", n1=wait(0, recv) + wait(1, recv), n2=wait(2, nap)) == []
-
-
-def test_where_the_kernel_does_not_tell_the_place_the_system_call_does() -> None:
-    text = wait(0, "-", 47) + wait(1, "-", 47) + wait(2, "-", 47) + wait(3, "-", 202)
-    (hint,) = hints(ends("step 1\n"), {"n1": text})
-    assert "rank 3 on n1" in hint.what and "system call 202" in hint.what
