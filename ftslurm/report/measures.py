@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2s
-from typing import Any, ClassVar, TypeVar
+from typing import TypeVar
 
 from ftslurm.errors import WireError
 from ftslurm.model import record as rec
@@ -180,18 +180,6 @@ OTHER = "other"
 PHASES = tuple(part.name.lower() for part in Part)
 
 
-def _restarts_told(restarts: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:
-    return [(*key, many) for key, many in restarts.items()]
-
-
-def _restarts_read(plain: Any) -> Mapping[tuple[str, str], int]:
-    rows: tuple[tuple[str, str, int], ...] = from_plain(tuple[tuple[str, str, int], ...], plain, _BOUNDS)
-    found: Counter[tuple[str, str]] = Counter()
-    for rung, cause, many in rows:
-        found[_known(rung, RUNGS), _known(cause, CAUSES)] += many
-    return found
-
-
 class Measures(Value):
     """Of one job."""
 
@@ -206,13 +194,11 @@ class Measures(Value):
     tasks: int
     excluded: int
     messages: int
-    restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (rung, cause) -> how many
+    restarts: tuple[tuple[str, str, int], ...] = ()  # rung, cause, how many
     seconds: Mapping[str, float] = field(default_factory=dict)  # phase -> seconds
     faults: Mapping[str, int] = field(default_factory=dict)  # class -> how many
     hangs: Mapping[str, int] = field(default_factory=dict)  # sign -> how many
     budgets: Mapping[str, int] = field(default_factory=dict)  # name -> left
-
-    plain_forms: ClassVar[Any] = {"restarts": (_restarts_told, _restarts_read)}
 
 
 class Pulse(Value):
@@ -286,8 +272,10 @@ def _from_body(body: object) -> Measures | None:
         return None
     if not (_NAME.fullmatch(m.job) and _NAME.fullmatch(m.cluster)):
         return None
+    rungs, causes = {*RUNGS, OTHER}, {*CAUSES, OTHER}
+    restarts = {(rung, cause): (rung, cause, many) for rung, cause, many in m.restarts if rung in rungs and cause in causes}
     return replace(
-        m, state=_known(m.state, STATES), seconds=_only(m.seconds, PHASES),
+        m, state=_known(m.state, STATES), restarts=tuple(restarts.values()), seconds=_only(m.seconds, PHASES),
         faults=_only(m.faults, {*FAULT_CLASSES, OTHER}), hangs=_only(m.hangs, {*SIGNS, OTHER}), budgets=_only(m.budgets, BUDGETS),
     )  # fmt: skip
 
@@ -299,10 +287,11 @@ def _only(counts: Mapping[str, N], words: Collection[str]) -> dict[str, N]:
     return {name: many for name, many in counts.items() if name in words}
 
 
-def _restarts(records: Sequence[rec.Record], story: Story) -> Mapping[tuple[str, str], int]:
+def _restarts(records: Sequence[rec.Record], story: Story) -> tuple[tuple[str, str, int], ...]:
     decided = [record for record in records if isinstance(record, rec.Decided) and record.rung != Rung.FAIL]
     found = Counter((_known(each.rung, RUNGS), _known(each.cause, CAUSES)) for each in decided)
-    return found + Counter({(Rung.BY_SLURM.value, OUTSIDE): len(story.by_slurm)})
+    found += Counter({(Rung.BY_SLURM.value, OUTSIDE): len(story.by_slurm)})
+    return tuple((rung, cause, many) for (rung, cause), many in found.items())
 
 
 def _known(word: object, words: Collection[str]) -> str:

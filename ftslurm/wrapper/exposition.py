@@ -78,7 +78,7 @@ def _of_measures(m: Measures) -> Iterable[tuple[str, tuple[str, ...], float]]:
     yield "ftslurm_job_nodes", (), m.nodes
     yield "ftslurm_job_tasks", (), m.tasks
     yield "ftslurm_job_excluded_nodes", (), m.excluded
-    for (rung, cause), many in sorted(m.restarts.items()):
+    for rung, cause, many in sorted(m.restarts):
         yield "ftslurm_job_restarts", (rung, cause), many
     for name, counts in (
         ("ftslurm_job_phase_seconds", m.seconds), ("ftslurm_job_device_faults", m.faults), ("ftslurm_job_hangs", m.hangs),

@@ -43,7 +43,7 @@ def test_by_number_by_file_and_the_latest(ledger: Path, capsys: pytest.CaptureFi
     assert status == 0 and text.startswith("job 7 on alps: train\n1. ") and "ftslurm explain exit 7" in aside
     for argv in ((str(ledger),), ("--last",)):
         assert told(capsys, *argv)[1] == text
-    assert json.loads(told(capsys, "7", "--json")[1])["decisions"][0]["id"] == "d1"
+    assert json.loads(told(capsys, "7", "--json")[1])["decisions"][0]["decided"]["id"] == "d1"
 
 
 def test_one_in_full(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:

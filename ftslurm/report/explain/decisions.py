@@ -17,6 +17,7 @@ from ftslurm.model.text import counted
 from ftslurm.model.values import Value
 from ftslurm.report.moments import moments
 from ftslurm.report.text import print_facts, print_title, safe_text
+from ftslurm.report.view import Remedy
 from ftslurm.report.words import clock, moment, span
 
 DEFAULT = "default"
@@ -39,40 +40,21 @@ class SettingRead(Value):
     place: str
 
 
-class Explanation(Value, frozen=False):
-    """One decision."""
+class Explanation(Remedy):
+    """One decision, with what was known."""
 
     number: int  # from 1
-    id: str
-    at: float  # Unix seconds
-    attempt: int
-    rung: str
-    cause: str
     what: str  # the trouble that it answers
     why: str  # what the rung says for itself
     evidence: tuple[Evidence, ...]
-    # each rung that was asked before, and why not that one; None where the ledger does not say
-    passed: tuple[tuple[str, str], ...] | None
-    settings: tuple[SettingRead, ...] | None  # likewise
+    settings: tuple[SettingRead, ...] | None  # that each rung which was asked looked at; None where the ledger does not say
     cost: Mapping[str, tuple[int, int]]  # budget -> (used by now, with this decision; limit, 0 if not told)
-    isolate: Mapping[str, str]  # those that this decision adds, node -> why
-    exclude: tuple[str, ...]  # all nodes that the next scheduling may not use
-    status: int
-    ok: bool | None = None  # was it carried out? None: open, or never told
-    outcome: tuple[str, ...] = ()  # what became of it
-    back_s: float | None = None  # seconds from the trouble until the ranks ran again; None: they did not, or not yet
-    attempt_after: int = 0  # theirs
+    back_s: float | None  # seconds from the trouble until the ranks ran again; None: they did not, or not yet
+    attempt_after: int  # theirs
 
-    def of(self, rung: str) -> tuple[SettingRead, ...]:
+    def of(self, rung: str) -> list[SettingRead]:
         """What that rung looked at."""
-        return tuple(read for read in self.settings or () if read.rung == rung)
-
-    @property
-    def decisive(self) -> str:
-        """The rung whose reason is that of the decision: of `fail`, one that was passed. Empty where nobody knows."""
-        if self.rung != Rung.FAIL:
-            return self.rung
-        return next((rung for rung, why in reversed(self.passed or ()) if self.why in (why, f"{rung} is switched off")), "")
+        return [read for read in self.settings or () if read.rung == rung]
 
 
 class Explanations(Value):
@@ -117,16 +99,13 @@ def _explanation(
     number: int, answer: Answer, known: tuple[Evidence, ...], places: Mapping[str, Mapping[str, str]]
 ) -> Explanation:
     d, run = answer.decided, answer.known.run
-    old = not d.settings
-    first = d.rung not in RUNG_NAMES  # nobody was asked
+    recorded = d.settings or d.rung not in RUNG_NAMES  # else nobody was asked
     mine = places.get(run.run, {}) if run is not None else {}
     read = tuple(SettingRead(rung, name, value, mine.get(name, DEFAULT)) for rung, name, value in d.settings)
     trouble, again = answer.known.trouble, answer.again
     return Explanation(
-        number, d.id, d.at, d.attempt, d.rung, d.cause, d.why.removesuffix(f"; {d.reason}") if d.reason else d.why,
-        d.reason or d.why, known, None if old and not (d.passed or first) else d.passed, None if old and not first else read,
-        _charged(answer), d.isolate, d.exclude, d.status,
-        answer.done[-1].ok if answer.done else None, tuple(dict.fromkeys(done.what for done in answer.done if done.what)),
+        d, answer.done, number, d.why.removesuffix(f"; {d.reason}") if d.reason else d.why, d.reason or d.why, known,
+        read if recorded else None, _charged(answer),
         max(0.0, again.at - (trouble.since or trouble.at)) if again is not None and trouble is not None else None,
         again.attempt if again is not None else 0,
     )  # fmt: skip
@@ -178,14 +157,13 @@ def print_decision(console: Console, job: JobSummary, one: Explanation) -> None:
 
 
 def _print_one(console: Console, e: Explanation, whole: bool) -> None:
-    console.print(safe_text(f"{e.number}. {moment(e.at)}  {e.rung}, after attempt {e.attempt} ({e.cause})", style="cyan"))
+    d = e.decided
+    console.print(safe_text(f"{e.number}. {moment(d.at)}  {d.rung}, after attempt {d.attempt} ({d.cause})", style="cyan"))
     facts = [("what", e.what)]
     facts += _known(e.evidence, len(e.evidence) if whole else MOST_EVIDENCE, e.what)
-    facts += [("why", e.why)]
-    facts += _whole_ladder(e) if whole else _ladder(e)
-    facts += [("isolated", why if node in why else f"{node}: {why}") for node, why in e.isolate.items()]
-    facts += [("without", fold_nodes(e.exclude))] if e.exclude else []
-    facts += [("cost", _cost(e)), ("then", _then(e))]
+    facts += [("why", e.why), *_ladder(e, whole)]
+    facts += [("isolated", why if node in why else f"{node}: {why}") for node, why in d.isolate.items()]
+    facts += [("without", fold_nodes(d.exclude)), ("cost", _cost(e)), ("then", _then(e))]
     print_facts(console, facts, 3)
 
 
@@ -197,37 +175,27 @@ def _known(evidence: Sequence[Evidence], most: int, what: str) -> list[tuple[str
     return [("known", f"{left} earlier{MORE if what else ''}"), *rows] if left else rows
 
 
-def _ladder(e: Explanation) -> Iterator[tuple[str, str]]:
-    """Each rung passed, and the settings of the one that decided."""
-    if e.passed is None:
-        yield "not", NOT_RECORDED
-    for rung, why in e.passed or ():
+def _ladder(e: Explanation, whole: bool) -> Iterator[tuple[str, str]]:
+    """Each rung that was asked and passed. Of the settings that they looked at: those that somebody has set, those of the rung
+    that decided and the limit that was met; whole: all of them."""
+    for rung, why in e.decided.passed:
         yield "not", f"{rung}: {why}"
+        yield from (("", f"  {_setting(read)}") for read in e.of(rung) if whole)
     if e.settings is None:
         yield "settings", NOT_RECORDED
         return
-    read = e.of(e.decisive)
-    own = f"rungs.{e.decisive}."
-    shown = [each for each in read if each.place != DEFAULT or each.name.startswith(own) or each.name in e.cost]
+    rung = e.decided.rung
+    if whole:
+        yield "chosen", f"{rung}: {e.why}"
+        yield from (("", f"  {_setting(read)}") for read in e.of(rung))
+        return
+    known = {each.name: each for each in (e.settings if rung == Rung.FAIL else e.of(rung))}
+    needed = {*e.cost, e.decided.limit}
+    shown = [each for name, each in known.items() if each.place != DEFAULT or name.startswith(f"rungs.{rung}.") or name in needed]
     for number, each in enumerate(shown):
         yield "" if number else "settings", _setting(each)
-    if left := len(read) - len(shown):
+    if left := len(known) - len(shown):
         yield "" if shown else "settings", f"{'and ' if shown else ''}{counted(left, 'default')}{MORE}"
-
-
-def _whole_ladder(e: Explanation) -> Iterator[tuple[str, str]]:
-    """Each rung that was asked, with what it looked at."""
-    if e.passed is None:
-        yield "not", NOT_RECORDED
-    for rung, why in e.passed or ():
-        yield "not", f"{rung}: {why}"
-        for read in e.of(rung):
-            yield "", f"  {_setting(read)}"
-    yield "chosen", f"{e.rung}: {e.why}"
-    if e.settings is None:
-        yield "settings", NOT_RECORDED
-    for read in e.of(e.rung):
-        yield "", f"  {_setting(read)}"
 
 
 def _setting(read: SettingRead) -> str:
@@ -235,7 +203,7 @@ def _setting(read: SettingRead) -> str:
 
 
 def _cost(e: Explanation) -> str:
-    if e.rung == Rung.FAIL:
+    if e.decided.rung == Rung.FAIL:
         return ""
     if not e.cost:
         return "nothing"
@@ -243,11 +211,12 @@ def _cost(e: Explanation) -> str:
 
 
 def _then(e: Explanation) -> str:
-    told = [("" if e.ok else "failed: " if e.ok is False else "begun: ") + "; ".join(e.outcome)] if e.outcome else []
-    if e.rung == Rung.FAIL:
-        told.append(f"the job ended with status {e.status}")
+    ok, done = e.done[-1].ok if e.done else None, "; ".join(dict.fromkeys(each.what for each in e.done if each.what))
+    told = [f"{'' if ok else 'failed: ' if ok is False else 'begun: '}{done}"] if done else []
+    if e.decided.rung == Rung.FAIL:
+        told.append(f"the job ended with status {e.decided.status}")
     elif e.attempt_after:
         told.append(f"attempt {e.attempt_after} began{f' {span(e.back_s)} after the trouble' if e.back_s is not None else ''}")
-    elif not e.outcome:
+    elif not done:
         told.append("not carried out yet, or nobody lived to write it down")
     return "; ".join(told)
