@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from ftslurm.devices.asking import Json, Library, NoAnswer, Tell, serve
-from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, read_look
+from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, as_number, read_look
 from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
 from ftslurm.model.devices import Utilisation
 
@@ -64,15 +64,11 @@ def utilisation(device: str, gpu: Json) -> Utilisation:
     told = gpu["told"]
     activity, power = told.get("activity", {}), told.get("power", {})
     # Which of the three a board tells depends on its generation.
-    drawn = [_number(power.get(key)) for key in ("current_socket_power", "average_socket_power", "socket_power")]
+    drawn = [as_number(power.get(key)) for key in ("current_socket_power", "average_socket_power", "socket_power")]
     return Utilisation(
-        device, KIND, _number(activity.get("gfx_activity")), _number(activity.get("umc_activity")),
+        device, KIND, as_number(activity.get("gfx_activity")), as_number(activity.get("umc_activity")),
         next((watts for watts in drawn if watts), None),
     )  # fmt: skip
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def read_reset(answer: Json) -> ResetAnswer:

@@ -85,6 +85,11 @@ def read_look(gpu: Json, identity: str, says_nothing: Collection[int], lost: Col
     )
 
 
+def as_number(value: Any) -> float | None:
+    """None for what a library writes where it does not know."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
 def _in_words(failed: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """(call, why) -> the reasons, each with the calls it stood against."""
     calls: dict[str, list[str]] = {}
@@ -174,10 +179,11 @@ class GpuMemory(Value, frozen=False):
 
     def codes(self, device: str, now: float) -> tuple[str, ...]:
         """All that holds for the device now: conditions, grown counts and events still remembered."""
-        return self._codes(self._by_device(device), now)
+        gpu = self._by_device(device)
+        return self._codes(gpu, self._current(gpu), now)
 
     def reports(self, now: float) -> tuple[DeviceReport, ...]:
-        return tuple(self._report(gpu, now) for gpu in self._sorted())
+        return tuple(self._report(gpu, self._current(gpu), now) for gpu in self._sorted())
 
     def reports_in_silence(self, now: float, why: str) -> tuple[DeviceReport, ...]:
         """While the library does not answer: what was heard of before still stands, all else is unknown.
@@ -186,7 +192,8 @@ class GpuMemory(Value, frozen=False):
         """
         if not any(heard.code for gpu in self._gpus.values() for heard in self._heard(gpu, now)):
             return ()
-        return tuple(self._in_silence(gpu, now, why) for gpu in self._sorted())
+        silent = ((gpu, replace(gpu.last, lost=False, trouble=(why,), conditions=())) for gpu in self._sorted())
+        return tuple(self._report(gpu, look, now) for gpu, look in silent)
 
     def healed(self, device: str, codes: tuple[str, ...] = ()) -> None:
         """`codes` are no news any more (all of the device if none is named)."""
@@ -248,8 +255,7 @@ class GpuMemory(Value, frozen=False):
         gone = f"not listed any more: {len(self._listed)} of {len(self._gpus)} GPUs are"
         return replace(gpu.last, lost=True, trouble=(gone,), conditions=(), recovery=None, processes=None)
 
-    def _codes(self, gpu: _Gpu, now: float) -> tuple[str, ...]:
-        look = self._current(gpu)
+    def _codes(self, gpu: _Gpu, look: GpuLook, now: float) -> tuple[str, ...]:
         grown = (gpu.last.uncorrectable or 0) > (gpu.uncorrectable or 0)
         state = ((GPU_LOST,) if look.lost else ()) + look.conditions + ((ECC_UNCORRECTABLE,) if grown else ())
         return tuple(dict.fromkeys((*state, *(heard.code for heard in self._heard(gpu, now) if heard.code))))
@@ -259,21 +265,14 @@ class GpuMemory(Value, frozen=False):
         events = self._events.get(gpu.last.identity, {})
         return [heard for heard, at in events.values() if now - at <= REMEMBER_EVENTS_S]
 
-    def _report(self, gpu: _Gpu, now: float) -> DeviceReport:
-        look, codes = self._current(gpu), self._codes(gpu, now)
+    def _report(self, gpu: _Gpu, look: GpuLook, now: float) -> DeviceReport:
+        codes = self._codes(gpu, look, now)
         detail = _joined((look.words, *look.trouble, *(heard.words for heard in self._heard(gpu, now))))
         if codes:
             return DeviceReport(gpu.device, self.kind, DeviceHealth.FAULTY, Severity.UNKNOWN, codes, detail)
         if look.trouble:
             return DeviceReport(gpu.device, self.kind, DeviceHealth.UNKNOWN, detail=detail)
         return DeviceReport(gpu.device, self.kind, DeviceHealth.GOOD, Severity.HINT, detail=detail)
-
-    def _in_silence(self, gpu: _Gpu, now: float, why: str) -> DeviceReport:
-        heard = self._heard(gpu, now)
-        codes = tuple(event.code for event in heard if event.code)
-        health = DeviceHealth.FAULTY if codes else DeviceHealth.UNKNOWN
-        detail = _joined((gpu.last.words, *(event.words for event in heard), why))
-        return DeviceReport(gpu.device, self.kind, health, codes=codes, detail=detail)
 
     def _sorted(self) -> list[_Gpu]:
         return sorted(self._gpus.values(), key=lambda gpu: int(gpu.device))

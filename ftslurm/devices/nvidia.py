@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from ftslurm.devices.asking import Json, Library, NoAnswer, Tell, serve
-from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, read_look
+from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GpuFinding, GpuLook, Heard, Need, ResetAnswer, as_number, read_look
 from ftslurm.devices.gpu_probe import Facts, GpuProbe, is_library_here
 from ftslurm.errors import FtslurmError
 from ftslurm.model.devices import Utilisation
@@ -125,13 +125,9 @@ def utilisation(device: str, gpu: Json) -> Utilisation:
     told = gpu["told"]
     power = told.get("power_mw")
     return Utilisation(
-        device, KIND, _float(told.get("percent")), _float(told.get("memory_percent")),
+        device, KIND, as_number(told.get("percent")), as_number(told.get("memory_percent")),
         None if power is None else power / 1000,
     )  # fmt: skip
-
-
-def _float(number: Any) -> float | None:
-    return None if number is None else float(number)
 
 
 # ---- nvidia-smi --gpu-reset

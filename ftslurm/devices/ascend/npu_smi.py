@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from ftslurm.model.devices import DeviceHealth, Severity
+from ftslurm.model.text import whole
 from ftslurm.model.values import Value, field, replace
 
 # Nine digits hold every id and size the tool prints; longer runs of digits are noise, and int() refuses very long ones.
@@ -20,7 +21,6 @@ _NUMBER = "[0-9]{1,9}"
 _CODE, _CODE_DIGITS = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{4,10})"), 8
 # Of a chip, twice as many as the driver keeps (DCMI, 128).
 _MOST_CODES = 256
-_INT = re.compile(_NUMBER)
 _FLOAT = re.compile(rf"{_NUMBER}(?:\.[0-9]{{1,9}})?")
 _PAIR = re.compile(rf"(?<![-0-9.])({_NUMBER})[ \t]*/[ \t]*({_NUMBER})(?![0-9])")
 _CARD_AND_NAME = re.compile(rf"({_NUMBER})\s+(\S.*)")
@@ -219,8 +219,8 @@ class _Rows(Value, frozen=False):
         if _BUS_ID.fullmatch(cells[1]):
             return True
         # Chips without PCIe have no bus id. Where a first row is open, a row of ids only is its second.
-        ids = cells[0].split()
-        return self._first is not None and cells[1] in ("NA", "-", "") and len(ids) < 3 and all(map(_INT.fullmatch, ids))
+        ids = [whole(word) for word in cells[0].split()]
+        return self._first is not None and cells[1] in ("NA", "-", "") and len(ids) < 3 and None not in ids
 
     def _open(self, cells: list[str]) -> None:
         named = _CARD_AND_NAME.fullmatch(cells[0])
@@ -232,7 +232,7 @@ class _Rows(Value, frozen=False):
 
     def _close_with(self, cells: list[str], card_only: bool) -> None:
         first, self._first = self._first, None
-        chip = 0 if card_only else whole_of((*cells[0].split(), "")[0])
+        chip = 0 if card_only else whole((*cells[0].split(), "")[0])
         if first is None or chip is None or (first.card, chip) in self.chips:
             self.unread += 1
             return
@@ -243,21 +243,17 @@ def _joined(first: ChipRow, chip: int, cells: list[str]) -> ChipRow:
     # Two columns are memory and HBM; the 310P has memory only. One that holds NA is no pair.
     pairs = [(int(used), int(total)) for used, total in _PAIR.findall(cells[2])]
     memory = next((100.0 * used / total for used, total in reversed(pairs) if total), None)
-    return replace(first, chip=chip, aicore_percent=whole_of((*cells[2].split(), "")[0]), memory_percent=memory)
+    return replace(first, chip=chip, aicore_percent=whole((*cells[2].split(), "")[0]), memory_percent=memory)
 
 
 def _process_row(cells: list[str]) -> ProcessRow | None:
-    ids = [whole_of(word) for word in cells[0].split()]
+    ids = [whole(word) for word in cells[0].split()]
     if len(cells) < 2 or not 1 <= len(ids) <= 2 or None in ids:
         return None
-    card, chip, pid = ids[0], (ids[1] if len(ids) > 1 else 0), whole_of(cells[1])
+    card, chip, pid = ids[0], (ids[1] if len(ids) > 1 else 0), whole(cells[1])
     if card is None or chip is None or pid is None:
         return None
     return ProcessRow(card, chip, pid, (*cells[2:3], "")[0])
-
-
-def whole_of(word: str) -> int | None:
-    return int(word) if _INT.fullmatch(word) else None
 
 
 def _float(word: str) -> float | None:
