@@ -16,10 +16,12 @@ from pathlib import Path
 
 import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
-from ftslurm.hooks.scripts import KEYS, LIMITS_S, Script, scripts, shell_file
+from ftslurm.hooks.scripts import KEYS, Script, scripts, shell_file
 from ftslurm.model.nodes import fold_nodes
+from ftslurm.model.site import Site, SiteChecks
 from ftslurm.model.text import cut
 from ftslurm.model.values import Value
+from ftslurm.policies.site import examine
 from ftslurm.slurm.cli_client import SlurmClient
 from ftslurm.system.commands import run
 from ftslurm.system.files import check_only_roots, check_tree, make_folder, replace_file
@@ -162,8 +164,9 @@ _REPEATABLE_FROM = (24, 5)
 _RECONFIGURE_IS_RESTART = (23, 11)
 _REPEATABLE = frozenset({"Prolog", "Epilog", "EpilogSlurmctld"})
 _GLOB = frozenset({"Prolog", "Epilog"})
-_NO_HOLD = "nohold_on_prolog_fail"
-_SHORT_S = 30
+# Checks of catalogs/site-checks.yaml; and what they ask for, as it is by default.
+_AROUND = ("HealthCheckInterval", "nohold_on_prolog_fail", "PrologFlags", "PrologEpilogTimeout")
+_NOT_TOLD = {"SLURM_VERSION": "", "HealthCheckInterval": "0", "SchedulerParameters": "", "PrologFlags": ""}
 
 
 def head_lines(folder: str, config: str, known: Mapping[str, str] | None) -> list[str]:
@@ -219,27 +222,15 @@ def _line(key: str, ours: str, config: Mapping[str, str]) -> list[str]:
     return [f"# {key}={there[0]} is there, and Slurm takes one: call {ours} from it, and mind its exit status"]
 
 
-def _around(config: Mapping[str, str]) -> list[str]:
-    """What the scripts need around them."""
-    lines = []
-    if config.get("HealthCheckInterval", "0").split(" ")[0] == "0":
-        lines += ["HealthCheckInterval=300", "HealthCheckNodeState=ANY"]
-    parameters = config.get("SchedulerParameters", "")
-    if _NO_HOLD not in parameters:
-        lines += [
-            "# without it a job that met a bad node waits held until somebody releases it",
-            f"SchedulerParameters={parameters + ',' if parameters else ''}{_NO_HOLD}",
-        ]
-    if not re.search(r"\b(Alloc|Contain)\b", config.get("PrologFlags", ""), re.IGNORECASE):
-        flags = config.get("PrologFlags", "")
-        lines += ["# checks all nodes of a job before it begins, spares too", f"PrologFlags={f'{flags},' if flags else ''}Alloc"]
-    for key, value in config.items():
-        found = re.match(r"\d+", value)
-        if key in ("PrologEpilogTimeout", "PrologTimeout") and found and 0 < int(found[0]) <= LIMITS_S["prolog"] < 65534:
-            lines.append(f"# {key}={found[0]} is not above the Prolog's own limit of {_SHORT_S} s: Slurm would drain the node")
-        if key in ("PrologEpilogTimeout", "EpilogTimeout") and found and 0 < int(found[0]) <= LIMITS_S["epilog"]:
-            lines.append(f"# {key}={found[0]}: `cleanup` and `reset_wait` of the hooks' settings have to end within it")
-    return lines
+def _around(config: Mapping[str, str]) -> Iterator[str]:
+    """What the scripts need around them: what `ftslurm doctor` would say of them in slurm.conf."""
+    from ftslurm.config.catalog_files import load_site_checks
+
+    named = {key: f"ftslurm/{name}" for name, key in KEYS.items() if key}
+    checks = {name: check for name, check in load_site_checks().slurm.items() if name in _AROUND}
+    for finding in examine(Site({**_NOT_TOLD, **config, **named}), SiteChecks({}, checks)):
+        if finding.changes:
+            yield from (f"# {finding.reason}", *(change.line for change in finding.changes))
 
 
 def sudo_lines(folder: str, slurm_user: str) -> list[str]:

@@ -72,8 +72,8 @@ def test_a_prolog_that_is_there_stays() -> None:
 
 
 def test_a_time_limit_below_ours_is_told() -> None:
-    assert any("Slurm would drain the node" in line for line in conf_lines("/h", {"PrologEpilogTimeout": "20 sec"}))
-    assert not any("Slurm would drain" in line for line in conf_lines("/h", {"PrologEpilogTimeout": "65534"}))
+    assert any("Slurm drains a node whose Prolog" in line for line in conf_lines("/h", {"PrologEpilogTimeout": "20 sec"}))
+    assert not any("Slurm drains" in line for line in conf_lines("/h", {"PrologEpilogTimeout": "65534"}))
 
 
 def test_a_slurm_user_that_is_not_root_needs_sudo() -> None:
