@@ -10,8 +10,9 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import NamedTuple
 
-# Source: linux/netlink.h, sock_diag.h, inet_diag.h, tcp.h (struct tcp_info, since Linux 4.1).
+# Source: linux/netlink.h, sock_diag.h, inet_diag.h, tcp.h (struct tcp_info, with all of these since Linux 4.10).
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
 NLM_F_REQUEST, NLM_F_DUMP = 1, 0x300
@@ -21,23 +22,34 @@ ESTABLISHED = 1
 _HEAD = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBBI48s")
 MESSAGE_SIZE, INODE_AT = 72, 68
-BYTES_ACKED_AT, BYTES_RECEIVED_AT, BYTES_END = 120, 128, 136
+# Bytes acknowledged, bytes received; microseconds in which there was something to send.
+_COUNTS, COUNTS_AT = struct.Struct("=QQ32xQ"), 120
 ANSWER_S = 1.0
 PIECE = 1 << 16
 
 
-def tcp_bytes() -> dict[int, tuple[int, int]]:
-    """Inode of the socket -> (bytes sent and acknowledged, bytes received) so far, of established connections.
+class Moved(NamedTuple):
+    """By one connection so far. busy_ms: for how long it had something to send."""
 
-    Empty if the kernel does not tell.
-    """
+    sent: int
+    received: int
+    busy_ms: float
+
+
+def moved_by_tcp() -> dict[int, Moved]:
+    """Inode of the socket -> what it has moved, of established connections. Empty if the kernel does not tell."""
     try:
-        return {inode: count for family in (socket.AF_INET, socket.AF_INET6) for inode, count in _asked(family)}
+        return {inode: moved for family in (socket.AF_INET, socket.AF_INET6) for inode, moved in _asked(family)}
     except (OSError, AttributeError, struct.error):
         return {}
 
 
-def _asked(family: int) -> Iterator[tuple[int, tuple[int, int]]]:
+def tcp_bytes() -> dict[int, tuple[int, int]]:
+    """The same, (bytes sent and acknowledged, bytes received) alone."""
+    return {inode: moved[:2] for inode, moved in moved_by_tcp().items()}
+
+
+def _asked(family: int) -> Iterator[tuple[int, Moved]]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(ANSWER_S)
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, 1 << ESTABLISHED, b"")
@@ -55,18 +67,17 @@ def _asked(family: int) -> Iterator[tuple[int, tuple[int, int]]]:
                 return
 
 
-def parse_diag(message: bytes) -> tuple[int, tuple[int, int]] | None:
-    """A struct inet_diag_msg with its attributes: (inode, (sent, received)); None if it lacks the counts."""
+def parse_diag(message: bytes) -> tuple[int, Moved] | None:
+    """A struct inet_diag_msg with its attributes, and the inode; None if it lacks the counts."""
     if len(message) < MESSAGE_SIZE:
         return None
     (inode,) = struct.unpack_from("=I", message, INODE_AT)
     at = MESSAGE_SIZE
     while at + 4 <= len(message):
         size, kind = struct.unpack_from("=HH", message, at)
-        if kind == INET_DIAG_INFO and size >= 4 + BYTES_END and at + size <= len(message):
-            (sent,) = struct.unpack_from("=Q", message, at + 4 + BYTES_ACKED_AT)
-            (received,) = struct.unpack_from("=Q", message, at + 4 + BYTES_RECEIVED_AT)
-            return inode, (sent, received)
+        if kind == INET_DIAG_INFO and size >= 4 + COUNTS_AT + _COUNTS.size and at + size <= len(message):
+            sent, received, busy_us = _COUNTS.unpack_from(message, at + 4 + COUNTS_AT)
+            return inode, Moved(sent, received, busy_us / 1000)
         if size < 4:
             return None
         at += size + 3 & ~3

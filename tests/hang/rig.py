@@ -15,11 +15,14 @@ from ftslurm.model.collectives import Culprit, CulpritKind, Level, ProcessState,
 from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN, doubt
 from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, HeldVerdict, JobState, culprit, hold, judged, who_hangs
 from ftslurm.system.processes import usage
+from ftslurm.wrapper.agent import node_watch
 from ftslurm.wrapper.agent.activity import ActivityWatch
 from ftslurm.wrapper.agent.node_watch import NodeWatch
 from ftslurm.wrapper.agent.pages import Task
 from ftslurm.wrapper.shim.processes import descendants
-from tests.hang.network import Network
+from tests.hang.network import Network, moved_anywhere
+
+node_watch.moved_by_tcp = moved_anywhere
 
 HERE = Path(__file__).parent
 QUIET_S, BUSY_S = 3.0, 12.0

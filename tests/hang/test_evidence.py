@@ -29,7 +29,7 @@ from ftslurm.wrapper.agent import rank, work
 from ftslurm.wrapper.agent import rank as views
 from ftslurm.wrapper.agent.node_watch import NodeWatch
 from ftslurm.wrapper.agent.pages import Task
-from ftslurm.wrapper.agent.processes import main_thread, mpi_call, parse_ss, parse_tcp, process_line, stack_inside
+from ftslurm.wrapper.agent.processes import main_thread, mpi_call, parse_tcp, process_line, stack_inside
 from ftslurm.wrapper.agent.programs import INJECTED, parse_groups, parse_probe
 from ftslurm.wrapper.agent.rank import WatchedRank
 from ftslurm.wrapper.agent.recorders import Recorded, ask_server, parse_recorder
@@ -68,16 +68,6 @@ def test_connections_of_this_process() -> None:
             found = {each.local: each for each in tcp_sockets(os.getpid())}
             assert found[name].trouble == ""
             assert found["{}:{}".format(*other.getsockname())].trouble == "unread"
-
-
-def test_what_was_sent_by_one_process() -> None:
-    text = """0 0 10.0.0.2:5 10.0.0.3:6 users:(("python",pid=42,fd=9))
-\t cubic rtt:0.1/0.05 bytes_sent:3000000 bytes_acked:3000000 busy:120ms segs_out:9
-0 0 10.0.0.2:7 10.0.0.3:8 users:(("sshd",pid=4,fd=9))
-\t cubic bytes_sent:9000000 busy:900ms
-"""
-    assert parse_ss(text, 42) == (3.0, 120.0)
-    assert parse_ss("", 42) == (0.0, 0.0)
 
 
 def test_the_main_thread() -> None:

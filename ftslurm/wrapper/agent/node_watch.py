@@ -10,12 +10,13 @@ understood.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ftslurm.model.collectives import EntryTimes, ProcessState, RankView, WaitTimes
 from ftslurm.model.values import Value, replace
 from ftslurm.sdk.page import PageState
 from ftslurm.system.commands import Runner, run
+from ftslurm.system.sockets import Moved, inodes_of, moved_by_tcp
 from ftslurm.wrapper.agent import processes
 from ftslurm.wrapper.agent import recorders as nccl_ras
 from ftslurm.wrapper.agent.pages import Task
@@ -57,7 +58,6 @@ class NodeWatch:
         """use: measures how busy the node's devices are, within the given number of seconds."""
         self._node = node
         self._clock = clock
-        self._run = runner
         self._tasks: dict[str, Task] = {}  # by FTSLURM_PAGE
         self._ranks: dict[tuple[str, int], WatchedRank] = {}
         self._stacks = processes.Stacks(runner)
@@ -137,17 +137,14 @@ class NodeWatch:
     def waits(self, at_least: int = 60) -> tuple[WaitTimes, ...]:
         """The waits since the last answer, for the rules on slow ranks; none while a rank has fewer than `at_least`.
 
-        A page keeps 120. `ss` says what was sent, which takes 10 ms per rank.
+        A page keeps 120. What was sent the kernel tells, but of no rank with a network of its own.
         """
         self.look()
         ranks = [each for each in self._ranks.values() if each.probe is not None]
         if any(each.unheard_waits() < at_least for each in ranks):
             return ()
-        found = []
-        for each in ranks:
-            sent_mb, busy_ms = processes.bytes_sent_by(each.pid, self._run) if each.pid else (None, None)
-            found.append(replace(wait_times(each, self._node), sent_mb=sent_mb, busy_ms=busy_ms))
-        return tuple(found)
+        connections = moved_by_tcp()
+        return tuple(_with_sent(wait_times(each, self._node), each.pid or 0, connections) for each in ranks)
 
     def _find_command(self, path: str, task: Task, shim: int) -> Task:
         """The task with its command, if the command has started meanwhile."""
@@ -207,3 +204,11 @@ class NodeWatch:
 
 def _cut(text: str, size: int) -> str:
     return text.encode()[:size].decode(errors="ignore")
+
+
+def _with_sent(waits: WaitTimes, pid: int, connections: Mapping[int, Moved]) -> WaitTimes:
+    """pid: of the rank, 0 if that is not known."""
+    mine = [connections[inode] for inode in inodes_of([pid]) if inode in connections]
+    if not mine:
+        return waits
+    return replace(waits, sent_mb=sum(each.sent for each in mine) / 1e6, busy_ms=sum(each.busy_ms for each in mine))

@@ -158,29 +158,6 @@ def _address(word: str) -> str:
     return f"[{address}]:{int(port, 16)}" if address.version == 6 else f"{address}:{int(port, 16)}"
 
 
-_SENT, _BUSY = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbusy:(\d+)ms")
-
-
-def parse_ss(text: str, pid: int) -> tuple[float, float]:
-    """(MB sent, milliseconds busy) of the connections of `pid` in the output of `ss -Htinp`: one
-    line each, and one of details.
-    """
-    lines = text.splitlines()
-    ours = "".join(more for line, more in pairwise(lines) if f"pid={pid}," in line)
-    return sum(map(int, _SENT.findall(ours))) / 1e6, float(sum(map(int, _BUSY.findall(ours))))
-
-
-def bytes_sent_by(pid: int, run: Runner) -> tuple[float | None, float | None]:
-    """MB sent and milliseconds busy so far, of the sockets of `pid`, as `ss` has them; it takes 10 ms."""
-    own = read_link("/proc/self/ns/net") == read_link(f"/proc/{pid}/ns/net")
-    argv = ["ss", "-Htinp", "state", "established"]
-    try:
-        done = run(argv if own else ["nsenter", "-t", str(pid), "-n", *argv], timeout_s=ASK_S)
-    except (CommandMissing, OSError):
-        return None, None
-    return parse_ss(done.stdout, pid) if done.status == 0 else (None, None)
-
-
 # --- What the kernel tells of a process's threads: their state, the call that they wait in, what they have used.
 
 _STATES = {
