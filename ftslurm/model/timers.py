@@ -96,6 +96,12 @@ class Timers:
     def set(self, timer: Timer, at: float) -> None:
         self._due[timer] = at
 
+    def follow(self, timer: Timer, at: float | None) -> None:
+        """Due then; None: it is not needed any more."""
+        self.stop(timer)
+        if at is not None:
+            self.set(timer, at)
+
     def set_first(self, timer: Timer, at: float) -> None:
         """Unless it runs already."""
         self._due.setdefault(timer, at)

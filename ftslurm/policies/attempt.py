@@ -72,12 +72,6 @@ class NodeProofs(Value, frozen=False):
         """It is heard of again."""
         self.gone.pop(node, None)
 
-    def take_back(self, nodes: Mapping[str, str]) -> None:
-        self.returned = {**self.returned, **nodes}
-
-    def drill(self, node: str) -> None:
-        self.drilled_away[node] = "taken for lost in a drill"
-
 
 class DeviceTrouble(Value, frozen=False):
     """What the devices showed, and what became of healing them."""
@@ -87,10 +81,6 @@ class DeviceTrouble(Value, frozen=False):
     to_heal: dict[str, frozenset[str]] = field(default_factory=dict)  # node -> devices whose healing is under way
     looked: set[str] = field(default_factory=set)  # nodes whose devices were looked at after the trouble began
     seen: set[str] = field(default_factory=set)  # of those that have some, which answered
-
-    def begin(self, faults: Mapping[tuple[str, str, str], Fault]) -> None:
-        """A fault that clears meanwhile is still the reason."""
-        self.faults = dict(faults)
 
     def look(self, nodes: Iterable[str], seen: bool = False) -> None:
         """They have been looked at, or are not waited for any more."""
@@ -118,9 +108,6 @@ class HangEvidence(Value, frozen=False):
     words: dict[int, tuple[Piece, ...]] = field(default_factory=dict)  # rank -> what it had printed by then
     evidence: dict[str, str] = field(default_factory=dict)  # node -> what its agent found while the ranks hung, for people
     views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)  # likewise, of each rank
-
-    def take(self, node: str, text: str, views: tuple[RankView, ...]) -> None:
-        self.evidence[node], self.views[node] = text, views
 
 
 class ProgramWords(Value, frozen=False):
@@ -206,7 +193,7 @@ class Attempt(Value, frozen=False):
             node = tasks[rank].node if rank in tasks else ""
             if node in self.nodes.called_back and node in lent and rank not in self.late:
                 why = f"its donor job {lent[node]} was told to end"
-                self.nodes.take_back({node: self.nodes.returned.get(node, why)})
+                self.nodes.returned.setdefault(node, why)
 
     def drill(self, order: DrillAsked) -> None:
         """A fault is injected, or a hang or slowness ends."""
@@ -350,11 +337,6 @@ class Attempt(Value, frozen=False):
             self.shims.closed.add(rank)
         if hangup is Hangup.RESET:
             self.shims.reset.add(rank)
-
-    def lose_rest(self, why: str) -> None:
-        """All that have not said that they are stopped."""
-        for rank in self.ranks - self.stopped:
-            self.lose(rank, why)
 
     def lose_step(self, why: str) -> None:
         """Every shim has gone with the step; Slurm has ended what was below them."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from ftslurm.model.devices import CodeMeaning, DeviceHealth, FaultClass, ProbeAnswer, Severity
 from ftslurm.model.exits import Process
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value
 
-if TYPE_CHECKING:
-    pass  # RE2 takes a while to load, and most looks find no new line
 # By it we know again what we have drained ourselves; another's reason is never touched.
 PREFIX = "ftslurm: "
 # Slurm keeps any length; sinfo shows some 20 characters of it, `scontrol show node` all.

@@ -1854,4 +1854,4 @@ def test_what_follows_the_end_of_the_step_can_be_printed() -> None:
     job.silent = {do.EndStep}
     job.exits(0, 1)
     assert job.judge.phase is Phase.ENDING
-    assert str(job.judge.run.end.then) == "ThenRequeue(decision='run0-1')"
+    assert str(job.judge.run.end.then) == "ThenRequeue()"

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Advise, Decision, Diagnose, Say, ShowCard, TellOthers
+from ftslurm.model.decisions import Advise, Decision, Diagnose, ReadIteration, Say, ShowCard, TellOthers
 from ftslurm.model.events import Now
 from ftslurm.model.rungs import Capability
 from ftslurm.model.text import how_often
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
 from ftslurm.model.verdict import Blame, ErrorClass, RankEnd, Verdict, unknown
-from ftslurm.policies.judge.outside import iteration_seen, read_at_end
+from ftslurm.policies.judge.outside import iteration_seen
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import Run, drills_behind
 from ftslurm.policies.judge.then import Answer, Settled
@@ -49,15 +49,12 @@ def ask_what_is_behind(run: Run, trouble: Trouble, now: Now) -> list[Decision]:
 def _ask_progress(run: Run, now: Now) -> list[Decision]:
     """Ask how far the training has come, once an attempt, when the attempt has ended."""
     closing = run.attempt.closing
-    asked = [] if closing.progress_asked else read_at_end(run.settings.progress, run.attempt.number)
-    if asked:
-        closing.progress_asked = True
-        run.timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
-    return asked
-
-
-def on_progress_overdue(run: Run, now: Now) -> Answer:
-    return [Settled()]
+    progress, number = run.settings.progress, run.attempt.number
+    if closing.progress_asked or not (progress.file and progress.attempts and number):
+        return []
+    closing.progress_asked = True
+    run.timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
+    return [ReadIteration(number, progress.file)]
 
 
 def on_iteration_read(run: Run, event: ev.IterationRead, now: Now) -> Answer:

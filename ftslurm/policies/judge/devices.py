@@ -73,7 +73,7 @@ def on_agent_arrived(run: Run, event: ev.AgentArrived, now: Now) -> Answer:
         return dismissed
     started = run.phase is not Phase.LAUNCHING
     watched = run.watch_ranks([event.node]) if started else []
-    held: list[Decision] = [*run.agents.take_orders(event.node), *watched]
+    held: list[Decision] = [*run.agents.orders.pop(event.node, []), *watched]
     return [*held, LookAtDevices(), Settled()] if Timer.LOOK in run.timers else held
 
 
@@ -145,9 +145,9 @@ def on_drill_asked(run: Run, event: ev.DrillAsked, now: Now) -> list[Decision]:
     said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]
     run.attempt.drill(event)
     if event.fault == "lost-node":
-        run.attempt.nodes.drill(event.node)
+        run.attempt.nodes.drilled_away[event.node] = "taken for lost in a drill"
     if isinstance(drill.order, DrillDevice) and not run.agents.here(event.node):
-        run.agents.order_later(drill.order)  # the agent gets the order when it comes up
+        run.agents.orders.setdefault(event.node, []).append(drill.order)  # the agent gets the order when it comes up
         return [*said, *run.watch(now)]
     return [*said, drill.order]
 

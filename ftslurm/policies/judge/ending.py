@@ -314,7 +314,7 @@ def finish(run: Run, what: str, status: int, now: Now, outcome: Outcome) -> list
     # Our own requeue has kept it already.
     kept = [do.KeepOutput()] if outcome.goes_on and outcome is not Outcome.REQUEUED else []
     card = [do.ShowCard()] if outcome is Outcome.TIMEOUT else []
-    shown = [] if outcome.goes_on else run.told.show_nothing()
+    shown = [] if outcome.goes_on else run.told.show_on(0)
     return [*run.loans.end_all(), run.note(finished), *card, *kept, *shown, do.Finish(status)]
 
 

@@ -143,7 +143,7 @@ def _set_exit_interval(run: Run, word: str, now: Now) -> list[Decision]:
     """Set the exit interval by AIMaster's `reset_config`: seconds, or -1 for off."""
     seconds = as_seconds(word)
     if seconds is not None:
-        run.hangs.wait_for_last(None if seconds < 0 else seconds)
+        run.hangs.exit_s = None if seconds < 0 else seconds
         run.await_last_end(now)
     return _restart_from_now_on(run, "job_exit_hang_interval") if seconds is not None and seconds > 0 else []
 
@@ -194,7 +194,7 @@ def end_hang(run: Run, what: str, now: Now, sign: str = "") -> list[Decision]:
     return [
         run.note(rec.HangEnded(now.unix, run.attempt.number, standing, what)),
         Say(f"the job makes progress again: {what}"),
-        *run.told.show_running(run.attempt.number),
+        *run.told.show_on(run.attempt.number),
     ]
 
 
@@ -244,12 +244,10 @@ def report(run: Run, kind: str, what: str, evidence: tuple[str, ...], now: Now, 
         return [seen, *run.told.show(run.attempt.number, f"seems to hang: {what}"), *_advise_on_hang(run, now)]
     run.attempt.hang.blamed, cleared = held_against(run, found, now)
     seen_of = causes.reinstate(run, HANG, cleared, now) if cleared is not None else []
-    trouble = Trouble(Cause.HANG, f"hang: {what}", 1, since)
+    run.hangs.hung = trouble = Trouble(Cause.HANG, f"hang: {what}", 1, since)
     if found is not None:
-        run.hangs.hung = trouble
         keep = [KeepEvidence(run.attempt.number, node, text) for node, text in run.attempt.hang.evidence.items()]
         return [seen, *seen_of, *keep, *begin_trouble(run, trouble, now, found)]
-    run.hangs.hung = trouble
     if not run.watched_nodes():
         return [seen, trouble]
     run.timers.set(Timer.EVIDENCE, now.mono + EVIDENCE_S)
@@ -377,7 +375,7 @@ def on_stall_seen(run: Run, event: ev.StallSeen, now: Now) -> list[Decision]:
     if pause is None:
         return look_closer(run, now)
     told = rec.Paused(now.unix, run.attempt.number, pause.seconds, pause.busy)
-    shown = run.told.show_running(run.attempt.number) if pause.told else []
+    shown = run.told.show_on(run.attempt.number) if pause.told else []
     over = end_hang(run, "its ranks make progress in their collectives again", now, "stall")
     run.timers.stop(Timer.EXAMINE)
     known = run.history.hangs.busy_pauses if pause.busy else run.history.hangs.quiet_pauses
@@ -433,7 +431,7 @@ def _judge_stall(run: Run, now: Now) -> Answer:
 def _show_stuck(run: Run, seen: rec.CulpritSeen) -> list[Decision]:
     number = run.attempt.number
     if not (seen.limit_s and seen.ranks):
-        return run.told.show_running(number)
+        return run.told.show_on(number)
     what = stuck_words(seen.ranks, seen.nodes, seen.cause)
     if not run.told.tell(what):
         return []
@@ -461,7 +459,7 @@ def _said_of(run: Run, finding: Culprit, what: str = "") -> list[Decision]:
 
 
 def on_evidence_taken(run: Run, event: ev.EvidenceTaken, now: Now) -> Answer:
-    run.attempt.hang.take(event.node, event.text, event.views)
+    run.attempt.hang.evidence[event.node], run.attempt.hang.views[event.node] = event.text, event.views
     there = run.watched_nodes()
     if Timer.HINTS in run.timers:
         kept = KeepEvidence(run.attempt.number, event.node, event.text)

@@ -136,7 +136,7 @@ def handle(run: Run, event: Event, now: Now) -> tuple[Decision, ...]:
     found += _in_full(run, requests.after(run, event, now), now)
     if run.phase is Phase.RUNNING and before is not Phase.RUNNING:
         found += _in_full(run, requests.leave_late(run, now), now)
-    return (*found, *requests.watch_checkpoints(run))
+    return (*found, *run.requests.checkpoints.watch(run.history))
 
 
 def _in_full(run: Run, answer: Answer, now: Now) -> list[Decision]:
@@ -235,7 +235,7 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., Answer]]] = {
     Timer.EXAMINE: (_ANY, hangs.look_closer),
     Timer.COMPARE: ({_R}, hangs.compare_ranks),
     Timer.LAUNCH: (_ANY, launching.on_launch_overdue),
-    Timer.LAUNCH_AGAIN: ({_L}, launching.launch_again),
+    Timer.LAUNCH_AGAIN: ({_L}, starting.launch_step),
     Timer.STRAGGLERS: ({_L}, launching.on_stragglers_overdue),
     Timer.STRAGGLERS_KNOWN: ({_L}, launching.give_up_stragglers),
     Timer.SEARCH_AGAIN: ({_P}, replacing.search_again),
@@ -247,7 +247,7 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., Answer]]] = {
     Timer.LOOK: (_ANY, settling.on_look_overdue),
     Timer.ASK: (_ANY, on_ask_overdue),
     Timer.DIAGNOSIS: ({_S}, causes.on_diagnosis_overdue),
-    Timer.PROGRESS: ({_S}, causes.on_progress_overdue),
+    Timer.PROGRESS: ({_S}, settling.settle),
     Timer.ADVICE: ({_R, _S}, causes.use_advice),
     Timer.AWAY: ({_S}, Run.ask_slurm_unless_asked),
     Timer.REQUEUE: (_ANY, ending.hand_over),

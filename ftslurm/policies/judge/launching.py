@@ -141,7 +141,7 @@ def on_begun(run: Run, _: ev.Begun, now: Now) -> Answer:
         *([run.note(rec.SettingsFrom(now.unix, f.run, f.places))] if f.places else []),
         *([run.note(rec.CallRead(now.unix, f.run, me.call.reading.value, me.call.words))] if me.call.why else []),
         *output,
-        *run.told.show_start(starting.next_number(run)),
+        *run.told.show_on(starting.next_number(run), "starting"),
         *warned,
         *read_at_begin(run.settings.progress, run.history, run.facts),
     ]
@@ -354,10 +354,6 @@ def on_node_probed(run: Run, event: ev.NodeProbed, now: Now) -> Answer:
     run.new_attempt().nodes.lose(event.node, event.what)
     what = f"no task of the step came up on {event.node}, and {event.what}"
     return [Trouble(Cause.LOST, what, 1)]
-
-
-def launch_again(run: Run, now: Now) -> list[Decision]:
-    return starting.launch_step(run, now)
 
 
 def on_step_ended(run: Run, event: ev.StepEnded, now: Now) -> Answer:

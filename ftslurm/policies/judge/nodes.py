@@ -51,7 +51,7 @@ def _tell_return(run: Run, node: str, now: Now) -> list[Decision]:
     if not run.told.what or run.silent_nodes() or run.phase is not Phase.RUNNING:
         return []
     over = run.note(rec.Waiting(now.unix, run.attempt.number, ""))
-    return [over, Say(f"{node} answers again"), *run.told.show_running(run.attempt.number)]
+    return [over, Say(f"{node} answers again"), *run.told.show_on(run.attempt.number)]
 
 
 def note_silence(run: Run, event: ev.NodeSilent, now: Now) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection
 from enum import Enum
 
 from ftslurm.model import events as ev
@@ -92,11 +92,6 @@ class SlurmContact:
         s = self.answer
         return s is not None and self.runs and not s.bad_nodes and bool(s.up_since) and now.unix - s.up_since <= FRESH_S
 
-    @property
-    def end_time(self) -> float:
-        """End of the allocation, Unix seconds; 0: unknown."""
-        return self.answer.end_time if self.answer else 0.0
-
     def wait_left_s(self, patience_s: float, now: float) -> float:
         """slurmctld is away, from now on if it was not. Gives how much longer to wait for it, seconds."""
         self.away_since = now if self.away_since is None else self.away_since
@@ -165,7 +160,7 @@ class SignalWatch:
         self.out_of_patience = False  # a second signal came after ranks were told to end
         self.kept: ev.SignalSeen | None = None  # a signal that came while no ranks ran, for the next ones
         self.by_ranks: set[int] = set()  # signals that the ranks received, as their shims report, or from us
-        self._told: set[int] = set()  # ranks that have received the signal that ends them
+        self.told_ranks: set[int] = set()  # ranks that have received the signal that ends them
         self._to_pass_on = 0  # a signal to ftrun itself that the ranks may still need
         self._ends = False
 
@@ -209,14 +204,14 @@ class SignalWatch:
         number = signal_number(next(iter(self._settings.warning.signals), "TERM"))
         self.take(number, at)
         self.warn(Announced.LIMIT)
-        self.got_by_ranks(number)
+        self.by_ranks.add(number)
         return number
 
     def begin_attempt(self) -> None:
         """The new ranks have received no signal."""
         self.number, self.meaning, self._to_pass_on = 0, None, 0
         self.announced = Announced.SOMETHING
-        self.by_ranks, self._told = set(), set()
+        self.by_ranks, self.told_ranks = set(), set()
 
     def keep(self, event: ev.SignalSeen) -> None:
         """Keep the more important signal: a TERM counts more than another, and ftrun's own more than one of a rank, which may
@@ -230,15 +225,8 @@ class SignalWatch:
         kept, self.kept = self.kept, None
         return kept
 
-    def got_by_ranks(self, number: int) -> None:
-        self.by_ranks.add(number)
-
-    def told(self, ranks: Iterable[int]) -> None:
-        """These ranks have received the signal that ends them."""
-        self._told.update(ranks)
-
     def untold(self, ranks: Collection[int]) -> tuple[int, ...]:
-        return tuple(sorted({*ranks} - self._told))
+        return tuple(sorted({*ranks} - self.told_ranks))
 
     def pass_on_later(self, number: int, ends: bool = False) -> None:
         """ends: it is one at which srun ends its step."""
@@ -261,12 +249,6 @@ def read_at_begin(progress: ProgressSettings, history: History, facts: RunFacts)
     requeued = any(key == facts.step_key and schedule < facts.schedule for schedule, key in history.slots.starts)
     wanted = progress.file and progress.attempts and not requeued
     return [ReadIteration(0, progress.file)] if wanted else []
-
-
-def read_at_end(progress: ProgressSettings, attempt: int) -> list[Decision]:
-    """Read the file after an attempt: ranks may have written a checkpoint while they were stopped."""
-    wanted = progress.file and progress.attempts and attempt
-    return [ReadIteration(attempt, progress.file)] if wanted else []
 
 
 def iteration_seen(event: ev.IterationRead, progress: ProgressSettings, past: History, now: Now) -> IterationSeen | None:
@@ -356,39 +338,29 @@ class RequestBook:
     def __init__(self, settings: CheckpointSettings) -> None:
         self.checkpoints = Checkpoints(settings)
         self.to_consider: tuple[int, ...] = ()
-        self._due: dict[int, float] = {}  # request -> its latest time
-        self._in_hand = 0  # the request that the present trouble carries out
+        self.due: dict[int, float] = {}  # request -> its latest time
+        self.in_hand = 0  # the request that the present trouble carries out
 
     @property
     def next_due(self) -> float | None:
-        due = (*self._due.values(), self.checkpoints.next_due)
+        due = (*self.due.values(), self.checkpoints.next_due)
         return min((at for at in due if at is not None), default=None)
 
     def forget(self, number: int) -> None:
-        self._due.pop(number, None)
+        self.due.pop(number, None)
         self.to_consider = tuple(other for other in self.to_consider if other != number)
-
-    def consider_later(self, number: int) -> None:
-        self.to_consider = (*self.to_consider, number)
 
     def take_to_consider(self) -> tuple[int, ...]:
         asked, self.to_consider = self.to_consider, ()
         return asked
 
-    def due_at(self, number: int, at: float) -> None:
-        self._due[number] = at
-
     def take_due(self, now: float) -> list[int]:
-        due = sorted(number for number, at in self._due.items() if at <= now)
-        self._due = {number: at for number, at in self._due.items() if number not in due}
+        due = sorted(number for number, at in self.due.items() if at <= now)
+        self.due = {number: at for number, at in self.due.items() if number not in due}
         return due
 
-    def carry_out(self, number: int) -> None:
-        """The trouble that begins now carries out this request; 0: none."""
-        self._in_hand = number
-
     def take_in_hand(self) -> int:
-        number, self._in_hand = self._in_hand, 0
+        number, self.in_hand = self.in_hand, 0
         return number
 
 
@@ -402,39 +374,29 @@ class Reply(Value):
 
 def reply_to(request: Request, history: History, ladder: Collection[str]) -> Reply:
     """The reply to a request whose verb is in `ctl.STANDS`. ladder: the rungs of this job."""
-    return _REPLIES[request.asked.verb](request, history, ladder)
-
-
-def _hold(request: Request, _: History, ladder: Collection[str]) -> Reply:
     rung = request.asked.rung
-    if rung not in ctl.HOLDABLE:
-        return Reply(False, f"there is no rung `{rung}` that could be held")
-    off = "" if rung in ladder or rung not in LADDER else "; it is not in this job's ladder anyway"
-    return Reply(True, f"ftrun skips {rung} from now on{off}")
+    match request.asked.verb:
+        case ctl.HOLD if rung not in ctl.HOLDABLE:
+            return Reply(False, f"there is no rung `{rung}` that could be held")
+        case ctl.HOLD:
+            off = "" if rung in ladder or rung not in LADDER else "; it is not in this job's ladder anyway"
+            return Reply(True, f"ftrun skips {rung} from now on{off}")
+        case ctl.RELEASE:
+            held = rung in history.control.held
+            return Reply(held, f"ftrun uses {rung} again" if held else f"{rung} is not held")
+        case ctl.NO_RESTARTS:
+            return Reply(True, "the next failure ends the job")
+        case ctl.ALLOW_RESTARTS:
+            banned = history.control.no_restarts is not None
+            return Reply(banned, "the ladder answers failures again" if banned else "restarts are allowed")
+        case ctl.REINSTATE:
+            never = [node for node in request.asked.nodes if node not in history.exclusions.isolated]
+            again = "the job may run there again from its next start on"
+            return Reply(False, f"{fold_nodes(never)} is not excluded") if never else Reply(True, again)
+    return _undo(request, history)
 
 
-def _release(request: Request, history: History, _: Collection[str]) -> Reply:
-    rung = request.asked.rung
-    held = rung in history.control.held
-    return Reply(held, f"ftrun uses {rung} again" if held else f"{rung} is not held")
-
-
-def _no_restarts(_: Request, __: History, ___: Collection[str]) -> Reply:
-    return Reply(True, "the next failure ends the job")
-
-
-def _allow_restarts(_: Request, history: History, __: Collection[str]) -> Reply:
-    banned = history.control.no_restarts is not None
-    return Reply(banned, "the ladder answers failures again" if banned else "restarts are allowed")
-
-
-def _reinstate(request: Request, history: History, _: Collection[str]) -> Reply:
-    if never := [node for node in request.asked.nodes if node not in history.exclusions.isolated]:
-        return Reply(False, f"{fold_nodes(never)} is not excluded")
-    return Reply(True, "the job may run there again from its next start on")
-
-
-def _undo(request: Request, history: History, _: Collection[str]) -> Reply:
+def _undo(request: Request, history: History) -> Reply:
     target = history.control.get(request.asked.target)
     if target is None:
         return Reply(False, "there is nothing to undo")
@@ -442,16 +404,6 @@ def _undo(request: Request, history: History, _: Collection[str]) -> Reply:
     if not never_taken and (why := ctl.not_undoable(target)):
         return Reply(False, why)
     return Reply(True, f"request {target.number} ({ctl.request_in_words(target.asked)}) no longer counts")
-
-
-_REPLIES: Mapping[str, Callable[[Request, History, Collection[str]], Reply]] = {
-    ctl.HOLD: _hold,
-    ctl.RELEASE: _release,
-    ctl.NO_RESTARTS: _no_restarts,
-    ctl.ALLOW_RESTARTS: _allow_restarts,
-    ctl.REINSTATE: _reinstate,
-    ctl.UNDO: _undo,
-}
 
 
 # --- what people were told that ftrun waits for
@@ -471,10 +423,6 @@ class WaitTold:
         self.what = what
         return True
 
-    def forget(self) -> None:
-        """The next wait is told again."""
-        self.what = ""
-
     def show(self, attempt: int, what: str = "", until: float = 0.0) -> list[Decision]:
         """Let the job's comment tell the phase, once."""
         if self._shown == (attempt, what):
@@ -482,15 +430,9 @@ class WaitTold:
         self._shown = attempt, what
         return [ShowPhase(attempt, what, until)]
 
-    def show_start(self, attempt: int) -> list[Decision]:
-        """The comment tells of an earlier ftrun no more. A job that has had nothing to show costs slurmctld no request."""
-        return self.show(attempt, "starting") if self._shown is not None else []
-
-    def show_running(self, attempt: int) -> list[Decision]:
-        """The attempt runs: no wait needs a further record."""
+    def show_on(self, attempt: int, what: str = "") -> list[Decision]:
+        """No wait needs a further record: the attempt runs or starts, or (0) the job has ended. A job that had nothing to show
+        costs slurmctld no request.
+        """
         self.what = ""
-        return self.show(attempt) if self._shown is not None else []
-
-    def show_nothing(self) -> list[Decision]:
-        """The job has ended."""
-        return self.show(0) if self._shown is not None else []
+        return self.show(attempt, what) if self._shown is not None else []

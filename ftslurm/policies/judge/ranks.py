@@ -50,7 +50,7 @@ def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
         run.signal.take(event.number, now.mono)
         return [*passed_on, *_act_on_meaning(run, None, now)]
     if event.rank is not None:
-        run.signal.got_by_ranks(event.number)
+        run.signal.by_ranks.add(event.number)
     else:
         run.signal.pass_on_later(event.number, ends=event.number == SIGTERM and not event.again)
         run.timers.set(Timer.PASS_ON, now.mono + PASS_ON_WITHIN_S)
@@ -82,7 +82,7 @@ def _tell_to_end(run: Run, event: ev.SignalSeen, within_s: float, now: Now) -> A
     """
     again = run.signal.meaning is Meaning.TOLD_TO_END
     if event.rank is not None:
-        run.signal.told([event.rank])
+        run.signal.told_ranks.update([event.rank])
     if again and event.rank is None:
         run.signal.out_of_patience = True
         return [run.warning_trouble()]
@@ -110,8 +110,8 @@ def _end_within(run: Run, within_s: float, now: Now) -> list[Decision]:
 
 def _pass_to_the_rest(run: Run) -> list[Decision]:
     rest = run.signal.untold(run.attempt.ranks - run.attempt.exits.keys())
-    run.signal.told(rest)
-    run.signal.got_by_ranks(run.signal.number)
+    run.signal.told_ranks.update(rest)
+    run.signal.by_ranks.add(run.signal.number)
     group = bool(run.settings.stop.after_signal_s)  # torchrun's own: SubprocessHandler.close
     return [SignalRanks(run.signal.number, rest, group)] if rest else []
 
@@ -147,7 +147,7 @@ def pass_on(run: Run, now: Now) -> list[Decision]:
         return _pass_to_the_rest(run)
     if not number or number in run.signal.by_ranks:
         return []
-    run.signal.got_by_ranks(number)
+    run.signal.by_ranks.add(number)
     return [SignalRanks(number)]
 
 
@@ -223,7 +223,7 @@ def on_rank_ended(run: Run, now: Now) -> Answer:
 
 def _warning_grace_s(run: Run, now: Now) -> float:
     """Seconds of grace after a warning: at most what Slurm leaves, minus the time to stop and requeue."""
-    end = run.slurm.end_time
+    end = run.slurm.ends_at
     if end and run.signal.announced is not Announced.SOMETHING:
         return time_to_save_s(end - now.unix)
     left = end - now.unix - 5.0 if end else run.settings.warning.grace_s
@@ -337,7 +337,7 @@ def fail_rank(run: Run, rank: int, trouble: Trouble, now: Now) -> Answer:
         return [trouble]
     st = run.settings
     run.alone.mend(rank, trouble, now.mono + st.stop.grace_s + st.stop.kill_wait_s + MARGIN_S)
-    _await_mending(run)
+    run.timers.follow(Timer.MEND, run.alone.next_mended)
     seen = trouble.seen(now.unix, run.attempt.number)
     number = run.attempt.numbers.get(rank, run.attempt.number)
     return [run.note(seen), StopRanks(number, st.stop.grace_s, st.stop.kill_wait_s, ranks=(rank,))]
@@ -362,12 +362,6 @@ def _fail_node(run: Run, rank: int, trouble: Trouble, now: Now) -> Answer:
     return [seen, said, *stop, *(_end_well(run, now) if run.attempt.all_ended else [])]
 
 
-def _await_mending(run: Run) -> None:
-    run.timers.stop(Timer.MEND)
-    if (due := run.alone.next_mended) is not None:
-        run.timers.set(Timer.MEND, due)
-
-
 def on_rank_stopped(run: Run, event: ev.RankStopped, now: Now) -> Answer:
     """All processes of the failed rank have ended: ask the ladder for this rank alone, and for all ranks if that is no
     answer.
@@ -378,10 +372,10 @@ def on_rank_stopped(run: Run, event: ev.RankStopped, now: Now) -> Answer:
     may_ask = Capability.DIAGNOSE in run.facts.can and run.attempt.verdict is None
     if may_ask and not event.left and not (run.signal.number and run.signal_explains(now)):
         run.alone.ask(event.rank, now.mono + DIAGNOSIS_S)
-        _await_mending(run)
+        run.timers.follow(Timer.MEND, run.alone.next_mended)
         return [causes.question(run, event.rank)]
     trouble = run.alone.take(event.rank)
-    _await_mending(run)
+    run.timers.follow(Timer.MEND, run.alone.next_mended)
     if run.signal.number and run.signal_explains(now):
         return on_rank_ended(run, now)
     return [trouble] if event.left else _decide_alone(run, event.rank, trouble, now)
@@ -399,7 +393,7 @@ def on_diagnosed(run: Run, event: ev.Diagnosed, now: Now) -> Answer:
 def _decide_with_cause(run: Run, rank: int, verdict: Verdict, now: Now) -> Answer:
     """Decide on that rank, with the cause of its end."""
     trouble = run.alone.take(rank)
-    _await_mending(run)
+    run.timers.follow(Timer.MEND, run.alone.next_mended)
     if run.signal.number and run.signal_explains(now):
         return on_rank_ended(run, now)
     return [*causes.note_verdict(run, verdict, now, rank), *_decide_alone(run, rank, trouble, now)]
@@ -421,7 +415,7 @@ def _decide_alone(run: Run, rank: int, trouble: Trouble, now: Now) -> Answer:
     wait_s = run.alone.start(rank, now.mono)
     if not wait_s:
         return [*decided, *starting.start_alone(run, rank, now)]
-    _await_starts(run)
+    run.timers.follow(Timer.RANK_AGAIN, run.alone.next_again)
     return [*decided, Say(f"rank {rank} starts again in {wait_s:g} s")]
 
 
@@ -435,15 +429,10 @@ def _give_up(run: Run, rank: int, trouble: Trouble, why: str, now: Now) -> Answe
     return [said, *(_end_of_all(run, now) if over else [])]
 
 
-def _await_starts(run: Run) -> None:
-    if (due := run.alone.next_again) is not None:
-        run.timers.set(Timer.RANK_AGAIN, due)
-
-
 def start_again(run: Run, now: Now) -> Answer:
     """Start the ranks whose individual restart was delayed."""
     due = run.alone.take_due(now.mono)
-    _await_starts(run)
+    run.timers.follow(Timer.RANK_AGAIN, run.alone.next_again)
     if run.signal.number and run.signal_explains(now):
         return on_rank_ended(run, now) if due else []
     return [decision for rank in due for decision in starting.start_alone(run, rank, now)]

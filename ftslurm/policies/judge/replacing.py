@@ -5,7 +5,7 @@ fewer nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -20,7 +20,7 @@ from ftslurm.model.values import replace
 from ftslurm.policies.judge import starting
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.spares import FirstChoice, ReplacementSearch
+from ftslurm.policies.judge.spares import FirstPlaces, ReplacementSearch
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM, Run
 from ftslurm.policies.judge.then import Answer, Settled, ThenFinish
 from ftslurm.policies.ladder import Cause
@@ -34,7 +34,7 @@ SEARCHES_AGAIN, SEARCH_AGAIN_S = 3, 10.0
 def first_launch(run: Run, now: Now) -> Answer:
     """Launch on the healthy nodes if they are enough; otherwise search for others first."""
     f = run.facts
-    first = _first_choice(run, now).made(run.places.layout)
+    first = _first_places(run, now)
     run.places.choose(first.layout)
     if first.too_few:
         return _give_up_nodes(run, f.missing, f"{fold_nodes(f.missing)} is not in the job any more", "", now)
@@ -48,8 +48,74 @@ def first_launch(run: Run, now: Now) -> Answer:
     return [run.note(changed, vital=True), *starting.launch_step(run, now)]
 
 
-def _first_choice(run: Run, now: Now) -> FirstChoice:
-    return FirstChoice(run.facts, run.settings, run.history.slots.nodes, run.history.exclusions.let_in, run.kept_out(now))
+def _first_places(run: Run, now: Now) -> FirstPlaces:
+    """The nodes of the first step: srun places it on all; with spares, or if nodes were excluded, on the healthy ones."""
+    f = run.facts
+    kept_out = _not_to_use(run, now)
+    all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
+    if not f.width or (all_there and not run.settings.nodes.spares):
+        return FirstPlaces(run.places.layout)
+    well = [node for node in f.nodes if node not in kept_out]
+    if len(well) >= f.width:
+        return _of_well(run, well)
+    lost = [*f.missing, *sorted(kept_out - {*f.nodes, *f.missing})]  # the job no longer has them
+    bad = [*(node for node in f.nodes if node in kept_out), *lost]
+    may_fill = Capability.REPLACE in f.can and run.settings.node_replacement.enabled
+    if not may_fill or len(well) + len(bad) < f.width:
+        fewer = _fewer(run, now)
+        return FirstPlaces(fewer, too_few=fewer is None and bool(f.missing) and len(f.nodes) < f.width)
+    return _to_be_filled(run, well, bad, lost)
+
+
+def _fewer(run: Run, now: Now) -> Layout | None:
+    """The healthy nodes, if the job accepts so few."""
+    st, before, kept_out = run.settings, run.history.slots.nodes, set(run.kept_out(now))
+    well = tuple(node for node in run.facts.nodes if node not in kept_out)
+    if Capability.REPLACE not in run.facts.can or not st.shrink.enabled or not 0 < st.nodes.min <= len(well):
+        return None
+    return Layout(before, chosen=True) if sorted(before) == sorted(well) else Layout(well)  # its slots stay
+
+
+def _not_to_use(run: Run, now: Now) -> set[str]:
+    """Excluded nodes, except those that the last requeue let in, if neither the others nor fewer are enough."""
+    f, kept_out = run.facts, set(run.kept_out(now))
+    lacking = f.width - sum(node not in kept_out for node in f.nodes)
+    again = [node for node in f.nodes if node in kept_out & run.history.exclusions.let_in]
+    return kept_out if lacking > len(again) or _fewer(run, now) else kept_out - {*again[: max(0, lacking)]}
+
+
+def _of_well(run: Run, well: Sequence[str]) -> FirstPlaces:
+    """Suspect nodes become spares. A node that an earlier ftrun of this scheduling had in a slot stays there."""
+    f, before = run.facts, run.history.slots.nodes
+    best = sorted(well, key=lambda node: node in f.remembered)  # a stable sort: otherwise in Slurm's order
+    if len(before) != f.width or Capability.REPLACE not in f.can:
+        return FirstPlaces(Layout(tuple(node for node in f.nodes if node in best[: f.width])))
+    there = {slot: node for slot, node in enumerate(before) if node in well}
+    others = (node for node in best if node not in before)
+    news = dict(zip((slot for slot in range(f.width) if slot not in there), others, strict=False))
+    return FirstPlaces(Layout(before, chosen=True).filled(news, {}), news)
+
+
+def _to_be_filled(run: Run, well: Sequence[str], bad: Sequence[str], lost: Sequence[str]) -> FirstPlaces:
+    """Too few nodes are healthy: search for others."""
+    f, before = run.facts, run.history.slots.nodes
+    if len(before) == f.width:
+        found = _there_again(before, well, bad)
+    else:
+        given = dict.fromkeys((*(f.granted or f.nodes), *f.nodes, *lost))
+        before, found = tuple(node for node in given if node in {*well, *bad[: f.width - len(well)]}), {}
+    here = {slot: node for slot, node in found.items() if node in well}
+    out = {slot: node if slot in here else found.get(slot, node) for slot, node in enumerate(before) if node not in well}
+    return FirstPlaces(Layout(before).filled(found, {}), out=out, here=here)
+
+
+def _there_again(before: Sequence[str], well: Sequence[str], bad: Sequence[str]) -> dict[int, str]:
+    """slot -> its new node, if its last node was lent or is bad: a free node, else the missing one."""
+    own = [node for node in before if node in bad]
+    free = [node for node in well if node not in before]
+    for_others = [node for node in bad if node not in before][: max(0, len(before) - len(well) - len(own))]
+    open_ = sorted((slot for slot, node in enumerate(before) if node not in well), key=lambda slot: before[slot] in bad)
+    return dict(zip(open_, (*free, *for_others), strict=False))
 
 
 def step_layout(run: Run) -> Layout:
@@ -248,7 +314,7 @@ def _fill(run: Run, search: ReplacementSearch, now: Now) -> list[Decision]:
     back = [before.lent[node] for node in search.out.values() if node in before.lent]
     return [
         *done, run.note(changed, vital=True), Say(f"replaced {words}"), *_forget(run, search.out.values()),
-        *run.loans.end(back), *starting.launch_step(run, now), *run.told.show_running(starting.next_number(run)),
+        *run.loans.end(back), *starting.launch_step(run, now), *run.told.show_on(starting.next_number(run)),
         *release(run, search.dead),
     ]  # fmt: skip
 
@@ -262,7 +328,7 @@ def _give_up_search(run: Run, search: ReplacementSearch, now: Now) -> Answer:
         what = f"{fold_nodes(missing)} is excluded, and {search.failed}"
         if search.unsure and run.launch.in_vain < SEARCHES_AGAIN:
             return [*loans, Say(f"{what}; searching again"), *_search_later(run, now)]
-        run.places.choose(_first_choice(run, now).fewer())
+        run.places.choose(_fewer(run, now))
         if run.places.layout is None:
             return [*loans, *_give_up_nodes(run, missing, what, search.failed, now)]
         return [*loans, Say(what), *starting.launch_step(run, now)]
@@ -350,7 +416,7 @@ def shrink(run: Run, bad: frozenset[str], now: Now) -> list[Decision]:
     done = run.note(rec.CarriedOut(now.unix, run.decided.id, True, f"went on with {fold_nodes(layout.nodes)}"))
     return [
         done, run.note(changed, vital=True), *_forget(run, bad), *run.loans.end(back),
-        *starting.launch_step(run, now), *run.told.show_running(starting.next_number(run)), *release(run, bad),
+        *starting.launch_step(run, now), *run.told.show_on(starting.next_number(run)), *release(run, bad),
     ]  # fmt: skip
 
 
@@ -372,7 +438,7 @@ def release(run: Run, nodes: Iterable[str]) -> list[Decision]:
     (sbatch(1)). A job that had given the node back before continued, seen on 22.05.
     """
     own = tuple(sorted(node for node in set(nodes) if node in run.facts.nodes and node != run.facts.batch_node))
-    run.free.give_back(own)
+    run.free.given_back.update(own)
     return [ReleaseNodes(own)] if own and Capability.RELEASE in run.facts.can else []
 
 

@@ -40,7 +40,8 @@ def on_control_asked(run: Run, event: ev.ControlAsked, now: Now) -> Answer:
     if request.state is State.DONE and not (asked.verb == ctl.STOP and request.run != run.facts.run):
         return []  # another ftrun answers for the whole job; but each stops its own ranks
     if request.state is State.TAKEN and request.waits:
-        return _await(run, request, now)
+        _await(run, request, now)
+        return []
     if asked.verb in ctl.STANDS:
         return _answer_at_once(run, request, now)
     if asked.verb in _ACT:
@@ -76,7 +77,8 @@ def _act(run: Run, request: Request, now: Now) -> Answer:
     if ban := _forbidden(run, request):
         return refuse(run, request, ban, now)
     taken = agree(run, request, _waits_for(run, request), now)
-    return [*taken, *_await(run, request, now)]
+    _await(run, request, now)
+    return taken
 
 
 def _waits_for(run: Run, request: Request) -> str:
@@ -86,10 +88,9 @@ def _waits_for(run: Run, request: Request) -> str:
     return run.requests.checkpoints.awaited(request, run.history)
 
 
-def _await(run: Run, request: Request, now: Now) -> list[Decision]:
+def _await(run: Run, request: Request, now: Now) -> None:
     if request.asked.until:
-        run.requests.due_at(request.number, now.mono + max(0.0, request.asked.until - now.unix))
-    return run.requests.checkpoints.watch(run.history) if request.asked.checkpoints else []
+        run.requests.due[request.number] = now.mono + max(0.0, request.asked.until - now.unix)
 
 
 def act_later(run: Run, request: Request, now: Now) -> Answer:
@@ -142,7 +143,7 @@ def _restart(run: Run, request: Request, now: Now) -> Answer:
     if why := s.not_in_place or s.others.not_again:
         return refuse(run, request, f"the ranks cannot be restarted in place: {why}", now)
     taken = agree(run, request, "the ranks are restarted in place", now, done=True)
-    run.requests.carry_out(request.number)
+    run.requests.in_hand = request.number
     return [*taken, trouble]
 
 
@@ -160,7 +161,7 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
     trouble = Trouble(Cause.REQUEST, _what(run, request), 1)
     s = run.situation(trouble, now)
     if run.slurm.away_since is not None and s.slurm is not None and s.slurm.away:
-        run.requests.consider_later(request.number)  # ftrun waits for slurmctld in any case, and asks again
+        run.requests.to_consider += (request.number,)  # ftrun waits for slurmctld in any case, and asks again
         return []
     if Capability.ASK in run.facts.can and not (s.slurm is not None and run.slurm.heard_lately(now.mono)):
         return _consider_later(run, request, now)
@@ -169,7 +170,7 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
     if why := why_no_requeue(s, asked.nodes):
         return refuse(run, request, f"the job cannot be requeued: {why}", now)
     taken = agree(run, request, "the job is requeued", now, done=True)
-    run.requests.carry_out(request.number)
+    run.requests.in_hand = request.number
     return [*taken, *enter_request(run, trouble, now)]
 
 
@@ -182,14 +183,8 @@ def _what(run: Run, request: Request) -> str:
 
 
 def _consider_later(run: Run, request: Request, now: Now) -> list[Decision]:
-    run.requests.consider_later(request.number)
+    run.requests.to_consider += (request.number,)
     return run.ask_slurm_unless_asked(now)
-
-
-def _consider(run: Run, now: Now) -> Answer:
-    """Decide on the requests that waited for Slurm: it has answered, if only that it cannot."""
-    asked = run.requests.take_to_consider()
-    return [ThenAct(request) for number in asked if (request := run.history.control.get(number))]
 
 
 # --- leave a node
@@ -223,7 +218,7 @@ def _leave(run: Run, request: Request, here: list[str], now: Now) -> Answer:
         return refuse(run, request, why, now)
     run.attempt.nodes.asked_out = out
     taken = agree(run, request, f"the job continues without {fold_nodes(here)}: {choice.rung}", now, done=True)
-    run.requests.carry_out(0)
+    run.requests.in_hand = 0
     return [*taken, trouble]
 
 
@@ -283,8 +278,9 @@ def before(run: Run, event: ev.Event, now: Now) -> Answer:
     """Before an event: decide the requests that wait for Slurm's answer, before others use the event."""
     if not (run.requests.to_consider and isinstance(event, ev.SlurmAnswered)):
         return []
-    run.take_answer(event, now)
-    return _consider(run, now)
+    run.take_answer(event, now)  # it has answered, if only that it cannot
+    asked = run.requests.take_to_consider()
+    return [ThenAct(request) for number in asked if (request := run.history.control.get(number))]
 
 
 def after(run: Run, event: ev.Event, now: Now) -> Answer:
@@ -292,11 +288,6 @@ def after(run: Run, event: ev.Event, now: Now) -> Answer:
     if isinstance(event, ev.Begun):
         return _resume(run, now)
     return _act_on_due(run, now) if isinstance(event, ev.TimePassed) else []
-
-
-def watch_checkpoints(run: Run) -> list[Decision]:
-    checkpoints = run.requests.checkpoints
-    return checkpoints.watch(run.history) if checkpoints.patterns else []
 
 
 def _act_on_due(run: Run, now: Now) -> Answer:
@@ -315,7 +306,7 @@ def _resume(run: Run, now: Now) -> Answer:
     found: list[Decision | Next] = []
     for request in run.history.control.to_come:
         if request.waits:
-            found += _await(run, request, now)
+            _await(run, request, now)
         elif request.asked.verb != ctl.EXCLUDE:
             found.append(ThenAct(request))
     return found
@@ -329,42 +320,27 @@ STOPPED_STATUS = 128 + SIGTERM
 
 def break_off(run: Run, what: str, now: Now) -> Answer:
     """End the job. what: whose request it is."""
-    return _STOP[run.phase](run, what, now)
-
-
-def _stop_launch(run: Run, what: str, now: Now) -> Answer:
-    return ending.break_off_launch(run, ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED), now)
-
-
-def _stop_running(run: Run, what: str, now: Now) -> Answer:
-    run.signal.means(Meaning.STOPPED)
-    return [Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED)]
-
-
-def _stop_settling(run: Run, what: str, now: Now) -> Answer:
-    run.signal.means(Meaning.STOPPED)
-    run.set_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED))
-    run.timers.keep(Timer.STOP)  # other answers no longer matter
-    return [Settled()]
-
-
-def _stop_healing(run: Run, what: str, now: Now) -> Answer:
-    return ending.end(run, what, STOPPED_STATUS, now, Outcome.STOPPED)
-
-
-def _stop_replacing(run: Run, what: str, now: Now) -> Answer:
-    return [*_drop_search(run, what, now), ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
-
-
-def _stop_ending(run: Run, what: str, now: Now) -> Answer:
-    """End while the step ends, without what was to follow: nobody must find that open in the ledger and finish it."""
+    finish = ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)
+    trouble = Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED)
+    match run.phase:
+        case Phase.LAUNCHING:
+            return ending.break_off_launch(run, finish, now)
+        case Phase.RUNNING:
+            run.signal.means(Meaning.STOPPED)
+            return [trouble]
+        case Phase.SETTLING:
+            run.signal.means(Meaning.STOPPED)
+            run.set_trouble(trouble)
+            run.timers.keep(Timer.STOP)  # other answers no longer matter
+            return [Settled()]
+        case Phase.HEALING:
+            return ending.end_step(run, STOPPED_STATUS, finish, now)
+    # Without what was to follow: nobody must find that open in the ledger and finish it.
     dropped = _drop_search(run, what, now) or _drop_decision(run, what, now)
-    run.end.follow_with(ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED))
+    if run.phase is not Phase.ENDING:
+        return [*dropped, finish]
+    run.end.follow_with(finish)
     return [*dropped, *ending.settle(run, now)]
-
-
-def _stop_requeueing(run: Run, what: str, now: Now) -> Answer:
-    return [*_drop_decision(run, what, now), ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)]
 
 
 def _drop_search(run: Run, why: str, now: Now) -> list[Decision]:
@@ -469,13 +445,4 @@ _ACT: Mapping[str, Callable[[Run, Request, Now], Answer]] = {
     ctl.RESTART: _restart,
     ctl.REQUEUE: _requeue,
     ctl.EXCLUDE: _exclude,
-}
-_STOP: Mapping[Phase, Callable[[Run, str, Now], Answer]] = {
-    Phase.LAUNCHING: _stop_launch,
-    Phase.RUNNING: _stop_running,
-    Phase.SETTLING: _stop_settling,
-    Phase.HEALING: _stop_healing,
-    Phase.REPLACING: _stop_replacing,
-    Phase.ENDING: _stop_ending,
-    Phase.REQUEUEING: _stop_requeueing,
 }

@@ -148,7 +148,7 @@ def requeue(run: Run, choice: Choice, s: Situation, now: Now) -> Answer:
         choice = replace(choice, why=why)
     decided = record_decision(run, choice, s, now, isolate=True, avoid=avoid, spared=spared)
     assert run.decided is not None
-    after = then.ThenRequeue(run.decided.id)
+    after = then.ThenRequeue()
     tell = _tell(run, s) if choice.rung == Rung.ISOLATED_REQUEUE else []
     # The job continues, so nothing is said about ranks that were only stopped.
     return [decided, ShowCard(), *tell, *ending.end_step(run, 0, after, now)]

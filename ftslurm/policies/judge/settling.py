@@ -41,7 +41,7 @@ def begin_trouble(run: Run, trouble: Trouble, now: Now) -> Answer:
     run.alone.stop()
     if trouble.cause is not Cause.DEVICE:
         run.devices.left_alone = frozenset()  # they may be the reason now
-    run.attempt.devices.begin(run.devices.acting)
+    run.attempt.devices.faults = run.devices.acting  # one that clears meanwhile is still the reason
     run.attempt.closing.culprit = not all(status.ok for status in run.attempt.exits.values())
     run.attempt.closing.killed = any(status.signal in _MAYBE_SLURM for status in run.attempt.exits.values())
     if trouble.cause not in WILLED and not _has_heard(run, now):
@@ -320,7 +320,8 @@ def on_slurm_answered(run: Run, event: ev.SlurmAnswered, now: Now) -> Answer:
 
 
 def on_stop_overdue(run: Run, now: Now) -> Answer:
-    run.attempt.lose_rest("unknown whether its processes have ended")
+    for rank in run.attempt.ranks - run.attempt.stopped:
+        run.attempt.lose(rank, "unknown whether its processes have ended")
     return settle(run, now)
 
 

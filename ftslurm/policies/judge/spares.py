@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ftslurm.model import events as ev
 from ftslurm.model.decisions import CheckNode, Decision, EndLoans
 from ftslurm.model.job import Layout, Task
-from ftslurm.model.rungs import Capability
-from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import Value, field
 from ftslurm.policies.judge.phases import RunFacts
 
@@ -66,9 +64,6 @@ class Spares:
         """The node did not answer. Gives how often in a row."""
         self._absent[node] = self._absent.get(node, 0) + 1
         return self._absent[node]
-
-    def give_back(self, nodes: Iterable[str]) -> None:
-        self.given_back.update(nodes)
 
 
 class Loans:
@@ -231,79 +226,3 @@ class FirstPlaces(Value):
     out: Mapping[int, str] = field(default_factory=dict)  # slot -> node that a search must replace before the start
     here: Mapping[int, str] = field(default_factory=dict)  # of those slots, slot -> node that fills it already
     too_few: bool = False  # the job has lost nodes, and the remaining ones are not enough
-
-
-class FirstChoice(Value):
-    """Chooses the nodes of the first step: srun places it on all; with spares, or if nodes were excluded, on the healthy ones."""
-
-    facts: RunFacts
-    settings: Settings
-    before: tuple[str, ...]  # slot -> its node in an earlier ftrun of this scheduling
-    let_in: frozenset[str]  # nodes that the last requeue did not exclude though the job excludes them
-    kept_out: tuple[str, ...]  # nodes that the job does not use again
-
-    def made(self, layout: Layout | None) -> FirstPlaces:
-        """The choice. layout: the present one."""
-        f = self.facts
-        kept_out = self._not_to_use()
-        all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
-        if not f.width or (all_there and not self.settings.nodes.spares):
-            return FirstPlaces(layout)
-        well = [node for node in f.nodes if node not in kept_out]
-        if len(well) >= f.width:
-            return self._of_well(well)
-        lost = [*f.missing, *sorted(kept_out - {*f.nodes, *f.missing})]  # the job no longer has them
-        bad = [*(node for node in f.nodes if node in kept_out), *lost]
-        may_fill = Capability.REPLACE in f.can and self.settings.node_replacement.enabled
-        if not may_fill or len(well) + len(bad) < f.width:
-            fewer = self.fewer()
-            return FirstPlaces(fewer, too_few=fewer is None and bool(f.missing) and len(f.nodes) < f.width)
-        return self._to_be_filled(well, bad, lost)
-
-    def fewer(self) -> Layout | None:
-        """The healthy nodes, if the job accepts so few."""
-        well = tuple(node for node in self.facts.nodes if node not in set(self.kept_out))
-        st = self.settings
-        if Capability.REPLACE not in self.facts.can or not st.shrink.enabled or not 0 < st.nodes.min <= len(well):
-            return None
-        return Layout(self.before, chosen=True) if sorted(self.before) == sorted(well) else Layout(well)  # its slots stay
-
-    def _not_to_use(self) -> set[str]:
-        """Excluded nodes, except those that the last requeue let in, if neither the others nor fewer are enough."""
-        f, kept_out = self.facts, set(self.kept_out)
-        lacking = f.width - sum(node not in kept_out for node in f.nodes)
-        again = [node for node in f.nodes if node in kept_out & self.let_in]
-        return kept_out if lacking > len(again) or self.fewer() else kept_out - {*again[: max(0, lacking)]}
-
-    def _of_well(self, well: Sequence[str]) -> FirstPlaces:
-        """Suspect nodes become spares. A node that an earlier ftrun of this scheduling had in a slot stays there."""
-        f = self.facts
-        best = sorted(well, key=lambda node: node in f.remembered)  # a stable sort: otherwise in Slurm's order
-        if len(self.before) != f.width or Capability.REPLACE not in f.can:
-            return FirstPlaces(Layout(tuple(node for node in f.nodes if node in best[: f.width])))
-        there = {slot: node for slot, node in enumerate(self.before) if node in well}
-        others = (node for node in best if node not in self.before)
-        news = dict(zip((slot for slot in range(f.width) if slot not in there), others, strict=False))
-        return FirstPlaces(Layout(self.before, chosen=True).filled(news, {}), news)
-
-    def _to_be_filled(self, well: Sequence[str], bad: Sequence[str], lost: Sequence[str]) -> FirstPlaces:
-        """Too few nodes are healthy: search for others."""
-        f = self.facts
-        before = self.before
-        if len(before) == f.width:
-            found = self._there_again(well, bad)
-        else:
-            given = dict.fromkeys((*(f.granted or f.nodes), *f.nodes, *lost))
-            before, found = tuple(node for node in given if node in {*well, *bad[: f.width - len(well)]}), {}
-        here = {slot: node for slot, node in found.items() if node in well}
-        out = {slot: node if slot in here else found.get(slot, node) for slot, node in enumerate(before) if node not in well}
-        return FirstPlaces(Layout(before).filled(found, {}), out=out, here=here)
-
-    def _there_again(self, well: Sequence[str], bad: Sequence[str]) -> dict[int, str]:
-        """slot -> its new node, if its last node was lent or is bad: a free node, else the missing one."""
-        before = self.before
-        own = [node for node in before if node in bad]
-        free = [node for node in well if node not in before]
-        for_others = [node for node in bad if node not in before][: max(0, len(before) - len(well) - len(own))]
-        open_ = sorted((slot for slot, node in enumerate(before) if node not in well), key=lambda slot: before[slot] in bad)
-        return dict(zip(open_, (*free, *for_others), strict=False))

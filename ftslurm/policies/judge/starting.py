@@ -37,7 +37,7 @@ def launch_step(run: Run, now: Now) -> list[Decision]:
     run.forget_tasks()
     run.alone.stop()
     run.launch.begin(now, run.settings.nodes.silence_s)
-    run.told.forget()
+    run.told.what = ""
     run.timers.only({Timer.SLOW_LAUNCH: now.mono + run.launch.look_in_s} if Capability.PROBE in run.facts.can else {})
     run.new_attempt(tasks=())
     run.fence.paused.clear()  # the next shims are of another step
@@ -80,7 +80,7 @@ def start(run: Run, now: Now) -> Answer:
     said = [Say(words) for words in (banner, *_moved(run)) if words]
     started: list[Decision] = [noted, *said, _start_ranks(run, _env(run, now)), *run.watch_all_ranks()]
     started += _ask_after_silent(run, now)
-    started += run.told.show_running(number)
+    started += run.told.show_on(number)
     return [*started, *told]
 
 
@@ -225,6 +225,5 @@ def on_watch_due(run: Run, now: Now) -> list[Decision]:
     mine = set(run.step_nodes())
     run.agents.give_up_late(mine, now.mono)
     asked = run.watch(now)
-    if (due := run.agents.next_due(mine)) is not None:
-        run.timers.set(Timer.WATCH, due)
+    run.timers.follow(Timer.WATCH, run.agents.next_due(mine))
     return asked

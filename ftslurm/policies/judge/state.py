@@ -161,7 +161,9 @@ class Run:
         return self.history.kept_out(now.unix, self.settings.isolation.expires_s)
 
     def shown_faults(self) -> tuple[Fault, ...]:
-        return self.devices.shown_with(self.attempt.devices.faults)
+        """The current faults with those at the beginning of the trouble: one that clears meanwhile is still the reason."""
+        shown = self.devices.faults | self.attempt.devices.faults
+        return tuple(fault for key, fault in shown.items() if key not in self.devices.left_alone)
 
     def situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """The situation for the ladder. attempt: use this attempt instead of the current one."""
@@ -220,14 +222,13 @@ class Run:
         if self.signal.meaning is Meaning.TOLD_TO_END:
             return True
         holds_s = max(WARNING_HOLDS_S, self.settings.warning.grace_s)
-        end = self.slurm.end_time
+        end = self.slurm.ends_at
         return now.mono - self.signal.at <= holds_s or bool(end and end - now.unix <= holds_s)
 
     def await_last_end(self, now: Now) -> None:
         """Start the time limit within which the last rank must end after the first."""
-        self.timers.stop(Timer.EXIT)
-        if (due := self.hangs.last_end_due) is not None:
-            self.timers.set(Timer.EXIT, max(now.mono, due))
+        due = self.hangs.last_end_due
+        self.timers.follow(Timer.EXIT, None if due is None else max(now.mono, due))
 
     def intervals(self) -> do.SetIntervals:
         return intervals(self.settings.hang, self.attempt.program.stages.values())
@@ -269,7 +270,7 @@ class Run:
         self.timers.stop(Timer.ASK)
         self.slurm.take(answer, now.mono)
         over = {node: f"its donor job {job} has ended" for node, job in self.places.lent.items() if job in answer.loans_over}
-        self.attempt.nodes.take_back(over)
+        self.attempt.nodes.returned.update(over)
 
     def probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
         asked = self.fence.ask(nodes) if Capability.PROBE in self.facts.can else ()

@@ -130,7 +130,7 @@ class AgentRoster:
         self._came: dict[str, float] = {}
         self._lost: dict[str, int] = {}  # number of agents lost on a node
         self._may = ""  # a node that could still report its devices, when that was asked last
-        self._orders: dict[str, list[DrillDevice]] = {}  # what an agent is told when it has arrived
+        self.orders: dict[str, list[DrillDevice]] = {}  # what an agent is told when it has arrived
 
     def here(self, node: str) -> bool:
         return self.kinds.get(node) is not None
@@ -204,13 +204,6 @@ class AgentRoster:
         """No longer wait to learn what devices the nodes have."""
         self.kinds = {node: kinds or () for node, kinds in self.kinds.items()}
 
-    def order_later(self, order: DrillDevice) -> None:
-        """Keep the order until the agent has arrived."""
-        self._orders.setdefault(order.node, []).append(order)
-
-    def take_orders(self, node: str) -> list[DrillDevice]:
-        return self._orders.pop(node, [])
-
     def _doubled(self, first_s: float, node: str) -> float:
         """The delay in seconds, doubled with each agent that was lost there: slurmctld may be away for long, and a node that
         loses every agent must not be kept busy.
@@ -250,10 +243,6 @@ class DeviceView:
     def acting(self) -> dict[Key, Fault]:
         """The faults that need a remedy."""
         return {key: fault for key, fault in self.faults.items() if fault.fault_class in ACTS}
-
-    def shown_with(self, earlier: Mapping[Key, Fault]) -> tuple[Fault, ...]:
-        """The current faults with those at the beginning of the trouble: one that clears meanwhile is still the reason."""
-        return tuple(fault for key, fault in (self.faults | dict(earlier)).items() if key not in self.left_alone)
 
     def leave_alone(self, faults: Iterable[Fault]) -> None:
         self.left_alone |= {fault.key for fault in faults}
@@ -377,14 +366,14 @@ class HangSigns:
         self.hung: Trouble | None = None
         self.calculated: dict[str, Any] = {}
         self.first_end: float | None = None  # monotonic seconds, when the first rank ended
-        self._exit_s: float | None = settings.exit_interval_s  # from then to the end of the last rank; None: no limit
+        self.exit_s: float | None = settings.exit_interval_s  # from then to the end of the last rank; None: no limit
         self._heard: dict[tuple[int, int], int] = {}  # (rank, start) -> number of the last note of its program that was handled
 
     def begin_attempt(self, settings: HangSettings, number: int) -> None:
         self.watch, self.hung = HangWatch(), None
         self.still = stall_watch(settings, number)
         self.slow = SlowWatch()
-        self._exit_s, self.first_end = settings.exit_interval_s, None
+        self.exit_s, self.first_end = settings.exit_interval_s, None
 
     def watch_anew(self) -> HangWatch:
         """Start all watches anew. Gives what was seen."""
@@ -401,13 +390,10 @@ class HangSigns:
         self.still.put_off(seconds)
         self.first_end = None if self.first_end is None else self.first_end + seconds
 
-    def wait_for_last(self, seconds: float | None) -> None:
-        self._exit_s = seconds
-
     @property
     def last_end_due(self) -> float | None:
         """When the last rank should have ended; None: nobody waits for it."""
-        return None if self._exit_s is None or self.first_end is None else self.first_end + self._exit_s
+        return None if self.exit_s is None or self.first_end is None else self.first_end + self.exit_s
 
     def hears(self, rank: int, start: int, place: int) -> bool:
         """Is the note new? place: its number, 0 if it has none."""

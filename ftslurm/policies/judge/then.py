@@ -36,9 +36,7 @@ class ThenShrink(Value):
 
 
 class ThenRequeue(Value):
-    """Requeue the job. decision: its id in the ledger."""
-
-    decision: str
+    """Requeue the job."""
 
 
 class ThenAfterWarning(Value):
