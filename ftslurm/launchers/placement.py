@@ -7,6 +7,7 @@ times (seen on 22.05, 24.11 and 26.05). With it 26.05 takes no --nodes, nor the 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from ftslurm.errors import UsageError
@@ -71,34 +72,16 @@ def _ranks(text: str, tasks: int, where: str) -> Iterator[tuple[int, int]]:
         offset += 1 + high - low
 
 
+# What protects, and what is filled in outside of it.
+_FILLED = re.compile(r"""('[^']*'|\\.)|(%.?|")|\\$""", re.DOTALL)
+
+
 def _words(program: str, rank: int, offset: int, where: str) -> tuple[str, ...]:
-    words: list[str] = []
-    word: str | None = None
-    chars = iter(program.strip())
-    for char in chars:
-        if char.isspace():
-            words += [] if word is None else [word]
-            word = None
-            continue
-        word = word or ""
-        if char == "'":
-            word += _quoted(chars, where)
-        elif char == "\\":
-            word += next(chars, "")
-        elif char == "%":
-            word += {"t": str(rank), "o": str(offset)}.get(next(chars, ""), "")
-        else:
-            word += char
-    return (*words, *(() if word is None else (word,)))
-
-
-def _quoted(chars: Iterator[str], where: str) -> str:
-    found = ""
-    for char in chars:
-        if char == "'":
-            return found
-        found += char
-    raise UsageError(f"{where}: a single quote is not closed", hint="quotes come in pairs")
+    known = {"%t": str(rank), "%o": str(offset), '"': r"\""}
+    try:
+        return tuple(shlex.split(_FILLED.sub(lambda found: found[1] or known.get(found[2], "''"), program)))
+    except ValueError:
+        raise UsageError(f"{where}: a single quote is not closed", hint="quotes come in pairs") from None
 
 
 _WHERE = ("nodes", "nodelist", "nodefile", "relative", "exclude", "use-min-nodes", "contiguous")
