@@ -84,6 +84,12 @@ def _refused(words: str, hint: str = "") -> Complaint:
     return Complaint(words, SlurmRefused, hint)
 
 
+_AWAY = (
+    "unexpected message received",  # 22.05 of requeuehold, update and release when nobody listens at the controller's port
+    "unable to contact slurm controller", "connection refused", "connection timed out", "connection reset", "connection failure",
+    "shutdown failure", "no route to host", "network is unreachable", "not connected", "broken pipe", "message send failure",
+    "message receive failure", "socket timed out", "zero bytes were transmitted", "standby mode", "temporarily unavailable",
+)  # fmt: skip
 # From top to bottom, the first whose words are in the message. The words are slurm_strerror()'s in
 # src/common/slurm_errno.c, the same from 22.05 to 26.05, and those of the programs around them.
 COMPLAINTS = (
@@ -93,24 +99,7 @@ COMPLAINTS = (
     # No slurm.conf, and no record in DNS of a slurmctld that would send it.
     Complaint("res_nsearch error: unknown host", SlurmUnavailable, _CONFIG_HINT),
     Complaint("incompatible versions of client and server", SlurmUnavailable, _VERSION_HINT),
-    # 22.05 says this of requeuehold, update and release when nobody listens at the controller's port.
-    _away("unexpected message received"),
-    _away("unable to contact slurm controller"),
-    _away("connection refused"),
-    _away("connection timed out"),
-    _away("connection reset"),
-    _away("connection failure"),
-    _away("shutdown failure"),
-    _away("no route to host"),
-    _away("network is unreachable"),
-    _away("not connected"),
-    _away("broken pipe"),
-    _away("message send failure"),
-    _away("message receive failure"),
-    _away("socket timed out"),
-    _away("zero bytes were transmitted"),
-    _away("standby mode"),
-    _away("temporarily unavailable"),
+    *map(_away, _AWAY),
     Complaint("db index is being set", NoChangeNow, "slurmctld is busy with this job"),
     _away("try again", "slurmctld is busy with this job"),
     _away("could not establish a configuration source"),
