@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 from ftslurm.errors import CommandMissing, UsageError
-from ftslurm.launchers import placement
 from ftslurm.launchers.local_layout import nodes_asked
-from ftslurm.launchers.python import Python
-from ftslurm.launchers.srun_options import Component, has_flag, without
+from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.step import ProcessStep
 from ftslurm.model import events as ev
 from ftslurm.model.decisions import Start
-from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import Near
 from ftslurm.model.values import Value, field
 from ftslurm.system.commands import run
-
-CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 
 
 def nodes_wanted(options: Sequence[str]) -> int:
@@ -101,52 +97,17 @@ class LocalScheduler(Value):
         return ev.RequeueEnded(True, "continued in the same ftrun")
 
 
-class LocalLauncher(Value):
-    """job: number of the simulated job. nodes: its allocation. width: nodes of the step."""
+class LocalLauncher(SrunLauncher):
+    """With local_step for srun. nodes: of the allocation. job: number of the simulated job."""
 
-    components: tuple[Component, ...]
-    env: Mapping[str, str]
-    python: Python
-    nodes: tuple[str, ...]
-    job: int
-    poll_s: float = 10.0
-    width: int = 0
-    steps: list[int] = field(default_factory=lambda: [0])
-    again: bool = False
+    nodes: tuple[str, ...] = ()
+    job: int = 0
+    numbers: Iterator[int] = field(default_factory=count)
 
-    def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
-        component = self.components[0]
-        command = () if has_flag(component.options, "multi-prog") else component.command
-        options = without(component.options, "multi-prog", "kill-on-bad-exit", "wait")
-        if layout is not None:
-            options = placement.step_parts(options, self.env, layout, len(self.nodes), self.width)[0].options
-        again = ("--open-mode=append",) if self.again or self.steps[0] else ()
-        return (self._argv((*options, *again, "--", *self.python.shim_argv(command))),)
+    @property
+    def srun(self) -> tuple[str, ...]:
+        return self.python.module_argv("ftslurm.launchers.local_step")
 
-    def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        count = str(len(nodes))
-        agent = self.python.agent_argv(self.poll_s)
-        return self._argv(("-N", count, "-n", count, "-w", ",".join(nodes), "-i", "none", "-Q", "--", *agent))
-
-    def _argv(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
-        return self.python.module_argv("ftslurm.launchers.local_step", *arguments)
-
-    def launch(
-        self, channel: str, layout: Layout | None = None, overlap: bool = False, shares: Sequence[Share] = ()
-    ) -> ProcessStep:
-        """overlap, shares: local steps hold nothing."""
-        return ProcessStep(self.step_argvs(layout)[0], self._env(channel))
-
-    def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> ProcessStep:
-        return ProcessStep(self.watch_argv(nodes), self._env(channel), quiet=True)
-
-    def _env(self, channel: str) -> dict[str, str]:
-        number = self.steps[0]
-        self.steps[0] += 1
-        return {
-            **self.env,
-            CHANNEL_VARIABLE: channel,
-            "FTSLURM_LOCAL_NODES": ",".join(self.nodes),
-            "FTSLURM_LOCAL_JOB": str(self.job),
-            "FTSLURM_LOCAL_STEP": str(number),
-        }
+    def _process(self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, unread: bool = False) -> ProcessStep:
+        played = {"NODES": ",".join(self.nodes), "JOB": str(self.job), "STEP": str(next(self.numbers))}
+        return ProcessStep(argv, {**env, **{f"FTSLURM_LOCAL_{name}": value for name, value in played.items()}}, quiet)

@@ -35,7 +35,7 @@ from typing import NoReturn
 from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers import local_layout as shape
 from ftslurm.launchers.local_stdio import Stdio, pattern_values, write_all
-from ftslurm.launchers.srun_options import has_flag, option_value
+from ftslurm.launchers.srun_options import has_flag, option_value, split_command_line
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
 from ftslurm.model.text import expand_pattern, fold_numbers, visible
 from ftslurm.model.values import Value, field
@@ -241,18 +241,17 @@ def tasks_folder(wanted: str | None) -> Path:
 
 def _run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Lay out, open, start, and see the step through; its exit status."""
-    place_of_dashes = list(argv).index("--") if "--" in argv else len(argv)
-    command = tuple(argv[place_of_dashes + 1 :])
-    if not command:
+    (given,) = split_command_line(argv, ()).components
+    if not given.command:
         raise UsageError("there is no command to run", hint="write it after --")
-    options = shape.options_from(env, argv[:place_of_dashes])
+    options = shape.options_from(env, given.options)
     simulated = shape.read_simulated(env)
     layout = shape.lay_out(options, simulated.nodes)
     folder = tasks_folder(option_value(options, "chdir"))
     _tell(*layout.notes, *unheeded(options))
     stdio = Stdio(options, layout, folder, file_namer(env, options, simulated))
     shared = shape.exported_values(env, option_value(options, "export")) | shape.step_environ(simulated, layout, options)
-    return _Step(layout, stdio, _Start(command, folder, lambda place: shared | shape.task_environ(layout, place))).run()
+    return _Step(layout, stdio, _Start(given.command, folder, lambda place: shared | shape.task_environ(layout, place))).run()
 
 
 def unheeded(options: Sequence[str]) -> tuple[str, ...]:

@@ -170,16 +170,20 @@ class SrunLauncher(Value):
     again: bool = False
     bundle: str = ""
 
+    @property
+    def srun(self) -> tuple[str, ...]:
+        return ("srun",)
+
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
         return tuple(argv for argv, _ in self._rendered(layout))
 
     def _rendered(self, layout: Layout | None, shares: Sequence[Share] = ()) -> list[tuple[tuple[str, ...], StepPart]]:
         if layout is None:
-            argv = ("srun", *join_components(self._component(component, component.options) for component in self.components))
+            argv = (*self.srun, *join_components(self._component(component, component.options) for component in self.components))
             return [(argv, StepPart(0, ()))]
         (component,) = self.components
         found = placement.step_parts(component.options, self.env, layout, self.granted, self.width, shares)
-        return [(("srun", *join_components([self._component(component, part.options)])), part) for part in found]
+        return [((*self.srun, *join_components([self._component(component, part.options)])), part) for part in found]
 
     def _component(self, component: Component, placed: Sequence[str]) -> Component:
         options = exported(without(placed, "multi-prog", "kill-on-bad-exit", "wait"), self.env)
@@ -192,7 +196,7 @@ class SrunLauncher(Value):
         return Component((*options, *again, *_OURS), python.shim_argv(command))
 
     def watch_argv(self, nodes: Sequence[str], job: int = 0) -> tuple[str, ...]:
-        return beside_argv(nodes, "ftslurm-agent", self.python.agent_argv(self.poll_s), job)
+        return (*self.srun, *beside_argv(nodes, "ftslurm-agent", self.python.agent_argv(self.poll_s), job)[1:])
 
     def launch(
         self, channel: str, layout: Layout | None = None, overlap: bool = False, shares: Sequence[Share] = ()
@@ -204,10 +208,15 @@ class SrunLauncher(Value):
             unsaid = NOT_WHEN_PLACED if layout is not None else REPLACED if overlap else ()
             env = {name: value for name, value in env.items() if name not in unsaid}
             env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
-            # As if srun itself had been killed: its child has the step killed, and what comes next in the script need not wait.
-            parts.append((ProcessStep(argv, env, orphaned=signal.SIGKILL, unread=self.inputs_by_task()), _ranks(part.place)))
+            parts.append((self._process(argv, env, unread=self.inputs_by_task()), _ranks(part.place)))
         self.launched.append(len(parts))
         return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]
+
+    def _process(self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, unread: bool = False) -> ProcessStep:
+        """An ftrun that is killed leaves no srun. It is as if srun itself had been killed: its child has the step killed, and
+        what comes next in the script need not wait. One of agents whose node is out of reach would wait on, beyond the job's
+        end where Slurm tracks processes without cgroups; with --no-kill the agents outlive it (seen on 22.05)."""
+        return ProcessStep(argv, env, quiet, orphaned=signal.SIGKILL, unread=unread)
 
     def inputs_by_task(self) -> bool:
         """Does slurmstepd open a file for each task? srun reads its own stdin all the same, and slurmstepd crashes over what srun
@@ -228,9 +237,7 @@ class SrunLauncher(Value):
         for job in sorted({lent.get(node, 0) for node in nodes}):
             argv = self.watch_argv([node for node in nodes if lent.get(node, 0) == job], job)
             env = {**beside_env(self.env, job), CHANNEL_VARIABLE: channel}
-            # An ftrun that is killed must leave no srun: one whose node is out of reach waits on, beyond the job's end where
-            # Slurm tracks processes without cgroups. The agents need none, with --no-kill they outlive it (seen on 22.05).
-            steps.append((ProcessStep(argv, env, quiet=True, orphaned=signal.SIGKILL), ()))
+            steps.append((self._process(argv, env, quiet=True), ()))
         return JoinedSteps(steps) if len(steps) > 1 else steps[0][0]
 
 

@@ -73,17 +73,15 @@ def _end_of_stderr() -> int | None:
 
 
 class ProcessStep:
-    """See StepHandle. end: a further way to end its tasks, tried first by `kill`."""
+    """See StepHandle."""
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, end: Callable[[], None] = lambda: None,
-        orphaned: int = 0, unread: bool = False,
-    ) -> None:  # fmt: skip
+        self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, orphaned: int = 0, unread: bool = False
+    ) -> None:
         """quiet: no terminal, no output; for steps the user did not ask for. orphaned: the signal that the launcher's process
         gets when ours has ended in whatever way, 0 for none. unread: its stdin never has anything and never ends. Raises:
         CommandMissing, CalledItself, LaunchFailed."""
         sink = subprocess.DEVNULL if quiet else None
-        self._end = end
         self._errors = _end_of_stderr() if not quiet else None
         # A signal to our process group (timeout, a shell's kill) is ours to pass on: srun would end the step at once, and we
         # would take that for a fault. One that reads from a terminal has to stay in the group in front.
@@ -140,7 +138,6 @@ class ProcessStep:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        self._end()
         self.signal(signal.SIGINT)
         time.sleep(_BETWEEN_INTERRUPTS_S)
         self.signal(signal.SIGINT)

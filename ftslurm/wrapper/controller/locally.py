@@ -34,11 +34,12 @@ def pool_for(order: Order, site: JobSite) -> tuple[LocalPool, int]:
 
 
 def launcher_on(order: Order, site: JobSite, nodes: tuple[str, ...], number: int, again: bool = False) -> LocalLauncher:
-    """nodes: of the allocation. number: of the job. again: as in LocalLauncher. Raises: UsageError."""
+    """nodes: of the allocation. number: of the job. again: as in SrunLauncher. Raises: UsageError."""
     width = step_width(order.components, len(nodes), site.settings.nodes.spares)
     return LocalLauncher(
-        order.components, order.env, site.python, nodes, number, site.settings.devices.poll_s, width, again=again
-    )
+        order.components, order.env, site.python, site.settings.devices.poll_s, len(nodes), width, again=again, nodes=nodes,
+        job=number,
+    )  # fmt: skip
 
 
 def _run_once(order: Order, site: JobSite, number: int, journal: Journal) -> int:
