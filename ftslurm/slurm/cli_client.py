@@ -69,8 +69,7 @@ def is_to_reboot(view: NodeView) -> bool:
 
 def is_out_of_service(view: NodeView) -> bool:
     """Is the node in a state for which a person gives a reason (drained, down)?"""
-    words = {word.rstrip("*~#!%$@^-") for word in view.words.split("+")}
-    return is_drained(view) or bool(words & {"FAIL", "FAILING", "DOWN"})
+    return is_drained(view) or bool({*view.words.split("+")} & {"FAIL", "FAILING", "DOWN"})
 
 
 class SlurmAdmin:

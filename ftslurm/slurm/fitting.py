@@ -92,7 +92,7 @@ def fitting(job: JobView, nodes: Iterable[NodeView], reserved: frozenset[str] | 
 def idle(job: JobView, nodes: Iterable[NodeView]) -> frozenset[str]:
     """Of `nodes` those that run nothing now."""
     words = _IDLE | (_RESERVED if job.needs.reservation else frozenset())
-    return frozenset(node.name for node in nodes if node.state is NodeState.GOOD and node.words.rstrip("*") in words)
+    return frozenset(node.name for node in nodes if node.state is NodeState.GOOD and node.words in words)
 
 
 def _fits(job: JobView, node: NodeView) -> bool:

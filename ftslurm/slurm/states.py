@@ -53,10 +53,6 @@ _GOOD_NODE = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", 
 # POWERED_DOWN, POWERING_DOWN and POWERING_UP are on no list: nothing runs there now, yet Slurm wakes such a
 # node when it grants it. Whole cloud clusters live like that, so it is no proof against a node either.
 
-# sinfo and older releases write some flags as one letter behind the base state: sinfo(1), NODE STATE CODES.
-_SUFFIXES = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "!": "POWER_DOWN", "%": "POWERING_DOWN",
-             "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED"}  # fmt: skip
-
 
 def job_state(word: str, reason: str = "", waits: bool = False) -> JobState:
     """The base state behind the one `word` that Slurm shows; UNKNOWN for a word that is new to us.
@@ -97,21 +93,13 @@ def is_over(view: JobView) -> bool:
 
 
 def node_state(words: str) -> NodeState:
-    """What words like `MIXED+DRAIN+NOT_RESPONDING` or `IDLE*` mean.
+    """What words like `MIXED+DRAIN+NOT_RESPONDING` mean, as scontrol says them (sinfo has letters for some: `mixed*`).
 
     The worst known word wins; one that is new to us is never GOOD.
     """
-    said = set(_split(words))
+    said = {word for word in words.split("+") if word}
     if said & _BAD_NODE:
         return NodeState.BAD
     if said & _DRAINING_NODE:
         return NodeState.DRAINING
     return NodeState.GOOD if said and said <= _GOOD_NODE else NodeState.UNKNOWN
-
-
-def _split(words: str) -> list[str]:
-    found = []
-    for word in words.upper().split("+"):
-        base = word.rstrip("".join(_SUFFIXES))
-        found += [base, *(_SUFFIXES[letter] for letter in word[len(base) :])]
-    return [word for word in found if word]

@@ -33,7 +33,7 @@ class Slurm:
         ("IDLE+DRAIN Reason=ftslurm: command: fan [root@2026-01-01T00:00:00]", None),
         ("MIXED+DRAIN Reason=new fan [eve@2026-01-01T00:00:00]", "new fan"),
         ("IDLE+FAIL Reason=new fan [eve@2026-01-01T00:00:00]", "new fan"),
-        ("DOWN* Reason=new fan [eve@2026-01-01T00:00:00]", "new fan"),
+        ("DOWN+NOT_RESPONDING Reason=new fan [eve@2026-01-01T00:00:00]", "new fan"),
         ("IDLE+DRAIN", ""),
         ("IDLE+POWERED_DOWN", None),
         ("IDLE Reason=mended [eve@2026-01-01T00:00:00]", None),

@@ -293,7 +293,7 @@ def test_where_slurm_takes_no_changes_any_more_it_is_requeued_as_it_is(job: Job)
 
 def test_what_nothing_can_help_is_ended_once_slurm_has_noticed(tmp_path: Path) -> None:
     job = Job(tmp_path, settings_with(SETTINGS, isolated_requeue__enabled=False))
-    job.slurm.set_node("n1", "DOWN*")
+    job.slurm.set_node("n1", "DOWN+NOT_RESPONDING")
     assert "isolated-requeue: switched off" in job.standby("n2").run()
     assert job.slurm.job(job.number).state is JobState.CANCELLED
     (finished,) = job.written(rec.Finished)
