@@ -26,7 +26,6 @@ from ftslurm.system.files import is_there
 # --- files that a user or a site names: read whole, and never more of them than such a file can hold
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH = 20
 # Of one value without quotes: YAML's reader takes a time for a number in base 60 that grows with the square of its length.
 MAX_PLAIN_CHARS = 2048
 
@@ -76,7 +75,6 @@ def read_yaml(text: str, place: str, as_written: bool = False) -> tuple[Any, dic
 
     loader = _loader("BaseLoader" if as_written else "SafeLoader")
     try:
-        _check_events(yaml.parse(text, Loader=loader), place)
         root = yaml.compose(text, Loader=loader)
         lines = _lines(root, place) if root is not None else {}
         return yaml.load(text, Loader=loader), lines  # noqa: S506 -- a safe loader
@@ -105,33 +103,22 @@ def _loader(kind: str) -> Any:
     return getattr(yaml, f"C{kind}", getattr(yaml, kind))
 
 
-def _check_events(events: Iterator[Any], place: str) -> None:
-    """They come without recursion; what builds the tree recurses in C and ends the process when it is too deep."""
-    depth = -2  # of the stream and its document
-    for event in events:
-        kind = type(event).__name__
-        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
-        if depth > MAX_DEPTH:
-            raise _too_much(event, place, f"nested more than {MAX_DEPTH} deep")
-        if kind == "ScalarEvent" and not event.style and len(event.value) > MAX_PLAIN_CHARS:
-            raise _too_much(event, place, f"a value of more than {MAX_PLAIN_CHARS} characters without quotes")
-
-
 def _lines(root: Any, place: str) -> dict[str, int]:
     """An alias counts as all that it stands for: with a few lines of them the tree can be larger than the memory."""
     found, size = {}, 0
-    for name, where, value in _entries(root, "", place, 1):
-        size += 1 + (len(value.value) if value.id == "scalar" else 0)
+    for name, where, value in _entries(root, "", place):
+        characters = len(value.value) if value.id == "scalar" else 0
+        size += 1 + characters
         if size > MAX_BYTES:
             raise _too_much(where, place, f"more than {MAX_BYTES} characters with its aliases written out")
+        if characters > MAX_PLAIN_CHARS and not value.style:
+            raise _too_much(value, place, f"a value of more than {MAX_PLAIN_CHARS} characters without quotes")
         found[name] = where.start_mark.line + 1
     return found
 
 
-def _entries(node: Any, prefix: str, place: str, depth: int) -> Iterator[tuple[str, Any, Any]]:
+def _entries(node: Any, prefix: str, place: str) -> Iterator[tuple[str, Any, Any]]:
     """Dotted name, where it stands, and the value, of all that is below `node`."""
-    if depth > MAX_DEPTH:
-        raise _too_much(node, place, f"nested more than {MAX_DEPTH} deep")
     seen: set[str] = set()
     pairs = node.value if node.id == "mapping" else ()
     items = enumerate(node.value) if node.id == "sequence" else ()
@@ -141,7 +128,7 @@ def _entries(node: Any, prefix: str, place: str, depth: int) -> Iterator[tuple[s
             raise PolicyError(f"{place}, line {where.start_mark.line + 1}: `{name}` is here twice", hint="keep one")
         seen.add(name)
         yield name, where, value
-        yield from _entries(value, f"{name}.", place, depth + 1)
+        yield from _entries(value, f"{name}.", place)
 
 
 def _too_much(at: Any, place: str, what: str) -> PolicyError:
