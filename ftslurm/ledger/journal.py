@@ -13,7 +13,7 @@ from typing import Any
 
 from ftslurm.errors import StateError, WireError
 from ftslurm.ledger.older import completed
-from ftslurm.model.plain import Bounds, from_plain
+from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.record import KINDS, Record
 from ftslurm.model.values import MISSING, Value, fields
 from ftslurm.system.files import Locked, SpareDescriptors, append, locked, open_plain, read_private
@@ -29,7 +29,7 @@ def to_line(record: Record) -> bytes:
     defaults = _defaults(type(record))
     given = {name: value for name, default in defaults if (value := getattr(record, name)) != default}
     body = {"v": VERSION, "kind": type(record).__name__, **given}
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=True, default=to_plain).encode() + b"\n"
 
 
 @cache

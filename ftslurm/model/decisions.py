@@ -279,14 +279,6 @@ class DrillDevice(Decision):
     heals: bool = True
 
 
-class AnswerDrill(Decision):
-    """Tell the one who asked for a drill what became of it."""
-
-    asker: int
-    ok: bool
-    text: str
-
-
 class ReadIteration(Decision):
     """Read progress.file; the answer is IterationRead. attempt: that has just ended, 0: none has begun."""
 

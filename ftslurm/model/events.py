@@ -321,27 +321,6 @@ class LedgerFailed(Event):
     why: str
 
 
-class DrillAsked(Event):
-    """The user wants a fault injected on purpose."""
-
-    asker: int  # whom to answer
-    fault: str  # device-fault, rank-crash, hang, slow-rank, lost-node, or end (of a hang or slowness)
-    rank: int = -1  # rank, node: what is hit, -1 and empty where it is the other
-    node: str = ""
-    device: str = ""  # device, code, kind, severity, heals: of a device fault
-    code: str = ""
-    kind: str = ""
-    severity: str = "unknown"
-    heals: bool = True
-    status: int = 0  # status, signal: of a crash
-    signal: int = 0
-    share: float = 0.0  # of the time that a slow rank still gets
-
-    @property
-    def target(self) -> str:
-        return f"node {self.node}" if self.node else f"rank {self.rank}"
-
-
 class ControlAsked(Event):
     """The owner of the job has written a request into the ledger (`ftslurm control`), and this ftrun has not seen it yet."""
 

@@ -193,11 +193,9 @@ AgentReport = (
 )  # fmt: skip
 
 
-def read_hello(message: Message) -> ShimHello | AgentHello | ev.DrillAsked:
+def read_hello(message: Message) -> ShimHello | AgentHello:
     """The first message of a connection. Raises: WireError."""
     kind = _text(message, "t", 20)
-    if kind == "drill":
-        return _drill(message)
     if kind == "agent":
         talk, has = _text(message, "talk", 64), _number(message, "a")
         return AgentHello(_text(message, "node", 256), _texts(message, "kinds"), talk, has, sender_clock(message))
@@ -332,21 +330,6 @@ def compared_message(waits: Iterable[WaitTimes], enters: Iterable[EntryTimes]) -
 
 def live_message(ranks: Sequence[RankLive], devices: Sequence[DeviceLive]) -> dict[str, Any]:
     return {"t": "live", **to_plain(LiveReported(tuple(ranks), tuple(devices)))}
-
-
-def drill_order(order: ev.DrillAsked) -> dict[str, Any]:
-    """As `hello` reads it."""
-    names = ("fault", "rank", "node", "device", "code", "kind", "severity", "heals", "status", "signal", "share")
-    return {"t": "drill", **{name: getattr(order, name) for name in names}}
-
-
-def _drill(message: Message) -> ev.DrillAsked:
-    heals, amount = plain.truth(message.get("heals"), "`heals`"), plain.real(message.get("share"), 1, "`share`")
-    return ev.DrillAsked(
-        0, _text(message, "fault", 32), _number(message, "rank", low=-1), _text(message, "node", 256),
-        _text(message, "device", 64), _text(message, "code", 64), _text(message, "kind", 32), _text(message, "severity", 32),
-        heals, _number(message, "status", high=255), _number(message, "signal", high=64), amount,
-    )  # fmt: skip
 
 
 # --- fields

@@ -410,8 +410,28 @@ class JobEnded(Record):
     what: str = ""
 
 
+class Drill(Value):
+    """A fault that is injected on purpose."""
+
+    fault: str  # device-fault, rank-crash, hang, slow-rank, lost-node, or end (of a hang or slowness)
+    rank: int = -1  # rank, node: what is hit, -1 and empty where it is the other
+    node: str = ""
+    device: str = ""  # device, code, kind, severity, heals: of a device fault
+    code: str = ""
+    kind: str = ""
+    severity: str = "unknown"
+    heals: bool = True
+    status: int = 0  # status, signal: of a crash
+    signal: int = 0
+    share: float = 0.0  # of the time that a slow rank still gets
+
+    @property
+    def target(self) -> str:
+        return f"node {self.node}" if self.node else f"rank {self.rank}"
+
+
 class Requested(Record):
-    """The owner of the job has asked for something (`ftslurm control`)."""
+    """The owner of the job has asked for something (`ftslurm control`, `ftslurm drill`)."""
 
     number: int  # of the request, from 1
     by: str  # by, host: who, and where
@@ -426,6 +446,7 @@ class Requested(Record):
     later: bool = False  # nothing is stopped for it
     target: int = 0  # the request that it undoes
     schedule: int = 0  # requeues of the job before
+    drill: Drill | None = None
 
 
 class RequestAnswered(Record):

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault
-from ftslurm.model.events import DrillAsked, Hangup, RankExited, RankStopped, RankUnstartable, Save
+from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartable, Save
 from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.job import Task
+from ftslurm.model.record import Drill
 from ftslurm.model.text import fold_numbers
 from ftslurm.model.values import Value, field
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
@@ -173,7 +174,7 @@ class Attempt(Value, frozen=False):
     left: dict[int, tuple[int, ...]] = field(default_factory=dict)  # rank -> processes that outlived SIGKILL
     lost: dict[int, str] = field(default_factory=dict)  # rank -> why its shim cannot be reached any more
     alive: dict[int, tuple[float, str]] = field(default_factory=dict)  # rank -> its last sign of life but output, and what it was
-    drills: list[DrillAsked] = field(default_factory=list)  # what was injected on purpose, and has not been ended
+    drills: list[Drill] = field(default_factory=list)  # what was injected on purpose, and has not been ended
     verdict: Verdict | None = None  # what is behind its end, once that is known
     not_in_place: str = ""  # a further reason why the ranks cannot be started again here
     step_end: StepEnd = field(default_factory=StepEnd)
@@ -195,7 +196,7 @@ class Attempt(Value, frozen=False):
                 why = f"its donor job {lent[node]} was told to end"
                 self.nodes.returned.setdefault(node, why)
 
-    def drill(self, order: DrillAsked) -> None:
+    def drill(self, order: Drill) -> None:
         """A fault is injected, or a hang or slowness ends."""
         if order.fault == "end":
             self.drills = [each for each in self.drills if each.rank != order.rank or each.fault not in _STALLS]

@@ -86,6 +86,8 @@ def order(store: Store, job: str, wanted: Requested, env: Mapping[str, str], wai
     _check_nodes(wanted, contents.records, state, env)
 
     def make(history: History) -> Requested:
+        if wanted.drill and not history.beside:
+            raise RequestRefused(f"job {job} does not run under ftrun now")
         schedule = history.last_run.schedule if history.last_run else 0
         found = replace(wanted, at=time.time(), by=who(env), host=socket.gethostname(), schedule=schedule)
         return replace(found, target=_target(history, wanted.target)) if wanted.verb == UNDO else found

@@ -216,15 +216,24 @@ def test_for_another_user_the_status_is_that_of_what_ran_as_the_owner(monkeypatc
     assert ended.value.code == 3
 
 
-def test_a_drill_of_a_device_says_what_ftrun_does_about_the_code(
-    journal: Journal, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ftslurm.wrapper.drill.order_drill", lambda *_: "XID 63 on device 0")
-    status, text = run(capsys, "drill", "device-fault", "7", "--node", "n1", "--code", "xid 63")
-    assert (status, text.splitlines()[1]) == (
-        0, "expect: nothing but to write it down: the device still works; `ftslurm status 7` shows it",
-    )  # fmt: skip
-    assert run(capsys, "drill", "device-fault", "7", "--node", "n1", "--code", "63")[1] == text, "and no exit status"
+def test_a_drill_of_a_device_says_what_ftrun_does_about_the_code(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
+    with ftrun(journal):
+        status, text = run(capsys, "drill", "device-fault", "7", "--node", "n1", "--code", "xid 63")
+        assert (status, text.splitlines()) == (0, [
+            "job 7: device-fault on node n1: request 1 is taken by attempt 3 on n1: for drill",
+            "expect: nothing but to write it down: the device still works; `ftslurm status 7` shows it",
+        ])  # fmt: skip
+        again = run(capsys, "drill", "device-fault", "7", "--node", "n1", "--code", "63", "--stays")
+    assert again[1].splitlines()[1:] == text.splitlines()[1:], "and no exit status"
+    assert asked(journal).drill == rec.Drill(
+        "device-fault", node="n1", device="0", code="63", kind="nvidia", severity="major", heals=False
+    )
+
+
+def test_nothing_is_drilled_where_no_ftrun_runs(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.append([rec.Finished(NOW, "r1", 75, "it goes on elsewhere", outcome="requeued")])
+    status, text = run(capsys, "drill", "hang", "7", "--rank", "0")
+    assert status == 1 and "job 7 does not run under ftrun now" in text
 
 
 def test_a_kind_of_device_that_nobody_reads_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

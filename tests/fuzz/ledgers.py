@@ -18,7 +18,7 @@ from ftslurm.ledger.shared_file import NodeMemory
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.folds.node_memory import Remembered, Told, remembered, suspects_to
-from ftslurm.model.record import KINDS, Record
+from ftslurm.model.record import KINDS, Drill, Record
 from ftslurm.report import text as report
 from ftslurm.report import view
 from tests.fuzz.files import folder, written
@@ -35,6 +35,7 @@ _EXAMPLES: Mapping[Any, Any] = {
     int: 3, float: 1795257741.5, str: "n[1-2]", bool: True, bool | None: True, Mapping[str, int]: {"max_restarts": 8}, Mapping[str, str]: {"n1": "why"},
     tuple[int, ...]: (3, 4), tuple[str, ...]: ("n1", "n2"), tuple[tuple[str, str], ...]: (("hang-restart", "not now"),),
     tuple[tuple[str, str, str], ...]: (("hang-restart", "hang.restart", "false"),),
+    Drill | None: Drill("slow-rank", 3, share=0.5),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from ftslurm.errors import WireError
 from ftslurm.model import messages as wire
 from ftslurm.model.collectives import CallDurations, EntryTimes, WaitTimes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.events import DrillAsked, StallSeen
+from ftslurm.model.events import StallSeen
 from ftslurm.wrapper.shim.connection import Channel
 from ftslurm.wrapper.shim.messages import MAX_LINE, LinkError, SignedConnection, dumps, loads
 from tests.fuzz.hold import Parser
@@ -31,8 +31,6 @@ HELLOS = [
         "pid": 77, "free_port": 4711, "talk": "0f", "a": 3,
     },
     {"t": "agent", "node": "n1", "kinds": ["ascend", "nvidia"], "talk": "0f", "a": 3},
-    wire.drill_order(DrillAsked(0, "device-fault", -1, "n1", "0.0", "80E01801", "ascend", "major")),
-    wire.drill_order(DrillAsked(0, "slow-rank", 3, share=0.5)),
 ]  # fmt: skip
 SHIM_REPORTS = [
     {"t": "started", "attempt": 2, "pid": 78},
@@ -66,7 +64,7 @@ AGENT_REPORTS = [
     {"t": "said", "attempt": 2, "rank": 3, "what": "message", "words": ["half way"]},
 ]
 MESSAGES = [*HELLOS, *SHIM_REPORTS, *AGENT_REPORTS]
-Hello = wire.ShimHello | wire.AgentHello | DrillAsked
+Hello = wire.ShimHello | wire.AgentHello
 
 
 def messages(bases: list[Any]) -> st.SearchStrategy[Any]:

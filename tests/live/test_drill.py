@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ftslurm.errors import SlurmRefused, UnknownJob
+from ftslurm.errors import RequestRefused, UnknownJob
 from tests.live.conftest import new_stage
 from tests.live.stories import BY_DEFAULT, Plan, Story, nodes_in, story
 
@@ -147,7 +147,7 @@ def test_a_slow_rank_is_slow(told: Story) -> None:
 def test_a_drill_that_hits_nobody_is_refused_in_one_sentence(told: Story) -> None:
     told.wait_started()
     done = told.cluster.run(["ftslurm", "drill", "hang", str(told.id), "--rank", "7"], env=told.env)
-    assert done.returncode == SlurmRefused.exit_status and "there is no rank 7" in done.stderr and not done.stdout
+    assert done.returncode == RequestRefused.exit_status and "there is no rank 7" in done.stderr and not done.stdout
     done = told.cluster.run(["ftslurm", "drill", "hang", "999999", "--rank", "0"], env=told.env)
     assert done.returncode == UnknownJob.exit_status
     told.cluster.cancel(told.id)

@@ -13,9 +13,12 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.folds import control as ctl
+from ftslurm.model.folds.history import fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from tests.settings import settings_with
 from tests.stories.replay import HOUR_S, Job, fault, requeueing
+from tests.stories.test_requests import answer, ask
 
 FAULT = Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "exit 1", "rank 0 exited with status 1")
 
@@ -381,12 +384,16 @@ def test_a_warning_while_a_rank_is_mended_starts_nothing_any_more() -> None:
 # --- drills
 
 
+def drill(job: Job, fault: str, **about: Any) -> rec.Requested:
+    return ask(job, ctl.DRILL, drill=rec.Drill(fault, **about))
+
+
 def test_a_crash_in_a_drill_is_a_real_one_and_says_that_it_is_a_drill() -> None:
     job = Job(diagnose=told(FAULT)).begin()
-    job.tell(ev.DrillAsked(5, "rank-crash", rank=1, status=3))
+    drill(job, "rank-crash", rank=1, status=3)
     (order,) = job.did(do.DrillRanks)
     assert (order.ranks, order.what, order.status) == ((1,), "crash", 3)
-    assert job.did(do.AnswerDrill)[0].ok and job.recorded(rec.Drilled)[0].target == "rank 1"
+    assert answer(job, 1) == (True, "exits with status 3") and job.recorded(rec.Drilled)[0].target == "rank 1"
     job.exits(1, 3)
     assert job.rungs == ["unconditional-requeue"] and "drill" in job.recorded(rec.Decided)[0].why
     assert job.recorded(rec.Diagnosed)[0].drill
@@ -394,20 +401,20 @@ def test_a_crash_in_a_drill_is_a_real_one_and_says_that_it_is_a_drill() -> None:
 
 def test_the_mark_of_a_drill_stands_on_its_own_failure_alone() -> None:
     job = Job(diagnose=told(PROGRAM)).begin()
-    job.tell(
-        ev.DrillAsked(5, "hang", rank=1), ev.DrillAsked(5, "device-fault", node="n2", device="0", code="XID 63", kind="nvidia")
-    )
+    drill(job, "hang", rank=1)
+    drill(job, "device-fault", node="n2", device="0", code="XID 63", kind="nvidia")
     job.exits(3, 1)
     assert not job.recorded(rec.TroubleSeen)[0].drill and not job.recorded(rec.Diagnosed)[0].drill
     job = Job(diagnose=told(PROGRAM)).begin()
-    job.tell(ev.DrillAsked(5, "hang", rank=1), ev.DrillAsked(5, "end", rank=1))
+    drill(job, "hang", rank=1)
+    drill(job, "end", rank=1)
     job.exits(1, 1)
     assert not job.recorded(rec.TroubleSeen)[0].drill
 
 
 def test_a_node_lost_in_a_drill_is_taken_out_and_not_held_against_it_later() -> None:
     job = Job(diagnose=told(FAULT)).begin()
-    job.tell(ev.DrillAsked(5, "lost-node", node="n2"))
+    drill(job, "lost-node", node="n2")
     assert job.did(do.DrillRanks)[0].ranks == (2, 3)
     job.tell(ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
@@ -416,28 +423,37 @@ def test_a_node_lost_in_a_drill_is_taken_out_and_not_held_against_it_later() -> 
 
 def test_a_drilled_device_fault_reaches_an_agent_that_is_still_coming_up() -> None:
     job = Job().begin(watched=False)
-    job.tell(ev.DrillAsked(5, "device-fault", node="n2", device="0.0", code="80E01801", kind="ascend"))
+    drill(job, "device-fault", node="n2", device="0.0", code="80E01801", kind="ascend")
     assert [order.node for order in job.did(do.DrillDevice)] == ["n2"]
     assert job.recorded(rec.Drilled)
 
 
-@pytest.mark.parametrize(
-    "order",
-    [ev.DrillAsked(5, "rank-crash", rank=9), ev.DrillAsked(5, "lost-node", node="n9"), ev.DrillAsked(5, "nonsense", rank=1)],
-)
-def test_a_drill_on_nobody_is_refused_in_words(order: ev.DrillAsked) -> None:
+@pytest.mark.parametrize("about", [("rank-crash", 9), ("lost-node", -1, "n9"), ("nonsense", 1)])
+def test_a_drill_on_nobody_is_refused_in_words(about: tuple[Any, ...]) -> None:
     job = Job().begin()
-    job.tell(order)
-    answer = job.did(do.AnswerDrill)[0]
-    assert not answer.ok and answer.text and not job.did(do.DrillRanks)
+    ask(job, ctl.DRILL, drill=rec.Drill(*about))
+    ok, text = answer(job, 1)
+    assert not ok and text and not job.did(do.DrillRanks)
 
 
 def test_no_drill_while_nothing_runs() -> None:
     job = Job().begin()
     job.silent.add(do.StopRanks)
     job.exits(0, 1)
-    job.tell(ev.DrillAsked(5, "hang", rank=1))
-    assert not job.did(do.AnswerDrill)[0].ok
+    drill(job, "hang", rank=1)
+    assert answer(job, 1)[0] is False
+
+
+def test_of_several_ftruns_of_a_job_the_last_one_answers_a_drill() -> None:
+    job = Job().begin()
+    job.ledger.append(replace(job.recorded(rec.RunBegan)[0], run="beside", step_key="another"))
+    job.judge.read(fold(job.ledger))
+    asked = drill(job, "hang", rank=1)
+    assert not job.did(do.DrillRanks) and not any(isinstance(record, rec.RequestAnswered) for record in job.ledger)
+    job.ledger.append(rec.Finished(job.now.unix, "beside", 0, "it has ended"))
+    job.judge.read(fold(job.ledger))
+    job.tell(ev.ControlAsked(asked))
+    assert answer(job, 1)[0] and job.did(do.DrillRanks)
 
 
 def test_words_of_a_rank_that_fell_before_the_stop_count_and_those_after_it_do_not() -> None:

@@ -15,10 +15,9 @@ from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.store import state_folder
-from ftslurm.model.events import DrillAsked
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.nodes import expand
-from ftslurm.model.record import Requested
+from ftslurm.model.record import Drill, Requested
 from ftslurm.model.text import visible, whole
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 WAIT_S = 15.0
+DRILL_WAIT_S = 60.0  # whoever orders one looks at what follows
 FARTHEST_S = 366 * 86400.0
 
 
@@ -256,13 +256,11 @@ def drill() -> None:
     """
 
 
-def _run(job: str, order: DrillAsked) -> None:
-    from ftslurm.ledger.store import Store, state_folder
-    from ftslurm.wrapper.drill import order_drill, target_of
+def _run(job: str, drill: Drill) -> None:
+    from ftslurm.wrapper.control import order
 
-    target = target_of(Store(state_folder(os.environ)), job)
-    where = order.node or f"rank {order.rank}"
-    click.echo(visible(f"job {job}: {order.fault} on {where}: {order_drill(target, order, os.environ)}"))
+    answer = order(store(), job, Requested(0.0, 0, "", ctl.DRILL, drill=drill), os.environ, DRILL_WAIT_S)
+    click.echo(visible(f"job {job}: {drill.fault} on {drill.target}: {answer}"))
 
 
 _RANK = click.option("--rank", required=True, type=click.IntRange(0), help="As SLURM_PROCID.")
@@ -287,8 +285,8 @@ def device_fault(job: str, node: str, device: str, code: str, kind: str | None, 
     if kind and kind not in (vendors := find(DEVICES)):
         raise UsageError(f"--kind {kind}: no plugin reads such devices{suggestion(kind, vendors)}", hint="see `ftslurm plugins`")
     known = _explainer(job)
-    order = DrillAsked(
-        0, "device-fault", node=node, device=device, code=code.upper(), kind=kind or known.kind_of(code), severity=severity,
+    order = Drill(
+        "device-fault", node=node, device=device, code=code.upper(), kind=kind or known.kind_of(code), severity=severity,
         heals=not stays,
     )  # fmt: skip
     _run(job, order)
@@ -316,7 +314,7 @@ def rank_crash(job: str, rank: int, status: int | None, signal: str | None) -> N
     if signal and status:
         raise UsageError("--status and --signal exclude each other", hint="give one of them")
     number = _signal(signal) if signal else 0
-    _run(job, DrillAsked(0, "rank-crash", rank=rank, status=0 if number else status or 1, signal=number))
+    _run(job, Drill("rank-crash", rank=rank, status=0 if number else status or 1, signal=number))
 
 
 def _signal(name: str) -> int:
@@ -334,7 +332,7 @@ def _signal(name: str) -> int:
 @_RANK
 def hang(job: str, rank: int) -> None:
     """Stop rank RANK until ftrun ends it, or until `drill end`."""
-    _run(job, DrillAsked(0, "hang", rank=rank))
+    _run(job, Drill("hang", rank=rank))
 
 
 @drill.command("slow-rank")
@@ -343,7 +341,7 @@ def hang(job: str, rank: int) -> None:
 @click.option("--share", type=click.FloatRange(0.01, 0.99), default=0.25, show_default=True, help="CPU share left to the rank.")
 def slow_rank(job: str, rank: int, share: float) -> None:
     """Slow rank RANK down until `drill end`."""
-    _run(job, DrillAsked(0, "slow-rank", rank=rank, share=share))
+    _run(job, Drill("slow-rank", rank=rank, share=share))
 
 
 @drill.command("lost-node", short_help="Kill all tasks on NODE, as if the node were lost.")
@@ -351,7 +349,7 @@ def slow_rank(job: str, rank: int, share: float) -> None:
 @_NODE
 def lost_node(job: str, node: str) -> None:
     """Kill all tasks on NODE without a word, so that ftrun takes the node for lost. (Slurm still considers it healthy.)"""
-    _run(job, DrillAsked(0, "lost-node", node=node))
+    _run(job, Drill("lost-node", node=node))
 
 
 @drill.command()
@@ -359,4 +357,4 @@ def lost_node(job: str, node: str) -> None:
 @_RANK
 def end(job: str, rank: int) -> None:
     """End the hang or slowness of rank RANK."""
-    _run(job, DrillAsked(0, "end", rank=rank))
+    _run(job, Drill("end", rank=rank))

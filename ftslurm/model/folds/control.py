@@ -17,6 +17,7 @@ from ftslurm.model.values import Value, field, replace
 
 STOP, RESTART, REQUEUE, EXCLUDE, REINSTATE = "stop", "restart", "requeue", "exclude", "reinstate"
 HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO = "hold", "release", "no-restarts", "allow-restarts", "undo"
+DRILL = "drill"
 # These end ranks, and may wait for a checkpoint.
 ACTS = frozenset({STOP, RESTART, REQUEUE, EXCLUDE})
 # These hold from when they are taken, and nothing has to be done for them.
@@ -208,7 +209,7 @@ def not_undoable(request: Request) -> str:
         return f"request {request.number} undoes another one: ask again for what it has undone"
     if request.state in (State.UNDONE, State.REFUSED):
         return f"request {request.number} is {request.state.value} already"
-    if request.state is State.DONE and request.asked.verb in (STOP, RESTART, REQUEUE):
+    if request.state is State.DONE and request.asked.verb in (STOP, RESTART, REQUEUE, DRILL):
         return f"request {request.number} ({request.asked.verb}) has been carried out"
     return ""
 
@@ -227,6 +228,7 @@ def request_in_words(asked: Requested, moment: Callable[[float], str] = utc) -> 
         NO_RESTARTS: "no more restarts",
         ALLOW_RESTARTS: "allow restarts again",
         UNDO: f"undo request {asked.target}",
+        DRILL: f"drill: {asked.drill.fault} on {asked.drill.target}" if asked.drill else DRILL,
     }.get(asked.verb, asked.verb)
     when = []
     if asked.checkpoints:

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import AnswerDrill, Decision, DismissAgents, DrillDevice, DrillRanks, LookAtDevices, Say
+from ftslurm.model.decisions import Decision, DismissAgents, DrillDevice, DrillRanks, LookAtDevices, Say
 from ftslurm.model.devices import Fault
-from ftslurm.model.events import DrillAsked, Now
+from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
 from ftslurm.model.job import Task
+from ftslurm.model.record import Drill
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import Value
@@ -28,36 +29,36 @@ from ftslurm.policies.situation import Trouble
 _TO_SHIMS = {"rank-crash": "crash", "hang": "hang", "slow-rank": "slow", "lost-node": "lost", "end": "end"}
 
 
-class _Drill(Value):
+class PlannedDrill(Value):
     """how: for people."""
 
     how: str
     order: DrillRanks | DrillDevice
 
 
-def plan_drill(event: DrillAsked, tasks: Mapping[int, Task]) -> _Drill | None:
+def plan_drill(drill: Drill, tasks: Mapping[int, Task]) -> PlannedDrill | None:
     """None where there is nobody of that name in the step that runs."""
     nodes = {task.node for task in tasks.values()}
-    if event.fault == "device-fault":
-        if event.node not in nodes:
+    if drill.fault == "device-fault":
+        if drill.node not in nodes:
             return None
-        order = DrillDevice(event.node, event.device, event.code, event.severity, event.kind, event.heals)
-        how = f"{event.code} on device {event.device}, {'heals' if event.heals else 'does not heal'}"
-        return _Drill(how, order)
-    on_node = [task.rank for task in tasks.values() if task.node == event.node]
-    ranks = tuple(sorted(on_node)) if event.node else tuple(tasks.keys() & {event.rank})
-    if not ranks or event.fault not in _TO_SHIMS:
+        order = DrillDevice(drill.node, drill.device, drill.code, drill.severity, drill.kind, drill.heals)
+        how = f"{drill.code} on device {drill.device}, {'heals' if drill.heals else 'does not heal'}"
+        return PlannedDrill(how, order)
+    on_node = [task.rank for task in tasks.values() if task.node == drill.node]
+    ranks = tuple(sorted(on_node)) if drill.node else tuple(tasks.keys() & {drill.rank})
+    if not ranks or drill.fault not in _TO_SHIMS:
         return None
-    to_shims = DrillRanks(ranks, _TO_SHIMS[event.fault], event.status, event.signal, event.share)
-    return _Drill(_how(event), to_shims)
+    to_shims = DrillRanks(ranks, _TO_SHIMS[drill.fault], drill.status, drill.signal, drill.share)
+    return PlannedDrill(_how(drill), to_shims)
 
 
-def _how(event: DrillAsked) -> str:
-    match event.fault:
+def _how(drill: Drill) -> str:
+    match drill.fault:
         case "rank-crash":
-            return f"killed by {signal_name(event.signal)}" if event.signal else f"exits with status {event.status}"
+            return f"killed by {signal_name(drill.signal)}" if drill.signal else f"exits with status {drill.status}"
         case "slow-rank":
-            return f"gets {event.share:.0%} of the time"
+            return f"gets {drill.share:.0%} of the time"
         case "hang":
             return "stands still"
         case "lost-node":
@@ -135,22 +136,13 @@ def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
 # --- drills: faults that a person orders. Each is recorded before it is injected, so that nobody takes it for a real one
 
 
-def on_drill_asked(run: Run, event: ev.DrillAsked, now: Now) -> list[Decision]:
+def inject(run: Run, drill: Drill, plan: PlannedDrill, now: Now) -> list[Decision]:
     """Record the ordered fault, then inject it, so that nobody takes it for a real one."""
-    drill = plan_drill(event, run.tasks)
-    if drill is None:
-        return [AnswerDrill(event.asker, False, f"there is no {event.target} in the step that runs")]
-    note = run.note(rec.Drilled(now.unix, run.attempt.number, event.fault, event.target, drill.how), vital=True)
-    told = Say(f"drill: {event.fault} on {event.target} ({drill.how})")
-    said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]
-    run.attempt.drill(event)
-    if event.fault == "lost-node":
-        run.attempt.nodes.drilled_away[event.node] = "taken for lost in a drill"
-    if isinstance(drill.order, DrillDevice) and not run.agents.here(event.node):
-        run.agents.orders.setdefault(event.node, []).append(drill.order)  # the agent gets the order when it comes up
-        return [*said, *run.watch(now)]
-    return [*said, drill.order]
-
-
-def refuse_drill(run: Run, event: ev.DrillAsked, now: Now) -> list[Decision]:
-    return [AnswerDrill(event.asker, False, f"the ranks do not run just now (ftrun is {run.phase.value})")]
+    note = run.note(rec.Drilled(now.unix, run.attempt.number, drill.fault, drill.target, plan.how), vital=True)
+    run.attempt.drill(drill)
+    if drill.fault == "lost-node":
+        run.attempt.nodes.drilled_away[drill.node] = "taken for lost in a drill"
+    if isinstance(plan.order, DrillDevice) and not run.agents.here(drill.node):
+        run.agents.orders.setdefault(drill.node, []).append(plan.order)  # the agent gets the order when it comes up
+        return [note, *run.watch(now)]
+    return [note, plan.order]

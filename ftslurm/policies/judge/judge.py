@@ -307,7 +307,6 @@ _ELSEWHERE: Mapping[type, Callable[..., Answer]] = {
     ev.RanksAlive: hangs.on_ranks_alive,
     ev.EvidenceTaken: hangs.on_evidence_taken,
     ev.IterationRead: causes.on_iteration_read,
-    ev.DrillAsked: devices.refuse_drill,  # only while ranks run
     ev.NodeHeard: nodes.on_node_heard,
     ev.RankPaused: nodes.on_rank_paused,
     # nodes that arrive too late, or leave
@@ -383,7 +382,6 @@ TABLE: Mapping[tuple[Phase, type], _Row] = {
     (_R, ev.BeatOverdue): _Row(hangs.on_beat_overdue, _S, _E),
     (_R, ev.Diagnosed): _Row(ranks.on_diagnosed, _S, _E),
     (_R, ev.Advised): _Row(causes.on_advised),
-    (_R, ev.DrillAsked): _Row(devices.on_drill_asked),
     # ranks are being stopped, facts are collected
     (_S, ev.RankExited): _Row(settling.on_rank_exited),
     (_S, ev.RankUnstartable): _Row(settling.on_rank_unstartable),

@@ -21,7 +21,7 @@ from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
-from ftslurm.policies.judge import ending, starting
+from ftslurm.policies.judge import devices, ending, starting
 from ftslurm.policies.judge.outside import Meaning, reply_to
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGTERM, Run
@@ -42,6 +42,8 @@ def on_control_asked(run: Run, event: ev.ControlAsked, now: Now) -> Answer:
     if request.state is State.TAKEN and request.waits:
         _await(run, request, now)
         return []
+    if asked.drill is not None:
+        return _drill(run, request, asked.drill, now)
     if asked.verb in ctl.STANDS:
         return _answer_at_once(run, request, now)
     if asked.verb in _ACT:
@@ -60,6 +62,19 @@ def _answer_at_once(run: Run, request: Request, now: Now) -> list[Decision]:
     if request.asked.verb == ctl.UNDO:
         run.requests.forget(request.asked.target)
     return agree(run, request, reply.text, now)
+
+
+def _drill(run: Run, request: Request, drill: rec.Drill, now: Now) -> list[Decision]:
+    """Of several ftruns in a job the last one is meant. One that comes later does not make up for it."""
+    *_, last = run.facts.run, *run.history.beside
+    if last != run.facts.run:
+        return []
+    if run.phase is not Phase.RUNNING or request.asked.schedule < run.facts.schedule:
+        return refuse(run, request, f"the ranks do not run just now (ftrun is {run.phase.value})", now)
+    planned = devices.plan_drill(drill, run.tasks)
+    if planned is None:
+        return refuse(run, request, f"there is no {drill.target} in the step that runs", now)
+    return [*agree(run, request, planned.how, now), *devices.inject(run, drill, planned, now)]
 
 
 # --- what ends ranks

@@ -1,5 +1,5 @@
-"""Who is in touch with ftrun: shims by rank, agents by node, and those who order drills; who was let go, who is lost, and whether
-ftrun itself is cut off. What they report is in sources.py.
+"""Who is in touch with ftrun: shims by rank, agents by node; who was let go, who is lost, and whether ftrun itself is cut off.
+What they report is in sources.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ftslurm.model import messages as wire
 from ftslurm.model.exits import cancelled_steps
 from ftslurm.model.ports import StepHandle
 from ftslurm.model.settings.tree import BEATS
-from ftslurm.model.values import Value, replace
+from ftslurm.model.values import Value
 from ftslurm.policies.lease import LeaseQuorum, NodeContact
 from ftslurm.policies.node import NodeClock
 from ftslurm.system.clock import Clock
@@ -122,7 +122,7 @@ class CallerLimits(Value):
 
 
 class Callers:
-    """shims: rank -> its caller. agents: node -> its caller. askers: number -> connection of an order for a drill.
+    """shims: rank -> its caller. agents: node -> its caller.
     runs: does slurmctld say that the job runs? It may take long. handover_plan: what an agent of that node is told for the case
     that we die."""
 
@@ -132,7 +132,6 @@ class Callers:
     ) -> None:  # fmt: skip
         self.shims: dict[int, Caller] = {}
         self.agents: dict[str, Caller] = {}
-        self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.runs, self.handover_plan = runs, handover_plan
         self.contact = NodeContact(limits.silence_s)
         self._clock, self._limits = clock, limits
@@ -241,8 +240,8 @@ class Callers:
 
     def disconnected(self, peer: Peer, why: str, hangup: ev.Hangup) -> Sequence[ev.Event]:
         """A connection broke. Who does not call again is lost; NodeContact says when."""
-        caller = peer.owner
-        if not (isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller)):
+        caller: Caller = peer.owner
+        if not (caller.left(peer) and self._is_known(caller)):
             return ()
         self.contact.record_loss(caller.owner, why, self._clock.mono(), hangup)
         left = hangup is not ev.Hangup.NONE and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller
@@ -258,12 +257,7 @@ class Callers:
                 self.agents.pop(event.node, None)
         return news
 
-    def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | ev.DrillAsked) -> Sequence[ev.Event]:
-        if isinstance(hello, ev.DrillAsked):
-            number = id(peer)
-            peer.belong_to("a drill")
-            self.askers[number] = peer
-            return (replace(hello, asker=number),)
+    def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello) -> Sequence[ev.Event]:
         if isinstance(hello, wire.AgentHello):
             new, news = self._connected(self.agents, hello.node, hello.node, peer, hello)
             plan = self.handover_plan(hello.node) if new else None

@@ -81,12 +81,6 @@ def _drill_device(callers: Callers, _: RankSetup, d: do.DrillDevice) -> None:
     _to_agent(callers, d.node, {"t": "drill", **report})
 
 
-def _answer_drill(callers: Callers, _: RankSetup, d: do.AnswerDrill) -> None:
-    peer = callers.askers.pop(d.asker, None)
-    if peer is not None:
-        peer.send({"t": "drilled", "ok": d.ok, "text": d.text})
-
-
 def _heal(callers: Callers, _: RankSetup, d: do.HealDevices) -> None:
     limits = {"may_reset": d.may_reset, "wait_s": d.wait_s, "reset_wait_s": d.reset_wait_s}
     for node, devices in d.devices.items():
@@ -127,7 +121,6 @@ ORDERS: Mapping[type, Callable[[Callers, RankSetup, Any], None]] = {
     do.SetIntervals: _set_intervals,
     do.DrillRanks: _drill_ranks,
     do.DrillDevice: _drill_device,
-    do.AnswerDrill: _answer_drill,
     do.LookAtDevices: lambda callers, *_: _to_agents(callers, {"t": "look"}),
     do.HealDevices: _heal,
     do.EndStep: _end,

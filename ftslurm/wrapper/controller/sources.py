@@ -320,18 +320,16 @@ class Sources:
         try:
             self._queue.extend(self._events(peer, message))
         except WireError as error:
-            if isinstance(peer.owner, Caller):
+            if peer.owner is not None:
                 self.callers.not_understood(peer.owner, str(error))
             else:
                 peer.send({"t": "refused", "why": str(error)[:200]})
             self.server.drop(peer, str(error))
 
     def _events(self, peer: Peer, message: Message) -> Sequence[ev.Event]:
-        caller = peer.owner
+        caller: Caller | None = peer.owner
         if caller is None:
             return self.callers.introduce(peer, message)
-        if not isinstance(caller, Caller):
-            return ()
         new, news = self.callers.hear(caller, message)
         if not new:
             return news
