@@ -192,6 +192,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
         raise UsageError("this needs prometheus-client, which is not installed", hint=pip_line("metrics")) from None
     from ftslurm.cli.output import passed_over, site_settings
     from ftslurm.report.jobs import parse_moment
+    from ftslurm.report.measures import JobOf
     from ftslurm.wrapper.all_ledgers import jobs_of_all, jobs_of_me
 
     oldest = parse_moment(since, time.time())
@@ -199,7 +200,8 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
         raise UsageError("--all-users and JOB exclude each other", hint="omit one of them")
     if all_users:
         site = site_settings()
-        found = jobs_of_all(oldest, limit, passed_over, site.ledgers, site.first_user_id)
+        told = jobs_of_all(oldest, limit, passed_over, site.ledgers, site.first_user_id)
+        found = [JobOf(user, measures) for user, _, measures in told]
     else:
         found = jobs_of_me(job, oldest, limit, passed_over)
     shown = visible(exposition(found), lines=True)

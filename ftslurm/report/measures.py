@@ -3,7 +3,6 @@ one of few: what a ledger says may be anybody's."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +16,7 @@ from ftslurm.model.folds.history import OUTSIDE, schedule_count
 from ftslurm.model.folds.summary import STATES, JobSummary, Story
 from ftslurm.model.nodes import count_nodes
 from ftslurm.model.outcome import Outcome, outcome_of
-from ftslurm.model.plain import Bounds, from_plain, to_plain
+from ftslurm.model.plain import Bounds, from_plain
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.text import cut, visible
 from ftslurm.model.values import Value, field, replace
@@ -252,20 +251,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _BOUNDS = Bounds(100, whole=10**12, real=1e12)
 
 
-def measures_to_json(measures: Sequence[Measures]) -> bytes:
-    return json.dumps(to_plain(tuple(measures)), separators=(",", ":")).encode()
-
-
-def measures_from_json(data: bytes) -> list[Measures]:
-    """What makes no sense is left out: it comes from somebody whose ledgers these are."""
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError):
-        return []
-    return [each for body in (tree if isinstance(tree, list) else []) if (each := _from_body(body)) is not None]
-
-
-def _from_body(body: object) -> Measures | None:
+def measures_in(body: object) -> Measures | None:
+    """From JSON, of `to_plain`; None where it makes no sense: it comes from somebody whose ledgers these are."""
     try:
         m = from_plain(Measures, body, _BOUNDS)
     except WireError:

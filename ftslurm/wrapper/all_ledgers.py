@@ -19,9 +19,10 @@ from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, Store, ledger_parts, s
 from ftslurm.model.folds.node_memory import NodeCleared, Told
 from ftslurm.model.folds.summary import OVER, JobSummary, summarise
 from ftslurm.model.nodes import expand
+from ftslurm.model.plain import to_plain
 from ftslurm.model.text import visible
 from ftslurm.report.account.job import JobAccount, account, since
-from ftslurm.report.measures import JobOf, Measures, lost_s, measure, measures_from_json, measures_to_json
+from ftslurm.report.measures import JobOf, Measures, measure, measures_in
 from ftslurm.system.commands import CommandResult, Group
 from ftslurm.system.files import is_there, read_private
 from ftslurm.system.owner import Owner, people, start_as, user_name
@@ -36,7 +37,7 @@ from ftslurm.wrapper.reports import ledgers_since
 #
 # Its arguments: a verb, the verb's words, and the state folders.
 
-MEASURES, MEMORY, FORGET, LEDGERS, JOBS, HAS = "measures", "memory", "forget", "ledgers", "jobs", "has"
+MEMORY, FORGET, LEDGERS, JOBS, HAS = "memory", "forget", "ledgers", "jobs", "has"
 # Bytes of one user's memory of nodes.
 MEMORY_BYTES = 5 << 20
 CLEARED = b"cleared"
@@ -142,18 +143,11 @@ def _measured(folder: Path, job: JobSummary) -> Measures:
     return measure(Journal(path).read().records, job, time.time())
 
 
-def _measured_in(oldest: str, limit: str, places: Sequence[str]) -> Iterator[tuple[JobSummary, Measures]]:
-    for place in map(Path, places):
-        if (place / "jobs").is_dir():
-            yield from _with_measures(place, float(oldest), int(limit), lambda _: None, _mine)
-
-
-def _measures(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
-    yield measures_to_json([measures for _, measures in _measured_in(oldest, limit, places)])
-
-
 def _jobs(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
-    yield json.dumps([[lost_s(measures), *job] for job, measures in _measured_in(oldest, limit, places)]).encode()
+    """`[summary, measures]` of each job."""
+    there = [place for place in map(Path, places) if (place / "jobs").is_dir()]
+    found = (each for place in there for each in _with_measures(place, float(oldest), int(limit), lambda _: None, _mine))
+    yield json.dumps([[list(job), to_plain(measures)] for job, measures in found]).encode()
 
 
 def _has(job: str, *places: str) -> Iterator[bytes]:
@@ -207,7 +201,7 @@ def _ledger(path: Path) -> bytes:
 
 
 _VERBS: dict[str, Callable[..., Iterator[bytes]]] = {
-    JOBS: _jobs, HAS: _has, MEASURES: _measures, MEMORY: _memory, FORGET: _forget, LEDGERS: _ledgers,
+    JOBS: _jobs, HAS: _has, MEMORY: _memory, FORGET: _forget, LEDGERS: _ledgers,
 }  # fmt: skip
 
 
@@ -297,19 +291,11 @@ def jobs_of_me(job: str | None, oldest: float, limit: int, passed_over: PassedOv
 
 
 def jobs_of_all(
-    oldest: float, limit: int, passed_over: PassedOver, ledgers: Sequence[str] = ("{home}/.ftslurm",), first_user_id: int = 1000
-) -> list[JobOf]:
-    """The jobs of all users. limit: for each user. Raises: UsageError if the caller is not root."""
-    told = _told_by_all(MEASURES, (oldest, limit), passed_over, ledgers, first_user_id)
-    return [JobOf(owner.name, each) for owner, said in told for each in measures_from_json(said)[:limit]]
-
-
-def list_of_all(
     oldest: float, limit: int, passed_over: PassedOver, ledgers: Sequence[str], first_user_id: int
-) -> list[tuple[str, JobSummary, float]]:  # fmt: skip
-    """User, job and lost seconds of each job of all users. As jobs_of_all."""
+) -> list[tuple[str, JobSummary, Measures]]:  # fmt: skip
+    """All jobs with their users. limit: for each user. Raises: UsageError if the caller is not root."""
     told = _told_by_all(JOBS, (oldest, limit), passed_over, ledgers, first_user_id)
-    return [(owner.name, *each) for owner, said in told for each in _jobs_in(said)[:limit]]
+    return [(owner.name, *each) for owner, said in told for each in jobs_in(said)[:limit]]
 
 
 def who_has(job: str, passed_over: PassedOver, ledgers: Sequence[str], first_user_id: int) -> Owner | None:
@@ -332,12 +318,12 @@ def _told_by_all(
             yield owner, said
 
 
-def _jobs_in(said: bytes) -> list[tuple[JobSummary, float]]:
-    """What makes no sense is left out."""
+def jobs_in(said: bytes) -> list[tuple[JobSummary, Measures]]:
+    """What makes no sense is left out: it comes from somebody whose ledgers these are."""
     try:
         rows = json.loads(said)
     except (ValueError, RecursionError):
         return []
-    lists = [row for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
-    good = [row for row in lists if row and isinstance(row[0], float | int)]
-    return [(job, float(row[0])) for row in good if (job := summary_of(row[1:])) is not None]
+    pairs = [row for row in rows if isinstance(row, list) and len(row) == 2] if isinstance(rows, list) else []
+    found = [(summary_of(job), measures_in(measures)) for job, measures in pairs]
+    return [(job, measures) for job, measures in found if job is not None and measures is not None]

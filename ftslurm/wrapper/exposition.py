@@ -17,7 +17,7 @@ JOB = ("cluster", "user", "job_id")
 
 
 # name without `_total`, kind, help, further labels
-_NAMES: tuple[tuple[str, type[CounterMetricFamily] | type[GaugeMetricFamily], str, tuple[str, ...]], ...] = (
+NAMES: tuple[tuple[str, type[CounterMetricFamily] | type[GaugeMetricFamily], str, tuple[str, ...]], ...] = (
     ("ftslurm_job_state", GaugeMetricFamily, "1 for the state that the job is in.", ("state",)),
     ("ftslurm_job_start_time_seconds", GaugeMetricFamily, "When the first ftrun of the job began, Unix time.", ()),
     ("ftslurm_job_updated_timestamp_seconds", GaugeMetricFamily, "Of the last entry in the job's ledger, Unix time.", ()),
@@ -53,19 +53,13 @@ def families(jobs: Sequence[JobOf], with_totals: bool = True) -> list[Metric]:
     one user who reports a job twice would suppress everybody's metrics.
     """
     jobs = list({(job.user, job.measures.cluster, job.measures.job): job for job in jobs}.values())
-    found: dict[str, Metric] = {name: kind(name, doc, labels=(*JOB, *more)) for name, kind, doc, more in _NAMES}
+    found: dict[str, Metric] = {name: kind(name, doc, labels=(*JOB, *more)) for name, kind, doc, more in NAMES}
     for job in jobs:
         who = (job.measures.cluster, job.user, job.measures.job)
         for name, more, value in (*_of_measures(job.measures), *_of_pulse(job.pulse)):
             found[name].add_metric((*who, *more), value)  # type: ignore[attr-defined]
     told = [family for family in found.values() if family.samples]
     return [*told, _totals(jobs)] if with_totals else told
-
-
-def names() -> dict[str, tuple[str, ...]]:
-    """Each metric's name in a query, with its labels."""
-    own = {f"{name}_total" if kind is CounterMetricFamily else name: (*JOB, *more) for name, kind, _, more in _NAMES}
-    return {**own, JOBS: ("cluster", "user", "state")}
 
 
 def _of_measures(m: Measures) -> Iterable[tuple[str, tuple[str, ...], float]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ftslurm.cli.site import metrics as door
@@ -22,11 +23,13 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
-from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, measure, measures_from_json, measures_to_json
+from ftslurm.model.plain import to_plain
+from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, measure, measures_in
 from ftslurm.system.files import replace_file
 from ftslurm.system.owner import Owner, start_as
 from ftslurm.wrapper import all_ledgers as as_user
-from ftslurm.wrapper.exposition import exposition, names
+from ftslurm.wrapper.all_ledgers import jobs_in
+from ftslurm.wrapper.exposition import JOB, JOBS, NAMES, exposition
 from ftslurm.wrapper.metrics import MODE, TextFile, file_of, sweep
 from tests.cli.test_ftrun import command
 
@@ -48,6 +51,12 @@ RECORDS: tuple[rec.Record, ...] = (
     rec.HangSeen(320.0, 2, "stall", "they stand still"),
     rec.RunBegan(400.0, "t", "7", "c", 2, "k", "train.py", "n[1,3]", budgets={"max_restarts": 8}),
 )
+
+
+def names() -> dict[str, tuple[str, ...]]:
+    """Each metric's name in a query, with its labels."""
+    own = {f"{name}_total" if kind is CounterMetricFamily else name: (*JOB, *more) for name, kind, _, more in NAMES}
+    return {**own, JOBS: ("cluster", "user", "state")}
 
 
 def measured(records: tuple[rec.Record, ...] = RECORDS, now: float = 500.0) -> Measures:
@@ -97,8 +106,8 @@ def test_a_thousand_failures_make_no_series_more() -> None:
 
 def test_what_another_user_s_ledgers_say_is_bounded() -> None:
     good = measured()
-    assert measures_from_json(measures_to_json([good, good])) == [good, good]
-    body = json.loads(measures_to_json([good]))[0]
+    job, body = list(summarise(RECORDS) or ()), to_plain(good)
+    assert [measures for _, measures in jobs_in(json.dumps([[job, body]] * 2).encode())] == [good, good]
     for wrong in (
         {"job": "a\nb"},
         {"attempts": -1},
@@ -108,11 +117,12 @@ def test_what_another_user_s_ledgers_say_is_bounded() -> None:
         {"cluster": ""},
         {"at": "1"},
     ):
-        assert measures_from_json(json.dumps([body | wrong]).encode()) == []
+        assert measures_in(body | wrong) is None
     rows = [["a", "b", 1]] * 99 + [["shrink", "other", 1]] * 99  # two lines of the same labels would break the whole page
-    (odd,) = measures_from_json(json.dumps([body | {"state": "}", "restarts": rows, "seconds": {"x": 1}}]).encode())
-    assert odd.state == "other" and odd.restarts == (("shrink", "other", 1),) and odd.seconds == {}
-    assert measures_from_json(b"[") == [] and measures_from_json(b"7") == [] and measures_from_json(b"[[[[") == []
+    odd = measures_in(body | {"state": "}", "restarts": rows, "seconds": {"x": 1}})
+    assert odd is not None and odd.state == "other" and odd.restarts == (("shrink", "other", 1),) and odd.seconds == {}
+    for wrong in (b"[", b"7", b"[[[[", b"[7]", b"[[7]]", b"[[7, 8]]", json.dumps([[job[1:], body]]).encode()):
+        assert jobs_in(wrong) == []
 
 
 # --- the file for node_exporter
@@ -205,7 +215,7 @@ def test_what_a_user_s_program_says_is_cut_off_and_said(tmp_path: Path, monkeypa
         script.chmod(0o755)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", str(script))
-            ((_, said),) = as_user.asked_of_all(0, ["{home}"], "measures", (0, 1), limit_s, limit)
+            ((_, said),) = as_user.asked_of_all(0, ["{home}"], "jobs", (0, 1), limit_s, limit)
         return said if isinstance(said, bytes) else str(said)
 
     assert ask("printf 'x\\nwhole\\n'") == b"x"
@@ -231,7 +241,7 @@ def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(monkeypatch: pyt
 
 def test_a_user_who_tells_of_a_job_twice_spoils_nobody_s_metrics() -> None:
     """The collector drops a file in which a series stands twice."""
-    hers = measures_from_json(measures_to_json([measure(RECORDS, summarise(RECORDS), time.time())] * 2))  # type: ignore[arg-type]
+    hers = [measured(now=time.time())] * 2
     shown = exposition([JobOf(user, each) for user in ("ann", "eve") for each in hers])
     series = [(sample.name, *sorted(sample.labels.items())) for family in parse(shown) for sample in family.samples]
     assert (

@@ -93,14 +93,15 @@ def status(
 
 
 def _of_all(wanted: JobsWanted, now: float, as_json: bool) -> None:
-    from ftslurm.wrapper.all_ledgers import list_of_all
+    from ftslurm.report.measures import lost_s
+    from ftslurm.wrapper.all_ledgers import jobs_of_all
 
     site = site_settings()
-    found = list_of_all(wanted.since, MOST, passed_over, site.ledgers, site.first_user_id)
-    rest = {id(job): (user, lost_s) for user, job, lost_s in found}
+    found = jobs_of_all(wanted.since, MOST, passed_over, site.ledgers, site.first_user_id)
+    rest = {id(job): (user, lost_s(measures)) for user, job, measures in found}
     shown = [(rest[id(job)][0], job, rest[id(job)][1]) for job in shown_jobs((job for _, job, _ in found), wanted)[0]]
     if as_json:
-        return print_json([{"user": user, "lost_s": lost_s, **job._asdict()} for user, job, lost_s in shown])
+        return print_json([{"user": user, "lost_s": lost, **job._asdict()} for user, job, lost in shown])
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     click.echo(visible("\n".join(lines_of_all(shown, now, width)), lines=True))
 

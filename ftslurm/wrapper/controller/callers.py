@@ -28,12 +28,20 @@ from ftslurm.wrapper.wire import Message, Peer
 MAX_KEPT = 10_000
 
 
+class CallerLimits(Value):
+    """See the settings; seconds."""
+
+    lease_s: float = 60.0
+    silence_s: float = 15.0
+    grace_s: float = 20.0
+
+
 class Caller:
     """owner: rank or node name. let_go: its messages are ignored, and its lease is not renewed. paused: it will be suspended with
     the whole job, and its lease is guaranteed until it is heard again. place: of a rank, its slot and local rank.
     """
 
-    def __init__(self, owner: int | str, node: str, talk: str, lease_s: float, silence_s: float, grace_s: float) -> None:
+    def __init__(self, owner: int | str, node: str, talk: str, limits: CallerLimits) -> None:
         self.owner = owner
         self.node = node
         self.let_go = self.paused = False
@@ -41,9 +49,7 @@ class Caller:
         self.clock = NodeClock()
         self.talk = talk
         self._talk = ReliableStream()
-        self._lease_s = lease_s
-        self._beat_s = min(lease_s, silence_s) / BEATS
-        self._grace_s = grace_s
+        self._limits = limits
         self._peer: Peer | None = None
 
     @property
@@ -57,7 +63,8 @@ class Caller:
         """
         before, self._peer, self.paused = self._peer, peer, False
         self._has(heard)
-        times = {"lease_s": self._lease_s, "beat_s": self._beat_s, "grace_s": self._grace_s}
+        limits = self._limits
+        times = {"lease_s": limits.lease_s, "beat_s": min(limits.lease_s, limits.silence_s) / BEATS, "grace_s": limits.grace_s}
         peer.send({"t": "welcome", "a": self._talk.heard, **times, **self._word(cut_off)})
         for message in self._talk.kept:
             peer.send(message)
@@ -111,14 +118,6 @@ class Caller:
             self._talk.has(number)
         except LinkError as error:
             raise WireError(f"{self.owner}: {error}") from None
-
-
-class CallerLimits(Value):
-    """See the settings; seconds."""
-
-    lease_s: float = 60.0
-    silence_s: float = 15.0
-    grace_s: float = 20.0
 
 
 class Callers:
@@ -294,9 +293,7 @@ class Callers:
         if caller is None:
             if hello.has:
                 raise WireError(f"{owner} goes on with a conversation that has ended")
-            caller = callers[owner] = Caller(
-                owner, node, hello.talk, self._limits.lease_s, self._limits.silence_s, self._limits.grace_s
-            )
+            caller = callers[owner] = Caller(owner, node, hello.talk, self._limits)
         elif caller.talk != hello.talk:
             raise WireError(f"a second connection for {owner}")
         elif caller.let_go and callers is not self._leaving:
