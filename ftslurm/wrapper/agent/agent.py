@@ -112,7 +112,7 @@ class Agent:
         """After a suspension: an agent runs nothing under its lease, and whoever heard of a stall has counted on."""
         if self._clock.expect(wait_s):
             self._line.lease.excuse(boot_s())
-            self._stalls.tell_again()
+            self._stalls.tell_again = True
 
     def _wait_ms(self, next_look: float) -> float | None:
         if self._waiting or self._broken:

@@ -105,7 +105,7 @@ class NodeWatch:
     def _devices_at_work(self, budget_s: float) -> bool | None:
         busy = self._device_use.at_work(budget_s, self.progress_at)
         for each in self._ranks.values() if busy else ():
-            each.work.worked(self._clock())
+            each.work.worked_at = self._clock()
         return busy
 
     def polls_for_s(self, now: float) -> list[float]:

@@ -88,10 +88,6 @@ class RankPages(Value, frozen=False):
     offset: int = 0  # into its notes
     told: bool = False  # an overdue beat was reported
     stage_s: float | None = None
-    step: int | None = None
-    beats: int = 0
-    saved: int = 0
-    saving_s: float = 0.0  # the longest
     checkpoints: dict[str, int] = field(default_factory=dict)  # page -> number of checkpoints at the last look
 
 
@@ -146,18 +142,20 @@ class PageWatch:
 
     def _progress(self) -> list[Message]:
         """The progress of the rank that is furthest: its steps; if a program reports none, its beats and checkpoints."""
-        step = max((rank.step for rank in self.ranks.values() if rank.step is not None), default=0)
-        beats = max((rank.beats for rank in self.ranks.values()), default=0)
-        saved = max((rank.saved for rank in self.ranks.values()), default=0)
+        pages = [page for rank in self.ranks.values() for page in rank.pages.values()]
+        saves = [[each for each in page.sections if is_saving(each.name)] for page in pages]
+        step = max((page.step for page in pages if page.step is not None), default=0)
+        beats = max((page.beats for page in pages), default=0)
+        saved = max((sum(each.times for each in sections) for sections in saves), default=0)
         if step <= self._step and saved <= self._saved and beats < max(1, BEATS_FACTOR * self._beats_told):
             return []
-        self._step, self._beats_told, self._saved = max(step, self._step), beats, saved
-        saving_s = max((rank.saving_s for rank in self.ranks.values()), default=0.0)
-        return [{"t": "progress", "step": self._step, "beats": beats, "saved": saved, "saving_s": saving_s}]
+        self._step, self._saved = max(step, self._step), max(saved, self._saved)
+        self._beats_told = max(beats, self._beats_told)
+        saving_s = max((each.longest_ns / 1e9 for sections in saves for each in sections), default=0.0)
+        return [{"t": "progress", "step": self._step, "beats": self._beats_told, "saved": self._saved, "saving_s": saving_s}]
 
     def _beats(self, rank: RankPages, now: float) -> list[Message]:
         """Check the beats. Several programs may report for one rank; the first late one counts."""
-        stages: list[float] = []
         told: list[Message] = []
         rank.pages = {}
         for path in page_paths(rank.task.page):
@@ -167,12 +165,7 @@ class PageWatch:
             rank.watches[path] = None if ended else follow_page(rank.watches.get(path), page, now)
             if page is not None and not ended:
                 rank.pages[path] = page
-                stages += [page.stage_s] if page.stage_s is not None else []
-                rank.step = max(rank.step or 0, page.step) if page.step is not None else rank.step
-                rank.beats = max(rank.beats, page.beats)
-                saving = [each for each in page.sections if is_saving(each.name)]
-                rank.saved = max(rank.saved, sum(each.times for each in saving))
-                rank.saving_s = max(rank.saving_s, *(each.longest_ns / 1e9 for each in saving), 0.0)
+        stages = [page.stage_s for page in rank.pages.values() if page.stage_s is not None]
         told += self._stage(rank, OFF if OFF in stages else max(stages, default=None))
         late = next((late for watch in rank.watches.values() if (late := overdue(watch, rank.limits, now))), None)
         if bool(late) != rank.told:

@@ -264,7 +264,7 @@ class WatchedRank:
         """What its page says now. Has it got on? command: pid of its task's."""
         if self.page is None or (self.page.pid, self.page.start_ticks) != (page.pid, page.start_ticks):
             self._seen.clear()
-            self.work.begin_program()
+            self.work = RankWork()
             self._trainer, self._mpi_looks = (0, 0), 0
             self.pid = pid_here(page, command)
         self.page, self.probe = page, state

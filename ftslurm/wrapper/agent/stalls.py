@@ -78,7 +78,7 @@ class StallReports:
         self.wakes_at: float | None = None
         self._stall_s = 0.0
         self._met_s = 0.0  # as StallSeen.meets_s, at the last look
-        self._again = False  # tell the state once more, though it is known
+        self.tell_again = False  # a stall, once more at the next turn: who heard of it counted on by another clock
         self._progress_at = 0.0
         self._intervals: list[float] = []
         self._usual_s: float | None = None
@@ -105,10 +105,6 @@ class StallReports:
         self._intervals, self._usual_s, self._told = [], None, None
         # Not at once: the starting ranks need the processor.
         self.wakes_at = now + self._every_s if stall_s else None
-
-    def tell_again(self) -> None:
-        """Tell a stall once more at the next turn: who heard of it counted on by another clock."""
-        self._again = True
 
     @property
     def _every_s(self) -> float:
@@ -157,7 +153,7 @@ class StallReports:
         return interval_s
 
     def _news(self, stall: StallSeen, paused_s: float) -> list[Message]:
-        told, again, self._again = self._told, self._again, False
+        told, again, self.tell_again = self._told, self.tell_again, False
         known = told and _kind(told) == _kind(stall) and not again
         stands = stall.stalled_s > 0 or stall.meets_s > 0
         if known and told and (not stands or (told.stage_s, told.reports) == (stall.stage_s, stall.reports)):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
-from ftslurm.launchers.python import Python, own_python
+from ftslurm.launchers.python import own_python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, beside_argv, beside_env
 from ftslurm.ledger import output
 from ftslurm.ledger.journal import Journal
@@ -164,7 +164,7 @@ class StandbyController:
         """What a step on that node sees."""
         if self._job is not None and self._job.nodes and self._plan.batch_node not in self._job.nodes:
             return False, "Slurm has taken it from the job"
-        look = self._python.module_argv("ftslurm.wrapper.script_look", str(self._plan.script))
+        look = own_python(self._plan.settings.python).module_argv("ftslurm.wrapper.script_look", str(self._plan.script))
         argv = beside_argv([self._plan.batch_node], "ftslurm-look", look)
         env = beside_env({name: value for name, value in os.environ.items() if name != CHANNEL_VARIABLE}, 0)
         try:
@@ -176,10 +176,6 @@ class StandbyController:
             return None, f"the batch script could not be looked for:  {error}"
         said = done.stderr.strip().splitlines()
         return None, f"the batch script could not be looked for:  {said[-1] if said else 'no step came up there'}"
-
-    @property
-    def _python(self) -> Python:
-        return own_python(self._plan.settings.python)
 
     @property
     def _noticed(self) -> bool:

@@ -115,10 +115,6 @@ class RankWork:
         self._servers: tuple[int, ...] | None = None  # threads that wait for others' requests, by polling or on a connection
         self._printed: int | None = None
 
-    def begin_program(self) -> None:
-        """Another process is the rank."""
-        self._printed = None
-
     def begin_rest(self) -> None:
         """The rank made progress: its use in an earlier stall, and since, does not describe the next one."""
         self._samples.clear()
@@ -130,9 +126,6 @@ class RankWork:
     def forget_trainer(self) -> None:
         """Another thread trains."""
         self._trainer_looks.clear()
-
-    def worked(self, now: float) -> None:
-        self.worked_at = now
 
     def is_due(self, now: float) -> bool:
         """Is it time for another sample?"""

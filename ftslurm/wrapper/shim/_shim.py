@@ -1299,19 +1299,15 @@ class Silence:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._limit_s = 0.0
-        self._since = 0.0
+        self.since = 0.0  # monotonic: silence before does not count, as that of stopped processes
         self._told = False
 
     def watch(self, limit_s: float, since: float = 0.0) -> None:
-        """From a start on; 0: no longer. since: monotonic, silence before does not count."""
-        self._limit_s, self._since, self._told = limit_s, since, False
-
-    def excuse(self, now: float) -> None:
-        """Do not count time in which all processes were stopped."""
-        self._since = now
+        """From a start on; 0: no longer."""
+        self._limit_s, self.since, self._told = limit_s, since, False
 
     def _silent_s(self, now: float) -> float:
-        return min(self._output.silent_s(now), now - self._since)
+        return min(self._output.silent_s(now), now - self.since)
 
     def wakes_in(self, now: float) -> float | None:
         if not self._limit_s:
@@ -2939,7 +2935,7 @@ class Shim:
     def _resumed(self) -> None:
         """What we watch over was let go on with us, and is stopped at once where it may not run."""
         self._line.resume(boot_s())
-        self._silence.excuse(time.monotonic())
+        self._silence.since = time.monotonic()
         self._held = self._held or self._line.lease.held
         if self._held:
             self._hold()

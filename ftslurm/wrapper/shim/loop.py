@@ -295,7 +295,7 @@ class Shim:
     def _resumed(self) -> None:
         """What we watch over was let go on with us, and is stopped at once where it may not run."""
         self._line.resume(boot_s())
-        self._silence.excuse(time.monotonic())
+        self._silence.since = time.monotonic()
         self._held = self._held or self._line.lease.held
         if self._held:
             self._hold()
