@@ -15,7 +15,7 @@ from ftslurm.errors import FtslurmError, StateError, UnknownJob, UsageError
 from ftslurm.ledger.index import Index, summary_of
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.shared_file import MAX_BYTES, NodeMemory
-from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, Store, ledger_parts, state_folder
+from ftslurm.ledger.store import VARIABLE, Store, state_folder
 from ftslurm.model.folds.node_memory import NodeCleared, Told
 from ftslurm.model.folds.summary import OVER, JobSummary, summarise
 from ftslurm.model.nodes import expand
@@ -125,22 +125,17 @@ def _with_measures(
     folder: Path, oldest: float, limit: int, passed_over: PassedOver, counts: Callable[[Path], bool] = lambda ledger: True
 ) -> Iterator[tuple[JobSummary, Measures]]:  # fmt: skip
     named = Index(folder).named(lambda error: passed_over(str(error)))
-    jobs = [job for name, job in named.items() if counts(folder / "jobs" / name)]
+    paths = [path for name in named if counts(path := folder / "jobs" / name)]
+    jobs = [named[path.name] for path in paths]
     if jobs:
         jobs, _ = with_slurms_word(jobs, folder.stat().st_uid, os.environ)
-    wanted = [job for job in jobs if not job.over or job.at >= oldest]
-    wanted.sort(key=lambda job: job.at, reverse=True)
-    for job in wanted[:limit]:
+    wanted = [(job, path) for job, path in zip(jobs, paths, strict=True) if not job.over or job.at >= oldest]
+    wanted.sort(key=lambda each: each[0].at, reverse=True)
+    for job, path in wanted[:limit]:
         try:
-            yield job, _measured(folder, job)
+            yield job, measure(Journal(path).read().records, job, time.time())
         except FtslurmError as error:
             passed_over(str(error))
-
-
-def _measured(folder: Path, job: JobSummary) -> Measures:
-    parts = ("jobs", f"{LOCAL_CLUSTER}.{job.job}.jsonl") if job.local else ledger_parts(job.cluster, job.job)
-    path = folder.joinpath(*parts)
-    return measure(Journal(path).read().records, job, time.time())
 
 
 def _jobs(oldest: str, limit: str, *places: str) -> Iterator[bytes]:

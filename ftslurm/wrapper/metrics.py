@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.launchers.python import own_python
 from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.store import VARIABLE
 from ftslurm.model.folds.summary import summarise
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import visible
@@ -92,18 +92,6 @@ def spans_of(ledger: Path) -> list[Span]:
     return spans(records, time.time(), job is not None and job.over)
 
 
-def main() -> None:
-    """Sends a trace. Arguments: ledger, endpoint. Prints one line if it fails."""
-    try:
-        send(spans_of(Path(sys.argv[1])), otlp_exporter(sys.argv[2]))
-    except FtslurmError as error:
-        print(visible(error))
-
-
-if __name__ == "__main__":
-    main()
-
-
 # Seconds to send the trace, when the job is over.
 TRACE_LIMIT_S = 15.0
 # beats, time of the last one (Unix seconds), connected ranks, training step
@@ -152,17 +140,17 @@ def _text_file(
 
 def _trace(ledger: Path, endpoint: str, say: Callable[[str], None]) -> None:
     """Send the trace from a process of its own, which is stopped if it takes too long."""
-    python = own_python()
+    words = ("ftslurm.cli.ftslurm", "metrics", "--otlp", "--endpoint", endpoint, ledger.stem)
+    env = {**os.environ, VARIABLE: str(ledger.parent.parent)}
     try:
-        done = run_group(python.module_argv("ftslurm.wrapper.metrics", str(ledger), endpoint), TRACE_LIMIT_S, os.environ)
+        done = run_group(own_python().module_argv(*words), TRACE_LIMIT_S, env)
     except FtslurmError as error:
         return say(str(error))
     if done.timed_out:
         say(f"the trace was not sent within {TRACE_LIMIT_S:g} s; `ftslurm metrics --otlp` sends it later")
-    elif said := done.stdout.strip().splitlines():
-        say(said[-1][:300])
     elif done.status:
-        say(f"the trace was not sent: status {done.status}")
+        said = done.stderr.strip().splitlines() or [f"the trace was not sent: status {done.status}"]
+        say(said[-1].removeprefix("ftslurm: ")[:300])
 
 
 # --- one file of metrics per job in the folder that node_exporter's textfile collector reads, rewritten every few seconds by the

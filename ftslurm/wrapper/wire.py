@@ -171,7 +171,7 @@ class Peer:
     def belong_to(self, owner: Any) -> None:
         """It has identified itself; None: it belongs to nobody any more."""
         self.owner = owner
-        self._server.proven(self)
+        self._server.strangers.pop(self, None)
 
     def send(self, message: Message) -> None:
         """Queue `message` and send what the socket takes now; the rest follows when it takes more."""
@@ -238,7 +238,7 @@ class Server:
         self.on_message = on_message
         self._on_lost = on_lost
         self._peers: set[Peer] = set()
-        self._strangers: dict[Peer, None] = {}  # in the order of arrival
+        self.strangers: dict[Peer, None] = {}  # in the order of arrival
         self.secret = os.urandom(32)
         first = _listen(address, ports)
         self.port: int = first.getsockname()[1]
@@ -267,7 +267,7 @@ class Server:
             self._greet(sock)
 
     def _greet(self, sock: socket.socket) -> None:
-        if (len(self._strangers) >= MAX_STRANGERS or len(self._peers) >= self.most) and not self._drop_oldest_stranger():
+        if (len(self.strangers) >= MAX_STRANGERS or len(self._peers) >= self.most) and not self._drop_oldest_stranger():
             sock.close()
             return
         sock.setblocking(False)
@@ -275,15 +275,15 @@ class Server:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = Peer(self, sock, self.secret)
         self._peers.add(peer)
-        self._strangers[peer] = None
+        self.strangers[peer] = None
         self._selector.register(sock, selectors.EVENT_READ, lambda events: self._ready(peer, events))
         peer.flush()
 
     def _drop_oldest_stranger(self) -> bool:
         """Drop the oldest stranger. False if there is none."""
-        if not self._strangers:
+        if not self.strangers:
             return False
-        self.drop(next(iter(self._strangers)), "too many others call")
+        self.drop(next(iter(self.strangers)), "too many others call")
         return True
 
     def _turn_away(self, listener: socket.socket) -> None:
@@ -303,18 +303,14 @@ class Server:
         if key.events != events:
             self._selector.modify(peer.sock, events, key.data)
 
-    def proven(self, peer: Peer) -> None:
-        """Note that the peer has said hello."""
-        self._strangers.pop(peer, None)
-
     @property
     def wakes_at(self) -> float | None:
         """When `sweep` has something to do; monotonic seconds."""
-        return next((peer.since + STRANGER_S for peer in self._strangers), None)
+        return next((peer.since + STRANGER_S for peer in self.strangers), None)
 
     def sweep(self, now: float) -> None:
         """Drop peers that have not said hello in time."""
-        for peer in [peer for peer in self._strangers if now - peer.since >= STRANGER_S]:
+        for peer in [peer for peer in self.strangers if now - peer.since >= STRANGER_S]:
             self.drop(peer, "it says nothing")
 
     def drop(self, peer: Peer, why: str, hangup: Hangup = Hangup.NONE) -> None:
@@ -322,7 +318,7 @@ class Server:
         if peer not in self._peers:
             return
         self._peers.discard(peer)
-        self._strangers.pop(peer, None)
+        self.strangers.pop(peer, None)
         self._selector.unregister(peer.sock)
         peer.sock.close()
         if peer.owner is not None:

@@ -67,13 +67,7 @@ def output_place(ranks: RankFiles, job: int, own: str) -> tuple[str, bool]:
 
 def own_stderr() -> str:
     """The path of the file that our stderr is; empty for a terminal or a pipe."""
-    try:
-        if not stat.S_ISREG(os.fstat(2).st_mode):
-            return ""
-        path = str(Path("/proc/self/fd/2").readlink())
-    except OSError:
-        return ""
-    return "" if path.endswith(" (deleted)") else path
+    return _file_behind(Path("/proc/self/fd/2"))
 
 
 # --- what srun says while a step starts, where our stderr, which is also srun's, is a file: nobody else names the node on which a

@@ -22,7 +22,7 @@ def test_orders_are_plain() -> None:
     setup = RankSetup(programs=lambda tasks: {1: ("x", "y")})
     assert told(do.StartRanks(2, {1: {"A": "1"}}, 0), 2, setup) == [{
         "t": "start", "attempt": 2, "env": {"A": "1"}, "argv": ("x", "y"), "tail": 0, "silence_s": 0.0, "inject": "",
-        "logs": None, "alone": False, "warm": {},
+        "logs": None, "alone": True, "warm": {},
     }]  # fmt: skip
     assert told(do.StartRanks(1, {0: {}}, 0), 1, setup)[0]["argv"] is None
     assert told(do.StopRanks(2, 20.0, 30.0, asked=True), 1, setup) == [

@@ -394,8 +394,8 @@ def test_a_reset_is_told_from_the_end_of_a_process(stage: Stage) -> None:
 def test_a_stranger_that_says_nothing_is_dropped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "STRANGER_S", 0.5)
     with socket.create_connection(("127.0.0.1", stage.sources.server.port), SOON_S) as stranger:
-        stage.until(lambda: bool(stage.sources.server._strangers))
-        stage.until(lambda: not stage.sources.server._strangers)
+        stage.until(lambda: bool(stage.sources.server.strangers))
+        stage.until(lambda: not stage.sources.server.strangers)
         stranger.settimeout(SOON_S)
         while stranger.recv(4096):  # the greeting, and then the end
             pass
@@ -409,7 +409,7 @@ def test_strangers_keep_nobody_out_and_hide_no_silence(monkeypatch: pytest.Monke
         stage.await_event(TaskArrived)
         for _ in range(20):
             strangers.append(socket.create_connection(("127.0.0.1", stage.sources.server.port), SOON_S))
-        stage.until(lambda: len(stage.sources.server._strangers) == 8)
+        stage.until(lambda: len(stage.sources.server.strangers) == 8)
         stage.call(hello(1, "n2"))
         stage.await_event(TaskArrived)
         caller.close()
