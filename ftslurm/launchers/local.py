@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 from ftslurm.errors import CommandMissing, UsageError
-from ftslurm.launchers.local_layout import nodes_asked
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.step import ProcessStep
 from ftslurm.model import events as ev
@@ -15,11 +14,6 @@ from ftslurm.model.decisions import Start
 from ftslurm.model.nodes import Near
 from ftslurm.model.values import Value, field
 from ftslurm.system.commands import run
-
-
-def nodes_wanted(options: Sequence[str]) -> int:
-    """Of the simulated allocation, but for spares. Raises: UsageError."""
-    return nodes_asked(options) or 1
 
 
 class LocalPool(Value):

@@ -153,6 +153,10 @@ class Callers:
         """Was a step launched of which not all tasks have called?"""
         return self._step is not None and not (self._size and len(self.shims) >= self._size)
 
+    def words_of_start(self) -> str:
+        """What srun has said of a step that comes up; empty once it has, or where our stderr is no file."""
+        return self._step.words() if self._step is not None and self.awaits_tasks else ""
+
     # --- steps and agents that are launched and let go
 
     def launched(self, step: StepHandle) -> None:

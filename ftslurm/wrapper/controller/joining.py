@@ -97,7 +97,7 @@ def joined(
     address = own_address(settings.nodes.address, of_this_node()) if settings.nodes.address else ""
     limits = CallerLimits(settings.lease.time_s, settings.nodes.silence_s, settings.stop.grace_s)
     plans = _handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
-    sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans, own_stderr())
+    sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans)
     check_descriptors(sources.server.most, order, len(facts.nodes))
     sources.listen(RequestReader(journal.path).look)
     channel = _channel(order, settings, journal.path, sources, address, addresses, munge, facts.launcher == "local", bundle)

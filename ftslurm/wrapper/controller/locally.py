@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ftslurm.errors import REQUEUED_STATUS, UsageError
-from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
+from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler
+from ftslurm.launchers.local_layout import nodes_asked
 from ftslurm.launchers.placement import step_width
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Store
@@ -29,7 +30,7 @@ def run_locally(order: Order, site: JobSite, store: Store) -> int:
 
 def pool_for(order: Order, site: JobSite) -> tuple[LocalPool, int]:
     """The nodes of this machine, and how many of them the job has. Raises: UsageError."""
-    granted = nodes_wanted(order.components[0].options) + site.settings.nodes.spares
+    granted = (nodes_asked(order.components[0].options) or 1) + site.settings.nodes.spares
     return LocalPool(site.settings.local_nodes or granted), granted
 
 

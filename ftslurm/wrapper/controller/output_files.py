@@ -17,7 +17,6 @@ from ftslurm.model.exits import STEPD_ERROR
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import OutputTo
 from ftslurm.model.text import expand_pattern, whole
-from ftslurm.system.files import open_plain
 from ftslurm.system.owner import user_name
 
 
@@ -80,38 +79,13 @@ _ENDED = r"(?m)^srun: error: ([^\s:]+): tasks? [\d,-]+: \S.*$"
 _SPEAKERS = rf"{STEPD_ERROR}(?!spank: |Failed to invoke)(?:(pyxis): +)?|ftslurm: |time=\S+ level=error msg="
 _WHY = rf"(?m)^(?:{_SPEAKERS})(.*)$"
 _IDLE_WORDS = r"child \d+ failed with|printing enroot log file|task_init\(\) failed"
-MOST_BYTES = 64 << 10
 WHY_MOST = 300
 
 
-class SrunWords:
-    """path: of our stderr, empty if it is no file."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._from = path, 0
-
-    def begin(self) -> None:
-        """A step is about to be launched: what is there by now is not of it."""
-        self._from = self._size()
-
-    def look(self) -> Sequence[TasksEnded]:
-        """Never raises; at most one event, of all that was said since `begin`."""
-        if not self._path or self._size() <= self._from:
-            return ()
-        try:
-            with open_plain(self._path) as file:
-                file.seek(self._from)
-                said = file.read(MOST_BYTES).decode(errors="replace")
-        except OSError:
-            return ()
-        nodes = ended_in(said)
-        return (TasksEnded(nodes, why_in(said)),) if nodes else ()
-
-    def _size(self) -> int:
-        try:
-            return os.stat(self._path).st_size if self._path else 0  # noqa: PTH116
-        except OSError:
-            return 0
+def tasks_ended(said: str) -> Sequence[TasksEnded]:
+    """At most one event, of all that srun has said."""
+    nodes = ended_in(said)
+    return (TasksEnded(nodes, why_in(said)),) if nodes else ()
 
 
 def ended_in(said: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from ftslurm.model.record import Requested
 from ftslurm.model.values import replace
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.callers import Caller, CallerLimits, Callers
-from ftslurm.wrapper.controller.output_files import SrunWords
+from ftslurm.wrapper.controller.output_files import tasks_ended
 from ftslurm.wrapper.shim.processes import waking
 from ftslurm.wrapper.wire import Message, Peer, Server
 
@@ -169,10 +169,9 @@ class Sources:
     def __init__(
         self, clock: Clock, signals: SignalPipe, meaning: Meaning, address: str = "", limits: CallerLimits | None = None,
         ports: tuple[int, int] | None = None, runs: Callable[[], bool] = lambda: True,
-        handover_plan: Callable[[str], Message | None] = lambda node: None, stderr: str = "",
+        handover_plan: Callable[[str], Message | None] = lambda node: None,
     ) -> None:  # fmt: skip
-        """runs, handover_plan: see Callers. stderr: the file that our stderr is, or empty."""
-        self._words = SrunWords(stderr)
+        """runs, handover_plan: see Callers."""
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._queue: deque[ev.Event] = deque()
@@ -285,12 +284,10 @@ class Sources:
         threading.Thread(target=keep_looking, daemon=True).start()
 
     def _look_at_words(self) -> None:
-        if self.callers.awaits_tasks:
-            self._queue.extend(self._words.look())
+        self._queue.extend(tasks_ended(self.callers.words_of_start()))
 
     def new_step(self) -> int:
         """Whoever is left of the step before has nothing to say about the next. Gives the number of its launch, from 1."""
-        self._words.begin()
         if self.reports.observer is not None:
             self.reports.observer.new_step()
         return self.callers.new_step()

@@ -590,6 +590,9 @@ class PartOfAStep:
     def ranks_ended(self) -> frozenset[int]:
         return frozenset({1})
 
+    def words(self) -> str:
+        return ""
+
 
 def test_a_part_that_ends_before_its_tasks_came_is_told_and_one_that_came_is_lost(stage: Stage) -> None:
     stage.sources.callers._step = PartOfAStep()  # type: ignore[assignment]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ftslurm.model.events import TasksEnded
-from ftslurm.wrapper.controller.output_files import SrunWords, ended_in, why_in
+from ftslurm.wrapper.controller.output_files import ended_in, tasks_ended, why_in
 
 # Pyxis 0.24, enroot 4.1.2, Slurm 22.05: a data folder of enroot's that cannot be written.
 PYXIS = """pyxis: importing docker image: x
@@ -34,13 +37,22 @@ def test_nodes_and_reason(said: str, nodes: tuple[str, ...], why: str) -> None:
     assert (ended_in(said), why_in(said)) == (nodes, why)
 
 
+def test_it_is_one_event() -> None:
+    assert tasks_ended(PYXIS) == (TasksEnded(("n2",), "pyxis: [ERROR] No such file or directory: /images/x.sqsh"),)
+    assert tasks_ended("pyxis: importing docker image: x\n") == ()
+
+
 def test_only_what_is_said_of_this_launch_counts(tmp_path: Path) -> None:
-    file = tmp_path / "output"
-    file.write_text(PYXIS.replace("n2", "n1"))
-    words = SrunWords(str(file))
-    words.begin()
-    assert words.look() == ()
-    with file.open("a") as more:
-        more.write(PYXIS)
-    assert words.look() == (TasksEnded(("n2",), "pyxis: [ERROR] No such file or directory: /images/x.sqsh"),) == words.look()
-    assert SrunWords("").look() == () == SrunWords(str(tmp_path / "none")).look()
+    """And of a stderr that is no file nothing is known."""
+    program = """
+import sys
+from ftslurm.launchers.step import ProcessStep
+print("before", file=sys.stderr, flush=True)
+step = ProcessStep(["sh", "-c", "echo said >&2"], {"PATH": "/usr/bin:/bin"})
+step.wait(60.0)
+print(repr(step.words()))
+"""
+    run = partial(subprocess.run, [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    with (tmp_path / "output").open("w") as file:
+        assert run(stderr=file).stdout == "'said\\n'\n"
+    assert run(stderr=subprocess.PIPE).stdout == "''\n"
