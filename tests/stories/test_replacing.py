@@ -544,6 +544,15 @@ def test_where_the_old_step_cannot_be_ended_nothing_is_swapped_and_nothing_spent
     assert fold(job.ledger).budgets.spent == {"node_replacements": 0, "max_restarts": 1}
 
 
+def test_nor_where_no_task_of_it_has_come_up() -> None:
+    job = Job(POLICY, nodes=("n1", "n2", "n3", "n4", "n5"), can=CAN, width=3)
+    job.silent, job.reachable = {do.LaunchStep, do.EndStep, do.KillStep, do.AbandonStep}, False
+    job.tell(ev.Begun())
+    job.wait(200.0)
+    assert job.rungs[0] == "node-replacement" and len(job.did(do.LaunchStep)) == 1 and job.judge.run.places.search is None
+    assert fold(job.ledger).budgets.spent["node_replacements"] == 0, "and what was decided has been given up"
+
+
 def test_before_a_requeue_the_donors_go() -> None:
     job = on_loan(settings_with(ON_LOAN, node_replacement__budget=1))
     job.donors = ["n9"]

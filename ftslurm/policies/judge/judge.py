@@ -206,7 +206,9 @@ def _follow(run: Run, step: Next, now: Now) -> Answer:
         case then.ThenDecide():
             return settling.decide_again(run, now)
         case then.ThenStepStays():
-            return rungs.give_up_step(run, now) if run.attempt.ranks else launching.give_up_launcher(run, now)
+            return rungs.give_up_step(run, now)
+        case then.ThenLauncherStays():
+            return launching.give_up_launcher(run, now)
         case then.ThenAct(request):
             return requests.act_later(run, request, now)
         case then.ThenSignal(event, since):

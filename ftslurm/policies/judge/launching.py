@@ -228,7 +228,7 @@ def on_steps_listed(run: Run, event: ev.StepsListed, now: Now) -> Answer:
     if not theirs <= run.facts.earlier.steps_over or (theirs and not leases_over):
         return []  # ftrun waits for another's step, as srun does
     run.launch.overlap = True
-    return [beside(event.steps), *ending.kill_step(run, ThenLaunch(), now)]
+    return [beside(event.steps), *ending.kill_step(run, ThenLaunch(again=True), now)]
 
 
 def _ask_for_a_step_again(run: Run, now: Now) -> Answer:
@@ -239,7 +239,7 @@ def _ask_for_a_step_again(run: Run, now: Now) -> Answer:
         return _give_up_grant(run, now)
     run.launch.again()
     said = Say("srun waits although no other step holds the nodes; starting it again")
-    return [said, *ending.kill_step(run, ThenLaunch(), now)]
+    return [said, *ending.kill_step(run, ThenLaunch(again=True), now)]
 
 
 def _give_up_grant(run: Run, now: Now) -> Answer:

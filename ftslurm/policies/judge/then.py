@@ -16,7 +16,9 @@ from ftslurm.policies.situation import Trouble
 
 
 class ThenLaunch(Value):
-    """Launch the next step."""
+    """Launch the next step. again: the one before has not come up."""
+
+    again: bool = False
 
 
 class ThenHeal(Value):
@@ -58,10 +60,25 @@ class ThenDecide(Value):
 
 
 class ThenStepStays(Value):
-    """The step could not be ended, or a launcher that waits for nodes, so nothing may start beside it: ask the ladder again."""
+    """The step could not be ended, so nothing may start beside it: ask the ladder again."""
 
 
-Then = ThenLaunch | ThenHeal | ThenReplace | ThenShrink | ThenRequeue | ThenAfterWarning | ThenFinish | ThenDecide | ThenStepStays
+class ThenLauncherStays(Value):
+    """The launcher waits for nodes and could not be ended: ask the ladder again."""
+
+
+Then = (
+    ThenLaunch
+    | ThenHeal
+    | ThenReplace
+    | ThenShrink
+    | ThenRequeue
+    | ThenAfterWarning
+    | ThenFinish
+    | ThenDecide
+    | ThenStepStays
+    | ThenLauncherStays
+)
 
 
 class ThenAct(Value):
@@ -112,7 +129,7 @@ class RunEnd:
     def as_unended(self) -> None:
         """The step cannot be ended: what would start beside it does not."""
         if starts(self.then):
-            self.then = ThenStepStays()
+            self.then = ThenLauncherStays() if self.then == ThenLaunch(again=True) else ThenStepStays()
 
     def finish_with(self, status: int) -> None:
         """If ftrun is to end, then with this status."""
