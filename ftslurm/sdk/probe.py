@@ -39,7 +39,7 @@ Of a group: NAME is CRC-32 of name and ranks + 2^32 * torch's id of it in this p
 last number + 2^32 * (last completed + 1), 0 if it does not count; point-to-point operations count there, too. ENTERED is
 the number of collectives alone, plus 1. ISSUED is how many went through the wrappers + 2^32 * point-to-point operations.
 Of a wait: (slot + 1, 31 for point-to-point) << 59, number mod 2048 << 48, time outside since the last wait << 24, time in
-it, both in units of 2.048 us and at most 34 s. `<page>.groups` tells of each group its slot, id, name and ranks.
+it, both in units of 2.048 us and at most 34 s. `<page>.groups` tells of each group its slot, key, name and ranks.
 """
 
 from __future__ import annotations
@@ -488,7 +488,7 @@ class _Probe:
         self._laid[own] = ref(group, lambda _: self._gone(own))
         _at[own] = at
         words[GROUPS_SEEN] = number + 1
-        self._tell(at, number, name, str(getattr(group, "group_desc", "")), members, key)
+        self._tell(at, name, members, key)
         if at != SCRATCH:
             words[at + NAME] = key | number << 32 | 1 << 63
 
@@ -501,11 +501,11 @@ class _Probe:
                 self.words[at + ISSUED] = issued & ~LOW | _entered(group, issued)
 
     @_harmless
-    def _tell(self, at: int, number: int, name: str, what: str, members: str, key: int) -> None:
+    def _tell(self, at: int, name: str, members: str, key: int) -> None:
         from json import dumps
 
         slot = (at - GROUPS) // GROUP_WORDS if at != SCRATCH else -1
-        line = dumps({"slot": slot, "id": number, "key": key, "name": name[:200], "what": what[:100], "ranks": members})
+        line = dumps({"slot": slot, "key": key, "name": name[:200], "ranks": members})
         fd = os.open(self.path + GROUPS_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(fd).st_size + len(line) < GROUPS_BYTES_MAX:

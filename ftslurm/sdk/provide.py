@@ -163,10 +163,8 @@ def _is_import() -> bool:
 
 
 def install(env: "Mapping[str, str]") -> None:
-    """Once a process. FTSLURM_PROVIDE with a word that is none of ours is the same as without it."""
+    """To be called once a process. FTSLURM_PROVIDE with a word that is none of ours is the same as without it."""
     words = [word.strip() for word in env.get(VARIABLE, "").split(",")]
-    if any(type(finder).__name__ == "Finder" and hasattr(finder, "asked") for finder in sys.meta_path):
-        return
     asked = [word for word in words if word in ("nvrx", "aimaster")]
     if asked and "off" not in words:
         sys.meta_path.insert(0, Finder(asked))

@@ -174,7 +174,7 @@ def test_a_recorder_of_a_device() -> None:
 
 
 def test_names_of_groups() -> None:
-    line = {"slot": 0, "id": 0, "key": 171, "name": "0", "what": "default_pg", "ranks": "0-6:2"}
+    line = {"slot": 0, "key": 171, "name": "0", "ranks": "0-6:2"}
     bad = ("", "{", "[]", "7", json.dumps({**line, "ranks": "x"}), json.dumps({**line, "key": None}))
     found = parse_groups("\n".join([*bad, json.dumps(line)]))
     assert list(found) == [171] and found[171].members == (0, 2, 4, 6) and found[171].key == "0#000000ab"

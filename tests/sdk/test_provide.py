@@ -231,16 +231,6 @@ def test_it_costs_a_process_nothing_but_a_finder(rank: Ranks) -> None:
     assert said == "[] inject\n"
 
 
-def test_asked_twice_it_is_there_once(rank: Ranks) -> None:
-    said = rank.code("""
-        import os, sys, sitecustomize
-        from ftslurm.sdk import provide
-        provide.install(os.environ)
-        print([type(finder).__name__ for finder in sys.meta_path].count("Finder"))
-        """)
-    assert said == "1\n"
-
-
 # --- other sitecustomizes
 
 

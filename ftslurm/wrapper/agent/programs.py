@@ -134,7 +134,7 @@ def _ring(words: Mapping[int, int]) -> Iterator[Wait]:
 
 
 class GroupName(Value):
-    """A group as `<page>.groups` describes it. id: torch's, in this process."""
+    """A group as `<page>.groups` describes it."""
 
     key: str
     name: str
