@@ -88,10 +88,6 @@ class Kinds:
             return self._asks_of_an_adapter(line[:LOOKED_CHARS])
         return any(pattern.search(line.decode(errors="replace")[:LOOKED_CHARS]) for pattern, _ in self._named("adapter"))
 
-    def is_refused(self, line: str) -> bool:
-        """Has a service answered that it will not do this, whoever asks again?"""
-        return any(pattern.search(line[:LOOKED_CHARS]) for pattern, _ in self._named("refused"))
-
     def _first(self, looked: str) -> Kind | None:
         spelled = _IN_NAMES.sub(r"\1 \2", looked).replace("_", " ")
         # As bytes: of a str RE2's wrapper makes bytes anew for each of the rows.

@@ -143,9 +143,8 @@ class PatternBook:
         counts: may leave a line to the next pattern that matches it.
 
         From the front until `limit` trials are spent, then of the last `limit` lines. A line longer than 4 KB is looked at in
-        pieces. Time, for 1,000 texts of 100 KB on one core (bench/patterns.py): ordinary logs, no newline at all, random bytes,
-        NULs: 0.3 to 0.6 s; every line a match: 1 to 1.5 s; made of pieces of the patterns' own words, the worst that was found:
-        2 s, and 3 s where other programs fill the cache, for then it is the cache that counts.
+        pieces. Time, for 200 texts of 100 KB on one core (bench/patterns.py, at a load of 9): ordinary logs 0.05 s; random bytes
+        0.2 s; every line a match 1.1 s; made of beginnings of the patterns' own words, the worst that was found: 2.8 s.
         """
 
         def read(match: Match) -> Found | None:

@@ -5,8 +5,8 @@ Python's `re` backtracks, so RE2 it is. But RE2 is fast only while its automaton
 matched to the end of the line, so that n of them make up to 2^n states; a text that visits ever new ones costs microseconds a
 byte (measured: 0.3 MB/s, where all patterns stood in one expression). Hence three steps, each on less text than the one before:
 
-1. One automaton of a few plain words for each pattern (what it `needs`, see log-patterns.yaml, else the pattern itself; of long
-   words the end) finds the lines that may match. Its states are some thousands, whatever the text.
+1. One automaton of a few plain words for each pattern (what it `needs`, see log-patterns.yaml, else the pattern itself) finds the
+   lines that may match. Its states are some thousands, whatever the text.
 2. A second one, of the same words, tells for such a line which patterns to try.
 3. Each of these, by itself, says whether it matches. Lines and trials are counted, and there is a limit.
 """
@@ -30,15 +30,9 @@ LAST_BYTES = 16384
 _PIECE_BYTES = 16384
 # A cap that an automaton may fill, no allocation. The shipped patterns fill 30 MB in all under the worst texts tried.
 _AUTOMATON_BYTES = 64 << 20
-# Of plain words the last so many characters: enough to tell them apart, and half the states. Ends differ more than beginnings do
-# (`Connection r..`, `cudaError..`).
-_WORD_CHARACTERS = 12
 # `.*`, `\S+`, `[^:]*`, `(...)*`, `.{0,80}`.
 _WIDE = re.compile(r"(?:\.|\\[SDWC]|[])])(?:[*+]|\{\d*,\d*\}|\{\d{2,}\})")
 _NAMED = re.compile(r"\(\?P?<[^>]*>")
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\(\?:|.", re.DOTALL)
-_UNREAD = re.compile(r"\(\?[^:]|\\Q|\[\[:")
-_LITERAL = re.compile(r"[^\\.^$|?*+(){}\[\]]|\\[^A-Za-z0-9]", re.DOTALL)
 
 
 class Wanted(Value):
@@ -73,11 +67,10 @@ class Scanner:
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self._patterns = [each.pattern for each in wanted]
         self._reads = [each.reads for each in wanted]
-        words = [_words(each.needs or each.pattern) for each in wanted]
-        self._which = _set("|".join(some) for some in words)
-        # Sorted, so that RE2 finds the beginnings they share: that makes each step of the automaton cheaper.
-        every = sorted({word for some in words for word in some}, key=str.lower)
-        self._any = _compiled("|".join(every)) if every else None
+        # Upper and lower case count alike in all of them, which halves the states.
+        words = [f"(?mi:{_NAMED.sub('(?:', each.needs or each.pattern)})" for each in wanted]
+        self._which = _set(words)
+        self._any = _compiled("|".join(words)) if words else None
         self._exact: list[Any] = [None] * len(self._patterns)
         self._searched: list[Any] = [None] * len(self._patterns)
 
@@ -226,30 +219,6 @@ def _options() -> re2.Options:
 def _bytes(pattern: str) -> bytes:
     # A character outside ASCII is matched as the bytes that it has in UTF-8, the encoding of logs.
     return pattern.encode("utf-8", "surrogateescape")
-
-
-def _words(plain: str) -> list[str]:
-    """`(?i)a|b(c|d)` -> `(?mi:a)`, `(?mi:b(c|d))`: what stands between the outermost bars, long words shortened.
-
-    Upper and lower case count alike in all of them, which halves the states. What uses more syntax than this reads stays whole.
-    """
-    pattern = _NAMED.sub("(?:", plain)
-    inner = pattern.removeprefix("(?i)").replace("(?i:", "(?:")
-    if _UNREAD.search(inner):
-        return [f"(?mi:{pattern})"]
-    parts: list[list[str]] = [[]]
-    depth = 0
-    for piece in _PIECE.findall(inner):
-        depth += (piece[0] == "(") - (piece == ")")
-        if piece == "|" and not depth:
-            parts.append([])
-        else:
-            parts[-1].append(piece)
-    return [f"(?mi:{''.join(_end(part))})" for part in parts]
-
-
-def _end(pieces: list[str]) -> list[str]:
-    return pieces[-_WORD_CHARACTERS:] if all(_LITERAL.fullmatch(piece) for piece in pieces) else pieces
 
 
 def _pieces(text: bytes, begin: int) -> Iterator[tuple[int, int]]:

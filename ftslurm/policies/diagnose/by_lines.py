@@ -31,8 +31,6 @@ _FILE_RACE = "file-race"
 ASKED_FOR = frozenset({
     "container-start", "segv", "sigbus", "SIGSEGV", "SIGBUS", "illegal-memory", "misaligned-address", "rocm-memory-fault",
 })  # fmt: skip
-# Exceptions about something missing because it could not be created.
-_REACTIONS = frozenset({"py-name", "py-type"})
 _BY_PROGRAM: dict[str, Any] = {"error_class": ErrorClass.USER_CODE, "retriable": Retriable.NO}
 # Classes that a program can cause on every rank by itself.
 _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
@@ -90,10 +88,7 @@ def _by_words_beside(root: Hit, hits: Sequence[Hit], kinds: Kinds) -> Kind | Non
     whose words tell nothing."""
     if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
         return kinds.of_words(seen.said_beside(root, hits))
-    if root.pattern.defers and not root.pattern.pattern and (kind := kinds.of_words(seen.said_beside(root, hits))):
-        return kind
-    reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
-    if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kinds.of_words(root.line):
+    if not root.pattern.pattern and root.pattern.error_class is ErrorClass.USER_CODE and not kinds.of_words(root.line):
         return kinds.of_words(seen.led_to(root, hits))
     return None
 

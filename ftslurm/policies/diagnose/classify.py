@@ -252,12 +252,12 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: PatternBook) -
     if oom := [end for end in ends if end.oom]:
         return out_of_memory(oom, hits)
     said = [_not_for_memory(hit) for hit in hits if hit.pattern.role is Role.ROOT]
-    if roots := seen.unless_told_before(seen.but_reports(said, hits), hits, ends, book.kinds):
+    if roots := seen.unless_told_before(seen.but_reports(said, hits), hits, ends):
         return by_root(ends, roots, hits, book.kinds)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
         return by_loss(lost, symptoms)
-    if silent := _silent(ends, symptoms, book.kinds):
+    if silent := _silent(ends, symptoms):
         return by_status(ends, silent, symptoms, book)
     return by_symptoms(ends, symptoms, book.kinds) if symptoms else _nothing(ends)
 
@@ -270,7 +270,7 @@ def _not_for_memory(hit: Hit) -> Hit:
     return replace(hit, pattern=hit.pattern.by("not-for-memory", **changed))
 
 
-def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) -> Sequence[RankEnd]:
+def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Sequence[RankEnd]:
     """The ranks that failed and of which no line is known, where their ends tell more than what bystanders say."""
     spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in seen.HEADERS}
     headers: dict[int, set[str]] = defaultdict(set)
@@ -286,7 +286,7 @@ def _silent(ends: Sequence[RankEnd], symptoms: Sequence[Hit], kinds: Kinds) -> S
         return silent
     # What those who spoke ended with as well tells no more than their words: an abort by who saw the same. An exception is who
     # failed before them, and says of what.
-    return seen.told_before(silent, symptoms, kinds)
+    return seen.told_before(silent, symptoms)
 
 
 def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:

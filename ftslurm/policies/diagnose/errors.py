@@ -17,9 +17,8 @@ from ftslurm.policies.diagnose.lines import (
     is_of_ordinary_work,
     is_report,
     is_source,
-    of_another,
 )
-from ftslurm.policies.diagnose.traces import undated, unstamped
+from ftslurm.policies.diagnose.traces import undated
 
 # What a program says when it gives up, in whatever words.
 _GIVES_UP = compiled(
@@ -107,10 +106,10 @@ def told_error(text: str, but: Collection[str] = (), mild: bool = False, vaguely
 
 def _told(printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...], mild: bool, vaguely: bool) -> int:
     """The number of the line that `told_error` gives, -1 if there is none. lines: those printed, without labels."""
-    told, others, vague = -1, -1, -1
+    told, vague = -1, -1
     ordinary = 0
     for number in range(len(lines) - 1, -1, -1):
-        first = min((each for each in (told, others, vague) if each >= 0), default=number)
+        first = min((each for each in (told, vague) if each >= 0), default=number)
         if first - number > APART_LINES:
             break
         data = _bytes(lines[number])
@@ -121,7 +120,7 @@ def _told(printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...]
         if (
             found is None
             or (not mild and is_mild(_bytes(printed[number])))
-            or _is_source(lines, number, data)
+            or is_source(data)
             or printed[number].strip().startswith(skipped)
         ):
             continue
@@ -131,24 +130,9 @@ def _told(printed: Sequence[str], lines: Sequence[str], skipped: tuple[str, ...]
             continue
         if _VAGUE.search(data) or is_information(_bytes(printed[number])):
             vague = number
-        elif of_another(data):
-            others = number
         else:
             told = number
-    return next((each for each in (told, others, vague if vaguely else -1) if each >= 0), -1)
-
-
-# What a service says of its error in JSON, a key in each line, is its message, and no text of a program.
-_IN_JSON = compiled(r'^\s+"(?:error|reason|exception|message|msg|detail|stderr)"\s*:\s*"')
-
-
-def _is_source(lines: Sequence[str], number: int, line: bytes) -> bool:
-    """As `lines.is_source`; but what a runtime sets between bare `#` signs, as Java's does, is its message."""
-    framed = line.startswith(b"# ") and any(each.strip() == "#" for each in lines[max(0, number - 3) : number + 3])
-    own = unstamped(line)
-    # Behind a level a frame's line of source is indented, and a sentence is not.
-    quoted = is_source(line) or (own != line and own.startswith(b"  ") and is_source(own))
-    return not framed and quoted and _IN_JSON.search(line) is None
+    return told if told >= 0 or not vaguely else vague
 
 
 def last_line(text: str) -> str:
@@ -178,7 +162,7 @@ def complaint(text: str) -> str:
     for number in range(len(lines) - 1, -1, -1):
         data = _bytes(lines[number])
         found = _COMPLAINS.search(data)
-        if found is None or is_mild(_bytes(printed[number])) or _is_source(lines, number, data) or is_report(data):
+        if found is None or is_mild(_bytes(printed[number])) or is_source(data) or is_report(data):
             continue
         if is_guessed(_sentence(lines, number, found.start())):
             continue

@@ -120,10 +120,6 @@ _HOW_ONLY = frozenset({"ofi", "ucx-error", "cannot-alloc", "threads-more", "devi
 _HANDED_UP = frozenset({"hccl", "nccl"})
 # Calls of a network library: what the system says of one is about the network, whatever it means elsewhere.
 _is_of_a_network = asks(r"\b(?:ibv|fi|uct|ucp|psm2?|rdma|efadv|mlx5dv)_[a-z]")
-# What joins the memory of GPUs, and is set up by a service of its own.
-_is_of_a_fabric = asks(r"(?i)\bimex\b|\bfabric[ -]?manager\b")
-# Patterns on services that are reached over a network, whether they answer or not.
-_OVER_A_SERVICE = frozenset({"tracker", "hub-unreachable", "hub-download", "object-store", "image-pull", "comm-failed", "proxy"})
 # Patterns that know of an exception no more than its type: its words may say what it is about.
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": "ValueError"}
 
@@ -158,8 +154,6 @@ def _meant(hit: Found, book: PatternBook) -> Pattern:
     if meaning := next((meaning for look, meaning in MEANS.get(hit.pattern.id, ()) if look(_text(hit))), ""):
         named = book.named(meaning)
         return named.by(f"values of {hit.pattern.id}") if named else hit.pattern
-    if hit.word and _is_of_a_fabric(hit.line) and (named := book.named("cuda-system-not-ready")):
-        return named.by("fabric-not-ready")  # says more than the number of the error beside it
     passed_on = hit.pattern.id in _HOW_ONLY or hit.pattern.defers or hit.pattern.role is Role.SYMPTOM
     how_only = passed_on or (hit.word is not None and hit.word.family in SYSTEM)
     if how_only and book.kinds.is_of_an_adapter(hit.line):
@@ -172,8 +166,6 @@ def _meant(hit: Found, book: PatternBook) -> Pattern:
         return hit.pattern.by("words-of-launch", error_class=reason.error_class, retriable=reason.retriable, blame=blame)
     if hit.word and hit.word.family in _HANDED_UP:
         return replace(hit.pattern, defers=True)
-    if hit.pattern.id in _OVER_A_SERVICE and book.kinds.is_refused(_text(hit)):
-        return hit.pattern.by("service-refused", error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, remedy=Remedy.FAIL)
     if hit.pattern.id in _BY_TYPE and (kind := book.kinds.of_error(_BY_TYPE[hit.pattern.id], _text(hit))):
         remedy = Remedy.FAIL if kind.retriable is Retriable.NO else Remedy.RESTART
         return hit.pattern.by("words-of-type", error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
@@ -214,7 +206,7 @@ def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
         pattern = replace(pattern, defers=True)
     if raised and pattern.id == "user-config" and _READS_DATA.search(raised.place):
         pattern = pattern.by("reads-data", error_class=ErrorClass.DATA, name="what should be a sample of the data cannot be read")
-    mild = is_mild(hit.line) if raised is None else is_mild(raised.logged)
+    mild = raised is None and is_mild(hit.line)
     led_to = raised is not None and raised.led_to and raised.offset >= hit.offset
     return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start, led_to)
 
@@ -324,7 +316,7 @@ def _unknown(raised: Raised, text: bytes, kinds: Kinds) -> Finding:
     pattern = unlisted(raised, kinds)
     if _ANNOUNCES.search(line):
         pattern = replace(pattern, defers=True)
-    return Finding(raised.offset, line, pattern, raised.place, is_mild(raised.logged), led_to=raised.led_to)
+    return Finding(raised.offset, line, pattern, raised.place, led_to=raised.led_to)
 
 
 def unlisted(raised: Raised, kinds: Kinds) -> Pattern:

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 
-from ftslurm.catalogs.kinds import Kinds
 from ftslurm.catalogs.patterns import Pattern, PatternBook
 from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
@@ -71,7 +70,6 @@ class Hit(Value):
     mild: bool = False  # its writer does not call it an error
     settled: bool = False  # nor a failure
     led_to: bool = False  # an exception that came of the one before it
-    whose: bytes = b""  # the label by which a launcher tells which of its processes has written it
 
     @property
     def own(self) -> bool:
@@ -80,11 +78,6 @@ class Hit(Value):
     def __str__(self) -> str:
         where = f" (at {self.place})" if self.place else ""
         return f"rank {self.end.rank} on {self.end.node}: {self.line}{where}"
-
-
-def of_another_voice(one: Hit, other: Hit) -> bool:
-    """Are the two lines of different ranks, or of different processes whose launcher is the rank?"""
-    return one.end.rank != other.end.rank or (bool(one.whose) and bool(other.whose) and one.whose != other.whose)
 
 
 def failed(end: RankEnd) -> bool:
@@ -112,7 +105,7 @@ def hits_of(end: RankEnd, book: PatternBook) -> list[Hit]:
             below = whole[hit.offset + len(hit.line) :]
             # What only followed from another error is no better cause than what stands above.
             overcome = _worked_on(whose, below) and (root > hit.offset or (last <= hit.offset and _gave_up_below(end, below)))
-            found.append(Hit(end, at, _excerpt(hit), hit.pattern, overcome, place, hit.mild, hit.settled, hit.led_to, whose))
+            found.append(Hit(end, at, _excerpt(hit), hit.pattern, overcome, place, hit.mild, hit.settled, hit.led_to))
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
 
@@ -208,8 +201,6 @@ LAST_WORDS_S = 5.0
 FURTHEST_CHARS = 4 * LAST_CHARS
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
-# Patterns that tell who complains, but not about what.
-GENERAL = frozenset({"nccl-warn"})
 # What CPython prints while it takes itself down, whatever the program ended with. Source: its pylifecycle.c and pythonrun.c.
 _AT_EXIT = re.compile(
     rb"(?m)^(?:lost sys\.std(?:err|out)|sys\.excepthook is missing\b.*|close failed in file object destructor:"
@@ -317,13 +308,9 @@ def said_beside(hit: Hit, hits: Sequence[Hit]) -> str:
     crash = _BARE_CRASH.search(unlabelled_line(hit.line)) is not None
     if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
         return ""  # its detail is there already, or it needs none
-    but = [beginning(each) for each in _known(hit, hits) if each is hit or not each.pattern.defers]
+    mine = (each for each in hits if each.end.rank == hit.end.rank)
+    but = [beginning(each) for each in mine if each is hit or not each.pattern.defers]
     return own_words(hit.end, but)
-
-
-def _known(hit: Hit, hits: Sequence[Hit]) -> list[Hit]:
-    """Hits of the same rank from patterns that know more than who complains."""
-    return [each for each in hits if each.end.rank == hit.end.rank and (each is hit or each.pattern.id not in GENERAL)]
 
 
 # --- Which of the lines count? Not what is only a warning, a header, an echo of another rank's failure, or came after it
@@ -372,10 +359,9 @@ def without_headers(hits: Sequence[Hit]) -> list[Hit]:
 
 def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
     """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed,
-    nor by who has lost a peer by it, or crashed over it.
+    nor by who crashed over it.
     """
-    losses = {id(hit) for hit in roots if not hit.pattern.defers and _is_loss(hit)}
-    named = sorted((hit for hit in roots if not hit.pattern.defers and id(hit) not in losses), key=_at)
+    named = sorted((hit for hit in roots if not hit.pattern.defers), key=_at)
     times = [hit.at for hit in named]
 
     def about(hit: Hit, before_s: float, after_s: float) -> Iterator[Hit]:
@@ -385,7 +371,7 @@ def without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
 
     def echoes(hit: Hit) -> bool:
         if hit.pattern.id in CRASHES:
-            others = (each for each in about(hit, SAME_MOMENT_S, SAME_MOMENT_S) if of_another_voice(each, hit))
+            others = (each for each in about(hit, SAME_MOMENT_S, SAME_MOMENT_S) if each.end.rank != hit.end.rank)
             return any(each.pattern.id not in CRASHES for each in others)
         alike = (each.pattern.error_class is hit.pattern.error_class for each in about(hit, LAST_WORDS_S, LAST_WORDS_S))
         return hit.pattern.defers and any(alike)
@@ -410,7 +396,7 @@ def _only_reports(hit: Hit) -> bool:
     return by_words or (hit.pattern.defers and not hit.pattern.pattern)
 
 
-def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd], kinds: Kinds) -> Sequence[Hit]:
+def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence[RankEnd]) -> Sequence[Hit]:
     """The roots; none if each is of a kind that another's failure brings about, and another rank failed before and says of what.
 
     Of what that rank says no line is known, or it would be a root.
@@ -419,7 +405,7 @@ def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence
         return roots
     spoke = {hit.end.rank for hit in hits}
     silent = [end for end in ends if failed(end) and end.rank not in spoke]
-    return [] if (silent and _are_bystanders(roots)) or told_before(silent, roots, kinds) else roots
+    return [] if (silent and _are_bystanders(roots)) or told_before(silent, roots) else roots
 
 
 def _are_bystanders(roots: Sequence[Hit]) -> bool:
@@ -428,8 +414,8 @@ def _are_bystanders(roots: Sequence[Hit]) -> bool:
     return not own and ranks_of(roots) == ranks_of(hit for hit in roots if _is_loss(hit))
 
 
-def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], kinds: Kinds) -> list[RankEnd]:
-    """Of ranks of which no line is known: those that failed before any hit, and say of what, if that was no connection.
+def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit]) -> list[RankEnd]:
+    """Of ranks of which no line is known: those that failed before any hit, and say of what.
 
     A crash tells less than words of the same moment.
     """
@@ -437,7 +423,7 @@ def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit], kinds: Kinds) ->
     crashes = all(hit.pattern.id in CRASHES for hit in hits)
     until = first + SAME_MOMENT_S if crashes else first - JITTER_S
     before = [end for end in silent if end.output and _last_said(end) < until]
-    return [end for end in before[:LISTENED_TO] if _says_otherwise(end, kinds)]
+    return [end for end in before[:LISTENED_TO] if own_words(end, (), vaguely=False)]
 
 
 def _is_brought_about(hit: Hit) -> bool:
@@ -451,10 +437,3 @@ def _is_loss(hit: Hit) -> bool:
 
 def _last_said(end: RankEnd) -> float:
     return max((piece.at for piece in end.output), default=end.at)
-
-
-def _says_otherwise(end: RankEnd, kinds: Kinds) -> bool:
-    """Does it say what failed, and was that no connection, and nothing that it had from another?"""
-    words = own_words(end, (), vaguely=False)
-    kind = kinds.of_words(words)
-    return bool(words) and not (kind and kind.error_class is ErrorClass.NETWORK)

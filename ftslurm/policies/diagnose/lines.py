@@ -114,7 +114,6 @@ _REPORTS = compiled(
 )
 # What srun itself could not do or was refused is its own word, and no report.
 _SRUNS_OWN = compiled(r"^(?:srun|salloc|sbatch)(?:\.\w+)?: (?:error|fatal): ")
-_SSHS_OWN = compiled(r"^ssh: (?:connect to|Could not resolve) ")
 _OF_TASKS = compiled(
     r": tasks? [\d,\[\]-]+: |\bJob step aborted|\bTerminating\b|\bForce.Terminated|\bTimed out waiting"
     r"|\bJob allocation .{0,20}revoked"
@@ -128,8 +127,6 @@ _COULD_NOT_START = compiled(r"(?i)\b(?:unable to|cannot|could not|failed to) (?:
 
 def is_report(line: bytes) -> bool:
     """Does it only report the end of another process?"""
-    if _SSHS_OWN.search(line):
-        return False
     if _SRUNS_OWN.search(line):
         return _OF_TASKS.search(line) is not None
     return _REPORTS.search(line) is not None and not (_PASSED_ON.search(line) or _COULD_NOT_START.search(line))
@@ -160,26 +157,16 @@ SHOWN_CHARS = 400
 LOOKED_BYTES = 1024
 
 _only_reports = asks(
-    # what a framework says when a library below has failed, which has said more
-    r"\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\b(?:run|rerun) with \w+=|\bset \w+=\w+ (?:to|for) (?:get|see|more)",
     # where to look
     r"(?i)\b(?:see|check|read|inspect) (?:the )?(?:\w+ ){0,2}(?:above|below|stack ?traces?|logs?|log files?|root cause"
     r"|inner exception|(?:previous|earlier|preceding|other) (?:error|log|output|message|line)s?)\b",
-    # what is done about it
-    r"(?i)\b(?:taking|bringing|tearing|shutting) (?:\w+ ){0,4}down\b",
     # another process, of which no more is known
     r"(?i)\b(?:worker|process|child|subprocess|actor|executor)s?\b.{0,40}"
     r"\b(?:exited|died|ended|terminated|crashed) unexpectedly\b",
-    # how a program goes down, whatever for
-    r"\bterminate called without an active exception\b",
-    # the other end is gone, whatever for
-    r"\[Errno 32\]|\bBrokenPipeError\b",
     # by its number only
     r"(?i)\berror code(?: is)?:? ?-?\d{1,6}\W*$",
     # a stack of errors that is cut off behind its head
     r"(?i)\berror stack:\W*$",
-    # that a step failed, and no reason
-    r"(?i)^(?:[\w.\[\]()/-]+: )?(?:\w+ ){1,4}failed\.?\s*$",
 )
 
 

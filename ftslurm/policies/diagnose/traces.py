@@ -45,7 +45,6 @@ class Raised:
     deepest: str = ""  # the last frame, whoever's it is
     wraps: bool = False  # its cause is told below it (`Caused by:`)
     led_to: bool = False  # another error of the same process led to it, as the runtime says
-    logged: bytes = b""  # the line right above its traceback, which may be a logger's
 
     def __str__(self) -> str:
         said = f"{self.kind}: {self.message}" if self.message else self.kind
@@ -132,15 +131,7 @@ def outline(text: bytes) -> Outline:
         return Outline(text)
     walk = _Walk(text)
     walk.through()
-    return Outline(bytes(walk.said), _with_last_uncaught(walk.raised))
-
-
-def _with_last_uncaught(raised: Sequence[Raised]) -> tuple[Raised, ...]:
-    """What was raised last, with all that led to it, nobody has logged and gone on, whatever stands above it."""
-    begin = len(raised) - 1
-    while begin > 0 and raised[begin].led_to:
-        begin -= 1
-    return (*raised[: max(0, begin)], *(replace(each, logged=b"") for each in raised[max(0, begin) :]))
+    return Outline(bytes(walk.said), tuple(walk.raised))
 
 
 _OPTIONS = re2.Options()
@@ -237,13 +228,6 @@ _ONE_LINE = tuple(
         (b"ERROR: ", r"^ERROR: (?:LoadError: |InitError: )?(\w{1,80}(?:Error|Exception))(?:: |\()?(.{0,300})", "", 2, 0),
         (b"ERROR: LoadError: ", r"^ERROR: LoadError: (.{0,300})", "LoadError", 1, 0),
         (
-            b"rror: ",
-            r"^\s*(?:nested task error|caused by|Unhandled Task ERROR): (\w{1,80}(?:Error|Exception))(?:: |\()?(.{0,300})",
-            "",
-            2,
-            0,
-        ),
-        (
             b"(unhandled task",
             r"^(?:ERROR )?\(unhandled task failure\): (?:(\w{1,80}(?:Error|Exception)): )?(.{0,300})",
             "julia",
@@ -280,8 +264,6 @@ class _Writer:
     below: int = -1  # number of the error whose frames are printed below it, and are not at an end
     bare: int = -1  # number of the error whose message is on the next line
     before: tuple[int, int] = (-1, -1)  # its line before, which a caret may point at
-    here: int = -1  # where its line begins
-    logged: bytes = b""  # the line above the trace
 
 
 @dataclass(slots=True)
@@ -318,7 +300,6 @@ class _Walk:
         if not body.strip():
             return
         writer = self._writer()
-        writer.here = start
         if margin := _GROUP_MARGIN.match(body):
             body = body[margin.end() :]
         if self._quoted(writer, body, at, stop):
@@ -392,8 +373,6 @@ class _Walk:
 
     def _begin(self, w: _Writer) -> None:
         w.indent, w.own, w.any, w.left, w.below = 0, "", "", PATIENCE_LINES, -1
-        if not w.chain:  # what led to it was logged together with it
-            w.logged = self.text[w.before[0] : w.before[1]] if w.before[1] + 1 == w.here else b""
 
     def _is_closed(self, stop: int) -> bool:
         """Ends the block of code that a fence may open here? The next fence ends none if it names a language: of the block
@@ -415,14 +394,14 @@ class _Walk:
 
     def _ends(self, w: _Writer, body: bytes, at: int) -> bool:
         """Does the line end a Python traceback?"""
-        body = body.rstrip() if w.indent and body[: w.indent].isspace() else body.strip()
+        body = body.strip()
         found = _ENDS.match(body) or (_ENDS_HERE.match(body) if w.left == PATIENCE_LINES - 1 else None)
         if found is None:
             return False
         message = (found.group(2) or b"").decode(errors="replace").strip()[:MESSAGE_CHARS]
         thrown = w.throws and w.any == w.own
         raised = Raised(at, found.group(1).decode(), message, w.own or w.any, bool(w.own), w.ignored, thrown, w.any)
-        self._raise(w, replace(raised, logged=w.logged))
+        self._raise(w, raised)
         w.indent, w.left = -1, 0
         return True
 

@@ -11,7 +11,6 @@ _TOTAL = re.compile(rf"(?:total capacity of {_SIZE}|; {_SIZE} total capacity)")
 _FREE = re.compile(rf"(?:of which {_SIZE} is free|; {_SIZE} free)")
 _MINE = re.compile(rf"this process has {_SIZE} memory in use|{_SIZE} reserved in total|; {_SIZE} already allocated")
 _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
-_AMOUNT = re.compile(r"tried to allocate \d|\ballocate \d[\d.]* ?(?:[KMGT]i?B|bytes)|\bsize \d+ (?:bytes )?too large")
 # The driver's own word, where a library that takes care of memory would name the amount: not even a start fitted beside others.
 _OF_THE_DRIVER = re.compile(r"(?:CUDA|HIP)(?: driver| runtime)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
 _STREAM = re.compile(r"<Pipe\b|\bpipe:|\b(?:https?|s3|gs|hdfs|oss)://")
@@ -40,11 +39,6 @@ def held_by_another(line: str) -> bool:
     others = sum(_bytes(number, unit) for number, unit in _OTHERS.findall(line))
     rest = total - free - mine - OVERHEAD_BYTES if mine or free else 0.0
     return max(others, rest) > SHARE * total
-
-
-def asked_for_too_much(line: str) -> bool:
-    """Does it name how much was asked for at once? That is the program's own measure, not what others have left."""
-    return _AMOUNT.search(line) is not None
 
 
 def refused_by_the_driver(line: str) -> bool:
@@ -82,7 +76,6 @@ MEANS: dict[str, tuple[tuple[Callable[[str], bool], str], ...]] = {
     **dict.fromkeys(("cuda-oom", "hip-oom"), (_TAKEN, (refused_by_the_driver, "gpu-memory-none"))),
     **dict.fromkeys(("file-missing", "file-race", "io-error", "stale-nfs"), (_IN_A_CACHE,)),
     **dict.fromkeys(("data-broken", "ckpt-corrupt"), ((from_a_stream, "stream-cut"),)),
-    "cannot-alloc": ((asked_for_too_much, "alloc-refused"),),
 }
 
 

@@ -107,7 +107,6 @@ LASTING = (
     'numpy._core._exceptions._ArrayMemoryError: Unable to allocate 300. GiB for an array',
     'OSError: [Errno 24] Too many open files',
     'wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])',
-    'wandb.errors.CommError: failed to upsert bucket: returned error 403: permission denied',
     'ray.exceptions.RuntimeEnvSetupError: Failed to set up runtime environment.',
     'ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.',
     "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache (1024).",

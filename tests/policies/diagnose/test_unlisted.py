@@ -183,7 +183,6 @@ def test_a_shut_down_by_another_rank_is_a_bystanders_word() -> None:
 @pytest.mark.parametrize(
     ("line", "retriable"),
     [
-        ("wandb.errors.CommError: failed to upsert bucket: returned error 403: permission denied", Retriable.NO),
         ("wandb.errors.CommError: failed to upsert bucket: returned error 503: unavailable", Retriable.YES),
         (
             "botocore.exceptions.ClientError: An error occurred (403) when calling the HeadObject operation: Forbidden",

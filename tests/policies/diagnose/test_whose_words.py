@@ -81,19 +81,6 @@ def test_what_a_rank_said_before_its_launcher_s_report_is_shown() -> None:
     assert "this program reads 6" in v.evidence[0]
 
 
-TRACE = "Traceback (most recent call last):\n  File \"/home/u/{}.py\", line 3, in <module>\n    import {}\nModuleNotFoundError: No module named '{}'\n"
-
-
-def test_an_exception_that_was_logged_and_gone_on_from_gives_way_to_the_last() -> None:
-    logged = "WARNING:features:fast_kit not found, using the portable backend\n" + TRACE.format("a", "fast_kit", "fast_kit")
-    v = verdict(end(0, logged + TRACE.format("b", "graph", "graph"), 1), end(1), end(2), end(3))
-    assert "'graph'" in v.evidence[0]
-    alone = verdict(
-        end(0, "WARNING:features:attempt 3 failed\n" + TRACE.format("b", "graph", "graph"), 1), end(1), end(2), end(3)
-    )
-    assert "'graph'" in alone.evidence[0], "what was raised last nobody has caught"
-
-
 def test_what_a_header_announces_is_no_stumble_of_the_clean_up() -> None:
     text = (
         "torch.multiprocessing.spawn.ProcessRaisedException:\n\n-- Process 0 terminated with the following error:\n"
