@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pwd
 import signal
 import sys
 import time
@@ -39,6 +38,7 @@ from ftslurm.launchers.srun_options import has_flag, option_value, split_command
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
 from ftslurm.model.text import expand_pattern, fold_numbers, visible
 from ftslurm.model.values import Value, field
+from ftslurm.system.owner import user_name
 from ftslurm.system.processes import children_of
 
 
@@ -223,13 +223,6 @@ def _send_signal(pid: int, number: int) -> None:
         pass  # gone already; or it changed its user (setuid), which only root could end
 
 
-def _user_name() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return "nobody"  # uid_to_string in Slurm's uid.c
-
-
 def tasks_folder(wanted: str | None) -> Path:
     """Where the tasks run. Raises: UsageError."""
     folder = Path.cwd() / (wanted or "")
@@ -265,7 +258,7 @@ def file_namer(
     env: Mapping[str, str], options: Sequence[str], simulated: shape.Simulated
 ) -> Callable[[str, shape.TaskPlace], str]:
     """What turns a pattern into the file of a task."""
-    name, user = option_value(options, "job-name"), _user_name()
+    name, user = option_value(options, "job-name"), user_name(os.geteuid())
     named = {**env, "SLURM_JOB_NAME": name} if name else env
     return lambda pattern, place: expand_pattern(pattern, pattern_values(named, simulated, place, user))
 

@@ -44,16 +44,12 @@ def parse_multi_prog(text: str, place: str, arguments: tuple[str, ...], tasks: i
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Numbered from 1; a backslash at the end joins the next line."""
-    pending, begun = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        begun = begun or number
-        if line.endswith("\\"):
-            pending += line[:-1]
-            continue
-        whole, start = (pending + line).strip(), begun
-        pending, begun = "", 0
-        if whole and not whole.startswith("#"):
-            yield start, whole
+    number = 1
+    for line in re.split(r"(?<!\\)\n", text):
+        joined = line.replace("\\\n", "").strip()
+        if joined and not joined.startswith("#"):
+            yield number, joined
+        number += 1 + line.count("\n")
 
 
 def _ranks(text: str, tasks: int, where: str) -> Iterator[tuple[int, int]]:
