@@ -7,13 +7,13 @@ import os
 import select
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 
 from ftslurm.errors import LaunchFailed, UsageError
-from ftslurm.launchers.local_layout import LocalLayout, Simulated, TaskPlace
+from ftslurm.launchers.local_layout import LocalLayout, TaskPlace
 from ftslurm.launchers.rank_logs import StreamKind, StreamTarget, read_target
 from ftslurm.launchers.srun_options import has_flag, option_value
 
@@ -26,16 +26,6 @@ SLOW_READER_S = 0.1  # between two looks at one
 def _is_other(target: StreamTarget, place: TaskPlace) -> bool:
     """Does the target name one other task?"""
     return target.kind is StreamKind.ONE and target.task != place.rank
-
-
-def pattern_values(env: Mapping[str, str], simulated: Simulated, place: TaskPlace, user: str) -> dict[str, str]:
-    """The letters of srun(1) "FILENAME PATTERN". Where srun prints its own "no value", so do we: scripts know the names."""
-    return {
-        "j": str(simulated.job), "J": f"{simulated.job}.{simulated.step}", "s": str(simulated.step),
-        "A": env.get("SLURM_ARRAY_JOB_ID", str(simulated.job)), "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294"),
-        "x": env.get("SLURM_JOB_NAME", "(null)"), "u": user,
-        "t": str(place.rank), "n": str(place.slot), "N": place.node,
-    }  # fmt: skip
 
 
 def _wait_for(fd: int, events: int) -> None:

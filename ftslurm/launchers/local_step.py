@@ -33,7 +33,8 @@ from typing import NoReturn
 
 from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers import local_layout as shape
-from ftslurm.launchers.local_stdio import Stdio, pattern_values, write_all
+from ftslurm.launchers.local_stdio import Stdio, write_all
+from ftslurm.launchers.rank_logs import job_letters
 from ftslurm.launchers.srun_options import has_flag, option_value, split_command_line
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
 from ftslurm.model.text import expand_pattern, fold_numbers, visible
@@ -258,9 +259,9 @@ def file_namer(
     env: Mapping[str, str], options: Sequence[str], simulated: shape.Simulated
 ) -> Callable[[str, shape.TaskPlace], str]:
     """What turns a pattern into the file of a task."""
-    name, user = option_value(options, "job-name"), user_name(os.geteuid())
-    named = {**env, "SLURM_JOB_NAME": name} if name else env
-    return lambda pattern, place: expand_pattern(pattern, pattern_values(named, simulated, place, user))
+    job, step = simulated.job, simulated.step
+    known = job_letters(options, env, job, user_name(os.geteuid())) | {"J": f"{job}.{step}", "s": str(step)}
+    return lambda pattern, at: expand_pattern(pattern, known | {"t": str(at.rank), "n": str(at.slot), "N": at.node})
 
 
 def _tell(*lines: str) -> None:

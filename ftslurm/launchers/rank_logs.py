@@ -162,16 +162,21 @@ class RankFiles(Value):
     errors: str | None = ""
 
 
+def job_letters(options: Sequence[str], env: Mapping[str, str], job: int, user: str) -> dict[str, str]:
+    """Those of srun(1) "FILENAME PATTERN" that the job has. Where srun prints its own "no value", so do we: scripts know it."""
+    return {
+        "j": str(job), "A": env.get("SLURM_ARRAY_JOB_ID", str(job)), "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294"),
+        "x": option_value(options, "job-name") or env.get("SLURM_JOB_NAME", "(null)"), "u": user,
+    }  # fmt: skip
+
+
 def rank_files(options: Sequence[str], env: Mapping[str, str], job: int, user: str, folder: str) -> RankFiles:
     """folder: where srun is called. What is one for all srun opens itself, the rest slurmstepd in the folder of the tasks.
 
     Errors go where the output does, unless something else is said. A number names the only task that may print, of which
     nothing is known here. Source: srun(1), "IO Redirection".
     """
-    known = {
-        "j": str(job), "A": env.get("SLURM_ARRAY_JOB_ID", str(job)), "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294"),
-        "x": option_value(options, "job-name") or env.get("SLURM_JOB_NAME", "(null)"), "u": user,
-    }  # fmt: skip
+    known = job_letters(options, env, job, user)
     known = {letter: value.replace("%", "%%") for letter, value in known.items()}  # the rest is filled in later
     chdir = option_value(options, "chdir") or folder
     out = said(options, env, "output") or None
