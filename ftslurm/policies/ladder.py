@@ -524,8 +524,9 @@ def _degraded(s: Situation) -> str:
             return f"{fault} does not heal"
     for fault in s.faults:
         if repeated(fault, s.history, s.settings.in_place_restart, s.now):
-            hours = s.settings.in_place_restart.same_code_window_s / 3600
-            return f"{fault.code} on device {fault.device} of {fault.node} for the {_nth(s, fault)} time in {hours:g} h"
+            window_s = s.settings.in_place_restart.same_code_window_s
+            time = nth(s.history.fault_count(fault.key, s.now - window_s))
+            return f"{fault.code} on device {fault.device} of {fault.node} for the {time} time in {window_s / 3600:g} h"
     return ""
 
 
@@ -540,8 +541,7 @@ def repeated(fault: Fault, history: History, codes: InPlaceRestartSettings, now:
     return history.fault_count(fault.key, now - codes.same_code_window_s) >= codes.same_code_limit
 
 
-def _nth(s: Situation, fault: Fault) -> str:
-    number = s.history.fault_count(fault.key, s.now - s.settings.in_place_restart.same_code_window_s)
+def nth(number: int) -> str:
     return {1: "1st", 2: "2nd", 3: "3rd"}.get(number, f"{number}th")
 
 

@@ -17,7 +17,7 @@ from ftslurm.model.settings.tree import LEAVES, Settings
 from ftslurm.model.text import counted
 from ftslurm.model.values import replace
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Role, Verdict
-from ftslurm.policies.ladder import SAME_WORDS, Alone, Cause, OtherNodes, Situation, choose
+from ftslurm.policies.ladder import SAME_WORDS, Alone, Cause, OtherNodes, Situation, choose, nth
 from ftslurm.policies.node_charges import Series
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _healed(cause: Cause, where: str, settings: Settings) -> Steps:
     own, wait = settings.in_place_restart, LEAVES["rungs.in-place-restart.self_heal_wait"]
     if own.reset != "never":
         told += f"; reset the device if it has not healed in {value_in_words(wait, wait.of(settings))}"
-    often = f"the {_nth(own.same_code_limit)} time in {_hours(own.same_code_window_s)} on one {where}: {then[0].what}"
+    often = f"the {nth(own.same_code_limit)} time in {_hours(own.same_code_window_s)} on one {where}: {then[0].what}"
     return (Step(Rung.IN_PLACE_RESTART, told), Step(then[0].rung, often), *then[1:])
 
 
@@ -216,10 +216,6 @@ def _again(job: Situation) -> Steps:
         return steps or (_fails(job),)
     in_a_row = f"{s.unconditional_requeue.in_a_row} in a row without progress or a fact between"
     return (*steps, Step(Rung.FAIL, f"after {in_a_row}: the job fails"))
-
-
-def _nth(number: int) -> str:
-    return {1: "1st", 2: "2nd", 3: "3rd"}.get(number, f"{number}th")
 
 
 def _hours(seconds: float) -> str:
