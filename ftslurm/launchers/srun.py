@@ -11,9 +11,10 @@ from ftslurm.launchers.placement import NOT_WHEN_PLACED, StepPart
 from ftslurm.launchers.python import CONTAINER_VARIABLES, Python, Runtime, in_bundle, runtime_of, with_mount
 from ftslurm.launchers.srun_options import REPLACED, Component, has_flag, join_components, option_value, said, same_share, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
+from ftslurm.model.collectives import unfold_ranks
 from ftslurm.model.job import Layout, Share
 from ftslurm.model.nodes import fold_nodes
-from ftslurm.model.text import unfold_numbers, whole
+from ftslurm.model.text import whole
 from ftslurm.model.values import Value, field, replace
 from ftslurm.system.commands import MARK
 
@@ -251,4 +252,4 @@ def placed_channel(channel: str, place: str) -> str:
 
 
 def _ranks(place: str) -> tuple[int, ...]:
-    return unfold_numbers(place.partition("/")[2]) if place else ()
+    return unfold_ranks(place.partition("/")[2]) if place else ()

@@ -133,7 +133,6 @@ class Socket(Value):
     remote: str
     trouble: str
     queued_bytes: int = 0
-    retries: int = 0
 
 
 class RankView(Value):

@@ -92,12 +92,6 @@ def fold_numbers(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
-def unfold_numbers(text: str) -> tuple[int, ...]:
-    """`0-2,5` -> 0, 1, 2, 5: what `fold_numbers` has made."""
-    pairs = (part.partition("-") for part in text.split(","))
-    return tuple(number for first, _, last in pairs for number in range(int(first), int(last or first) + 1))
-
-
 # --- names of files by srun(1) "FILENAME PATTERN"
 
 FILE_FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")

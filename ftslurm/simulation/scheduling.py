@@ -344,7 +344,7 @@ def _views(tasks: Sequence[Task], culprit: int, network: bool) -> dict[str, tupl
         elif network:
             bad, other = f"10.0.0.{culprit}:9", f"10.0.0.{task.rank}:1"
             mine = (bad, "10.0.1.1:1") if task.rank == culprit else (other, bad)
-            view = replace(view, sockets=(Socket(*mine, "retransmit", 4096, 5),))
+            view = replace(view, sockets=(Socket(*mine, "retransmit", 4096),))
         found.setdefault(task.node, []).append(view)
     return {node: tuple(views) for node, views in found.items()}
 

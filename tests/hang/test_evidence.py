@@ -42,14 +42,14 @@ ROW = "   1: 0200000A:9A6F 0300000A:DE00 01 00000060:00000000 01:00000123 000000
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="recorded on a little-endian machine")
 def test_connections() -> None:
-    assert parse_tcp(ROW, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "retransmit", 96, 3)
+    assert parse_tcp(ROW, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "retransmit", 96)
     assert parse_tcp(ROW, {"778"}) is None, "of another process"
     assert parse_tcp(ROW.replace(" 01 00000060", " 0A 00000060"), {"777"}) is None, "listening"
     once, probing = ROW.replace("00000003 ", "00000001 "), ROW.replace("01:00000123 00000003", "04:00000123 00000000")
-    assert parse_tcp(once, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "", 96, 1)
-    assert parse_tcp(probing, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "zero-window", 96, 0)
+    assert parse_tcp(once, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "", 96)
+    assert parse_tcp(probing, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "zero-window", 96)
     unread = ROW.replace("00000060:00000000", "00000000:00000008").replace("01:00000123 00000003", "00:00000000 00000000")
-    assert parse_tcp(unread, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "unread", 8, 0)
+    assert parse_tcp(unread, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "unread", 8)
     mapped = ROW.replace("0200000A:", "0000000000000000FFFF00000200000A:").replace(
         "0300000A:", "0000000000000000FFFF00000300000A:"
     )

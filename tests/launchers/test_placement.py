@@ -22,8 +22,9 @@ from ftslurm.launchers.placement import (
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
+from ftslurm.model.collectives import unfold_ranks
 from ftslurm.model.job import Layout
-from ftslurm.model.text import fold_numbers, unfold_numbers
+from ftslurm.model.text import fold_numbers
 from ftslurm.wrapper.shim.connection import Channel
 from tests.settings import settings_with
 
@@ -156,7 +157,7 @@ def test_where_all_is_lent_the_one_srun_still_has_its_place() -> None:
 def test_ranks_fold_and_unfold(ranks: set[int]) -> None:
     ordered = sorted(ranks)
     folded = fold_numbers(ordered)
-    assert unfold_numbers(folded) == tuple(ordered)
+    assert unfold_ranks(folded) == tuple(ordered)
     channel = Channel(placed_channel("1:4711:00ff:10.0.0.1,10.0.0.2", f"400/{folded}"))
     assert (channel.total, channel.ranks) == (400, ordered)
     assert (channel.port, channel.secret, channel.addresses) == (4711, b"\x00\xff", ["10.0.0.1", "10.0.0.2"])

@@ -28,8 +28,8 @@ INSIDE = tuple(
 LATE = replace(INSIDE[2], wchan="hrtimer_nanosleep", groups=(replace(GROUP, entered=10),))
 SOMEBODY_LATE = (*INSIDE[:2], LATE, INSIDE[3])
 CUT = tuple(
-    replace(view, sockets=(Socket(f"10.0.0.{view.rank}:1", "10.0.0.2:9", "retransmit", 4096, 5),)) if view.rank != 2
-    else replace(view, sockets=(Socket("10.0.0.2:9", "10.0.0.0:1", "retransmit", 4096, 5),))
+    replace(view, sockets=(Socket(f"10.0.0.{view.rank}:1", "10.0.0.2:9", "retransmit", 4096),)) if view.rank != 2
+    else replace(view, sockets=(Socket("10.0.0.2:9", "10.0.0.0:1", "retransmit", 4096),))
     for view in INSIDE
 )  # fmt: skip
 

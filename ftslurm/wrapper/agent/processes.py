@@ -148,7 +148,7 @@ def parse_tcp(row: str, inodes: Iterable[str]) -> Socket | None:
         trouble = "zero-window"
     elif unread:
         trouble = "unread"
-    return Socket(_address(words[1]), _address(words[2]), trouble, sent if trouble != "unread" else unread, retries)
+    return Socket(_address(words[1]), _address(words[2]), trouble, sent if trouble != "unread" else unread)
 
 
 def _address(word: str) -> str:
