@@ -154,27 +154,25 @@ _STATES = {"R": "running", "S": "sleeping", "D": "disk-sleep", "T": "stopped", "
 NO_SESSION = str(2**32 - 1)
 GHOST = 2**32 - 3  # no user has it: the two numbers above mean none (setresuid(2)) and overflow
 STUCK_LOOKS = 20
+_MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 
 def usage(pids: Iterable[int]) -> tuple[dict[tuple[int, float], int], float]:
     """((pid, start time) -> bytes of I/O so far, CPU seconds so far) of all of `pids`.
 
     Bytes by system calls (sockets and files alike) and those of the storage (mapped files appear only there). CPU of ended
-    children counts with their parent. Processes that end meanwhile or are unreadable are skipped. Source: proc(5), /proc/pid/io.
+    children counts with their parent. Processes that end meanwhile or are unreadable are skipped. Source: proc(5), io and stat.
     """
-    import psutil
-
     io: dict[tuple[int, float], int] = {}
-    cpu_s = 0.0
+    ticks = 0
     for pid in pids:
-        try:
-            process = psutil.Process(pid)
-            counters, times = process.io_counters(), process.cpu_times()
-        except (psutil.Error, OSError):
-            continue
-        io[pid, process.create_time()] = counters.read_chars + counters.write_chars + counters.read_bytes + counters.write_bytes
-        cpu_s += times.user + times.system + times.children_user + times.children_system
-    return io, cpu_s
+        with suppress(OSError, IndexError):
+            place = f"{PROC}/{pid}"
+            words = Path(f"{place}/stat").read_bytes().rpartition(b")")[2].split()
+            counts = dict(line.split(b": ") for line in Path(f"{place}/io").read_bytes().splitlines())
+            io[pid, int(words[19]) / TICKS] = sum(int(counts[name]) for name in _MOVED)
+            ticks += sum(map(int, words[11:15]))
+    return io, ticks / TICKS
 
 
 def all_processes() -> Mapping[int, Process]:

@@ -48,7 +48,7 @@ BESIDE_S = 0.05
 
 # Loaded so long after the controller's plan has come, when the ranks have started.
 LATE_S = 10.0
-LATE = ("psutil", "ftslurm.wrapper.agent.live")
+LATE = ("ftslurm.wrapper.agent.live",)
 OF_STANDBYS = ("ftslurm.wrapper.agent.standby", "ftslurm.wrapper.controller.teller", "tenacity", "ClusterShell.NodeSet")
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ ROOMS = (
     "catalogs", "config", "launchers", "ledger", "model", "policies", "slurm", "system", "wrapper.controller",
     "wrapper.requeue",
 )  # fmt: skip
-BESIDE = ("ftslurm.report.card", "ftslurm.sdk.notes", "psutil")
+BESIDE = ("ftslurm.report.card", "ftslurm.sdk.notes")
 
 
 class Diagnosis:
