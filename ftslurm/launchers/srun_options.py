@@ -126,13 +126,10 @@ def srun_options() -> Mapping[str, SrunOption]:
     return {row[0]: _option(*row) for row in map(str.split, lines) if row[0] != "#"}
 
 
-_TAKES = {takes.value: takes for takes in Takes}
-
-
 def _option(name: str, letter: str, takes: str, of: str, *further: str) -> SrunOption:
     if further and further[0][0] == "=":
-        return SrunOption(name, letter, _TAKES[takes], of, means=further[0][1:])
-    return SrunOption(name, letter, _TAKES[takes], of, further, name)
+        return SrunOption(name, letter, Takes(takes), of, means=further[0][1:])
+    return SrunOption(name, letter, Takes(takes), of, further, name)
 
 
 @cache

@@ -55,10 +55,7 @@ def group_limits(text: str, user_id: int) -> dict[str, int]:
 
 def taken(text: str) -> Counter[str]:
     """What a job takes of such limits. text: of `scontrol show job`."""
-    took: Counter[str] = Counter({_JOB: 1})
-    for name, count in _counts(text).items():
-        took[name] += count
-    return took
+    return Counter({_JOB: 1, **_counts(text)})
 
 
 def _counts(text: str) -> Mapping[str, int]:
