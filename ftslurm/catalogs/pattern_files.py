@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import re2
@@ -46,14 +46,8 @@ class SiteFile(Strict):
     exit_codes: Mapping[Status, ExitEntry] = {}
 
 
-def read_site(data: object, place: str, kinds: Iterable[str] = ()) -> SiteFile:
-    """data: the parsed file. place: its path. kinds: those that may stand beside `devices`, too, as they once had to.
-
-    Raises: PolicyError naming file and entry.
-    """
-    if isinstance(data, dict) and isinstance(below := data.get("devices", {}), dict) and (beside := data.keys() & set(kinds)):
-        rest = {name: value for name, value in data.items() if name not in beside}
-        data = {**rest, "devices": {**below, **{kind: data[kind] for kind in sorted(beside)}}}
+def read_site(data: object, place: str) -> SiteFile:
+    """data: the parsed file. place: its path. Raises: PolicyError naming file and entry."""
     file = checked(SiteFile, {} if data is None else data, place)
     check_patterns(file.patterns, place)
     return file

@@ -71,14 +71,13 @@ class Scanner:
         words = [f"(?mi:{_NAMED.sub('(?:', each.needs or each.pattern)})" for each in wanted]
         self._which = _set(words)
         self._any = _compiled("|".join(words)) if words else None
-        self._exact: list[Any] = [None] * len(self._patterns)
         self._searched: list[Any] = [None] * len(self._patterns)
 
     def first(self, line: bytes) -> Match | None:
         """The first of the wanted, in their order, that matches `line`."""
         line = line[:MAX_LINE_BYTES]
         for index in self._may_match(line):
-            start = self._start(index, line, likely=False)
+            start = self._start(index, line)
             if start is not None:
                 return Match(0, line, index, start)
         return None
@@ -99,15 +98,13 @@ class Scanner:
     def _look(self, text: bytes, begin: int, limit: int, read: Callable[[Match], T | None]) -> tuple[list[T], int]:
         """What matches from `begin` on, and how far the limit reached."""
         found: list[T] = []
-        before = -1
         for offset, line, may in self._lines(text, begin):
             limit -= 1 + (len(line) >> 8)
             for index in may:
-                start = self._start(index, line, likely=index == before)
+                start = self._start(index, line)
                 told = None if start is None else read(Match(offset, line, index, start))
                 if told is not None:
                     found.append(told)
-                    before = index
                     break
                 limit -= 1
                 if limit <= 0:
@@ -137,22 +134,15 @@ class Scanner:
     def _may_match(self, line: bytes) -> list[int]:
         return sorted(self._which.Match(line) or ())
 
-    def _start(self, index: int, line: bytes, likely: bool) -> int | None:
-        """Where the line begins to match, None if it does not. likely: it will, as the line before it did."""
+    def _start(self, index: int, line: bytes) -> int | None:
+        """Where the line begins to match, None if it does not."""
         reads = self._reads[index]
-        if not (reads is None and likely) and not self._matches(index, line):
-            return None
         if reads is not None:
             return None if reads(line) is None else 0
         if self._searched[index] is None:
             self._searched[index] = _compiled(self._patterns[index])
         hit = self._searched[index].search(line)
         return hit.start() if hit else None
-
-    def _matches(self, index: int, line: bytes) -> bool:
-        if self._exact[index] is None:
-            self._exact[index] = _set([f"(?m:{self._patterns[index]})"])  # a set of one: to ask it costs a third of a search, too
-        return bool(self._exact[index].Match(line))
 
 
 def mistake(pattern: str, sample: str) -> str:

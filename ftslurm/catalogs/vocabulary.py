@@ -48,22 +48,12 @@ class _Reading(NamedTuple):
 class _Texts(NamedTuple):
     """The texts of a family. framed, telling: patterns that end with one of them, in a frame and, of those that need none, alone.
 
-    by_text: in lower case. lengths: theirs, the longest first.
+    by_text: in lower case.
     """
 
     framed: Any
     telling: Any | None
     by_text: Mapping[str, ErrorWord]
-    lengths: tuple[int, ...]
-
-    def ending(self, line: bytes, end: int) -> str:
-        """The longest text that ends at `end`, where a pattern has found one.
-
-        To ask the pattern for a group instead costs many times its search: RE2 knows where a group is only if it leaves its
-        automaton and goes over all of the match again.
-        """
-        before = line[max(0, end - self.lengths[0]) : end].decode("latin-1").lower()
-        return next(text for length in self.lengths if (text := before[-length:]) in self.by_text)
 
 
 class Family(Value):
@@ -148,10 +138,9 @@ class Vocabulary:
             for pattern in (texts.framed, texts.telling):
                 hit = pattern.search(line) if pattern is not None else None
                 if hit is not None:
-                    text = texts.ending(line, hit.end())
-                    word = texts.by_text[text]
+                    word = texts.by_text[hit.group(1).decode("latin-1").lower()]
                     # A device's frame belongs to what is said; the system's is any word of failure before it.
-                    return _Reading(word, hit.end() - len(text) if word.family in SYSTEM else hit.start())
+                    return _Reading(word, hit.start(1) if word.family in SYSTEM else hit.start())
         return None
 
     def _numbered(self, line: bytes) -> _Reading | None:
@@ -206,7 +195,7 @@ class Vocabulary:
             between = r"""[^\n]*?(?:[:'"(\[\]=,]|\b\d{1,6}|returned|failed)[ '"]{0,3}"""
             if family in ("cuda", "hip"):  # `CUDA Error invalid resource handle`
                 between = rf"(?:{between}|\s{{1,3}})"
-            framed = compiled(f"(?:{self.frames.families[family].frame}){between}(?i:{every})")
-            bare = compiled(f"(?i:{telling})") if telling and family not in ("hip", "ucx", "acl") else None
-            found.append(_Texts(framed, bare, by_text, tuple(sorted({len(text) for text in by_text}, reverse=True))))
+            framed = compiled(f"(?:{self.frames.families[family].frame}){between}((?i:{every}))")
+            bare = compiled(f"((?i:{telling}))") if telling and family not in ("hip", "ucx", "acl") else None
+            found.append(_Texts(framed, bare, by_text))
         return dict(enumerate(found, start=_NAME + 1))

@@ -68,4 +68,4 @@ def _laid_over(book: Known, lay: Callable[[Known, SiteFile, str], Known], paths:
 
 def read_catalog(path: str | Path, only_roots: bool = False) -> SiteFile:
     """Raises: PolicyError for a file that cannot be read, is too large or wrong."""
-    return read_site(read_yaml(read_text(path, "the catalogue", only_roots), str(path))[0], str(path), OURS[DEVICES])
+    return read_site(read_yaml(read_text(path, "the catalogue", only_roots), str(path))[0], str(path))

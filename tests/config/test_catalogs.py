@@ -27,15 +27,16 @@ Write = Callable[[str], str]
 EXPLAINER = Explainer(Settings())
 
 SITE = """
-ascend:
-  "80E01801": {class: SeparateNPU}
-  "0x80e08099": {class: NotHandle, name: a code of a new driver}
-nvidia:
-  79: {remedy: log}
-  Xid 999: {remedy: replace_node, name: ours}
-  GPU-LOST: {remedy: restart_in_place}
-amd:
-  THERMAL: {remedy: exclude_at_next_restart}
+devices:
+  ascend:
+    "80E01801": {class: SeparateNPU}
+    "0x80e08099": {class: NotHandle, name: a code of a new driver}
+  nvidia:
+    79: {remedy: log}
+    Xid 999: {remedy: replace_node, name: ours}
+    GPU-LOST: {remedy: restart_in_place}
+  amd:
+    THERMAL: {remedy: exclude_at_next_restart}
 patterns:
   - {id: site-licence, name: the licence server is away, class: network, retriable: yes, pattern: 'flexlm: -96', sample: 'E flexlm: -96'}
   - {id: py-value, name: ours, class: data, retriable: no, pattern: 'ValueError: (?:bad|wrong)', sample: 'ValueError: bad'}
@@ -83,23 +84,10 @@ def test_a_site_has_the_last_word_on_lines_and_statuses(write: Write) -> None:
 
 
 def test_later_files_stand_on_earlier_ones(write: Write) -> None:
-    first = write("nvidia: {79: {remedy: log}}\nexit_codes: {3: {meaning: a, class: data, retriable: no}}", "a.yaml")
-    second = write("nvidia: {79: {remedy: fail}}", "b.yaml")
+    first = write("devices: {nvidia: {79: {remedy: log}}}\nexit_codes: {3: {meaning: a, class: data, retriable: no}}", "a.yaml")
+    second = write("devices: {nvidia: {79: {remedy: fail}}}", "b.yaml")
     assert load_code_book((first, second)).meaning("nvidia", "XID 79", Severity.UNKNOWN).fault_class is FaultClass.ISOLATE
     assert load_pattern_book((first, second)).exit(3).meaning == "a"
-
-
-def test_codes_of_our_kinds_may_stand_below_devices_too(write: Write) -> None:
-    book = load_code_book(
-        (
-            write(
-                "devices: {nvidia: {79: {remedy: log}}, amd: {THERMAL: {remedy: fail}}, ascend: {80E01801: {class: SeparateNPU}}}"
-            ),
-        )
-    )
-    assert book.meaning("ascend", "80E01801", Severity.UNKNOWN).fault_class is FaultClass.ISOLATE
-    assert book.meaning("nvidia", "Xid 79", Severity.UNKNOWN).fault_class is FaultClass.IGNORE
-    assert book.meaning("amd", "THERMAL", Severity.UNKNOWN).fault_class is FaultClass.ISOLATE
 
 
 def test_an_empty_file_changes_nothing(write: Write) -> None:
@@ -121,11 +109,15 @@ PATTERN = "{id: a, name: b, class: data, retriable: no, pattern: 'x%sy', sample:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("ascend: {'80E01801': {class: Explode}}", "`ascend`, `80E01801`: `class` is 'Explode', it should be one of NotHandle"),
-        ("ascend: {HBM: {class: NotHandle}}", "`ascend`: `HBM` is not a fault code"),
-        ("ascend: {80818200: {class: NotHandle}}", "put it in quotes"),
-        ("nvidia: {79: {}}", "`nvidia`, `79`: `remedy` is missing"),
-        ("nvidia: {79: {remedy: pray}}", "`nvidia`, `79`: `remedy` is 'pray'"),
+        (
+            "devices: {ascend: {'80E01801': {class: Explode}}}",
+            "`ascend`, `80E01801`: `class` is 'Explode', it should be one of NotHandle",
+        ),
+        ("devices: {ascend: {HBM: {class: NotHandle}}}", "`ascend`: `HBM` is not a fault code"),
+        ("devices: {ascend: {80818200: {class: NotHandle}}}", "put it in quotes"),
+        ("devices: {nvidia: {79: {}}}", "`nvidia`, `79`: `remedy` is missing"),
+        ("devices: {nvidia: {79: {remedy: pray}}}", "`nvidia`, `79`: `remedy` is 'pray'"),
+        ("nvidia: {79: {remedy: log}}", "there is no `nvidia` here"),
         ("patterns: {id: a}", "`patterns` should be a list"),
         (f"patterns: [{PATTERN % '('}]", "`a`: its `pattern` is refused by RE2"),
         (f"patterns: [{PATTERN % '.*'}]", "`a`: its `pattern` may span a line"),

@@ -59,8 +59,14 @@ def _head(data: Any, name: str) -> Any:
 
 
 SITE: Sequence[Any] = [
-    {"schema_version": 1, "ascend": {"80E01801": {"class": "RestartNPU", "name": "ours"}}, "amd": {"THERMAL": {"remedy": "log"}}},
-    {"nvidia": {79: {"remedy": "replace_node", "program": True}, "Xid 31": {"remedy": "log"}}, "remove": ["cuda-no-device"]},
+    {
+        "schema_version": 1,
+        "devices": {"ascend": {"80E01801": {"class": "RestartNPU", "name": "ours"}}, "amd": {"THERMAL": {"remedy": "log"}}},
+    },
+    {
+        "devices": {"nvidia": {79: {"remedy": "replace_node", "program": True}, "Xid 31": {"remedy": "log"}}},
+        "remove": ["cuda-no-device"],
+    },
     {
         "patterns": [
             {"id": "ours", "name": "ours", "class": "hardware", "retriable": "yes", "needs": "flux", "pattern": "flux .* (low|out)",
@@ -75,8 +81,8 @@ REGULAR = (
     "\\pL", "[[:alpha:]]", "\\x{10ffff}", "^$", "|", "||", "(|a)",
 )  # fmt: skip
 SITE_LAUGHS = laughs(
-    ("a0: &a0 [x, y]", "remove: &a0 [cuda-no-device]", "amd: &a0 {THERMAL: {remedy: log}}"),
-    ("{here}: &{here} [{many}]", "amd: &{here} {{<<: [{many}]}}", "remove: &{here} [{many}]"),
+    ("a0: &a0 [x, y]", "remove: &a0 [cuda-no-device]", "devices: &a0 {amd: {THERMAL: {remedy: log}}}"),
+    ("{here}: &{here} [{many}]", "devices: &{here} {{<<: [{many}]}}", "remove: &{here} [{many}]"),
 )
 SITE_FILES = as_bytes(
     mutated([yaml.safe_dump(tree) for tree in SITE], (*YAML_WORDS, *REGULAR)) | SITE_LAUGHS | as_json(mutated_trees(SITE))

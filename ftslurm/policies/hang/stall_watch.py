@@ -397,7 +397,7 @@ class StallWatch(Value, frozen=False):
         self._held = whohangs.hold(self._held, finding, now)
         graded = whohangs.judged(self._held, now, stalled_s, self.c4d, self._repeated(history))
         verdict = self._verdict(history, stalled_s, busy, idle)
-        confirmed = self._held is not None and now - self._held.since >= self.c4d.confirm_s
+        confirmed = self._held is not None and now - self._held.since >= whohangs.CONFIRM_S
         # A hang outside of communication is an Error by its coming back alone, so the job's own limits hold as well.
         long = idle >= self.c4d.timeout_s * (self.c4d.times - 1)
         error = graded is not None and graded.level is Level.ERROR and graded.kind is CulpritKind.COMM_HANG and not busy and long
@@ -409,7 +409,7 @@ class StallWatch(Value, frozen=False):
         doubts = doubt(finding, views) or (AT_WORK if busy else "")
         # One look without a doubt may fall into the moment in which a pause ends: seen on a busy machine.
         self._sure_at = None if doubts else now if self._sure_at is None else self._sure_at
-        confirmed = confirmed and (self._sure_at is None or now - self._sure_at >= self.c4d.confirm_s)
+        confirmed = confirmed and (self._sure_at is None or now - self._sure_at >= whohangs.CONFIRM_S)
         act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not not_ours
         rests = not busy and (error or self._at_rest(history, idle).stall is Stall.ACT)
         doubts = doubts or ("" if rests else AT_WORK)
@@ -427,9 +427,9 @@ class StallWatch(Value, frozen=False):
         left_s = verdict.act_s - (stalled_s if busy else idle)
         again_s = max(self.c4d.timeout_s, AGAIN_SHARE * stalled_s)
         if finding is not None and not confirmed:
-            again_s = CONFIRM_MARGIN * self.c4d.confirm_s if self._unsure < UNSURE_MAX else again_s
+            again_s = CONFIRM_MARGIN * whohangs.CONFIRM_S if self._unsure < UNSURE_MAX else again_s
         elif left_s > 0:
-            again_s = min(again_s, max(left_s, self.c4d.confirm_s))
+            again_s = min(again_s, max(left_s, whohangs.CONFIRM_S))
         limit_s = 0.0 if busy else verdict.act_s
         return Opinion(act, doubts, tell, graded or finding, verdict.reason, idle, limit_s, again_s)
 

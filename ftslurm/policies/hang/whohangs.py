@@ -42,20 +42,16 @@ CALL = "rpc_sync"
 MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get", "store_poll")
 # A call of MPI begins so: for whom it waits nothing shows, either.
 MPI = "MPI_"
-# The state of a job that goes on again is seen half old and half new for a moment.
+# As long must a verdict hold before it counts: the state of a job that goes on again is seen half old and half new for a moment.
 CONFIRM_S = 1.0
 EVIDENCE_MAX = 12
 
 
 class HangLimits(Value):
-    """C4D's. timeout_s: a hang as long is told (C4D_HANG_TIMEOUT); times: after as many of them it is an error (C4D_HANG_TIMES).
-
-    confirm_s: as long must a verdict hold before it counts at all.
-    """
+    """C4D's. timeout_s: so long a hang is told (C4D_HANG_TIMEOUT). times: after so many it is an error (C4D_HANG_TIMES)."""
 
     timeout_s: float = 10.0
     times: int = 18
-    confirm_s: float = CONFIRM_S
 
 
 class HeldVerdict(Value):
@@ -80,7 +76,7 @@ def judged(
     stalled_s: since when nothing has moved. repeated: nodes that earlier attempts hung on; a
     single rank that hangs there again counts against its node.
     """
-    if held is None or now - held.since < limits.confirm_s or stalled_s < limits.timeout_s:
+    if held is None or now - held.since < CONFIRM_S or stalled_s < limits.timeout_s:
         return None
     finding = held.finding
     hangs = finding.kind in (CulpritKind.COMM_HANG, CulpritKind.NON_COMM_HANG) and not finding.of_program
