@@ -415,13 +415,8 @@ def _are_bystanders(roots: Sequence[Hit]) -> bool:
 
 
 def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit]) -> list[RankEnd]:
-    """Of ranks of which no line is known: those that failed before any hit, and say of what.
-
-    A crash tells less than words of the same moment.
-    """
-    first = min(hit.at for hit in hits)
-    crashes = all(hit.pattern.id in CRASHES for hit in hits)
-    until = first + SAME_MOMENT_S if crashes else first - JITTER_S
+    """Of ranks of which no line is known: those that failed before any hit, and say of what."""
+    until = min(hit.at for hit in hits) - JITTER_S
     before = [end for end in silent if end.output and _last_said(end) < until]
     return [end for end in before[:LISTENED_TO] if own_words(end, (), vaguely=False)]
 

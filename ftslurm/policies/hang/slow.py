@@ -18,24 +18,16 @@ from ftslurm.model.collectives import Culprit, CulpritKind, EntryTimes, Level, W
 from ftslurm.model.events import RanksCompared
 from ftslurm.model.values import Value, field, replace
 
-
-class SlowLimits(Value):
-    """The numbers of the rules; measured on jobs of 2 to 4 ranks over TCP."""
-
-    waits: int = 60  # in a window, of each rank
-    ratio: float = 1.3  # time outside communication, to the others' median
-    step_share: float = 0.10  # and as much of a step at least
-    windows: int = 3  # in which it must be the same rank
-    warm_windows: int = 2
-    baseline_windows: int = 5
-    transfer_ratio: float = 1.25  # to the job's own past
-    transfer_sigmas: float = 4.0
-    transfer_share: float = 0.03  # of a step at least
-    transfer_windows: int = 4
-    link_ratio: float = 1.25  # busy time per MB sent, to the others' median
-
-
-LIMITS = SlowLimits()
+# The numbers of the rules; measured on jobs of 2 to 4 ranks over TCP.
+WAITS = 60  # in a window, of each rank
+RATIO = 1.3  # time outside communication, to the others' median
+STEP_SHARE = 0.10  # and as much of a step at least
+WINDOWS = 3  # in which it must be the same rank
+WARM_WINDOWS, BASELINE_WINDOWS = 2, 5
+TRANSFER_RATIO, TRANSFER_SIGMAS = 1.25, 4.0  # to the job's own past
+TRANSFER_SHARE = 0.03  # of a step at least
+TRANSFER_WINDOWS = 4
+LINK_RATIO = 1.25  # busy time per MB sent, to the others' median
 PAUSE_RATIO = 2.0
 
 
@@ -74,10 +66,10 @@ class SlowMemory(Value):
     over: int = 0
 
 
-def window(waits: Iterable[WaitTimes], limits: SlowLimits = LIMITS) -> Window | None:
+def window(waits: Iterable[WaitTimes]) -> Window | None:
     """The waits of all ranks as one window; None if a rank has too few of them."""
     by_rank = {each.rank: each for each in waits}
-    if len(by_rank) < 2 or any(each.count < limits.waits for each in by_rank.values()):
+    if len(by_rank) < 2 or any(each.count < WAITS for each in by_rank.values()):
         return None
     return Window(
         {rank: each.outside_s for rank, each in by_rank.items()},
@@ -103,21 +95,21 @@ def _transfer_s(waits: Iterable[WaitTimes]) -> float | None:
     return fmean(shortest) / 1e6 if shortest else None
 
 
-def see(memory: SlowMemory, seen: Window, limits: SlowLimits = LIMITS) -> tuple[SlowMemory, Culprit | None]:
+def see(memory: SlowMemory, seen: Window) -> tuple[SlowMemory, Culprit | None]:
     """The finding after one more window, if any. Call with every window, in order."""
     memory = replace(memory, seen=memory.seen + 1)
-    memory, finding = _outside(memory, seen, limits)
+    memory, finding = _outside(memory, seen)
     if finding:
         return memory, finding
-    return _transfer(memory, seen, limits)
+    return _transfer(memory, seen)
 
 
-def _outside(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Culprit | None]:
+def _outside(memory: SlowMemory, seen: Window) -> tuple[SlowMemory, Culprit | None]:
     """RankNonCommSlow: the same ranks stay longer outside communication than the others, window after window."""
-    slow = frozenset(rank for rank in seen.outside_s if _stands_out(rank, seen, limits))
-    memory = replace(memory, slow=(*memory.slow, slow)[-limits.windows :])
+    slow = frozenset(rank for rank in seen.outside_s if _stands_out(rank, seen))
+    memory = replace(memory, slow=(*memory.slow, slow)[-WINDOWS:])
     lasting = frozenset.intersection(*memory.slow)
-    if len(memory.slow) < limits.windows or not lasting:
+    if len(memory.slow) < WINDOWS or not lasting:
         return memory, None
     usual = median(seen.outside_s.values())
     told = ", ".join(f"rank {rank} {seen.outside_s[rank] * 1e3:.1f} ms" for rank in sorted(lasting)[:8])
@@ -125,37 +117,37 @@ def _outside(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[Slow
     return memory, _finding(CulpritKind.NON_COMM_SLOW, lasting, seen.nodes, cause)
 
 
-def _stands_out(rank: int, seen: Window, limits: SlowLimits) -> bool:
+def _stands_out(rank: int, seen: Window) -> bool:
     # Of the time that passes, which is the same for all: one may wait more often in a step than another.
     shares = {each: outside / max(outside + seen.inside_s[each], 1e-9) for each, outside in seen.outside_s.items()}
     others = median(share for other, share in shares.items() if other != rank)
-    return shares[rank] > limits.ratio * others and shares[rank] - others > limits.step_share
+    return shares[rank] > RATIO * others and shares[rank] - others > STEP_SHARE
 
 
-def _transfer(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Culprit | None]:
+def _transfer(memory: SlowMemory, seen: Window) -> tuple[SlowMemory, Culprit | None]:
     """RankCommSlow: transfers take longer than they did, and one sender is busier for what it sends than the others."""
-    if seen.transfer_s is None or memory.seen <= limits.warm_windows:
+    if seen.transfer_s is None or memory.seen <= WARM_WINDOWS:
         return memory, None
     if memory.baseline is None:
-        return _learn(memory, seen, seen.transfer_s, limits), None
+        return _learn(memory, seen, seen.transfer_s), None
     usual = memory.baseline
-    limit_s = max(limits.transfer_ratio * usual.transfer_s, usual.transfer_s + limits.transfer_sigmas * usual.spread_s)
-    slower = seen.transfer_s > limit_s and seen.transfer_s - usual.transfer_s > limits.transfer_share * seen.step_s
+    limit_s = max(TRANSFER_RATIO * usual.transfer_s, usual.transfer_s + TRANSFER_SIGMAS * usual.spread_s)
+    slower = seen.transfer_s > limit_s and seen.transfer_s - usual.transfer_s > TRANSFER_SHARE * seen.step_s
     memory = replace(memory, over=memory.over + 1 if slower else 0)
-    if memory.over < limits.transfer_windows:
+    if memory.over < TRANSFER_WINDOWS:
         return memory, None
     cause = f"a transfer takes {seen.transfer_s * 1e3:.2f} ms, {usual.transfer_s * 1e3:.2f} ms before"
     costs = _cost_per_mb(usual, seen)
     worst = max(costs, key=lambda rank: costs[rank], default=None)
     told = tuple(f"rank {rank}: {cost:.2f} ms busy per MB sent" for rank, cost in sorted(costs.items()))
-    if worst is None or len(costs) < 2 or costs[worst] <= limits.link_ratio * median(c for r, c in costs.items() if r != worst):
+    if worst is None or len(costs) < 2 or costs[worst] <= LINK_RATIO * median(c for r, c in costs.items() if r != worst):
         return replace(memory, over=0), _finding(CulpritKind.COMM_SLOW, (), seen.nodes, f"{cause}; no link stands out", told)
     return memory, _finding(CulpritKind.COMM_SLOW, (worst,), seen.nodes, cause, told)
 
 
-def _learn(memory: SlowMemory, seen: Window, transfer_s: float, limits: SlowLimits) -> SlowMemory:
+def _learn(memory: SlowMemory, seen: Window, transfer_s: float) -> SlowMemory:
     transfers = (*memory.transfers, transfer_s)
-    if len(transfers) < limits.baseline_windows:
+    if len(transfers) < BASELINE_WINDOWS:
         return replace(memory, transfers=transfers)
     middle = median(transfers)
     # The median of deviations, as a standard deviation; a quiet job has hardly any, so 4 % at least.
@@ -173,15 +165,13 @@ def _cost_per_mb(usual: Baseline, seen: Window) -> dict[int, float]:
     return found
 
 
-def see_enters(
-    memory: SlowMemory, enters: Iterable[EntryTimes], limits: SlowLimits = LIMITS
-) -> tuple[SlowMemory, Culprit | None]:
+def see_enters(memory: SlowMemory, enters: Iterable[EntryTimes]) -> tuple[SlowMemory, Culprit | None]:
     """RankNonCommSlow from the moments at which the ranks entered; call every few seconds with all of them."""
-    together = between_enters(enters, limits)
-    return see(memory, together, limits) if together is not None else (memory, None)
+    together = between_enters(enters)
+    return see(memory, together) if together is not None else (memory, None)
 
 
-def between_enters(enters: Iterable[EntryTimes], limits: SlowLimits = LIMITS) -> Window | None:
+def between_enters(enters: Iterable[EntryTimes]) -> Window | None:
     """The enters of all groups side by side, as a window; None if a rank has too few of them to tell.
 
     A rank is outside from the moment at which the last member has come to what it entered before, in whatever group that was,
@@ -191,7 +181,7 @@ def between_enters(enters: Iterable[EntryTimes], limits: SlowLimits = LIMITS) ->
     told = [each for each in enters if each.times_ns]
     nodes = {each.rank: each.node for each in told}
     arrived = _last_arrivals(told)
-    since = _common_start(told, limits)
+    since = _common_start(told)
     found: dict[int, tuple[float, float]] = {}
     for rank in nodes:
         mine = sorted(
@@ -199,7 +189,7 @@ def between_enters(enters: Iterable[EntryTimes], limits: SlowLimits = LIMITS) ->
             for number, at in enumerate(each.times_ns, each.first) if at >= since
         )  # fmt: skip
         spans = _spans(mine, arrived)
-        if len(spans) < limits.waits:
+        if len(spans) < WAITS:
             return None
         found[rank] = steady_means(spans)
     if len(found) < 2:
@@ -222,9 +212,9 @@ def _last_arrivals(told: Sequence[EntryTimes]) -> dict[tuple[str, int], int]:
     return found
 
 
-def _common_start(told: Sequence[EntryTimes], limits: SlowLimits) -> int:
+def _common_start(told: Sequence[EntryTimes]) -> int:
     """From when on every rank tells of all its groups; of a group with few collectives nothing was cut off."""
-    return max((each.times_ns[0] for each in told if len(each.times_ns) >= limits.waits), default=0)
+    return max((each.times_ns[0] for each in told if len(each.times_ns) >= WAITS), default=0)
 
 
 def _spans(mine: Sequence[tuple[int, str, int]], arrived: Mapping[tuple[str, int], int]) -> list[tuple[float, float]]:
