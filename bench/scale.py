@@ -129,7 +129,7 @@ def controller(ranks: int, folder: Path, orders: Sequence[int]) -> None:
         for fd in orders:
             os.write(fd, f"{what} {channel}\n".encode())
 
-    settings = with_values(Settings(), {f"rungs.in-place-restart.crash_restarts{most}": 10**6 for most in ("", "_total")})
+    settings = with_values(Settings(), {"rungs.in-place-restart.crash_restarts": 10**6})
     nodes = tuple(node_of(first) for first in range(0, ranks, PER_NODE))
     facts = RunFacts(
         "run", "1", "scale", 0, "train", "train", nodes, launcher="srun", number=1, can=frozenset({Capability.DIAGNOSE})

@@ -38,13 +38,17 @@ def _defaults(kind: type[Record]) -> tuple[tuple[str, object], ...]:
     return tuple((f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind))
 
 
+_DECODER = json.JSONDecoder()
+
+
 def body_in(line: bytes, version: int) -> dict[str, Any]:
     """The members of one line of that version, none of any other."""
     try:
-        body = json.loads(line)
+        text = line.decode().strip()
+        body, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         return {}
-    return body if isinstance(body, dict) and body.get("v") == version else {}
+    return body if end == len(text) and isinstance(body, dict) and body.get("v") == version else {}
 
 
 def from_line(line: bytes) -> Record | None:

@@ -63,7 +63,8 @@ def _reader(hint: Any, bounds: Bounds) -> Reader:
         return lambda plain: None if plain is None else inner(plain)
     if origin is tuple:
         if args[-1] is Ellipsis:
-            return partial(_listed, _reader(args[0], bounds))
+            listed = partial(_listed, _reader(args[0], bounds))
+            return partial(_as_before, listed, [(None, ())]) if {*get_args(args[0])} == {str} else listed
         return partial(_row, [_reader(each, bounds) for each in args])
     if origin is not None and issubclass(origin, Mapping):
         return partial(_table, _reader(args[0], bounds), _reader(args[1], bounds))
@@ -90,6 +91,15 @@ def _fields(kind: type, bounds: Bounds) -> Mapping[str, Reader]:
 
 def _listed(each: Reader, plain: Any) -> tuple[Any, ...]:
     return tuple(map(each, items(plain)))
+
+
+def _as_before(read: Reader, last: list[tuple[Any, Any]], plain: Any) -> Any:
+    """Texts that are those of the last time are read once, and kept once: all decisions of a job look at the same settings."""
+    before, made = last[0]
+    if plain != before:
+        made = read(plain)
+        last[0] = plain, made
+    return made
 
 
 def _row(readers: list[Reader], plain: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import History
@@ -146,12 +146,12 @@ class LastCard:
 
 def cards(records: Iterable[rec.Record]) -> list[Card]:
     """A card for each decision of the ladder, and for each hang left alone, in order."""
-    return [card for _, card in numbered_cards(Story(records))]
+    return [_card(each) for each in Story(records).told]
 
 
-def numbered_cards(story: Story) -> list[tuple[int, Card]]:
-    """As `cards`, each with the attempt that it ended."""
-    return [(_attempt(each), _card(each)) for each in story.told]
+def numbered_cards(story: Story, attempts: Container[int]) -> list[tuple[int, Card]]:
+    """As `cards`, each with the attempt that it ended, of these."""
+    return [(number, _card(each)) for each in story.told if (number := _attempt(each)) in attempts]
 
 
 def by_decision(records: Iterable[rec.Record]) -> dict[str, Card]:

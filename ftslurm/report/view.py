@@ -170,8 +170,9 @@ def _blind(records: Sequence[rec.Record]) -> str:
 HANG_CLASSES = frozenset({"RankCommHang", "RankNonCommHang", "ExitHang"})
 
 
-def attempts(records: Sequence[rec.Record], story: Story | None = None) -> list[AttemptView]:
-    """Every attempt in order, with what happened in it and what was done about it. story: as in `status`."""
+def attempts(records: Sequence[rec.Record], story: Story | None = None, whole: bool = True) -> list[AttemptView]:
+    """Every attempt in order, with what happened in it and what was done about it. story: as in `status`. whole: also with the
+    cards of those that `folded` does not show."""
     found: list[AttemptView] = []
     for record in records:
         if isinstance(record, rec.AttemptBegan):
@@ -183,9 +184,9 @@ def attempts(records: Sequence[rec.Record], story: Story | None = None) -> list[
     for each in story.told:
         if isinstance(each, Answer) and each.known.attempt is not None:
             by_number[each.known.attempt.attempt].remedies.append(Remedy(each.decided, each.done))
-    for number, card in numbered_cards(story):
-        if number in by_number:
-            by_number[number].cards.append(card)
+    shown = by_number if whole else {view.number for view in folded(found) if isinstance(view, AttemptView)}
+    for number, card in numbered_cards(story, shown):
+        by_number[number].cards.append(card)
     return found
 
 
@@ -197,10 +198,12 @@ _LISTS: Mapping[type, str] = {
     rec.FaultSeen: "faults", rec.TroubleSeen: "troubles", rec.HangSeen: "hangs", rec.CulpritSeen: "hangs", rec.Advised: "hints",
     rec.Diagnosed: "verdicts",
 }  # fmt: skip
+# What a job that fails again and again has most of: none of their moments is a note.
+_WITHOUT_NOTES = (rec.TroubleSeen, rec.Diagnosed, rec.Decided, rec.CarriedOut)
 
 
 def _tell(view: AttemptView, record: rec.Record) -> None:
-    for each in moments(record):
+    for each in moments(record) if not isinstance(record, _WITHOUT_NOTES) else ():
         if each.kind in _NOTES:
             view.notes.append(each.what)
         elif each.kind in _OF_CARDS:

@@ -49,6 +49,10 @@ class Theirs:
         return 2 * self.a
 
 
+class Often(Ours):
+    """A value."""
+
+
 class Bare(values.Value): ...
 
 
@@ -95,6 +99,13 @@ DONE: Mapping[str, Callable[[type[Any]], object]] = {
 @pytest.mark.parametrize("what", DONE)
 def test_is_the_standard_one(what: str) -> None:
     assert DONE[what](Ours) == DONE[what](Theirs)
+
+
+@pytest.mark.parametrize("what", DONE)
+def test_is_so_as_well_once_many_were_made_and_copied(what: str) -> None:
+    for _ in range(values.MANY + 2):
+        values.replace(Often(1), b="x")
+    assert DONE[what](Often) == DONE[what](Theirs) and values.replace(Often(1), b="x") == Often(1, "x") != Often(1)
 
 
 def test_without_fields_all_are_equal() -> None:

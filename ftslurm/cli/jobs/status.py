@@ -204,5 +204,5 @@ def _print(journal: Journal, contents: Contents, verbose: bool) -> None:
 
     story = Story(contents.records)
     found = status_now(journal, contents, story)
-    text.print_history(text.console(), found, view.attempts(contents.records, story), time.time(), verbose)
+    text.print_history(text.console(), found, view.attempts(contents.records, story, verbose), time.time(), verbose)
     text.print_files(text.console(), "what hung ranks were doing", [str(path) for path in kept_evidence(journal.path)])
