@@ -140,16 +140,6 @@ def test_a_spare_process_waits_in_the_container_of_its_rank(told: Story) -> None
     assert (told.folder / "first").read_text() == (told.folder / "second").read_text() != "", told.describe()
 
 
-TEMPLATE = Path(__file__).resolve().parents[2] / "sbatch-templates/pyxis.sh"
-
-
-def test_the_template_as_it_stands(stage: Boxes) -> None:
-    env = {"IMAGE": "%BOXES%/bare", "TRAIN": "sh rank.sh"}
-    told = stage.prepare(Plan(nodes=2, tasks=2, rank="[ $MA_SCHEDULE_CNT = 2 ] || exit 3", env=env), "template")
-    told.id = told.cluster.submit(TEMPLATE, cwd=told.folder, env=told.env)
-    assert told.ended("COMPLETED")["Restarts"] == "1"
-
-
 # --- what goes through the namespaces
 
 
@@ -262,3 +252,14 @@ def test_on_all_nodes_the_job_fails_with_the_reason(told: Story) -> None:
     job = told.ended("FAILED")
     assert job["Restarts"] == "0"
     assert re.search(r"^ftrun: job \d+ failed: .*No space left on device", told.output(), re.M), told.describe()
+
+
+TEMPLATE = Path(__file__).resolve().parents[2] / "sbatch-templates/pyxis.sh"
+
+
+def test_the_template_as_it_stands(stage: Boxes) -> None:
+    """The last one: it waits for two nodes, and a donor of another story would wait behind it."""
+    env = {"IMAGE": "%BOXES%/bare", "TRAIN": "sh rank.sh"}
+    told = stage.prepare(Plan(nodes=2, tasks=2, rank="[ $MA_SCHEDULE_CNT = 2 ] || exit 3", env=env), "template")
+    told.id = told.cluster.submit(TEMPLATE, cwd=told.folder, env=told.env)
+    assert told.ended("COMPLETED")["Restarts"] == "1"
