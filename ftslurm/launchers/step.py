@@ -83,6 +83,7 @@ class ProcessStep:
         CommandMissing, CalledItself, LaunchFailed."""
         sink = subprocess.DEVNULL if quiet else None
         self._errors = _end_of_stderr() if not quiet else None
+        self._said: str | None = None
         # A signal to our process group (timeout, a shell's kill) is ours to pass on: srun would end the step at once, and we
         # would take that for a fault. One that reads from a terminal has to stay in the group in front.
         own_group = not quiet and not os.isatty(0)
@@ -122,9 +123,9 @@ class ProcessStep:
         return frozenset()
 
     def words(self) -> str:
-        """Of a stderr that is a file, at most the last WORDS_MAX bytes."""
-        if self._errors is None:
-            return ""
+        """Of a stderr that is a file, at most the last WORDS_MAX bytes; of a step that we kill, none that it says then."""
+        if self._said is not None or self._errors is None:
+            return self._said or ""
         try:
             with open("/proc/self/fd/2", "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -138,6 +139,7 @@ class ProcessStep:
             self._process.send_signal(number)
 
     def kill(self) -> None:
+        self._said = self.words()
         self.signal(signal.SIGINT)
         time.sleep(_BETWEEN_INTERRUPTS_S)
         self.signal(signal.SIGINT)

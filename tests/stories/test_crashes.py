@@ -238,11 +238,10 @@ def test_so_it_does_where_shims_saw_their_ranks_die_before() -> None:
 
 def test_and_where_srun_says_so_after_the_decision() -> None:
     job = Job(Settings(restart_via="step"), diagnose=judged).begin()
-    job.silent.add(do.EndStep)
+    job.silent |= {do.EndStep, do.KillStep}
     job.tell(*(ev.ShimLost(task.rank, "it was reset") for task in job.tasks))
-    if job.status is None and not job.did(do.KillStep):
-        job.tell(BY_SCANCEL)
-        assert job.status == 137 and not job.did(do.Requeue)
+    job.tell(BY_SCANCEL)
+    assert job.status == 137 and not job.did(do.Requeue)
 
 
 @pytest.mark.parametrize("own", [1, 0])

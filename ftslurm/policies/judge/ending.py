@@ -257,7 +257,7 @@ def settle(run: Run, now: Now) -> Answer:
 
 
 def on_step_ended(run: Run, event: ev.StepEnded, now: Now) -> Answer:
-    by_order = Timer.STEP in run.timers and run.end.another_try and is_cancelled(run, event)
+    by_order = run.timers.any_of(Timer.STEP, Timer.KILLED_STEP) and run.end.another_try and is_cancelled(run, event)
     run.timers.stop_all()
     run.attempt.step_end.end()
     if by_order:  # srun's word came later than those of the shims

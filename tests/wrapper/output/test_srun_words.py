@@ -56,3 +56,21 @@ print(repr(step.words()))
     with (tmp_path / "output").open("w") as file:
         assert run(stderr=file).stdout == "'said\\n'\n"
     assert run(stderr=subprocess.PIPE).stdout == "''\n"
+
+
+def test_what_it_says_because_we_kill_it_does_not_count(tmp_path: Path) -> None:
+    program = """
+from ftslurm.launchers.step import ProcessStep
+script = "trap 'echo killed >&2; exit' INT; echo said >&2; while :; do sleep 0.05; done"
+step = ProcessStep(["sh", "-c", script], {"PATH": "/usr/bin:/bin"})
+while not step.words():
+    pass
+step.kill()
+step.wait(60.0)
+print(repr(step.words()))
+"""
+    with (tmp_path / "output").open("w") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=file, text=True, check=True, timeout=60
+        )
+    assert done.stdout == "'said\\n'\n" and (tmp_path / "output").read_text() == "said\nkilled\n"
