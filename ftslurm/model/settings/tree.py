@@ -289,7 +289,8 @@ def check_name(name: str, place: str) -> None:
                 f"{place}: `{rung}` is not a rung{suggestion(rung, RUNG_NAMES)}",
                 hint=f"the rungs are {', '.join(RUNG_NAMES)}",
             )
-    raise PolicyError(f"{place}: there is no setting `{name}`{suggestion(name, LEAVES)}", hint="`ftslurm explain` lists them all")
+    unknown = f"{place}: there is no setting `{name[:80]}`{suggestion(name, LEAVES)}"
+    raise PolicyError(unknown, hint="`ftslurm explain` lists them all")
 
 
 def parse_leaf(name: str, raw: Any, place: str) -> Any:
