@@ -21,6 +21,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
 from ftslurm.report.account.job import JobAccount, account, since, with_story
 from ftslurm.report.account.jobs import jobs_account
+from ftslurm.report.account.parts import Part
 from ftslurm.report.page import html, plain
 from ftslurm.report.page import job as job_page
 from ftslurm.report.page import jobs as jobs_page
@@ -28,9 +29,6 @@ from ftslurm.report.page.document import Block, Document, hours, percent
 from ftslurm.report.words import long_span
 from tests.report import browser
 from tests.report.ledgers import HOSTILE, NOW, H, T, big_job, hostile
-
-# The pages take seconds to make: one worker does it for all tests.
-pytestmark = pytest.mark.xdist_group("report-pages")
 
 STACKS = {"attempt-3.n26.txt": "rank 200, main thread:\n  read\n  dataset.py:88\n" + "\n".join(HOSTILE)}
 
@@ -79,7 +77,7 @@ class Page(HTMLParser):
 
 OURS = frozenset(
     "html head meta title style body header h1 p dl div dt dd nav ul li a main section h2 table tr th td thead tbody caption figure "
-    "figcaption article h3 details summary pre footer svg g path defs use text pattern rect clippath tspan".split()
+    "figcaption article h3 details summary pre footer span svg path defs use text pattern rect line".split()
 )
 
 
@@ -93,7 +91,8 @@ def test_nothing_in_a_ledger_becomes_a_tag_an_attribute_or_a_link(pages: dict[st
             assert re.fullmatch(r"#[\w-]+", value), (tag, key, value)
     assert len(page.ids) == len(set(page.ids))
     links = {value[1:] for _, key, value in page.attributes if key == "href"}
-    assert links <= set(page.ids)
+    fills = set(re.findall(r"url\(#([\w-]+)\)", " ".join(value for _, _, value in page.attributes)))
+    assert links | fills | {f"look-{part.name.lower().replace('_', '-')}" for part in Part} <= set(page.ids)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

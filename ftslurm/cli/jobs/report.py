@@ -140,7 +140,7 @@ def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> s
         from ftslurm.system.plugins import pip_line
 
         raise CommandMissing(
-            f"a page needs {error.name or 'jinja2 and matplotlib'}, which is not installed",
-            hint=f"{pip_line('report')}; --format md needs neither",
+            f"a page needs {error.name or 'jinja2'}, which is not installed",
+            hint=f"{pip_line('report')}; --format md does without",
         ) from None
     return html.render_html(document, account)
