@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.wrapper.requeue.course import OWN_NODES
+from ftslurm.wrapper.requeue.dead_nodes import OWN_NODES
 from tests.live.conftest import Cluster, booted, job_user, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats
 from tests.live.stories import Plan, Story, admin, nodes_in

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,77 +20,16 @@ from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History, fold
-from ftslurm.model.nodes import expand, fold_nodes, mark_down
+from ftslurm.model.nodes import fold_nodes, mark_down
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.model.text import visible
 from ftslurm.model.values import replace
 from ftslurm.slurm.cli_client import SlurmClient
-from ftslurm.slurm.client import JobState, JobView, NodeState
+from ftslurm.slurm.client import JobState
 from ftslurm.slurm.parse import conf_seconds
-from ftslurm.wrapper.requeue.course import AskForChanges, KnownOfJob, NothingToDo, Parted, PartFirst, Plain, course
+from ftslurm.wrapper.requeue.dead_nodes import Parted, part_first
 from ftslurm.wrapper.requeue.fit import still_fits
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock
-
-# --- A job gives its dead nodes back before it is requeued, so that its next start does not wait until Slurm marks them DOWN.
-#
-# A requeued job starts when all its nodes are clean, and Slurm waits for a dead one for SlurmdTimeout (300 s by default), up
-# to twice that. A running job may give nodes back, keeps its size for the next scheduling, and is then clean within seconds.
-# Slurm before 23.02.2 also starts a job without its GPUs if the last node that it waited for went down instead of becoming
-# clean, and counts these GPUs as allocated forever (its bug 16121; seen on 22.05).
-#
-# A node that is given back is free for other jobs. So Slurm must know first that it does not answer: a signal to the job's
-# steps makes slurmctld call all its nodes, and a silent one is NOT_RESPONDING after MessageTimeout and gets no job (seen on
-# 22.05 and 26.05). SIGCONT has no effect on a process that is not stopped.
-#
-# Without slurmdbd, 22.05 accepts no change of a job that gave nodes back until the job is clean, so nobody could exclude a
-# node that returns meanwhile. Such a job keeps its dead nodes, and waits; so do most exclusive jobs: see course.py.
-
-# MessageTimeout if Slurm does not tell it, and what slurmctld needs in addition to see that it has passed.
-MESSAGE_S, BESIDES_S = 10.0, 10.0
-LOOK_AGAIN_S = 0.5
-# Slurm's own words for the state of a node.
-SILENT = ("NOT_RESPONDING", "DOWN")
-
-
-def part_with_dead(
-    client: SlurmClient, job: JobView, gone: Collection[str], config: Mapping[str, str],
-    clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep,
-) -> Parted:  # fmt: skip
-    """Give the dead nodes back. job: its state. gone: nodes of it to give back. config: Slurm's. clock: any seconds. pause: waits
-    for the given number of seconds.
-    """
-    stays = f"{fold_nodes(gone)} stays in the job until Slurm marks it down"
-    limit_s = (conf_seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
-    try:
-        if not _noticed(client, job.number, gone, limit_s, clock, pause):
-            return Parted(what=f"{stays}: Slurm has not noticed that it does not respond")
-        client.keep_nodes(job.number, [node for node in job.nodes if node not in gone])
-    except FtslurmError as error:
-        return Parted(what=f"{stays}: {error.message}")
-    return Parted(True, f"{fold_nodes(gone)} given back to Slurm, which knows that nothing responds there")
-
-
-def _noticed(
-    client: SlurmClient, number: int, gone: Iterable[str], limit_s: float,
-    clock: Callable[[], float], pause: Callable[[float], None],
-) -> bool:  # fmt: skip
-    """Does Slurm itself know that it reaches none of them? No if it is unknown, because nodes are hidden from users; no for a
-    node that is marked for another reason: it may answer.
-    """
-    until, called = clock() + limit_s, False
-    while True:
-        nodes = {node.name: node for node in client.nodes() if node.name in gone}
-        silent = {name for name, node in nodes.items() if any(word in node.words for word in SILENT)}
-        if silent >= {*gone}:
-            return True
-        ill = any(node.state is NodeState.BAD and name not in silent for name, node in nodes.items())
-        if not nodes or ill or clock() >= until:
-            return False
-        if not called:
-            client.signal_steps(number, "CONT")
-            called = True
-        pause(LOOK_AGAIN_S)
-
 
 # --- Requeues the job from a step of the job.
 #
@@ -152,47 +91,24 @@ def finish_open_requeue(
     plan = plan_for(history, decided.exclude, start, allow_first, here, partial(still_fits, client), in_step)
     job = client.job(number)
     may_go = job.state is JobState.RUNNING and (job.requeue or allow_first) and not runs_again(job, plan)
-    known = _follow(client, _known(job, may_go, history, decided.dead, config))
-    way = course(known)
+    parted = part_first(client, job, history, decided.dead, config) if may_go else Parted()  # else give_back says why it cannot
     let_in: frozenset[str] = frozenset()
-    if isinstance(way, Plain):
+    if parted.plain:
         client.requeue(number)
-        what = f"{AS_IT_IS}: {way.why}"
+        what = f"{AS_IT_IS}: {parted.plain}"
     else:
-        usual = decided.cause not in DEAD_NODES or (known.parted is not None and known.parted.done)
+        usual = decided.cause not in DEAD_NODES or parted.done
 
         def write_down(since: float, watched_s: float, others_clean: bool) -> None:
             with suppress(StateError):  # on a full disk only the next start is a guess again, and a held job must continue
                 journal.append([CleanUpBegan(time.time(), decided.id, since, usual, watched_s, others_clean)])
 
         given = give_back(client, number, plan, slurms_clock(config), write_down)
-        what, let_in = given.what, given.let_in
-        said = way.said if isinstance(way, NothingToDo) else ""
-        what += f"; {said}" if said else ""
+        what, let_in = given.what + (f"; {parted.what}" if parted.what else ""), given.let_in
     what += _next_start(client, number, decided.dead, config)
     what += f", finished {outsider}" if outsider else ""
     journal.append([CarriedOut(time.time(), decided.id, True, what, tuple(sorted(let_in)))])
     return what
-
-
-def _known(job: JobView, may_go: bool, history: History, dead: Sequence[str], config: Mapping[str, str]) -> KnownOfJob:
-    run = history.last_run
-    had = max(len(expand(run.nodes)) if run is not None else 0, history.slots.size)
-    batch_node = run.batch_node if run is not None else ""
-    return KnownOfJob(job, may_go, config, frozenset(dead), batch_node, had, bool(history.slots.nodes))
-
-
-def _follow(client: SlurmClient, known: KnownOfJob) -> KnownOfJob:
-    """Ask and try until it is known how the job is requeued. Raises: FtslurmError."""
-    while True:
-        match course(known):
-            case AskForChanges(within_s):
-                known = replace(known, takes_changes=client.takes_changes(known.job.number, within_s))
-            case PartFirst(nodes):
-                parted = part_with_dead(client, known.job, nodes, known.config)
-                known = replace(known, parted=parted, takes_changes=None)
-            case _:
-                return known
 
 
 def is_up_to_date(restarts: int, schedule: int) -> bool:

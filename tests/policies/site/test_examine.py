@@ -19,7 +19,7 @@ from ftslurm.policies.site import JUDGES, blocks, cluster_rules, requeue_rules
 from ftslurm.policies.site import examine as examined
 from ftslurm.policies.start_time import SLURMS_OWN_S, WATCH_S
 from ftslurm.slurm.parse import parse_config, parse_partitions
-from ftslurm.wrapper.requeue.course import KEEPS_GPUS
+from ftslurm.wrapper.requeue.dead_nodes import KEEPS_GPUS
 from ftslurm.wrapper.requeue.finish import SPARE_S
 
 CHECKS = load_site_checks()

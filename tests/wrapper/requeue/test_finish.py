@@ -16,7 +16,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import fold
 from ftslurm.slurm.client import JobState
-from ftslurm.wrapper.requeue.course import DATABASE_S, NO_CHANGES, NO_CHANGES_AFTER, OWN_NODES
+from ftslurm.wrapper.requeue.dead_nodes import DATABASE_S, NO_CHANGES, NO_CHANGES_AFTER, OWN_NODES
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, RUNS_AGAIN
 from tests.fakes.slurm import REQUEUE_DELAY_S, FakeSlurm
