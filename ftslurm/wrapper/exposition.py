@@ -5,40 +5,43 @@ No rank, node, code or message is a label: one job gives some dozens of series, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ftslurm.report.measures import JobOf, Measures, Pulse
+from ftslurm.report.measures import JobOf
 
 # Not `job`: Prometheus itself gives every series a label of that name.
 JOB = ("cluster", "user", "job_id")
 
 
-# name without `_total`, kind, help, further labels
-NAMES: tuple[tuple[str, type[CounterMetricFamily] | type[GaugeMetricFamily], str, tuple[str, ...]], ...] = (
-    ("ftslurm_job_state", GaugeMetricFamily, "1 for the state that the job is in.", ("state",)),
-    ("ftslurm_job_start_time_seconds", GaugeMetricFamily, "When the first ftrun of the job began, Unix time.", ()),
-    ("ftslurm_job_updated_timestamp_seconds", GaugeMetricFamily, "Of the last entry in the job's ledger, Unix time.", ()),
-    ("ftslurm_job_attempts", CounterMetricFamily, "Starts of all ranks.", ()),
-    ("ftslurm_job_schedulings", CounterMetricFamily, "How often Slurm has started the job (MA_SCHEDULE_CNT).", ()),
-    ("ftslurm_job_restarts", CounterMetricFamily, "Remedies, by rung of the ladder and cause.", ("rung", "cause")),
+GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
+# name without `_total`, kind, help, further labels, field of Measures or Pulse
+NAMES: tuple[tuple[str, type[CounterMetricFamily] | type[GaugeMetricFamily], str, tuple[str, ...], str], ...] = (
+    ("ftslurm_job_state", GAUGE, "1 for the state that the job is in.", ("state",), "state"),
+    ("ftslurm_job_start_time_seconds", GAUGE, "When the first ftrun of the job began, Unix time.", (), "began"),
+    ("ftslurm_job_updated_timestamp_seconds", GAUGE, "Of the last entry in the job's ledger, Unix time.", (), "at"),
+    ("ftslurm_job_attempts", COUNTER, "Starts of all ranks.", (), "attempts"),
+    ("ftslurm_job_schedulings", COUNTER, "How often Slurm has started the job (MA_SCHEDULE_CNT).", (), "schedulings"),
+    ("ftslurm_job_restarts", COUNTER, "Remedies, by rung of the ladder and cause.", ("rung", "cause"), "restarts"),
     # A gauge: the ledger may learn later that work was repeated.
-    ("ftslurm_job_phase_seconds", GaugeMetricFamily, "Where the job's time went, from its first ftrun on.", ("phase",)),
-    ("ftslurm_job_device_faults", CounterMetricFamily, "Fault codes of devices seen, by what they ask for.", ("fault_class",)),
-    ("ftslurm_job_hangs", CounterMetricFamily, "Hangs seen, by what they were noticed.", ("sign",)),
-    ("ftslurm_job_messages", CounterMetricFamily, "Messages of the program to people.", ()),
-    ("ftslurm_job_nodes", GaugeMetricFamily, "Nodes that the job runs on.", ()),
-    ("ftslurm_job_tasks", GaugeMetricFamily, "Ranks of the last attempt.", ()),
-    ("ftslurm_job_excluded_nodes", GaugeMetricFamily, "Nodes that the job excludes.", ()),
-    ("ftslurm_job_budget_left", GaugeMetricFamily, "What is left of a budget.", ("budget",)),
-    ("ftslurm_job_beats", CounterMetricFamily, "Signs of life of ranks and agents that have reached this ftrun.", ()),
-    ("ftslurm_job_last_beat_timestamp_seconds", GaugeMetricFamily, "When the last of them came, Unix time.", ()),
-    ("ftslurm_job_connected_ranks", GaugeMetricFamily, "Ranks that are in touch with this ftrun.", ()),
-    ("ftslurm_job_training_step", GaugeMetricFamily, "The training step that the program has told.", ()),
+    ("ftslurm_job_phase_seconds", GAUGE, "Where the job's time went, from its first ftrun on.", ("phase",), "seconds"),
+    ("ftslurm_job_device_faults", COUNTER, "Fault codes of devices seen, by what they ask for.", ("fault_class",), "faults"),
+    ("ftslurm_job_hangs", COUNTER, "Hangs seen, by what they were noticed.", ("sign",), "hangs"),
+    ("ftslurm_job_messages", COUNTER, "Messages of the program to people.", (), "messages"),
+    ("ftslurm_job_nodes", GAUGE, "Nodes that the job runs on.", (), "nodes"),
+    ("ftslurm_job_tasks", GAUGE, "Ranks of the last attempt.", (), "tasks"),
+    ("ftslurm_job_excluded_nodes", GAUGE, "Nodes that the job excludes.", (), "excluded"),
+    ("ftslurm_job_budget_left", GAUGE, "What is left of a budget.", ("budget",), "budgets"),
+    ("ftslurm_job_beats", COUNTER, "Signs of life of ranks and agents that have reached this ftrun.", (), "beats"),
+    ("ftslurm_job_last_beat_timestamp_seconds", GAUGE, "When the last of them came, Unix time.", (), "beat_at"),
+    ("ftslurm_job_connected_ranks", GAUGE, "Ranks that are in touch with this ftrun.", (), "ranks"),
+    ("ftslurm_job_training_step", GAUGE, "The training step that the program has told.", (), "step"),
 )
 JOBS = "ftslurm_jobs"
+# Of Pulse, that are 0 as long as nobody has told them.
+NONE_YET = ("beat_at", "step")
 
 
 def exposition(jobs: Sequence[JobOf], with_totals: bool = True) -> str:
@@ -53,45 +56,26 @@ def families(jobs: Sequence[JobOf], with_totals: bool = True) -> list[Metric]:
     one user who reports a job twice would suppress everybody's metrics.
     """
     jobs = list({(job.user, job.measures.cluster, job.measures.job): job for job in jobs}.values())
-    found: dict[str, Metric] = {name: kind(name, doc, labels=(*JOB, *more)) for name, kind, doc, more in NAMES}
+    found: dict[str, Metric] = {name: kind(name, doc, labels=(*JOB, *more)) for name, kind, doc, more, _ in NAMES}
     for job in jobs:
         who = (job.measures.cluster, job.user, job.measures.job)
-        for name, more, value in (*_of_measures(job.measures), *_of_pulse(job.pulse)):
-            found[name].add_metric((*who, *more), value)  # type: ignore[attr-defined]
+        for name, *_, field in NAMES:
+            for more, value in _values(job, field):
+                found[name].add_metric((*who, *more), value)  # type: ignore[attr-defined]
     told = [family for family in found.values() if family.samples]
     return [*told, _totals(jobs)] if with_totals else told
 
 
-def _of_measures(m: Measures) -> Iterable[tuple[str, tuple[str, ...], float]]:
-    yield "ftslurm_job_state", (m.state,), 1
-    yield "ftslurm_job_start_time_seconds", (), m.began
-    yield "ftslurm_job_updated_timestamp_seconds", (), m.at
-    yield "ftslurm_job_attempts", (), m.attempts
-    yield "ftslurm_job_schedulings", (), m.schedulings
-    yield "ftslurm_job_messages", (), m.messages
-    yield "ftslurm_job_nodes", (), m.nodes
-    yield "ftslurm_job_tasks", (), m.tasks
-    yield "ftslurm_job_excluded_nodes", (), m.excluded
-    for rung, cause, many in sorted(m.restarts):
-        yield "ftslurm_job_restarts", (rung, cause), many
-    for name, counts in (
-        ("ftslurm_job_phase_seconds", m.seconds), ("ftslurm_job_device_faults", m.faults), ("ftslurm_job_hangs", m.hangs),
-        ("ftslurm_job_budget_left", m.budgets),
-    ):  # fmt: skip
-        values: Mapping[str, float] = counts
-        for label, value in sorted(values.items()):
-            yield name, (label,), value
-
-
-def _of_pulse(pulse: Pulse | None) -> Iterable[tuple[str, tuple[str, ...], float]]:
-    if pulse is None:
-        return
-    yield "ftslurm_job_beats", (), pulse.beats
-    yield "ftslurm_job_connected_ranks", (), pulse.ranks
-    if pulse.beat_at:
-        yield "ftslurm_job_last_beat_timestamp_seconds", (), pulse.beat_at
-    if pulse.step:
-        yield "ftslurm_job_training_step", (), pulse.step
+def _values(job: JobOf, field: str) -> list[tuple[tuple[str, ...], float]]:
+    """Further labels, and the number; none for what is not known."""
+    value = getattr(job.measures if hasattr(job.measures, field) else job.pulse, field, None)
+    if isinstance(value, str):
+        return [((value,), 1)]
+    if isinstance(value, Mapping):
+        return [((label,), number) for label, number in sorted(value.items())]
+    if isinstance(value, tuple):
+        return [(labels, number) for *labels, number in sorted(value)]
+    return [] if value is None or (value == 0 and field in NONE_YET) else [((), value)]
 
 
 def _totals(jobs: Sequence[JobOf]) -> Metric:

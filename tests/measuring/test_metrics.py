@@ -55,7 +55,7 @@ RECORDS: tuple[rec.Record, ...] = (
 
 def names() -> dict[str, tuple[str, ...]]:
     """Each metric's name in a query, with its labels."""
-    own = {f"{name}_total" if kind is CounterMetricFamily else name: (*JOB, *more) for name, kind, _, more in NAMES}
+    own = {f"{name}_total" if kind is CounterMetricFamily else name: (*JOB, *more) for name, kind, _, more, _ in NAMES}
     return {**own, JOBS: ("cluster", "user", "state")}
 
 
