@@ -41,7 +41,7 @@ class SpanEvent(Value):
     about: Attributes = field(default_factory=dict)
 
 
-class Span(Value):
+class Span(Value, frozen=False):
     """began, ended: Unix seconds. failed: why, empty if it did not. parent: 0 for the job itself."""
 
     trace: int
@@ -50,24 +50,9 @@ class Span(Value):
     name: str
     began: float
     ended: float
-    about: Attributes = field(default_factory=dict)
-    events: tuple[SpanEvent, ...] = ()
+    about: Attributes
+    events: list[SpanEvent] = field(default_factory=list)
     failed: str = ""
-
-
-def spans(records: Sequence[rec.Record], now: float, over: bool) -> list[Span]:
-    """The job's own span first; empty where nothing has begun. over: the last record is the end. now: Unix seconds."""
-    walk = _Walk()
-    for record in records:
-        walk.see(record)
-    return walk.close(records[-1].at if records and over else now)
-
-
-class _Open:
-    def __init__(self, name: str, began: float, key: str, about: Attributes) -> None:
-        self.name, self.began, self.key, self.about = name, began, key, dict(about)
-        self.events: list[SpanEvent] = []
-        self.failed = ""
 
 
 # Kind of record -> name of the event, and attribute -> field that it tells; of a tuple, how many.
@@ -82,83 +67,60 @@ _EVENTS: Mapping[type, tuple[str, Mapping[str, str]]] = {
 }
 
 
-class _Walk:
-    def __init__(self) -> None:
-        self.job: _Open | None = None
-        self.now: _Open | None = None  # the attempt, or what is done after it
-        self.done: list[tuple[_Open, float]] = []
-
-    def see(self, record: rec.Record) -> None:
-        match record:
-            case rec.RunBegan():
-                self._run_began(record)
-            case rec.AttemptBegan():
-                about: dict[str, str | int | float | bool] = {
-                    "ftslurm.attempt": record.attempt, "ftslurm.schedule_count": schedule_count(record.schedule),
-                    "ftslurm.tasks": record.tasks, "ftslurm.nodes": record.nodes,
-                }  # fmt: skip
-                self._turn(f"attempt {record.attempt}", record.at, f"attempt.{record.attempt}.{record.at}", about)
-            case rec.TroubleSeen():
-                self._fail(record.words)
-                self._event(record)
-            case rec.Decided():
-                self._decided(record)
-            case rec.Finished():
-                self._event(record)
-                if self.job is not None and outcome_of(record) is not Outcome.REQUEUED:
-                    self.job.failed = record.what if record.status else ""
-            case _:
-                self._event(record)
-
-    def close(self, end: float) -> list[Span]:
-        if self.job is None:
-            return []
-        if self.now is not None:
-            self.done.append((self.now, end))
-        trace, root = _number(self.job.key, 16), _number(f"{self.job.key}.job", 8)
-        made = [_span(self.job, end, trace, root, 0)]
-        for each, ended in self.done:
-            made.append(_span(each, ended, trace, _number(f"{self.job.key}.{each.key}", 8), root))
-        return made
-
-    def _run_began(self, run: rec.RunBegan) -> None:
-        if self.job is None:
-            about = {"slurm.job.id": run.job, "slurm.cluster": run.cluster, "slurm.job.name": run.name}
-            self.job = _Open(f"job {run.job}", run.at, f"{run.cluster}.{run.job}.{run.at}", about)
-        self._turn("starting", run.at, f"starting.{run.run}", {"ftslurm.schedule_count": schedule_count(run.schedule)})
-
-    def _decided(self, decided: rec.Decided) -> None:
-        about = self._event(decided)
-        if decided.rung != Rung.RANK_RESTART:  # the others go on
-            self._turn(decided.rung, decided.at, f"decision.{decided.id}", about)
-
-    def _turn(self, name: str, at: float, key: str, about: Attributes) -> None:
-        if self.now is not None:
-            self.done.append((self.now, at))
-        self.now = _Open(name, at, key, about)
-
-    def _event(self, record: rec.Record) -> Attributes:
-        """What it tells, where it is an event of a trace."""
-        name, told = _EVENTS.get(type(record), ("", {}))
-        values = {f"ftslurm.{key}": getattr(record, of) for key, of in told.items()}
-        about = {key: len(value) if isinstance(value, tuple) else value for key, value in values.items()}
-        if name and self.now is not None and len(self.now.events) < MAX_EVENTS:
-            self.now.events.append(SpanEvent(record.at, name, _safe(about)))
-        return about
-
-    def _fail(self, why: str) -> None:
-        if self.now is not None:
-            self.now.failed = self.now.failed or why
+def spans(records: Sequence[rec.Record], now: float, over: bool) -> list[Span]:
+    """The job's own span first; empty where nothing has begun. over: the last record is the end. now: Unix seconds."""
+    run = next((record for record in records if isinstance(record, rec.RunBegan)), None)
+    if run is None:
+        return []
+    key, end = f"{run.cluster}.{run.job}.{run.at}", records[-1].at if over else now
+    about = _safe({"slurm.job.id": run.job, "slurm.cluster": run.cluster, "slurm.job.name": run.name})
+    job = Span(_number(key, 16), _number(f"{key}.job", 8), 0, _short(f"job {run.job}"), run.at, max(run.at, end), about)
+    last, found = job, [job]
+    for record in records:
+        about = _told(record)
+        if about and len(last.events) < MAX_EVENTS:
+            last.events.append(SpanEvent(record.at, _EVENTS[type(record)][0], about))
+        if isinstance(record, rec.TroubleSeen):
+            last.failed = last.failed or _short(record.words)
+        elif isinstance(record, rec.Finished) and outcome_of(record) is not Outcome.REQUEUED:
+            job.failed = _short(record.what) if record.status else ""
+        if (begun := _begins(record)) is not None:
+            name, of, about = begun
+            last.ended = last.ended if last is job else max(last.began, record.at)
+            id = _number(f"{key}.{of}", 8)
+            last = Span(job.trace, id, job.id, _short(name), record.at, max(record.at, end), _safe(about))
+            found.append(last)
+    return found
 
 
-def _span(each: _Open, ended: float, trace: int, id: int, parent: int) -> Span:
-    failed = cut(visible(each.failed), MAX_CHARS)
-    name = cut(visible(each.name), 100)
-    return Span(trace, id, parent, name, each.began, max(each.began, ended), _safe(each.about), tuple(each.events), failed)
+def _told(record: rec.Record) -> Attributes:
+    """What it tells, where it is an event of a trace."""
+    _, told = _EVENTS.get(type(record), ("", {}))
+    values = {f"ftslurm.{key}": getattr(record, of) for key, of in told.items()}
+    return _safe({key: len(value) if isinstance(value, tuple) else value for key, value in values.items()})
+
+
+def _begins(record: rec.Record) -> tuple[str, str, Attributes] | None:
+    """Name of what begins with it, which of the job's that is, and what is told of it."""
+    match record:
+        case rec.RunBegan():
+            return "starting", f"starting.{record.run}", {"ftslurm.schedule_count": schedule_count(record.schedule)}
+        case rec.AttemptBegan():
+            return f"attempt {record.attempt}", f"attempt.{record.attempt}.{record.at}", {
+                "ftslurm.attempt": record.attempt, "ftslurm.schedule_count": schedule_count(record.schedule),
+                "ftslurm.tasks": record.tasks, "ftslurm.nodes": record.nodes,
+            }  # fmt: skip
+        case rec.Decided() if record.rung != Rung.RANK_RESTART:  # there the others go on
+            return record.rung, f"decision.{record.id}", _told(record)
+    return None
 
 
 def _safe(about: Attributes) -> Attributes:
-    return {name: cut(visible(value), MAX_CHARS) if isinstance(value, str) else value for name, value in about.items()}
+    return {name: _short(value) if isinstance(value, str) else value for name, value in about.items()}
+
+
+def _short(text: str) -> str:
+    return cut(visible(text), MAX_CHARS)
 
 
 def _number(text: str, size: int) -> int:
