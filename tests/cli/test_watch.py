@@ -279,7 +279,7 @@ def test_what_ends_ranks_is_asked_for_first(store: Store, monkeypatch: pytest.Mo
 
     async def story(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(rows(pilot)) == 6)
-        await pilot.press("o", "down", key, "n")
+        await pilot.press("o", "ctrl+home", "down", key, "n")
         assert isinstance(pilot.app.screen, JobsPage) and not asked
         await pilot.press(key, "y")
         await until(pilot, lambda: asked)

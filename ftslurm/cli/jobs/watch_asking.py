@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
@@ -19,6 +19,8 @@ from ftslurm.ledger.store import Store
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.record import Requested
 from ftslurm.model.text import visible
+
+T = TypeVar("T")
 
 WILL: dict[str, str] = {
     ctl.RESTART: "its ranks end, and start again in place, on the same nodes; this spends no budget",
@@ -51,10 +53,14 @@ class Question(ModalScreen[bool]):
             self.dismiss(False)
 
 
-class Answered(Message):
-    def __init__(self, text: str, refused: bool) -> None:
-        super().__init__()
-        self.text, self.refused = text, refused
+def tried(what: Callable[[], T]) -> tuple[T | None, str]:
+    """What it gives, or why it gives nothing."""
+    try:
+        return what(), ""
+    except FtslurmError as error:
+        return None, str(error)
+    except OSError as error:
+        return None, error.strerror or str(error)
 
 
 class AskingPage(Screen[None]):
@@ -77,12 +83,5 @@ class AskingPage(Screen[None]):
     def _order(self, store: Store, job: str, name: str) -> None:
         from ftslurm.wrapper.control import order
 
-        try:
-            self.post_message(Answered(order(store, job, Requested(0.0, 0, "", name), os.environ, WAIT_S), False))
-        except FtslurmError as error:
-            self.post_message(Answered(str(error), True))
-        except OSError as error:
-            self.post_message(Answered(error.strerror or "the request cannot be written", True))
-
-    def on_answered(self, message: Answered) -> None:
-        self.notify(visible(message.text), severity="warning" if message.refused else "information", markup=False)
+        taken, refused = tried(lambda: order(store, job, Requested(0.0, 0, "", name), os.environ, WAIT_S))
+        self.call_later(self.notify, visible(refused or taken), severity="warning" if refused else "information", markup=False)

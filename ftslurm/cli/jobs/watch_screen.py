@@ -12,11 +12,10 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Input, Log, Static
 
-from ftslurm.cli.jobs.watch_asking import KEYS, AskingPage
+from ftslurm.cli.jobs.watch_asking import KEYS, AskingPage, tried
 from ftslurm.errors import FtslurmError
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds.summary import JobSummary
@@ -55,33 +54,20 @@ _SHORT_KEYS: Mapping[str, str] = {"escape": "esc", "slash": "/"}
 BESIDE = 3
 
 
-class Looked(Message):
-    """found: what a look gave; `error` says why it gave nothing."""
-
-    def __init__(self, found: Any, error: str = "") -> None:
-        super().__init__()
-        self.found, self.error = found, error
-
-
 class Looker(threading.Thread):
     """Looks again and again, beside the screen: a file system or a slurmctld that hangs must not hold up a key."""
 
-    def __init__(self, screen: Screen[None], look: Callable[[], object], every_s: float, first: int = 0) -> None:
+    def __init__(self, page: LookingPage, look: Callable[[], object], every_s: float, first: int = 0) -> None:
         """first: so many looks come sooner."""
         super().__init__(daemon=True)
-        self._screen, self._look, self._every_s, self._first = screen, look, every_s, first
+        self._page, self._look, self._every_s, self._first = page, look, every_s, first
         self._again, self._over = threading.Event(), False
 
     def run(self) -> None:
         looks = 0
         while not self._over:
             looks += 1
-            try:
-                self._screen.post_message(Looked(self._look()))
-            except FtslurmError as error:
-                self._screen.post_message(Looked(None, str(error)))
-            except OSError as error:
-                self._screen.post_message(Looked(None, error.strerror or "it cannot be read"))
+            self._page.call_later(self._page.looked, *tried(self._look))
             self._again.wait(self._every_s if looks > self._first else min(FIRST_LOOK_S, self._every_s))
             self._again.clear()
 
@@ -91,6 +77,43 @@ class Looker(threading.Thread):
     def end(self) -> None:
         self._over = True
         self._again.set()
+
+
+class SheetTable(DataTable[Text]):
+    """Rows that are there already are changed in place, so that the cursor stays where it is."""
+
+    def __init__(self) -> None:
+        super().__init__(cursor_type="row", cell_padding=1)
+        self.sheet = Sheet((), ())
+        self._shape: object = None
+
+    @property
+    def chosen(self) -> Row | None:
+        """The row at the cursor."""
+        return self.sheet.rows[self.cursor_row] if self.cursor_row < len(self.sheet.rows) else None
+
+    def show(self, sheet: Sheet) -> None:
+        sheet, before, chosen = fitted(sheet, self.app.size.width - BESIDE), self.sheet, self.chosen
+        # A width that textual finds itself comes after the first frame, or not at all.
+        widths = [
+            max([4 if name in sheet.right else 0, len(name), *(cell_len(row.cells[at]) for row in sheet.rows)])
+            for at, name in enumerate(sheet.heading)
+        ]
+        keys = [row.key for row in sheet.rows]
+        self.sheet, shape = sheet, (sheet.heading, widths, keys)
+        if shape == self._shape:
+            for row in (row for was, row in zip(before.rows, sheet.rows, strict=True) if was != row):
+                for name, cell in zip(sheet.heading, _cells(row, sheet), strict=True):
+                    self.update_cell(row.key, name, cell)
+            return
+        self._shape, at = shape, self.cursor_row
+        self.clear(columns=True)
+        for name, width in zip(sheet.heading, widths, strict=True):
+            self.add_column(Text(name, justify=_justify(name, sheet)), key=name, width=width)
+        for row in sheet.rows:
+            self.add_row(*_cells(row, sheet), key=row.key)
+        if keys:
+            self.move_cursor(row=keys.index(chosen.key) if chosen and chosen.key in keys else min(at, len(keys) - 1))
 
 
 LEAVE: list[BindingType] = [Binding("q", "app.quit", "quit"), Binding("ctrl+c", "app.quit", show=False, priority=True)]
@@ -117,17 +140,26 @@ class Page(Screen[None]):
 class LookingPage(Page):
     """A table of what is looked at beside the screen, again and again."""
 
+    found: Any = None
     _looker: Looker
 
     def on_mount(self) -> None:
         self._looker.start()
-        self.query_one(DataTable).focus()
+        self.query_one(SheetTable).focus()
 
     def on_unmount(self) -> None:
         self._looker.end()
 
     def on_resize(self) -> None:
         super().on_resize()
+        self._show()
+
+    def looked(self, found: Any, error: str) -> None:
+        """error: why a look gave nothing."""
+        if error:
+            self.notify(visible(error), severity="warning", markup=False)
+            return
+        self.found = found or self.found
         self._show()
 
     def _show(self) -> None:
@@ -145,11 +177,6 @@ class TextPage(Page):
     ]
     CSS = "Log { overflow: auto auto; scrollbar-size: 1 1; background: transparent; }"
 
-    class Lines(Message):
-        def __init__(self, lines: list[str]) -> None:
-            super().__init__()
-            self.lines = lines
-
     def __init__(self, title: str, pieces: Callable[[TextPage], Iterator[list[str]]], at_end: bool) -> None:
         super().__init__()
         self._title, self._pieces, self._at_end = title, pieces, at_end
@@ -165,20 +192,19 @@ class TextPage(Page):
         self.query_one(Log).focus()
 
     def _read(self) -> None:
-        try:
-            for lines in self._pieces(self):
-                self.post_message(self.Lines([part for line in lines for part in _broken(line, self.size.width - 1)]))
-                if self.over.is_set():
-                    return
-        except FtslurmError as error:
-            self.post_message(self.Lines([visible(error)]))
-        except OSError as error:
-            self.post_message(self.Lines([visible(error.strerror)]))
+        _, error = tried(self._tell)
+        self.call_later(self._write, [visible(error)] if error else [])
 
-    def on_text_page_lines(self, message: Lines) -> None:
+    def _tell(self) -> None:
+        for lines in self._pieces(self):
+            self.call_later(self._write, [part for line in lines for part in _broken(line, self.size.width - 1)])
+            if self.over.is_set():
+                return
+
+    def _write(self, lines: list[str]) -> None:
         log = self.query_one(Log)
         follows = log.auto_scroll and log.is_vertical_scroll_end
-        log.write_lines(message.lines, scroll_end=False)
+        log.write_lines(lines, scroll_end=False)
         if follows:  # once it is laid out: the first lines come before
             log.call_after_refresh(log.scroll_end, animate=False)
 
@@ -216,7 +242,7 @@ class JobPage(LookingPage, AskingPage):
     CSS = """
     JobPage { layout: vertical; }
     #head { height: auto; max-height: 9; }
-    #table { height: 1fr; min-height: 4; scrollbar-size: 1 1; margin: 1 0 0 0; }
+    JobPage SheetTable { height: 1fr; min-height: 4; scrollbar-size: 1 1; margin: 1 0 0 0; }
     #happened { height: auto; max-height: 8; margin: 1 0 0 0; }
     """
 
@@ -226,38 +252,29 @@ class JobPage(LookingPage, AskingPage):
         self._from_list = from_list
         self._sheet: str | None = None  # until somebody has chosen one
         self._node = ""  # of which alone ranks and devices are shown
-        self._seen: Seen | None = None
-        self._rows: dict[str, Row] = {}
-        self._shape: tuple[str, ...] = ()
         self._looker = Looker(self, watch.look, LOOK_S, FIRST_LOOKS)
 
     def compose(self) -> ComposeResult:
         yield Static(f"job {visible(self._watch.job)}: ftrun and Slurm are asked", id="head", markup=False)
-        table: DataTable[Text] = DataTable(id="table", cursor_type="row", cell_padding=1)
-        yield table
+        yield SheetTable()
         yield Static(id="happened", markup=False)
         yield Static(id="keys", markup=False)
 
-    def on_looked(self, message: Looked) -> None:
-        if message.found is not None:
-            self._seen = message.found
-            self._show()
-        elif message.error:
-            self.notify(visible(message.error), severity="warning", markup=False)
-        else:
+    def looked(self, found: Seen | None, error: str) -> None:
+        super().looked(found, error)
+        if not (found or error):
             self.query_one("#head", Static).update(f"job {visible(self._watch.job)}: nothing has begun yet")
 
     def asked_job(self) -> tuple[Store, str]:
         return self._watch.store, self._watch.job
 
     def _show(self) -> None:
-        seen, width, height = self._seen, self.size.width, self.size.height
+        seen, width, height = self.found, self.size.width, self.size.height
         if seen is None or not width:
             return
         top = head(seen, width)
         self.query_one("#head", Static).update(_text((line.text, line.weight) for line in top))
-        sheet = self._chosen(seen)
-        self._fill(fitted(sheet, width - BESIDE))
+        self.query_one(SheetTable).show(self._chosen(seen))
         # A third of what is left; the table has the rest.
         room = max(2, min(8, (height - len(top) - 3) // 3))
         last = happened(seen.records)[-room:]
@@ -269,63 +286,40 @@ class JobPage(LookingPage, AskingPage):
         sheets = {"ranks": ranks_sheet, "devices": devices_sheet}
         return sheets[name](seen, self._node) if name in sheets else nodes_sheet(seen)
 
-    def _fill(self, sheet: Sheet) -> None:
-        """The rows that are there already are changed in place, so that the cursor stays where it is."""
-        table = self.query_one(DataTable)
-        shape = (*sheet.heading, *map(str, _widths(sheet)), *(row.key for row in sheet.rows))
-        if shape != self._shape:
-            at = table.cursor_row
-            key = next((key for number, key in enumerate(self._rows) if number == at), "")
-            table.clear(columns=True)
-            _fill(table, sheet)
-            self._shape, self._rows = shape, {row.key: row for row in sheet.rows}
-            if key in self._rows:
-                table.move_cursor(row=list(self._rows).index(key))
-            return
-        for row in sheet.rows:
-            if self._rows.get(row.key) != row:
-                for name, cell in zip(sheet.heading, _cells(row, sheet), strict=True):
-                    table.update_cell(row.key, name, cell)
-        self._rows = {row.key: row for row in sheet.rows}
-
-    def _at_cursor(self) -> Row | None:
-        at = self.query_one(DataTable).cursor_row
-        return next((row for number, row in enumerate(self._rows.values()) if number == at), None)
-
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+    def on_data_table_row_selected(self) -> None:
         """Enter: of a node its ranks, of a rank its log."""
-        row = self._at_cursor()
-        if row is None:
+        table = self.query_one(SheetTable)
+        if (row := table.chosen) is None:
             return
-        if row.rank is None and row.node and self._shape[:1] == ("NODE",) and "RANKS" in self._shape:
+        if row.rank is not None:
+            self.action_log()
+        elif row.node and "RANKS" in table.sheet.heading:
             self._sheet, self._node = "ranks", row.node
             self._show()
-        elif row.rank is not None:
-            self.action_log()
 
     def action_sheet(self, name: str) -> None:
         self._sheet, self._node = name, ""
         self._show()
 
     def action_log(self) -> None:
-        row = self._at_cursor()
+        row = self.query_one(SheetTable).chosen
         rank = row.rank if row is not None else None
-        self.app.push_screen(log_page(self._watch, rank, lambda: self._seen is not None and self._seen.summary.over))
+        self.app.push_screen(log_page(self._watch, rank, lambda: self.found is not None and self.found.summary.over))
 
     def action_card(self) -> None:
-        self.app.push_screen(card_page(self._seen.records if self._seen is not None else (), self.size.width))
+        self.app.push_screen(card_page(self.found.records if self.found is not None else (), self.size.width))
 
     def action_happened(self) -> None:
-        found = happened(self._seen.records) if self._seen is not None else []
+        found = happened(self.found.records) if self.found is not None else []
         self.app.push_screen(
             TextPage("what happened", lambda _: iter([[timed(each.at, each.what) for each in found]]), at_end=True)
         )
 
     def action_stacks(self) -> None:
         """Of the ranks of the chosen node, now; below it what was kept of ranks that hung."""
-        row = self._at_cursor()
+        row = self.query_one(SheetTable).chosen
         node = row.node if row is not None else ""
-        asked = self._watch.want_stacks(node) if node and self._seen is not None and self._seen.fresh is not None else ""
+        asked = self._watch.want_stacks(node) if node and self.found is not None and self.found.fresh is not None else ""
         self._looker.now()
 
         def pieces(page: TextPage) -> Iterator[list[str]]:
@@ -342,7 +336,7 @@ class JobPage(LookingPage, AskingPage):
 
     def _stacks(self, page: TextPage, asked: str, node: str) -> list[str]:
         for _ in range(STACKS_LOOKS):
-            live = self._seen.live if self._seen is not None else None
+            live = self.found.live if self.found is not None else None
             if live is not None and live.stacks[0] == asked:
                 return [*visible(live.stacks[2], lines=True).splitlines(), ""]
             if page.over.wait(0.5):
@@ -379,7 +373,7 @@ class JobsPage(LookingPage, AskingPage):
     ]
     CSS = """
     #title { height: auto; }
-    #jobs { height: 1fr; scrollbar-size: 1 1; }
+    JobsPage SheetTable { height: 1fr; scrollbar-size: 1 1; }
     #filter { display: none; border: none; height: 1; background: ansi_default; }
     """
 
@@ -387,27 +381,18 @@ class JobsPage(LookingPage, AskingPage):
         super().__init__()
         self._store = store
         self._jobs = JobsWatch(store, os.environ)
-        self._found: JobsSeen | None = None
         self._sort, self._filter = 0, ""
         self._looker = Looker(self, self._jobs.look, JOBS_LOOK_S)  # which asks Slurm, so never sooner
 
     def compose(self) -> ComposeResult:
         yield Static("your jobs under ftrun: Slurm is asked", id="title", markup=False)
-        table: DataTable[Text] = DataTable(id="jobs", cursor_type="row", cell_padding=1)
-        yield table
+        yield SheetTable()
         yield Input(id="filter", placeholder="words that a line has", compact=True)
         yield Static(id="keys", markup=False)
 
-    def on_looked(self, message: Looked) -> None:
-        if message.found is not None:
-            self._found = message.found
-            self._show()
-        else:
-            self.notify(visible(message.error), severity="warning", markup=False)
-
     def _show(self) -> None:
-        found, width = self._found, self.size.width
-        if found is None or not width:
+        found: JobsSeen | None = self.found
+        if found is None or not self.size.width:
             return
         none = "" if found.jobs else ": none runs or waits" if not self._jobs.every else ": none in a day"
         by = f", by {ORDERS[self._sort]}" if self._sort else ""
@@ -415,13 +400,8 @@ class JobsPage(LookingPage, AskingPage):
         silent = f"; Slurm does not answer: {found.silent}" if found.silent else ""
         title = visible(f"your jobs under ftrun{none}{by}{only}{silent}")
         self.query_one("#title", Static).update(Text(title, style="bold"))
-        table = self.query_one(DataTable)
-        at = table.cursor_row
-        table.clear(columns=True)
-        sheet = _jobs_sheet(tuple(sorted(found.jobs, key=SORTS[ORDERS[self._sort]])), found.now, self._filter)
-        _fill(table, fitted(sheet, width - BESIDE))
-        if sheet.rows:
-            table.move_cursor(row=min(at, len(sheet.rows) - 1))
+        jobs = tuple(sorted(found.jobs, key=SORTS[ORDERS[self._sort]]))
+        self.query_one(SheetTable).show(_jobs_sheet(jobs, found.now, self._filter))
 
     def action_every(self) -> None:
         self._jobs.every = not self._jobs.every
@@ -448,13 +428,11 @@ class JobsPage(LookingPage, AskingPage):
     def _typing(self, on: bool) -> None:
         field = self.query_one("#filter", Input)
         field.display = on
-        (field if on else self.query_one(DataTable)).focus()
+        (field if on else self.query_one(SheetTable)).focus()
 
     def asked_job(self) -> tuple[Store, str] | None:
-        table = self.query_one(DataTable)
-        if not table.row_count:
-            return None
-        return self._store, str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value)
+        row = self.query_one(SheetTable).chosen
+        return (self._store, row.key) if row is not None else None
 
     def action_log(self) -> None:
         self._with_job(lambda watch: log_page(watch, None, lambda: False))
@@ -562,21 +540,6 @@ def _text(lines: Any) -> Text:
     for number, (line, weight) in enumerate(lines):
         text.append(f"{chr(10) if number else ''}{line}", style=STYLES[weight])
     return text
-
-
-def _fill(table: DataTable[Text], sheet: Sheet) -> None:
-    """Of an empty table, columns and rows. A width that textual finds itself comes after the first frame, or not at all."""
-    for name, width in zip(sheet.heading, _widths(sheet), strict=True):
-        table.add_column(Text(name, justify=_justify(name, sheet)), key=name, width=width)
-    for row in sheet.rows:
-        table.add_row(*_cells(row, sheet), key=row.key)
-
-
-def _widths(sheet: Sheet) -> list[int]:
-    return [
-        max([4 if name in sheet.right else 0, len(name), *(cell_len(row.cells[at]) for row in sheet.rows)])
-        for at, name in enumerate(sheet.heading)
-    ]
 
 
 def _cells(row: Row, sheet: Sheet) -> list[Text]:
