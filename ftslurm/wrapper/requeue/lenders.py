@@ -42,9 +42,9 @@ HOPELESS = frozenset(
     {"BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "AccountNotAllowed",
      "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted"}
 )  # fmt: skip
-# A limit per user, account or job, such as QOSMaxJobsPerUserLimit: our own job uses part of it, and its nodes are free after a
-# requeue. In a limit of a whole group (QOSGrpNodeLimit) others may make room, unless it is too small for the two jobs alone.
-_OWN_LIMIT = re.compile(r"(QOS|Assoc|Association)Max\w*Limit")
+# A limit of a user, account, job or group, such as QOSMaxJobsPerUserLimit or AssocGrpNodeLimit: our own job uses part of it, and
+# its nodes are free after a requeue.
+_LIMIT = re.compile(r"(QOS|Assoc|Association)(Max|Grp)\w+")
 # UNKNOWN: a state that this version does not know is no proof that a donor job has ended.
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
@@ -61,7 +61,6 @@ class Lenders(Value):
     settings: Settings
     sleep: Callable[[float], None] = time.sleep
     _donors: set[int] = field(default_factory=set)  # submitted, and not yet told to end
-    _no_room: dict[int, str] = field(default_factory=dict)  # donor job -> the limit of a group that it exceeds with ours, if any
     _over: threading.Event = field(default_factory=threading.Event)  # will ftrun only end or requeue the job?
 
     # --- checking a node
@@ -141,7 +140,7 @@ class Lenders(Value):
         if donor.state is JobState.RUNNING and donor.nodes and not donor.configuring:
             return NodeBorrowed(slot, donor.nodes[0], job)
         left = self._end([job])
-        return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s, self._no_room.get(job, "")))
+        return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s))
 
     def _may_stand(self, ours: JobView, node: str, nodes: Collection[NodeView], near: Near) -> bool:
         """Yes in the same block, and where Slurm does not say no."""
@@ -181,7 +180,7 @@ class Lenders(Value):
                 if looks == LOOKS_AT_BOOT:
                     boots(view.nodes[0])
                 return view.configuring  # its node boots (power saving): a step would wait there without telling
-            return view.state is JobState.PENDING and not (_hopeless(view.reason) or self._without_room(view))
+            return view.state is JobState.PENDING and not _hopeless(view.reason)
 
         tries = Retrying(
             retry=retry_if_result(waits) | retry_if_exception_type(NoAnswerYet),  # slurmctld may be back in time
@@ -192,21 +191,6 @@ class Lenders(Value):
         )
         found: JobView = tries(lambda: self.client.job(job))
         return found
-
-    def _without_room(self, donor: JobView) -> bool:
-        """Does a limit of a group forbid it for as long as our job runs, whatever others do? No if Slurm does not tell."""
-        from ftslurm.slurm.fitting import GROUP_REASON, group_limits, limits_argv, taken, without_room
-
-        if donor.number not in self._no_room and GROUP_REASON.fullmatch(donor.reason):
-            account, qos = (self.env.get(name, "") for name in ("SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"))
-            asked = (
-                limits_argv(account, qos), commands.show_job_argv(self.job), commands.show_job_argv(donor.number),
-            )  # fmt: skip
-            said = [self.run(argv, self.settings.slurm.timeout_s, env=dict(self.env)) for argv in asked]
-            limits = group_limits(said[0].stdout, donor.user_id)
-            ours, other = (taken(each.stdout) for each in said[1:])
-            self._no_room[donor.number] = without_room(limits, ours, other)
-        return bool(self._no_room.get(donor.number))
 
     def ended(self) -> frozenset[int]:
         """Donor jobs that someone else has ended, or their time limit; without those of unknown state."""
@@ -300,14 +284,12 @@ def nearby(near: Near, ours: JobView, nodes: Collection[NodeView], unfit: Collec
 
 def _hopeless(reason: str) -> bool:
     """Will time never solve what a donor job waits for? reason: Slurm's word."""
-    return reason in HOPELESS or _OWN_LIMIT.fullmatch(reason) is not None
+    return reason in HOPELESS or _LIMIT.fullmatch(reason) is not None
 
 
-def why_not_lent(donor: JobView, wait_s: float, no_room: str = "") -> str:
-    """no_room: the limit of a group that it exceeds with our job."""
-    if _hopeless(donor.reason) or no_room:
-        limit = f" ({no_room})" if no_room else ""
-        return f"donor job {donor.number} could not start beside this job: {donor.reason}{limit}"
+def why_not_lent(donor: JobView, wait_s: float) -> str:
+    if _hopeless(donor.reason):
+        return f"donor job {donor.number} could not start beside this job: {donor.reason}"
     if donor.configuring:
         return f"{', '.join(donor.nodes)} of donor job {donor.number} still booted after {wait_s:g} s (nodes.replacement_wait)"
     if donor.state is JobState.NODE_FAIL and donor.nodes:  # Slurm waits for ResumeTimeout

@@ -203,40 +203,21 @@ def test_a_node_that_slurm_no_longer_waits_for_is_told_as_that() -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["QOSMaxJobsPerUserLimit", "AssocMaxNodePerJobLimit", "AssociationMaxJobsLimit", "QOSMaxNodePerUserLimit"]
+    "reason",
+    [
+        "QOSMaxJobsPerUserLimit",
+        "AssocMaxNodePerJobLimit",
+        "AssociationMaxJobsLimit",
+        "AssocGrpJobsLimit",
+        "QOSGrpNodeLimit",
+        "AssocGrpGRES",
+    ],
 )
 def test_a_limit_that_our_own_job_fills_is_not_waited_for(reason: str) -> None:
     world = World()
     world.shows(2, {"state": JobState.PENDING, "reason": reason})
     answer = world.lenders.borrow(1, ["n1"], 1e6)
     assert answer.why == f"donor job 2 could not start beside this job: {reason}"
-
-
-@pytest.mark.parametrize(("limit", "status"), [(3, 0), (2, 1), (2, None)])
-def test_a_limit_of_a_group_may_have_room_later(limit: int, status: int | None) -> None:
-    """status: of the command that asks for the limit."""
-    world = World()
-    world.answers["scontrol"] = lambda argv: group_limit(argv, limit, status)
-    world.shows(2, {"state": JobState.PENDING, "reason": "QOSGrpNodeLimit"}, RUNNING)
-    assert world.lenders.borrow(1, ["n1"], 60.0).node == "n3"
-
-
-def test_a_limit_of_a_group_that_is_too_small_for_both_jobs_is_not_waited_for() -> None:
-    world = World()
-    world.answers["scontrol"] = lambda argv: group_limit(argv, 2, 0)
-    world.shows(2, PENDING, {"state": JobState.PENDING, "reason": "QOSGrpNodeLimit"})
-    answer = world.lenders.borrow(1, ["n1"], 1e6)
-    assert answer.why == "donor job 2 could not start beside this job: QOSGrpNodeLimit (GrpTRES=node=2)"
-    assert world.slurm.state_of(2) is JobState.CANCELLED
-    asked = [argv for argv, _, _ in world.ran if argv[:3] == ("scontrol", "show", "assoc_mgr")]
-    assert [argv[3:5] for argv in asked] == [("accounts=physics", "qos=long")]
-
-
-def group_limit(argv: Sequence[str], limit: int, status: int | None) -> CommandResult:
-    """scontrol, of a QOS with GrpTRES=node=LIMIT, a job of ours of two nodes and a donor job."""
-    if "assoc_mgr" in argv:
-        return said(argv, status, f"QOS=long(2)\n    GrpTRES=cpu=N(0),node={limit}(2)\n" if status == 0 else "")
-    return said(argv, 0, f"JobId={argv[-1]}\n   TRES=cpu=2,node={2 if argv[-1] == '1' else 1}\n")
 
 
 @pytest.mark.parametrize(("needs", "asked"), [
