@@ -23,14 +23,15 @@ of a word, which it stamps with its own clock; a container or a reboot may have 
 | 34 | SECTIONS | slots in use |
 | 36 | TEXT | bytes of the text region in use |
 | 40 to 42 | CHECKPOINTS, CHECKPOINT, CHECKPOINT_AT | how many are complete; step of the last, plus 1 (0: not said); when |
+| 44 to 46 | SAVING, SAVED, LONGEST_SAVE | of sections in which it saves: how many are open; COUNT of all; the longest, in ns |
 | 56 to 61 | SCRATCH | the slot of the sections that have none |
 | 256 to 511 | PROBE | RESERVED: for the probe, which runs in the same process; the sdk only zeroes them at the start |
-| 512 to 799 | SLOTS | 48 sections of 6 words: KEY, OPENED, one that is not used, LONGEST, COUNT, NAME |
+| 512 to 799 | SLOTS | 48 sections of 6 words: KEY, OPENED, two that are not used, COUNT, NAME |
 | 800 to 1023 | text region | the names, UTF-8, 1,792 bytes |
 
 Of a section: KEY is 2^32 + the CRC-32 of the name, written last; OPENED when it was opened, 0 while it is not open;
-LONGEST how long it was open; COUNT how often it was closed, but by an error or the end of the program; NAME 65536 times the
-place in the text region, plus length.
+COUNT how often it was closed, but by an error or the end of the program; NAME 65536 times the place in the text region, plus
+length.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ STEPS, STEP, _, FIRST_STEP, WARMUP = range(16, 21)
 STAGES, STAGE = 24, 25
 OUT_SINCE, SECTIONS, TEXT = 32, 34, 36
 CHECKPOINTS, CHECKPOINT, CHECKPOINT_AT = range(40, 43)
+SAVING, SAVED, LONGEST_SAVE = range(44, 47)
 SCRATCH = 56
 PROBE, PROBE_END = 256, 512
 SLOTS, SLOT_COUNT, SLOT_WORDS = 512, 48, 6
-KEY, OPENED, _, LONGEST, COUNT, NAME = range(SLOT_WORDS)
+KEY, OPENED, _, _, COUNT, NAME = range(SLOT_WORDS)
 TEXT_AT, TEXT_BYTES = 800 * 8, SIZE - 800 * 8
 
 STAGE_OFF = (1 << 64) - 1
@@ -71,11 +73,10 @@ PAGES_MAX = 64
 
 
 class SectionState(NamedTuple):
-    """One section. opened_ns: 0 while it is not open. longest_ns: how long it was. times: how often it was closed."""
+    """One section. opened_ns: 0 while it is not open. times: how often it was closed."""
 
     name: str
     opened_ns: int
-    longest_ns: int
     times: int
 
 
@@ -100,16 +101,17 @@ class PageState(NamedTuple):
     checkpoints: int = 0
     checkpoint: int | None = None  # training step of the last one
     checkpoint_ns: int = 0
+    saved: int = 0  # how many sections in which it saves were closed, and how long the longest was open
+    longest_save_ns: int = 0
 
 
 class _Slot:
-    """Where the words of a section are, and what the last two say."""
+    """Where the words of a section are. saves: the program saves in it."""
 
-    __slots__ = ("count", "longest", "opened", "place")
+    __slots__ = ("count", "opened", "saves")
 
-    def __init__(self, base: int) -> None:
-        self.opened, self.place = base + OPENED, base + LONGEST
-        self.longest = self.count = 0
+    def __init__(self, base: int, saves: bool) -> None:
+        self.opened, self.count, self.saves = base + OPENED, base + COUNT, saves
 
 
 class Page:
@@ -172,6 +174,8 @@ class Page:
         if not opened:
             self.words[OUT_SINCE] = 0
         opened[name] = now
+        if slot.saves:
+            self._count_saving()
         self.words[slot.opened] = now
 
     def close(self, name: str, whole: bool = True) -> None:
@@ -182,9 +186,11 @@ class Page:
             return
         slot, words, now = self._slots[name], self.words, monotonic_ns()
         words[slot.opened] = 0
-        if now - began > slot.longest:
-            slot.longest = words[slot.place] = now - began
-        slot.count = words[slot.place + 1] = slot.count + whole
+        words[slot.count] += whole
+        if slot.saves:
+            words[SAVED] += whole
+            self._count_saving()
+            words[LONGEST_SAVE] = max(words[LONGEST_SAVE], now - began)
         if not opened:
             words[OUT_SINCE] = now
 
@@ -192,6 +198,9 @@ class Page:
         """All open sections end."""
         for name in list(self._opened):
             self.close(name)
+
+    def _count_saving(self) -> None:
+        self.words[SAVING] = sum(self._slots[name].saves for name in list(self._opened))
 
     def _lay(self, name: str) -> _Slot:
         """A slot for a section that is new."""
@@ -213,8 +222,15 @@ class Page:
             words[base + NAME] = place << 16 | len(text)
             words[base + KEY] = 1 << 32 | crc32(text)
             words[TEXT], words[SECTIONS] = place + len(text), used + 1
-        self._slots[name] = slot = _Slot(base)
+        self._slots[name] = slot = _Slot(base, is_saving(name))
         return slot
+
+
+def is_saving(section: str) -> bool:
+    """Do programs save in a section of this name? ft_launcher's own is `checkpointing`; what only reads one is none."""
+    words = "".join(letter if letter.isalnum() else " " for letter in section.lower()).split()
+    reads = any(word.startswith(("load", "restor", "read")) for word in words)
+    return not reads and any("checkpoint" in word or "ckpt" in word or word in ("save", "saving") for word in words)
 
 
 # --- taking a page
@@ -372,6 +388,8 @@ def parse_page(data: bytes) -> PageState | None:
         checkpoints=head[CHECKPOINTS],
         checkpoint=head[CHECKPOINT] - 1 if head[CHECKPOINT] else None,
         checkpoint_ns=head[CHECKPOINT_AT],
+        saved=head[SAVED],
+        longest_save_ns=head[LONGEST_SAVE],
     )
 
 
@@ -381,7 +399,7 @@ def _sections(data: bytes, used: int) -> tuple[SectionState, ...]:
     slots = _SLOTS.unpack_from(data, SLOTS * 8)
     found: dict[str, SectionState] = {}
     for base in range(0, min(used, SLOT_COUNT) * SLOT_WORDS, SLOT_WORDS):
-        key, opened, _, longest, count, place = slots[base : base + SLOT_WORDS]
+        key, opened, _, _, count, place = slots[base : base + SLOT_WORDS]
         begin, size = place >> 16, place & 0xFFFF
         if size > NAME_BYTES or begin + size > TEXT_BYTES:
             continue
@@ -389,7 +407,7 @@ def _sections(data: bytes, used: int) -> tuple[SectionState, ...]:
         if key != 1 << 32 | crc32(text):
             continue  # half written, or not by us
         name = printable(text.decode("utf-8", "replace"))
-        found.setdefault(name, SectionState(name, opened, longest, count))
+        found.setdefault(name, SectionState(name, opened, count))
     return tuple(found.values())
 
 

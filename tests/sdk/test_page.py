@@ -114,7 +114,19 @@ def test_sections_nest_and_overlap_and_the_time_out_of_them_is_known(page_path: 
     assert state.out_since_ns > 0
     inner, outer = section(page_path, "inner"), section(page_path, "outer")
     assert (inner.opened_ns, outer.opened_ns, inner.times, outer.times) == (0, 0, 1, 1)
-    assert inner.longest_ns >= 20e6 > outer.longest_ns
+
+
+def test_what_it_saves_is_counted_apart(page_path: str) -> None:
+    page = made(page_path)
+    for name in ("step", "checkpointing", "save", "save"):
+        page.open(name)
+    page.close("step")
+    assert (page.words[pages.SAVING], read(page_path).saved) == (2, 0)
+    page.close("save", whole=False)
+    time.sleep(0.02)
+    page.close("checkpointing")
+    state = read(page_path)
+    assert (page.words[pages.SAVING], state.saved) == (0, 1) and state.longest_save_ns >= 20e6
 
 
 def test_a_section_opened_again_begins_anew_and_one_that_is_not_open_does_not_end(page_path: str) -> None:

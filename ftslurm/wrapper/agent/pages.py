@@ -14,7 +14,6 @@ from ftslurm.model.values import Value, field
 from ftslurm.policies.hang.beats import OFF, Watch, follow_page, merged_limits, overdue
 from ftslurm.sdk.notes import SUFFIX, read_placed
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
-from ftslurm.wrapper.shim.pages import is_saving
 from ftslurm.wrapper.shim.processes import descendants
 
 # --- Where the pages of ranks are: in the node's /dev/shm, or in that of a container, which is seen through its processes.
@@ -143,15 +142,14 @@ class PageWatch:
     def _progress(self) -> list[Message]:
         """The progress of the rank that is furthest: its steps; if a program reports none, its beats and checkpoints."""
         pages = [page for rank in self.ranks.values() for page in rank.pages.values()]
-        saves = [[each for each in page.sections if is_saving(each.name)] for page in pages]
         step = max((page.step for page in pages if page.step is not None), default=0)
         beats = max((page.beats for page in pages), default=0)
-        saved = max((sum(each.times for each in sections) for sections in saves), default=0)
+        saved = max((page.saved for page in pages), default=0)
         if step <= self._step and saved <= self._saved and beats < max(1, BEATS_FACTOR * self._beats_told):
             return []
         self._step, self._saved = max(step, self._step), max(saved, self._saved)
         self._beats_told = max(beats, self._beats_told)
-        saving_s = max((each.longest_ns / 1e9 for sections in saves for each in sections), default=0.0)
+        saving_s = max((page.longest_save_ns / 1e9 for page in pages), default=0.0)
         return [{"t": "progress", "step": self._step, "beats": self._beats_told, "saved": self._saved, "saving_s": saving_s}]
 
     def _beats(self, rank: RankPages, now: float) -> list[Message]:

@@ -105,28 +105,22 @@ def test_a_process_below_the_task_may_save_as_well(ranks: list[Rank], tmp_path: 
 
 def test_a_page_that_is_none_tells_nothing(tmp_path: Path) -> None:
     (path := tmp_path / "0.1").write_bytes(b"\xff" * layout.SIZE)
-    assert saving.sections_of(str(path)) == saving.sections_of(str(tmp_path)) == saving.sections_of("/nowhere") == {}
-    head = b"".join(word.to_bytes(8, sys.byteorder) for word in saving.PAGE_HEAD)
-    path.write_bytes(head + b"\xff" * (layout.SIZE - len(head)))
-    assert saving.sections_of(str(path), dead=True) == {}
+    assert saving.saves_of(str(path)) == saving.saves_of(str(tmp_path)) == saving.saves_of("/nowhere") == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["checkpointing", "Checkpoint", "save", "SAVING model", "save_model", "ckpt", "write-ckpt"])
 def test_sections_in_which_programs_save(name: str) -> None:
-    assert saving.is_saving(name)
+    assert layout.is_saving(name)
 
 
 @pytest.mark.parametrize(
     "name", ["", "step", "saver_warmup", "load_checkpoint", "restore checkpoint", "checkpoint loading", "safe"]
 )
 def test_other_sections(name: str) -> None:
-    assert not saving.is_saving(name)
+    assert not layout.is_saving(name)
 
 
 def test_the_reader_knows_the_page_as_the_sdk_lays_it() -> None:
-    own = (saving.PAGE_BYTES, saving.PAGE_HEAD, saving.PAGE_SIBLINGS, saving.SECTIONS_WORD, saving.SECTIONS_AT,
-           saving.SECTION_WORDS, saving.SECTIONS_MOST, saving.NAMES_AT)  # fmt: skip
-    assert own == (
-        layout.SIZE, (layout.MAGIC_NUMBER, layout.VERSION_NUMBER), layout.PAGES_MAX, layout.SECTIONS, layout.SLOTS,
-        layout.SLOT_WORDS, layout.SLOT_COUNT, layout.TEXT_AT,
-    )  # fmt: skip
+    own = (saving.PAGE_BYTES, saving.PAGE_HEAD, saving.PAGE_SIBLINGS, saving.SAVING_WORD, saving.SAVED_WORD)
+    head = (layout.MAGIC_NUMBER, layout.VERSION_NUMBER)
+    assert own == (layout.SIZE, head, layout.PAGES_MAX, layout.SAVING, layout.SAVED)
