@@ -8,7 +8,7 @@
 | limits | initial, beat, out_of_section: seconds; sections: name -> seconds. Calculated by the program; what is absent stays |
 | setting | name, value: one of AIMaster's parameters that the program changed, such as job_exit_hang_interval |
 
-64 KiB in all, 4 KiB a line, and messages leave the last quarter to the others: a program that talks too much still can be
+64 KiB in all, 16 KiB a line, and messages leave the last quarter to the others: a program that talks too much still can be
 controlled. The reader takes nothing for granted: the file is a user's.
 """
 
@@ -24,10 +24,9 @@ from typing import Any, Iterable, Mapping, NamedTuple  # noqa: UP035 -- what a t
 from ftslurm.sdk.page import check_folder, printable, read_plain
 
 SUFFIX = ".notes"
-NOTES_BYTES, LINE_BYTES = 64 << 10, 4 << 10
+NOTES_BYTES, LINE_BYTES = 64 << 10, 16 << 10
 MESSAGES_BYTES = 48 << 10
 TEXT_MAX, WORD_MAX, WORDS_MAX, SECTIONS_MAX = 2000, 200, 64, 48
-SHORT_TEXT_MAX = 600  # fits into a line even if every letter takes four bytes
 SECONDS_MAX = 1e9
 ACTIONS = ("continue", "exclude", "shutdown")
 
@@ -66,7 +65,7 @@ def write_retriable(path: str, words: Iterable[str]) -> str:
         told = [word for word in (_line(word, WORD_MAX) for word in islice(words, WORDS_MAX)) if word]
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return _in_parts(path, "retriable", told, lambda part: {"words": part}) if told else "it holds no words"
+    return _say(path, "retriable", {"words": told}) if told else "it holds no words"
 
 
 def limits(
@@ -75,8 +74,8 @@ def limits(
     """Seconds."""
     rest = {"initial": initial, "beat": beat, "out_of_section": out_of_section}
     told = {name: value for name, value in rest.items() if value is not None}
-    known = [(name, value) for name, value in sections.items() if value is not None][:SECTIONS_MAX]
-    return _in_parts(path, "limits", known, lambda part: {**told, "sections": dict(part)})
+    known = [(name, value) for name, value in sections.items() if value is not None]
+    return _say(path, "limits", {**told, "sections": dict(known[:SECTIONS_MAX])})
 
 
 def write_setting(path: str, name: str, value: float | str) -> str:
@@ -90,18 +89,6 @@ def _line(text: Any, most: int) -> str:
         return f"({type(text).__name__} that cannot be printed)"
 
 
-def _in_parts(path: str, kind: str, items: list[Any], told: Any) -> str:
-    """One line if it fits, else two for the halves, and so on."""
-    why = _say(path, kind, told(items))
-    if why == _TOO_LONG and len(items) > 1:
-        middle = len(items) // 2
-        return _in_parts(path, kind, items[:middle], told) or _in_parts(path, kind, items[middle:], told)
-    return why
-
-
-_TOO_LONG = "it is too long"
-
-
 def _say(path: str, kind: str, told: dict[str, Any]) -> str:
     try:
         import json  # here: most programs never say anything
@@ -109,9 +96,8 @@ def _say(path: str, kind: str, told: dict[str, Any]) -> str:
         told = {"t": kind, "at": round(time.time(), 3), "pid": os.getpid(), "rank": rank_of(os.environ), **told}
         line = json.dumps(told, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
         if len(line) > LINE_BYTES:
-            shorter = {name: text[:SHORT_TEXT_MAX] for name, text in told.items() if name in ("text", "reason")}
-            line = json.dumps({**told, **shorter}, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-        return _append(path, line, MESSAGES_BYTES if kind == "message" else NOTES_BYTES) if len(line) <= LINE_BYTES else _TOO_LONG
+            return "it is too long"
+        return _append(path, line, MESSAGES_BYTES if kind == "message" else NOTES_BYTES)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 

@@ -298,29 +298,19 @@ class RankMonitorState(Enum):
     ABORTED = auto()
 
 
-def _nothing_to_run(what: str) -> RuntimeError:
-    return RuntimeError(f"{what} belongs to ft_launcher; under ftrun the ranks are watched already, so leave it out")
-
-
-class RankMonitorStateMachine:
-    """Raises: RuntimeError when made."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        raise _nothing_to_run("RankMonitorStateMachine")
+def _refuse(*_: Any, **__: Any) -> None:
+    raise RuntimeError("a rank's monitor belongs to ft_launcher; under ftrun the ranks are watched already, so leave it out")
 
 
 class RankMonitorServer:
     """Raises: RuntimeError when made or run."""
 
     RANK_MONITOR_INIT_TIMEOUT = 180.0
+    run = run_in_subprocess = staticmethod(_refuse)
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        raise _nothing_to_run("RankMonitorServer")
+        _refuse()
 
-    @staticmethod
-    def run(*_: Any, **__: Any) -> None:
-        raise _nothing_to_run("RankMonitorServer")
 
-    @staticmethod
-    def run_in_subprocess(*_: Any, **__: Any) -> None:
-        raise _nothing_to_run("RankMonitorServer")
+class RankMonitorStateMachine(RankMonitorServer):
+    """Raises: RuntimeError when made."""

@@ -1,4 +1,4 @@
-"""Of the standard library, the C modules themselves, where there are such.
+"""Of the standard library, the C modules themselves.
 
 One shim a task starts at once on every core, and the Python halves of these (re, enum, selectors, OpenSSL) would double
 its start-up time and add 4 MB. What is used of them is documented API that the public modules pass through as it is.
@@ -18,23 +18,13 @@ if TYPE_CHECKING:
     from json.scanner import make_scanner
     from operator import itemgetter
 else:
+    import _signal as signal
+    import _socket as socket
+    from _blake2 import blake2s
+    from _collections import deque
+    from _json import encode_basestring_ascii, make_encoder, make_scanner
     from _operator import _compare_digest as same_digest
     from _operator import itemgetter
-
-    try:
-        import _signal as signal
-        import _socket as socket
-        from _blake2 import blake2s
-        from _collections import deque
-        from _json import encode_basestring_ascii, make_encoder, make_scanner
-    except ImportError:
-        import signal
-        import socket
-        from collections import deque
-        from hashlib import blake2s
-        from json.encoder import c_make_encoder as make_encoder
-        from json.encoder import encode_basestring_ascii
-        from json.scanner import make_scanner
 
 __all__ = [
     "TYPE_CHECKING", "blake2s", "deque", "encode_basestring_ascii", "itemgetter", "make_encoder", "make_scanner", "same_digest",

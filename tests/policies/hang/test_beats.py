@@ -18,11 +18,11 @@ BEGUN = PageState(
 
 
 def opened(*names: str, at_ns: int = 5000) -> tuple[SectionState, ...]:
-    return tuple(SectionState(name, at_ns, 0, 0) for name in names)
+    return tuple(SectionState(name, at_ns, 0) for name in names)
 
 
 def closed(*names: str) -> tuple[SectionState, ...]:
-    return tuple(SectionState(name, 0, 1, 1) for name in names)
+    return tuple(SectionState(name, 0, 1) for name in names)
 
 
 @dataclass
