@@ -133,8 +133,6 @@ from nvidia_resiliency_ext.fault_tolerance.timeouts_calc import TimeoutsCalc, Ti
 assert fault_tolerance.RankMonitorClient is RankMonitorClient is client
 assert (config, action, server, state) == (FaultToleranceConfig, WorkloadAction, RankMonitorServer, RankMonitorState)
 from nvidia_resiliency_ext.fault_tolerance import *
-import importlib.util, sys
-assert importlib.util.find_spec("nvidia_resiliency_ext.inprocess") is None
 try:
     from nvidia_resiliency_ext.checkpointing import local
 except ImportError as error:
