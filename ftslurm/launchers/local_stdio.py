@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -18,7 +16,6 @@ from ftslurm.launchers.rank_logs import StreamKind, StreamTarget, read_target
 from ftslurm.launchers.srun_options import has_flag, option_value
 
 MAX_LINE_BYTES = 1 << 16  # of a line that does not end, more is not kept
-MAX_BUFFERED_BYTES = 1 << 20  # of what a task is to read; as much as pipe(7) lets a user have
 READ_BYTES = 1 << 16
 SLOW_READER_S = 0.1  # between two looks at one
 
@@ -72,9 +69,6 @@ class Broadcast(Thread):
         super().__init__(daemon=True)
         self.source = source
         self._pipes = list(pipes)
-        for pipe in self._pipes:
-            with suppress(OSError):  # a user has so many pages for pipes
-                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, MAX_BUFFERED_BYTES)
 
     def run(self) -> None:
         while self._pipes and (data := self._read()):

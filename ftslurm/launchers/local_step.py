@@ -10,13 +10,13 @@ srun 22.05 does inside an allocation of those nodes (tests/live/test_local_like_
   a signal is for ftrun and the shims to say. Two SIGINTs within a second kill all, as there.
 - Output that nobody labels is not copied: the tasks write to our own descriptors, or to the files, themselves.
 - Nodes have as many CPUs as are asked for, so a step is never too large; what asks for resources is accepted and ignored,
-  and so are --kill-on-bad-exit and --wait, which ftrun sees to, --pty, and --unbuffered; beside --label the latter is told.
+  and so are --kill-on-bad-exit and --wait, which ftrun sees to, --pty, and --unbuffered: nothing is kept back.
 - Processes that tasks leave behind are killed when the last task has ended, as Slurm does where it tracks them by cgroup.
 - --relative, --exclude and the distribution `plane` are refused, and so is a --chdir where nobody can go: srun says so and goes
   to /tmp.
 - Labelled lines stay whole, however long; srun cuts them after 1,024 bytes, and numbers those of a file for each node to the
   width of that node's ranks.
-- How tasks ended is said once all have, and not node by node.
+- How tasks ended is not said: ftrun says more of it.
 """
 
 from __future__ import annotations
@@ -27,47 +27,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers import local_layout as shape
-from ftslurm.launchers.local_stdio import Stdio, write_all
+from ftslurm.launchers.local_stdio import Stdio
 from ftslurm.launchers.rank_logs import job_letters
-from ftslurm.launchers.srun_options import has_flag, option_value, split_command_line
+from ftslurm.launchers.srun_options import option_value, split_command_line
 from ftslurm.model.exits import ExitStatus, from_returncode, of_step
-from ftslurm.model.text import expand_pattern, fold_numbers, visible
+from ftslurm.model.text import expand_pattern, visible
 from ftslurm.model.values import Value, field
 from ftslurm.system.owner import user_name
 from ftslurm.system.processes import children_of
-
-
-class Ended(Value):
-    place: shape.TaskPlace
-    status: ExitStatus
-    core: bool = False
-
-    def __str__(self) -> str:
-        if not self.status.signal:
-            return f"Exited with exit code {self.status.code}"
-        name = signal.strsignal(self.status.signal) or f"Unknown signal {self.status.signal}"
-        return name + (" (core dumped)" if self.core else "")
-
-
-def describe_exits(ended: Iterable[Ended]) -> list[str]:
-    """srun's lines: one for each node and kind of end, none for success. Source: _task_finish in launch_slurm.c."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for one in sorted(ended, key=lambda one: (one.place.slot, one.place.rank)):
-        if not one.status.ok:
-            groups.setdefault((one.place.node, str(one)), []).append(one.place.rank)
-    return [
-        f"error: {node}: {'task' if len(ranks) == 1 else 'tasks'} {fold_numbers(ranks)}: {how}"
-        for (node, how), ranks in groups.items()
-    ]
-
-
-# --- a small srun for one machine: it starts a command once per task, on nodes that are only names
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ABORT_WINDOW_S = 1.0  # between two SIGINTs that mean "at once" (_handle_intr in srun_job.c)
@@ -94,8 +66,8 @@ class _Step:
         self._stdio = stdio
         self._start = start
         self._libc = ctypes.CDLL(None)
-        self._running: dict[int, shape.TaskPlace] = {}
-        self._ended: list[Ended] = []
+        self._running: set[int] = set()
+        self._ended: list[ExitStatus] = []
         self._held: frozenset[int] = frozenset()
         self._interrupted_at = -ABORT_WINDOW_S
 
@@ -110,10 +82,8 @@ class _Step:
         while self._running:
             self._wait(IDLE_S)
             self._reap()
-        for line in describe_exits(self._ended):
-            self._say(line)
         self._wind_up()
-        return of_step(one.status for one in self._ended).shell
+        return of_step(self._ended).shell
 
     def _wind_up(self) -> None:
         """All tasks have ended: end what they left behind, and let the last of their output out."""
@@ -130,10 +100,6 @@ class _Step:
         if found is not None and found.si_signo in FORWARDED:
             self._forward(found.si_signo, time.monotonic())
 
-    def _say(self, line: str) -> None:
-        with suppress(OSError):
-            write_all(2, f"ftrun: {line}\n".encode())
-
     # --- tasks
 
     def _spawn_all(self, mask: Iterable[int]) -> None:
@@ -145,7 +111,7 @@ class _Step:
                 raise LaunchFailed(f"task {place.rank} cannot be started: {error.strerror}", hint="see ulimit -u") from None
             if pid == 0:
                 _become(self._start, place, self._stdio.of[place.rank], self._libc, mask)
-            self._running[pid] = place
+            self._running.add(pid)
 
     def _reap(self) -> bool:
         """Collect ended children. True when no descendant is left: ECHILD of a subreaper proves it."""
@@ -156,18 +122,16 @@ class _Step:
                 return True
             if pid == 0:
                 return False
-            if place := self._running.pop(pid, None):
-                how = from_returncode(os.waitstatus_to_exitcode(status))
-                self._ended.append(Ended(place, how, os.WCOREDUMP(status)))
+            if pid in self._running:
+                self._running.remove(pid)
+                self._ended.append(from_returncode(os.waitstatus_to_exitcode(status)))
 
     # --- signals
 
     def _forward(self, number: int, now: float) -> None:
         if number == signal.SIGINT:
             if now - self._interrupted_at < ABORT_WINDOW_S:
-                self._kill()
-                self._say("forcing job termination")
-                return
+                return self._kill()
             self._interrupted_at = now
         for pid in self._running:
             _send_signal(pid, number)
@@ -242,17 +206,10 @@ def _run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     simulated = shape.read_simulated(env)
     layout = shape.lay_out(options, simulated.nodes)
     folder = tasks_folder(option_value(options, "chdir"))
-    _tell(*layout.notes, *unheeded(options))
+    _tell(*layout.notes)
     stdio = Stdio(options, layout, folder, file_namer(env, options, simulated))
     shared = shape.exported_values(env, option_value(options, "export")) | shape.step_environ(simulated, layout, options)
     return _Step(layout, stdio, _Start(given.command, folder, lambda place: shared | shape.task_environ(layout, place))).run()
-
-
-def unheeded(options: Sequence[str]) -> tuple[str, ...]:
-    """Without --label tasks write to our own descriptors, where nobody keeps anything back."""
-    if has_flag(options, "label") and has_flag(options, "unbuffered"):
-        return ("without effect: --unbuffered: without Slurm, labelled lines come as soon as a program has written them",)
-    return ()
 
 
 def file_namer(
