@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError, UnknownJob, UsageError
-from ftslurm.ledger.index import Index, summary_of
+from ftslurm.ledger.index import summary_of
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.shared_file import MAX_BYTES, NodeMemory
-from ftslurm.ledger.store import VARIABLE, Store, state_folder
+from ftslurm.ledger.store import Store, state_folder
 from ftslurm.model.folds.node_memory import NodeCleared, Told
 from ftslurm.model.folds.summary import OVER, JobSummary, summarise
 from ftslurm.model.nodes import expand
@@ -26,7 +26,7 @@ from ftslurm.report.measures import JobOf, Measures, measure, measures_in
 from ftslurm.system.commands import CommandResult, Group
 from ftslurm.system.files import is_there, read_private
 from ftslurm.system.owner import Owner, people, start_as, user_name
-from ftslurm.wrapper.jobs import job_now, with_slurms_word
+from ftslurm.wrapper.jobs import job_now
 from ftslurm.wrapper.reports import ledgers_since
 
 # --- Reads or changes what a user's jobs have written, by a program that runs as that user: root's only access to users' files.
@@ -124,14 +124,10 @@ def _mine(ledger: Path) -> bool:
 def _with_measures(
     folder: Path, oldest: float, limit: int, passed_over: PassedOver, counts: Callable[[Path], bool] = lambda ledger: True
 ) -> Iterator[tuple[JobSummary, Measures]]:  # fmt: skip
-    named = Index(folder).named(lambda error: passed_over(str(error)))
-    paths = [path for name in named if counts(path := folder / "jobs" / name)]
-    jobs = [named[path.name] for path in paths]
-    if jobs:
-        jobs, _ = with_slurms_word(jobs, folder.stat().st_uid, os.environ)
-    wanted = [(job, path) for job, path in zip(jobs, paths, strict=True) if not job.over or job.at >= oldest]
-    wanted.sort(key=lambda each: each[0].at, reverse=True)
-    for job, path in wanted[:limit]:
+    found = ledgers_since(folder, oldest, os.environ, lambda error: passed_over(str(error)))
+    wanted = [(path, job) for path, job in found.items() if counts(path)]
+    wanted.sort(key=lambda each: each[1].at, reverse=True)
+    for path, job in wanted[:limit]:
         try:
             yield job, measure(Journal(path).read().records, job, time.time())
         except FtslurmError as error:
@@ -180,7 +176,7 @@ def _ledgers(began: str, *places: str) -> Iterator[bytes]:
     for place in map(Path, places):
         if not (place / "jobs").is_dir():
             continue
-        named = ledgers_since(place, float(began), {**os.environ, VARIABLE: str(place)}, lambda error: None)
+        named = ledgers_since(place, float(began), os.environ, lambda error: None)
         for path, known in named.items():
             if room > 0 and _mine(path) and (ledger := _ledger(path)):
                 room -= len(ledger) + 100

@@ -35,19 +35,19 @@ MOST_ASKED = 2000
 
 def all_jobs(
     root: Path, env: Mapping[str, str], run: Runner = run, passed_over: Callable[[StateError], None] = lambda error: None
-) -> tuple[list[JobSummary], str]:
-    """Every job with a ledger below `root`, and why Slurm could not be asked about some; empty if it could.
+) -> tuple[dict[Path, JobSummary], str]:
+    """Every job with a ledger below `root`, by that, and why Slurm could not be asked about some; empty if it could.
 
     passed_over: is called with each unreadable ledger. Raises: StateError.
     """
-    named = Index(root).named(passed_over)
+    named = {root / "jobs" / name: known for name, known in Index(root).named(passed_over).items()}
     if not named:
-        return [], ""
+        return {}, ""
     jobs, silent = with_slurms_word(list(named.values()), root.stat().st_uid, env, run)
-    for name, job in zip(named, jobs, strict=True):
-        if job != named[name]:
-            _keep(root / "jobs" / name, job)
-    return jobs, silent
+    found = dict(zip(named, jobs, strict=True))
+    for path in [path for path in named if found[path] != named[path]]:
+        _keep(path, found[path])
+    return found, silent
 
 
 def job_now(

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ftslurm.errors import StateError, UsageError
-from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.output import kept_evidence
 from ftslurm.ledger.store import Store
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.report.account.job import JobAccount, account, since, with_story
 from ftslurm.system.files import read_private, replace_file
-from ftslurm.wrapper.jobs import with_slurms_word
+from ftslurm.wrapper.jobs import all_jobs, with_slurms_word
 
 # Bytes of the stacks of one job in one page.
 EVIDENCE_BYTES, EVIDENCE_FILES = 64 << 10, 40
@@ -57,9 +56,8 @@ def jobs_since(root: Path, began: float, env: Mapping[str, str], now: float, pas
 
 def ledgers_since(root: Path, began: float, env: Mapping[str, str], passed_over: PassedOver) -> dict[Path, JobSummary]:
     """Every job that was not over at that moment (Unix seconds), with Slurm's state. Raises: StateError."""
-    named = Index(root).named(passed_over)
-    told = _with_slurm(root, list(named.values()), env) if named else []
-    return {root / "jobs" / name: known for name, known in zip(named, told, strict=True) if not (known.over and known.at < began)}
+    found, _ = all_jobs(root, env, passed_over=passed_over)
+    return {path: known for path, known in found.items() if not (known.over and known.at < began)}
 
 
 def _begun(job: str, contents: Contents) -> JobSummary:

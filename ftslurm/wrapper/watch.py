@@ -163,7 +163,7 @@ class JobsWatch:
         """Raises: StateError."""
         jobs, silent = all_jobs(self._store.root, self._env)
         now = time.time()
-        shown = [job for job in jobs if not job.over or (self.every and job.at > now - OVER_S)]
+        shown = [job for job in jobs.values() if not job.over or (self.every and job.at > now - OVER_S)]
         return JobsSeen(now, tuple(sorted(shown, key=SORTS["last"])), silent)
 
 

@@ -76,7 +76,7 @@ def status(
     if all_users:
         return _of_all(wanted, now, as_json)
     jobs, silent = all_jobs(folder, os.environ, passed_over=passed_over)
-    shown, older = shown_jobs(jobs, wanted)
+    shown, older = shown_jobs(jobs.values(), wanted)
     if as_json:
         return print_json(shown)
     if shown:
