@@ -136,7 +136,7 @@ def test_between_attempts_nobody_is_waited_for(journal: Journal, capsys: pytest.
 def test_a_job_that_is_over_takes_nothing(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
     journal.append([rec.Finished(NOW, "r1", 143, "stopped on request 1 of anna")])
     before = journal.path.read_bytes()
-    assert run(capsys, "control", "7", "stop") == (1, "ftslurm: job 7 is over: stopped: on request 1 of anna\n")
+    assert run(capsys, "control", "7", "stop") == (1, "ftslurm: job 7 is over: stopped on request 1 of anna\n")
     assert journal.path.read_bytes() == before
 
 

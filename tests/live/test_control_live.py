@@ -85,7 +85,7 @@ def test_stop_after_the_next_checkpoint_that_the_program_tells_of(told: Story) -
     told.allow("save")
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("0", "143:0")
-    assert told.ftslurm("status", str(told.id)).count("stopped: on request 2") == 1
+    assert told.ftslurm("status", str(told.id)).count("stopped on request 2") == 1
     assert "stopped" in told.ftslurm("status", "--all")
 
 

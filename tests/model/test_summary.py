@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ftslurm.model import record as rec
@@ -114,13 +112,6 @@ def test_while_the_requeue_is_under_way_the_job_runs_and_does_not_start() -> Non
     job.exits(0, 1)
     before = summary(job)._replace(number=7)
     assert by_slurm(before, {7: SlurmWord("RUNNING")}) == before
-
-
-def test_a_requeue_tells_what_the_job_waits_for() -> None:
-    job = requeued()
-    done = next(number for number, record in enumerate(job.ledger) if isinstance(record, rec.CarriedOut))
-    job.ledger[done] = replace(job.ledger[done], what="requeued without n4; it can start when Slurm marks n4 down")
-    assert summary(job).what == "without n4; it can start when Slurm marks n4 down"
 
 
 def test_a_job_that_is_being_cleaned_up_does_not_run() -> None:

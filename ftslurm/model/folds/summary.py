@@ -64,7 +64,9 @@ class JobSummary(NamedTuple):
 
     @property
     def words(self) -> str:
-        """State and more of it, in one."""
+        """State and more of it, in one; what has stopped it says that itself."""
+        if self.state == "stopped":
+            return self.what
         joint = " for " if self.state == "waiting" else ": "
         return f"{self.state}{joint}{self.what}" if self.what else self.state
 
@@ -162,12 +164,10 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
                 return *_ended(record), 0.0
             case rec.JobEnded():
                 return record.state, record.what, True, 0.0
-            case rec.CarriedOut() if record.ok and decided is not None and _requeued(record, decided):
-                return "requeued", _how(record.what, why), False, 0.0
-            case rec.CarriedOut():
-                return "recovering", why, False, 0.0
-            case rec.Decided():
-                return "requeued" if record.rung in REQUEUES else "recovering", why, False, 0.0
+            case rec.Decided() | rec.CarriedOut():
+                requeues = decided is not None and decided.rung in REQUEUES and record.id == decided.id
+                failed = isinstance(record, rec.CarriedOut) and not record.ok
+                return "requeued" if requeues and not failed else "recovering", why, False, 0.0
             case rec.TroubleSeen():
                 return "recovering", record.words, False, 0.0
             case rec.HangSeen():
@@ -205,15 +205,6 @@ def last_wait(records: Sequence[rec.Record]) -> rec.Waiting | None:
     return last if isinstance(last, rec.Waiting) and last.what else None
 
 
-def _how(what: str, why: str) -> str:
-    """What else was said of a requeue: without which nodes, and when it can start; else why it was."""
-    return what.removeprefix("requeued").strip(" ;") or why
-
-
-def _requeued(record: rec.CarriedOut, decided: rec.Decided) -> bool:
-    return record.id == decided.id and decided.rung in REQUEUES
-
-
 def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     outcome = outcome_of(record)
     if outcome is Outcome.BEING_ENDED:  # as after scancel: how it ends, only Slurm will know
@@ -221,7 +212,7 @@ def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     if outcome.goes_on:
         return "requeued", record.what, False
     if outcome is Outcome.STOPPED:
-        return "stopped", record.what.removeprefix("stopped "), True
+        return "stopped", record.what, True
     if outcome in (Outcome.CANCELLED, Outcome.TIMEOUT):
         return outcome.value, AFTER_LIMIT if outcome is Outcome.TIMEOUT else "", True
     return ("completed", "", True) if record.status == 0 else ("failed", f"status {record.status}: {record.what}", True)
