@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ftslurm.model import record as rec
+from ftslurm.model.exits import signal_name, signal_number
 from ftslurm.model.folds.history import History
 from ftslurm.model.folds.summary import AFTER_LIMIT, Answer, AtLimit, KnownThen, LeftAlone, Story
 from ftslurm.model.nodes import fold_nodes, mark_down
@@ -254,7 +255,7 @@ class _Writer(Value):
             return f"it hung: {self.known.hang.what}" if decided.rung == Rung.FAIL else self.known.hang.what
         if trouble is None:
             return decided.why.partition("; ")[0]
-        if trouble.cause in _DEVICE and v is not None and v.place and v.said and v.said in trouble.what:
+        if trouble.cause in _DEVICE and v is not None and v.place and v.rank < 0:
             return v.place
         everywhere = v is not None and v.tasks > 1 and v.spread == EVERYWHERE  # some were stopped before they had ended
         if v is not None and v.program and (len(v.ranks) > 1 or everywhere):
@@ -359,11 +360,16 @@ class _Writer(Value):
 def what_of(v: rec.Diagnosed) -> str:
     if not v.said:
         return v.what
-    return v.meaning if v.meaning.startswith(f"{v.said}: ") else " ".join(_TAGS.sub("", v.said).split())  # of a signal
+    return v.meaning if _is_signal(v) else " ".join(_TAGS.sub("", v.said).split())
 
 
 def meaning_of(v: rec.Diagnosed) -> str:
-    return "" if not v.said or v.meaning in v.said or v.meaning.startswith(f"{v.said}: ") else v.meaning
+    return "" if not v.said or v.meaning in v.said or _is_signal(v) else v.meaning
+
+
+def _is_signal(v: rec.Diagnosed) -> bool:
+    """It ended by a signal, and nothing else is known: the catalogue's meaning names that as well."""
+    return v.said == v.signature == signal_name(signal_number(v.said))
 
 
 def fault_of(v: rec.Diagnosed) -> str:

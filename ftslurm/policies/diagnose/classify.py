@@ -42,7 +42,7 @@ _ASKED_OF_ITSELF = 128 + 15
 _ABORT_PASSED_ON = seen.SHELLS_OWN.start + 6
 _FROM_OUTSIDE = frozenset({9, 15})
 _KILLED = 128 + 9
-_NOT_FOR_MEMORY = "killed from outside, by a person or a program: the kernel has killed nothing of it for memory"
+_NOT_FOR_MEMORY = "SIGKILL: killed from outside, by a person or a program: the kernel has killed nothing of it for memory"
 
 
 def status_tells(end: RankEnd) -> bool:
