@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,20 +42,12 @@ def _parser() -> Callable[[bytes], Node]:
 
 
 def _bash() -> object:
-    """tree_sitter_bash.language() without the package's own module: it loads shutil and tempfile, 4 ms of a step, for a file that
-    nobody asks for here."""
-    from importlib.machinery import PathFinder
-    from importlib.util import find_spec, module_from_spec
-
+    """tree_sitter_bash.language() without the package's own module, which never runs: it loads shutil and tempfile,
+    4 ms of a step, for a file that nobody asks for here."""
     package = find_spec("tree_sitter_bash")
-    binding = PathFinder.find_spec("_binding", package.submodule_search_locations if package else None)
-    if binding is None or binding.loader is None:
-        import tree_sitter_bash
-
-        return tree_sitter_bash.language()
-    module = module_from_spec(binding)
-    binding.loader.exec_module(module)
-    return module.language()
+    assert package is not None
+    sys.modules.setdefault(package.name, module_from_spec(package))
+    return import_module("tree_sitter_bash._binding").language()
 
 
 def parse_script(script: bytes) -> Node:

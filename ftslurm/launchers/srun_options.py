@@ -13,7 +13,6 @@ reads its options with getopt_long(3) told to stop at the first word that is not
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
@@ -22,7 +21,7 @@ from typing import NamedTuple
 
 from ftslurm.errors import UsageError
 from ftslurm.model.job import Share
-from ftslurm.model.text import whole
+from ftslurm.model.text import megabytes, whole
 from ftslurm.model.values import Value
 
 # --- what srun would ask slurmctld for outside an allocation, as the command line of a salloc
@@ -386,7 +385,6 @@ def _spelled(name: str) -> SrunOption | None:
 
 # Of the environment: what an option of ours takes the place of.
 REPLACED = ("SLURM_EXCLUSIVE",)
-_UNITS_MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
@@ -430,12 +428,6 @@ def _memory_mb(options: Sequence[str], env: Mapping[str, str], shares: Sequence[
     if name == "mem-per-gpu" and not said_there:
         return each_mb * max((share.gpus for share in shares), default=0)
     return 0 if said_there else each_mb
-
-
-def megabytes(text: str) -> int:
-    """`2G`, `1500` or `1.5T` as srun takes it, in MB, rounded up; 0 for what it would not take."""
-    found = re.fullmatch(r"(\d{1,12})([KMGT]?)B?", text.strip().upper(), re.ASCII)
-    return -int(-int(found[1]) * _UNITS_MB[found[2]] // 1) if found else 0
 
 
 def _with_gpus(options: tuple[str, ...], env: Mapping[str, str], shares: Sequence[Share], lent: bool) -> tuple[str, ...]:

@@ -85,6 +85,12 @@ def whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
 
 
+def megabytes(text: str) -> int:
+    """`2G`, `1500` or `1.50T`, as Slurm takes and prints it, in MB, rounded up; 0 for what is no size."""
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,3})?)([KMGTP]?)B?", text.strip().upper(), re.ASCII)
+    return -int(-float(found[1]) * 1024.0 ** ("KMGTP".index(found[2] or "M") - 1) // 1) if found else 0
+
+
 def fold_numbers(numbers: Iterable[int]) -> str:
     """0, 1, 2, 5 -> `0-2,5`; in the order of size."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])

@@ -10,6 +10,7 @@ from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.events import Preempted
 from ftslurm.model.folds.summary import COMPLETING, SlurmWord
 from ftslurm.model.nodes import Topology, expand
+from ftslurm.model.text import megabytes, whole
 from ftslurm.model.values import replace
 from ftslurm.slurm import states
 from ftslurm.slurm.client import AS_OF, JobState, JobView, Needs, NodeState, NodeView, PartitionView, Resources
@@ -172,8 +173,8 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
 
 
 def _needs(fields: Mapping[str, str]) -> Needs:
-    cpus = _few(fields.get("MinCPUsNode", ""))
-    memory_mb = _megabytes(fields.get("MinMemoryNode", "")) or cpus * _megabytes(fields.get("MinMemoryCPU", ""))
+    cpus = whole(fields.get("MinCPUsNode", "")) or 0
+    memory_mb = megabytes(fields.get("MinMemoryNode", "")) or cpus * megabytes(fields.get("MinMemoryCPU", ""))
     features, reservation = _text(fields.get("Features", "")), _text(fields.get("Reservation", ""))
     return Needs(features, _gres(fields.get("TresPerNode", "")), cpus, memory_mb, reservation)
 
@@ -246,19 +247,6 @@ def _gres(text: str) -> str:
     """`gpu:a100:8,nic` of `gres/gpu:a100:8,gres/nic`; before 24.11 there stands `gres:` for each."""
     words = _text(text).split(",")
     return ",".join(word[len("gres/") :] for word in words if word.startswith(("gres/", "gres:")))
-
-
-def _few(text: str) -> int:
-    """A count of things on one node, 0 where it is none."""
-    return int(text) if re.fullmatch("[0-9]{1,6}", text) else 0
-
-
-def _megabytes(text: str) -> int:
-    """Of `100M`, `1.50G` or `512`, 0 where it is no size."""
-    found = re.fullmatch(r"(\d{1,9})(?:\.(\d{1,3}))?([KMGTP]?)", text)
-    if found is None:
-        return 0
-    return int(float(f"{found[1]}.{found[2] or 0}") * 1024 ** ("KMGTP".index(found[3] or "M") - 1))
 
 
 def gres_counts(text: str) -> dict[str, int]:
@@ -427,7 +415,7 @@ def _read_node(line: str) -> NodeView:
 def _resources(fields: Mapping[str, str]) -> Resources:
     features = frozenset(_text(fields["AvailableFeatures"]).split(",")) - {""} if "AvailableFeatures" in fields else None
     gres = gres_counts(fields["Gres"]) if "Gres" in fields else None
-    return Resources(features, _few(fields.get("CPUTot", "")), _megabytes(fields.get("RealMemory", "")), gres)
+    return Resources(features, whole(fields.get("CPUTot", "")) or 0, megabytes(fields.get("RealMemory", "")), gres)
 
 
 # `[root@1795254664]` behind a reason: who gave it, and when; the time is a number, as ANSWER_ENV asks for it.

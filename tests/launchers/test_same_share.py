@@ -9,8 +9,9 @@ import pytest
 from ftslurm.launchers.placement import step_parts
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
-from ftslurm.launchers.srun_options import Component, megabytes, same_share
+from ftslurm.launchers.srun_options import Component, same_share
 from ftslurm.model.job import Layout, Share
+from ftslurm.model.text import megabytes
 
 FOUR = (Share(4, 2), Share(4, 2))
 BY_CPU = {"SLURM_MEM_PER_CPU": "1024"}
@@ -85,10 +86,10 @@ def test_gpus_of_the_whole_step_become_those_of_its_nodes(options: str, env: dic
         ("2gb", 2048),
         ("", 0),
         ("-1", 0),
-        ("1.5G", 0),
+        ("1.50G", 1536),
     ],
 )
-def test_megabytes_as_srun_reads_them(text: str, mb: int) -> None:
+def test_megabytes_as_slurm_writes_them(text: str, mb: int) -> None:
     assert megabytes(text) == mb
 
 
