@@ -31,7 +31,7 @@ class GpuLook(Value):
 
 
 class Heard(Value):
-    """An event that the library told about one GPU. code: empty where it is worth a word and no more."""
+    """An event that the library told about one GPU."""
 
     identity: str
     code: str
@@ -151,7 +151,7 @@ class GpuMemory(Value, frozen=False):
     kind: str
     visible: str | None = None
     _gpus: dict[str, _Gpu] = field(default_factory=dict)
-    _events: dict[str, dict[str, tuple[Heard, float]]] = field(default_factory=dict)  # by identity, and code or words
+    _events: dict[str, dict[str, tuple[Heard, float]]] = field(default_factory=dict)  # by identity and code
     _listed: frozenset[str] = frozenset()
     _ours: frozenset[str] | None = None
     _chosen: bool = False
@@ -161,7 +161,7 @@ class GpuMemory(Value, frozen=False):
         return tuple(gpu.device for gpu in self._sorted())
 
     def hear(self, heard: Heard, now: float) -> None:
-        self._events.setdefault(heard.identity, {})[heard.code or heard.words] = (heard, now)
+        self._events.setdefault(heard.identity, {})[heard.code] = (heard, now)
 
     def take(self, looks: Iterable[GpuLook]) -> None:
         """A whole look."""
@@ -190,7 +190,7 @@ class GpuMemory(Value, frozen=False):
 
         Empty where nothing was heard.
         """
-        if not any(heard.code for gpu in self._gpus.values() for heard in self._heard(gpu, now)):
+        if not any(self._heard(gpu, now) for gpu in self._gpus.values()):
             return ()
         silent = ((gpu, replace(gpu.last, lost=False, trouble=(why,), conditions=())) for gpu in self._sorted())
         return tuple(self._report(gpu, look, now) for gpu, look in silent)
@@ -258,7 +258,7 @@ class GpuMemory(Value, frozen=False):
     def _codes(self, gpu: _Gpu, look: GpuLook, now: float) -> tuple[str, ...]:
         grown = (gpu.last.uncorrectable or 0) > (gpu.uncorrectable or 0)
         state = ((GPU_LOST,) if look.lost else ()) + look.conditions + ((ECC_UNCORRECTABLE,) if grown else ())
-        return tuple(dict.fromkeys((*state, *(heard.code for heard in self._heard(gpu, now) if heard.code))))
+        return tuple(dict.fromkeys((*state, *(heard.code for heard in self._heard(gpu, now)))))
 
     def _heard(self, gpu: _Gpu, now: float) -> list[Heard]:
         """What is still remembered."""

@@ -33,15 +33,7 @@ RESET_REQUIRED = 16
 # nvmlEventType*: what is worth registering for. The rest is news of a healthy GPU (clocks, power, corrected errors).
 XID, DOUBLE_BIT, RETIREMENT_FAILURE = 0x8, 0x2, 0x800
 EVENT_CODES: Mapping[int, str] = {DOUBLE_BIT: ECC_UNCORRECTABLE, RETIREMENT_FAILURE: REMAP_FAILURE}
-# Each of these comes with an Xid or with a change of state that has its own code.
-EVENT_WORDS: Mapping[int, str] = {
-    0x400: "memory was retired",
-    0x1000: "memory error, contained",
-    0x2000: "memory error, not contained",
-    0x4000: "GPU unavailable",
-    0x8000: "the recovery action has changed",
-}
-EVENTS = XID | sum(EVENT_CODES) | sum(EVENT_WORDS)
+EVENTS = XID | sum(EVENT_CODES)
 
 # nvmlDeviceGpuRecoveryAction_t -> what it needs, what it may pass by itself, in words. Draining P2P: once all peers are
 # idle the driver names another action, or none.
@@ -65,8 +57,7 @@ def heard(event: Json) -> Heard:
     kind, uuid = int(event["type"]), str(event["uuid"])
     if kind == XID:
         return Heard(uuid, f"XID {int(event['data'])}", f"Xid {int(event['data'])}")
-    words = EVENT_WORDS.get(kind, f"event {kind:#x}")
-    return Heard(uuid, EVENT_CODES.get(kind, ""), words if kind not in EVENT_CODES else f"{EVENT_CODES[kind]} told")
+    return Heard(uuid, EVENT_CODES[kind], f"{EVENT_CODES[kind]} told")
 
 
 def look(gpu: Json) -> GpuLook:
@@ -132,22 +123,14 @@ def utilisation(device: str, gpu: Json) -> Utilisation:
 
 # ---- nvidia-smi --gpu-reset
 
-_NEEDS_ROOT = ("insufficient permissions", "you are not root", "requires root", "permission denied")
-_IN_USE = ("in use by another", "currently in use", "currently being used", "being used by some other process")
-
 
 def parse_reset(status: int | None, text: str) -> ResetAnswer:
     """How `nvidia-smi --gpu-reset` ended, by its words; status None: the time limit ended it."""
     if status is None:
         return ResetAnswer(None, "reset: nvidia-smi gave no answer in time")
     said = " ".join(line.strip() for line in text.splitlines() if line.strip())[:300] or "no word"
-    lower = said.lower()
-    if status == 0 and "successfully reset" in lower:
+    if status == 0 and "successfully reset" in said.lower():
         return ResetAnswer(True)
-    if any(words in lower for words in _NEEDS_ROOT):
-        return ResetAnswer(False, f"not reset, a reset needs root: {said}")
-    if any(words in lower for words in _IN_USE):
-        return ResetAnswer(False, f"not reset, something still holds the GPU (monitoring counts too): {said}")
     return ResetAnswer(False, f"reset failed (status {status}): {said}")
 
 
@@ -193,7 +176,7 @@ class NvidiaProbe(GpuProbe):
 # Numbers, not pynvml's names: older releases lack some of them, older drivers answer NOT_SUPPORTED. From nvml.h.
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 3, 4, 9, 12, 13
 UNCORRECTED, VOLATILE = 1, 0
-FIELD_RECOVERY_ACTION, FIELD_VOLATILE_DOUBLE_BIT = 230, 4
+FIELD_RECOVERY_ACTION = 230
 VALUE_OF_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # nvmlValueType_t
 # A GPU that tells Xids without end must not keep us from looking at it.
 MOST_EVENTS = 1000
@@ -255,7 +238,7 @@ class Nvml(Library):
             "serial": lambda: _text(nvml.nvmlDeviceGetSerial(handle)),
             "recovery": lambda: self._field(handle, FIELD_RECOVERY_ACTION),
             "remap": lambda: nvml.nvmlDeviceGetRemappedRows(handle),
-            "uncorrectable": lambda: self._uncorrectable(handle),
+            "uncorrectable": lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, VOLATILE),
         }
         if processes:
             calls["processes"] = lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
@@ -297,17 +280,6 @@ class Nvml(Library):
         if value.nvmlReturn != 0:
             raise self._nvml.NVMLError(value.nvmlReturn)
         return int(getattr(value.value, VALUE_OF_TYPE[value.valueType]))
-
-    def _uncorrectable(self, handle: Handle) -> int:
-        """NVML means to drop the call (CUDA 14); the field says the same, on fewer drivers of today."""
-        try:
-            return int(self._nvml.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, VOLATILE))
-        except AttributeError:
-            return self._field(handle, FIELD_VOLATILE_DOUBLE_BIT)
-        except self._nvml.NVMLError as error:
-            if error.value != FUNCTION_NOT_FOUND:
-                raise
-            return self._field(handle, FIELD_VOLATILE_DOUBLE_BIT)
 
     # ---- events
 

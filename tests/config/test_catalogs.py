@@ -254,8 +254,8 @@ def test_anything_can_be_explained(text: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "name", "fault"), [
-    ("RuntimeError: boom", "RuntimeError: an exception that no pattern knows", "the program's"),
-    ("requests.exceptions.ConnectionError: refused", "ConnectionError: an exception that no pattern knows", "the network's"),
+    ("RuntimeError: boom", "RuntimeError: an error that no pattern knows", "the program's"),
+    ("requests.exceptions.ConnectionError: refused", "ConnectionError: an error that no pattern knows", "the network's"),
     ("loss: 3.2", ": unknown: would be answered from the unconditional budget", "not known from this alone"),
 ])  # fmt: skip
 def test_an_exception_that_no_pattern_knows_is_explained_as_ftrun_takes_it(line: str, name: str, fault: str) -> None:

@@ -249,7 +249,7 @@ def test_health_whose_words_the_driver_does_not_have() -> None:
         ("reset-fail", ResetOutcome.FAILED, "Failed to reset server"),
         (
             "reset-other-user",
-            ResetOutcome.OTHERS,
+            ResetOutcome.REFUSED,
             "Another user is resetting the NPU(s). Please try again later.; Failed to reset chip",
         ),
         ("reset-not-root", ResetOutcome.REFUSED, "This command can be executed only by the root user."),

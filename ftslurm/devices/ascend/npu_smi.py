@@ -94,7 +94,6 @@ class ResetOutcome(Enum):
     DONE = "done"  # as the tool says; in-band on one chip it says so of failures too
     FAILED = "failed"
     REFUSED = "refused"  # not allowed here: another way of resetting will be refused as well
-    OTHERS = "others"  # somebody else is resetting at this moment
     UNKNOWN = "unknown"
 
 
@@ -297,9 +296,8 @@ def _codes(value: str) -> Iterator[str]:
 
 _REFUSALS = (
     "root user", "not permitted", "permission denied", "cannot be executed on", "can only be executed on",
-    "vnpu scenario",
+    "vnpu scenario", "another user is resetting",
 )  # fmt: skip
-_OTHERS = "another user is resetting"
 _CHATTER = re.compile(
     r"resetting|are you sure|.*do you want to continue|\[warning]|error! please|status\s*:|[yn]$", re.IGNORECASE
 )
@@ -314,8 +312,6 @@ def parse_npu_reset(text: str) -> NpuResetAnswer:
     status = [found[1] for line in lines if (found := _STATUS.match(line))]
     if status and status[-1].upper() == "OK":
         return NpuResetAnswer(ResetOutcome.DONE, message)
-    if _OTHERS in message.lower():
-        return NpuResetAnswer(ResetOutcome.OTHERS, message)
     if any(words in message.lower() for words in _REFUSALS):
         return NpuResetAnswer(ResetOutcome.REFUSED, message)
     if status or message:

@@ -23,8 +23,6 @@ from ftslurm.system.commands import Runner
 LEAST_LOOK_S = 2.0
 # A killed process can hold its chips for about 10 s. MindCluster waits 30 s for them before it resets.
 PROCESSES_GONE_S = 30.0
-# Between two orders while somebody else's reset is under way; such a one takes 150 to 360 s.
-OTHERS_S = 5.0
 # The vendor asks to leave a chip alone for 20 s after a reset. Who grants little time in all gets a part of that.
 SETTLE_S = 20.0
 SETTLE_SHARE = 0.1
@@ -55,8 +53,6 @@ def _reset_failed(device: str, answer: NpuResetAnswer) -> HealResult:
         return HealResult(device, False, f"reset refused: {answer.message}")
     if answer.outcome is ResetOutcome.FAILED:
         return HealResult(device, False, f"reset failed: {answer.message}")
-    if answer.outcome is ResetOutcome.OTHERS:
-        return HealResult(device, None, f"not reset: {answer.message}")
     return HealResult(device, None, f"reset: `{TOOL}` did not say how it went")
 
 
@@ -152,17 +148,15 @@ class AscendProbe:
         self._driver.close()
         try:
             answer, way = self._order(device, until)
-            if answer.outcome is ResetOutcome.OTHERS:
-                answer, way = self._after_others(reset, answer, until)
         except NoAnswer as silence:
             return HealResult(device, None, f"reset: {silence}")
         if answer.outcome is not ResetOutcome.DONE:
             return _reset_failed(device, answer)
         self._sleep(min(SETTLE_S, SETTLE_SHARE * wait_s))
         finding = self._poll(lambda limit: self._all_back(reset, limit), until - self._clock())
-        took, article = f"{self._clock() - started:.0f} s", "an " if way in (_IN_BAND, _OUT_OF_BAND) else ""
+        took = f"{self._clock() - started:.0f} s"
         if finding.holds:
-            return HealResult(device, True, f"healed by {article}{way} reset after {took}{reset.not_asked()}")
+            return HealResult(device, True, f"healed by an {way} reset after {took}{reset.not_asked()}")
         return HealResult(device, finding.holds, f"{way} reset done, but after {took}: {finding.why}")
 
     # ---- conditions
@@ -242,21 +236,9 @@ class AscendProbe:
             second = self._tool.order_reset(device, False, until)
         except NoAnswer as silence:
             raise NoAnswer(f"{answer.message}; then {silence}") from None
-        if second.outcome in (ResetOutcome.DONE, ResetOutcome.OTHERS):
+        if second.outcome is ResetOutcome.DONE:
             return second, _OUT_OF_BAND
         return NpuResetAnswer(second.outcome, f"{answer.message}; without -m 1: {second.message}"), _OUT_OF_BAND
-
-    def _after_others(self, reset: _Planned, answer: NpuResetAnswer, until: float) -> tuple[NpuResetAnswer, str]:
-        """Somebody else is resetting: their reset may heal ours too, else ours follows. Raises: NoAnswer."""
-        way = _IN_BAND
-        while answer.outcome is ResetOutcome.OTHERS and (left_s := until - self._clock()) > 0:
-            self._sleep(min(OTHERS_S, left_s))
-            if self._checked(lambda limit: self._all_back(reset, limit), until).holds:
-                return NpuResetAnswer(ResetOutcome.DONE), "another user's"
-            if self._clock() < until and self._checked(lambda limit: self._idle(reset.group, limit), until).holds:
-                self._driver.close()
-                answer, way = self._order(reset.device, until)
-        return answer, way
 
     def _poll(self, check: Callable[[float], Checked], limit_s: float) -> Checked:
         """`check` each second until it holds or `limit_s` is over; at least once. The last finding counts."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ftslurm.catalogs.kinds import Kind, Kinds
 from ftslurm.model.text import visible
-from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, Piece, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose import hits as seen
 from ftslurm.policies.diagnose.hits import EVIDENCE_LINES, Hit
 from ftslurm.policies.diagnose.values import of_the_node
@@ -215,18 +215,6 @@ LINE_CHARS = 160
 # Source: ProcessGroupNCCL.cpp (`Timeout(ms)=`, `ran for N milliseconds`), gloo's `Timed out waiting Nms`, HCCL's `timeout:[N s]`.
 _WAIT_MS = re.compile(r"Timeout\(ms\)=(\d{1,12})|ran for (\d{1,12}) milliseconds|Timed out waiting (\d{1,12})ms")
 _WAIT_S = re.compile(r"(?i)timeout[^\n\d]{0,20}\[?(\d{1,6}) ?s(?:ec)?\b")
-# What a rank does, by words in its last lines.
-_PHASES = tuple(
-    (re.compile(rf"(?i)\b(?:{words})"), phase)
-    for words, phase in (
-        (r"sav(?:e|ing)|checkpoint|ckpt|serializ", "saving"),
-        (r"validat|eval", "validation"),
-        (r"tokeni[sz]|preprocess|shuffl|packing|map \(|map:", "tokenising and preparing of data"),
-        (r"generat|rollout|sampl", "generation"),
-        (r"compil|autotun|captur|warm", "compilation"),
-        (r"download|load|read|copy", "loading"),
-    )
-)
 
 
 def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit], evidence: Sequence[str]) -> Verdict | None:
@@ -240,11 +228,10 @@ def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit], evidence: Sequen
         said = [piece for piece in end.output if late <= piece.at <= gave_up and piece.text.strip()]
         if said:
             line = visible(said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:])
-            return _at_work(end, said, f"it printed `{line}` {gave_up - said[-1].at:.0f} s before", first, evidence)
+            return _at_work(end, f"it printed `{line}` {gave_up - said[-1].at:.0f} s before", first, evidence)
         if late <= end.alive:
-            lately = [piece for piece in end.output if piece.at <= gave_up][-1:]
             sign = f"{end.alive_by} until {max(0.0, gave_up - end.alive):.0f} s before"
-            return _at_work(end, lately, sign, first, evidence)
+            return _at_work(end, sign, first, evidence)
     return None
 
 
@@ -259,17 +246,12 @@ def _began(ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lin
     return max(spoken, default=gave_up)
 
 
-def _doing(said: Sequence[Piece]) -> str:
-    text = "\n".join(piece.text for piece in said[-4:])[-2000:]
-    return next((phase for words, phase in _PHASES if words.search(text)), "work")
-
-
-def _at_work(end: RankEnd, said: Sequence[Piece], sign: str, first: Hit, evidence: Sequence[str]) -> Verdict:
+def _at_work(end: RankEnd, sign: str, first: Hit, evidence: Sequence[str]) -> Verdict:
     """No node is to blame, and one more try is worth it, since storage may be faster then.
 
-    said: while `end` worked. sign: its last activity.
+    sign: the last activity of `end`.
     """
-    slow = f"the timeout is shorter than rank {end.rank}'s {_doing(said)}"
+    slow = f"the timeout is shorter than rank {end.rank}'s work"
     gave_up = f"{sign} the others gave up"
     setting, *elsewhere = first.pattern.waited  # what to increase, and what programs call that
     called = [f"{setting}: {words}" for words in elsewhere]

@@ -88,7 +88,6 @@ WRAPPED_CHARS = 50
 _ENDS = ".:!?;-=*#>}])"
 # A frame of MPICH's or HDF5's stack of errors, the deepest last: its place, and what is said there.
 _STACKED = compiled(r"^\s*(?:\d{1,6}: )?(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,300} line \d+ in .{1,100}\(\):)(.*)$")
-_STACKED_MORE = compiled(r"^\s*(?:major|minor): ")
 
 
 def told_error(text: str, but: Collection[str] = (), mild: bool = False, vaguely: bool = True) -> str:
@@ -285,12 +284,6 @@ def _shown(lines: Sequence[str], number: int) -> str:
 
 
 def _deepest(lines: Sequence[str]) -> str:
-    """The last that a stack of errors says, which begins with the first of these lines or the one below; else empty."""
-    said = ""
-    for number, line in enumerate(lines):
-        data = line[:1000].encode("latin-1", "replace")
-        if found := _STACKED.search(data):
-            said = line.strip() if found.group(1).strip() else said
-        elif number and not _STACKED_MORE.search(data):
-            break
-    return said
+    """The last that a stack of errors says, which stands among these lines; else empty."""
+    frames = ((line, _STACKED.search(_bytes(line))) for line in lines)
+    return next((line.strip() for line, found in reversed([*frames]) if found and found.group(1).strip()), "")

@@ -182,16 +182,11 @@ def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Fou
     """The line of an exception begins after its prefix, that of a hit before it. Gives the hit itself if it is no exception's."""
     at = bisect_left(places, hit.offset, key=lambda each: each[0])
     longest = max(1, len(hit.line), LONGEST_WITH_DETAIL)
-    ahead = at < len(places) and places[at][0] < hit.offset + longest
-    if not ahead and not (at and _is_message(hit, places[at - 1][0], text)):
+    if at == len(places) or places[at][0] >= hit.offset + longest:
         return hit
     hit = _with_detail(hit, text)
     within = at < len(places) and places[at][0] < hit.offset + max(1, len(hit.line))
     raised = places[at][1] if within else None
-    if raised is None and at and _is_message(hit, places[at - 1][0], text):
-        raised = places[at - 1][1]
-        if hit.line.lstrip().startswith(b"what():"):
-            hit = hit._replace(line=raised.kind.encode() + b": " + hit.line.lstrip())
     return _finding(hit, raised, text)
 
 
@@ -209,11 +204,6 @@ def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
     mild = raised is None and is_mild(hit.line)
     led_to = raised is not None and raised.led_to and raised.offset >= hit.offset
     return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start, led_to)
-
-
-def _is_message(hit: Found, offset: int, text: bytes) -> bool:
-    """Does the hit stand in the line right below that of the error at `offset`? C++ and Rust say there what it is."""
-    return text.find(b"\n", offset) + 1 == hit.offset
 
 
 def _with_message(line: bytes, text: bytes, offset: int) -> bytes:
@@ -340,7 +330,7 @@ def unlisted(raised: Raised, kinds: Kinds) -> Pattern:
     name = _NAME_CHARS.sub("_", raised.kind.rsplit(".", 1)[-1]) or "error"
     return Pattern(
         id=(f"{name} at {where}" if where else name)[:SIGNATURE_CHARS],
-        name=f"{_article(raised)} that no pattern knows",
+        name="an error that no pattern knows",
         error_class=error_class,
         retriable=retriable,
         blame=Blame.NO,
@@ -363,12 +353,6 @@ def _is_header(raised: Raised) -> bool:
         or _PASSES_ON.search(raised.message) is not None
         or _OF_ANOTHER.search(raised.kind) is not None
     )
-
-
-def _article(raised: Raised) -> str:
-    if raised.kind == "panic":
-        return "a panic"
-    return "an abort" if _ABORTS.search(raised.kind) else "an exception"
 
 
 # --- What is known of a text that somebody shows, without the ranks that printed it
