@@ -27,7 +27,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import cut
 from ftslurm.model.values import replace
 from ftslurm.notify.deliver import need_apprise, read_destinations, why_no_apprise
-from ftslurm.notify.outbox import KINDS, MAX_TITLES, Notice, Outbox, summary
+from ftslurm.notify.outbox import KINDS, Notice, Outbox, summary
 from ftslurm.report.card import Card, card_lines
 from ftslurm.report.words import moment
 
@@ -141,10 +141,10 @@ def routes(settings: Settings, known: Sequence[str], complain: Callable[[str], N
 
 class Held:
     """Notices that do not go at once: those of kinds of which people get a digest, and that of a wait that may yet pass. Times in
-    Unix seconds. routes: as `routes` gives them."""
+    Unix seconds."""
 
-    def __init__(self, routes: Mapping[str, tuple[str, ...]], digests: Collection[str] = ()) -> None:
-        self._routes, self._digests = routes, frozenset(digests)
+    def __init__(self, digests: Collection[str] = ()) -> None:
+        self._digests = frozenset(digests)
         self._kept: list[Notice] = []
         self._wait: Notice | None = None
 
@@ -155,15 +155,8 @@ class Held:
         elif notice.at > now:
             self._wait = replace(notice, at=min(notice.at, self._wait.at)) if self._wait else notice
         else:
-            return [self._with_kept(notice)]
+            return [notice]
         return []
-
-    def _with_kept(self, notice: Notice) -> Notice:
-        """What goes to the same people takes along what is kept for them."""
-        heard = {*self._routes.get(notice.kind, ())}
-        mine = [each for each in self._kept if heard >= {*self._routes.get(each.kind, ())}]
-        self._kept = [each for each in self._kept if each not in mine]
-        return replace(notice, text="\n".join((notice.text, *(f"before: {each.title}" for each in mine[-MAX_TITLES:]))))
 
     def wait_is_over(self) -> None:
         self._wait = None
@@ -197,7 +190,7 @@ class Notices:
         self._job, self._about, self._routes, self._argv = job, about, routes, argv
         self._put, self._say = put, say
         self._queue: queue.Queue[Notice | bool] = queue.Queue(MAX_QUEUED)  # True: a wait is over; False: nothing follows
-        self._held, self._waits = Held(routes, digests), False
+        self._held, self._waits = Held(digests), False
         self._sender: subprocess.Popen[bytes] | None = None
         self._starts, self._complained = 0, False
         self._told = pending  # is there anything to send?
