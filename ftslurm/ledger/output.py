@@ -12,11 +12,13 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
-from ftslurm.errors import StateError
+from ftslurm.errors import StateError, WireError
+from ftslurm.ledger.journal import body_in
+from ftslurm.model.plain import Bounds, from_plain, to_plain
 from ftslurm.model.text import fingerprint, visible
-from ftslurm.model.values import Value
+from ftslurm.model.values import Value, replace
 from ftslurm.system import files
 from ftslurm.system.files import private_folder
 
@@ -61,15 +63,16 @@ _LOOK_BYTES = 4096
 
 
 class Kept(Value):
-    """schedule: requeues before. source: the file as it was called. copy: of it, `size` bytes then; left_out: of them are not in
-    the copy, behind its first `head`."""
+    """schedule: requeues before. source: the file as it was called, of `size` bytes then. copy: of all of it, or of its first
+    `head` bytes and its end, with a line between them that tells."""
+
+    plain_forms: ClassVar[Any] = {"copy": (str, Path)}
 
     schedule: int
     source: str
-    copy: Path
     size: int
     head: int
-    left_out: int
+    copy: Path = Path()
 
 
 def output_folder(ledger: Path) -> Path:
@@ -102,13 +105,14 @@ def _copy(file: BinaryIO, size: int, folder: Path, name: str, schedule: int, sou
     head = size if size <= most else int(most * HEAD_SHARE)
     tail_at = size if size <= most else size - (most - head)
     copy = private_folder(folder) / f"{name}.out"
-    about = {"v": 1, "schedule": schedule, "source": source, "size": size, "head": head, "left_out": tail_at - head}
     try:
         with _anew(copy) as out:
             _pour(file, out, 0, head)
+            if tail_at > head:
+                out.write(f"\nftslurm: {tail_at - head} bytes were not kept (logs.keep_bytes)\n".encode())
             _pour(file, out, tail_at, size - tail_at)
         with _anew(copy.with_suffix(".json")) as out:
-            out.write(json.dumps(about).encode())
+            out.write(json.dumps({"v": 1, **to_plain(Kept(schedule, source, size, head))}).encode())
     except OSError as error:
         copy.unlink(missing_ok=True)
         raise StateError(f"{source} cannot be kept in {folder}: {error.strerror}", hint="check free space and rights") from None
@@ -134,16 +138,10 @@ def kept_copies(ledger: Path) -> tuple[Kept, ...]:
 
 def _read(path: Path) -> Kept | None:
     try:
-        body: Any = json.loads(path.read_bytes()[: 1 << 16])
-    except (OSError, ValueError, RecursionError):
+        one = from_plain(Kept, body_in(path.read_bytes()[: 1 << 16], 1), Bounds(1 << 16))
+    except (OSError, WireError):
         return None
-    if not isinstance(body, dict) or body.get("v") != 1 or type(body.get("source")) is not str:
-        return None
-    numbers = [body.get(name) for name in ("schedule", "size", "head", "left_out")]
-    if any(type(number) is not int or not 0 <= number < 1 << 60 for number in numbers):
-        return None
-    schedule, size, head, left_out = numbers
-    return Kept(schedule, body["source"], path.with_suffix(".out"), size, head, left_out)  # type: ignore[arg-type]
+    return replace(one, copy=path.with_suffix(".out"))
 
 
 def same_beginning(one: Kept) -> bool:
@@ -156,8 +154,8 @@ def same_beginning(one: Kept) -> bool:
             if os.fstat(file.fileno()).st_size < one.size:
                 return False
             length = min(_LOOK_BYTES, one.head)
-            ends = [(0, 0, length), (one.size - length, one.size - one.left_out - length, length)]
-            return all(_at(file, a, count) == _at(copy, b, count) for a, b, count in ends)
+            ends = [(0, 0), (one.size - length, os.fstat(copy.fileno()).st_size - length)]
+            return all(_at(file, a, length) == _at(copy, b, length) for a, b in ends)
     except OSError:
         return False
 

@@ -269,14 +269,11 @@ _CHUNK = 1 << 16
 
 
 class Source(Value):
-    """One file to read. title: for people. schedule: the scheduling that it belongs to, None: any. gap: (position, bytes left out
-    there), if it is a shortened copy.
-    """
+    """One file to read. title: for people. schedule: the scheduling that it belongs to, None: any."""
 
     path: Path
     title: str
     schedule: int | None = None
-    gap: tuple[int, int] = (0, 0)
 
 
 def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]:
@@ -299,7 +296,7 @@ def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]
 
 def _copied(one: Kept) -> Source:
     title = f"{one.source}, as it was when scheduling {schedule_count(one.schedule)} ended"
-    return Source(one.copy, title, one.schedule, (one.head, one.left_out))
+    return Source(one.copy, title, one.schedule)
 
 
 def rank_sources(outputs: Outputs, rank: int, attempt: int | None) -> list[Source]:
@@ -358,7 +355,7 @@ def read(source: Source, attempt: int | None, rank: int | None = None) -> Iterat
             if part is None:
                 return
             first, end = part
-        yield from _bytes(file, first, end, source.gap) if rank is None else of_rank(_lines(file, first, end), rank)
+        yield from _bytes(file, first, end) if rank is None else of_rank(_lines(file, first, end), rank)
 
 
 def _opened(source: Source) -> BinaryIO:
@@ -369,17 +366,12 @@ def _opened(source: Source) -> BinaryIO:
     return file
 
 
-def _bytes(file: BinaryIO, first: int, end: int | None, gap: tuple[int, int]) -> Iterator[bytes]:
-    head, left_out = gap
-    stops = [head] if left_out and first < head and (end is None or head < end) else []
+def _bytes(file: BinaryIO, first: int, end: int | None) -> Iterator[bytes]:
+    file.seek(first)
     at = first
-    for stop in (*stops, end):
-        file.seek(at)
-        while (stop is None or at < stop) and (data := file.read(_CHUNK if stop is None else min(_CHUNK, stop - at))):
-            at += len(data)
-            yield data
-        if stops and stop == head:
-            yield f"\nftslurm: {left_out} bytes were not kept (logs.keep_bytes)\n".encode()
+    while (end is None or at < end) and (data := file.read(_CHUNK if end is None else min(_CHUNK, end - at))):
+        at += len(data)
+        yield data
 
 
 def _lines(file: BinaryIO, first: int, end: int | None) -> Iterator[bytes]:

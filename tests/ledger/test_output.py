@@ -32,7 +32,7 @@ def test_a_file_that_slurm_begins_anew_is_kept(ledger: Path, log: Path) -> None:
     log.write_bytes(b"second run, longer than the first\n")
     settle(ledger)
     (one,) = kept_copies(ledger)
-    assert (one.schedule, one.source, one.left_out) == (0, str(log), 0) and one.copy.read_bytes() == b"first run\n"
+    assert (one.schedule, one.source, one.head) == (0, str(log), one.size) and one.copy.read_bytes() == b"first run\n"
     assert not same_beginning(one) and one.copy.stat().st_mode & 0o777 == 0o600
     keep_files(ledger, 1, [str(log)], MOST)
     assert [one.schedule for one in kept_copies(ledger)] == [0, 1]
@@ -59,8 +59,8 @@ def test_of_a_long_output_the_beginning_and_the_end_are_kept(ledger: Path, log: 
     keep_files(ledger, 0, [str(log)], 8000)
     (one,) = kept_copies(ledger)
     data = one.copy.read_bytes()
-    assert len(data) == 8000 and data.startswith(b"begin") and data.endswith(b"end")
-    assert (one.size, one.head, one.left_out) == (100_008, 1000, 92_008) and same_beginning(one)
+    assert data.startswith(b"begin") and data.endswith(b"end") and b"\nftslurm: 92008 bytes were not kept" in data[1000:1040]
+    assert data.count(b"\0") == 8000 - 8 and (one.size, one.head) == (100_008, 1000) and same_beginning(one)
 
 
 def test_nothing_is_kept_of_what_is_no_file_or_not_wanted(ledger: Path, log: Path, tmp_path: Path) -> None:
