@@ -173,10 +173,13 @@ def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
     yield f"ranks    {'; '.join(parts)}", "bad" if bad else ""
 
 
+_NONE_RUN = ("pending", "held", "requeued")
+
+
 def _why_not_known(seen: Seen) -> str:
     if seen.summary.over:
         return "the job is over"
-    if seen.summary.state in ("pending", "held", "requeued", "suspended", "completing"):
+    if seen.summary.state in (*_NONE_RUN, "suspended", "completing"):
         return "none run now"
     if not seen.told_to:
         return "unknown: no ftrun runs that could be asked"
@@ -191,37 +194,22 @@ def _why_not_known(seen: Seen) -> str:
 
 def ranks_sheet(seen: Seen, node: str = "") -> Sheet:
     """node: only those of this one."""
-    heading = ("RANK", "NODE", "STATE", "BEAT", "STEP", "STEPS/S", "CPU", "DOING")
-    live = seen.fresh
-    if live is None:
-        return Sheet(heading, tuple(_unknown_nodes(seen, node, heading)), RIGHT)
-    rows = []
-    shown = set()
-    tasks = {task.rank: task for task in live.tasks}
-    by_node = {each.node: each for each in live.nodes}
-    for each in live.nodes:
-        for rank in each.ranks if node in ("", each.node) else ():
-            task = tasks.get(rank.task)
-            if task is not None:  # else it is of a step that is over
+    rows, shown, live = [], set(), seen.fresh
+    tasks = {task.rank: task for task in live.tasks} if live is not None else {}
+    by_node = {each.node: each for each in live.nodes} if live is not None else {}
+    for each in by_node.values():
+        for rank in each.ranks:
+            if (task := tasks.get(rank.task)) is not None:  # else it is of a step that is over
                 shown.add(rank.task)
-                rows.append(_rank_row(rank, task, each, live, _stuck(seen, rank.rank)))
-    for task in live.tasks:
-        if task.rank not in shown and node in ("", task.node):
-            rows.append(_rank_row(RankLive(task.rank, task.rank), task, by_node.get(task.node), live, _stuck(seen, task.rank)))
-    rows.sort(key=lambda row: row.rank or 0)
-    with_ranks = {task.node for task in live.tasks}
-    without = [each for each in live.nodes if each.node not in with_ranks and node in ("", each.node)]
-    return Sheet(heading, (*rows, *(_no_rank_row(each, heading) for each in without)), RIGHT)
+                rows.append(_rank_row(rank, task, each, seen))
+    for task in tasks.values():
+        if task.rank not in shown:
+            rows.append(_rank_row(RankLive(task.rank, task.rank), task, by_node.get(task.node), seen))
+    found = sorted((row for row in rows if node in ("", row.node)), key=lambda row: row.rank or 0)
+    return Sheet(("RANK", "NODE", "STATE", "BEAT", "STEP", "STEPS/S", "CPU", "DOING"), tuple(found), RIGHT)
 
 
 RIGHT = frozenset({"RANK", "BEAT", "STEP", "STEPS/S", "CPU", "USE", "MEM", "WATT", "RANKS", "HEARD"})
-
-
-def _no_rank_row(node: NodeLive, heading: Sequence[str]) -> Row:
-    """Between two steps, or a spare."""
-    known = {"NODE": node.node, "STATE": "silent" if _unheard(node) else "no rank"}
-    cells = tuple(visible(known.get(column, UNKNOWN)) for column in heading)
-    return Row(node.node, cells, "bad" if _unheard(node) else "dim", visible(node.node))
 
 
 def _unheard(node: NodeLive) -> bool:
@@ -234,8 +222,8 @@ def _stuck(seen: Seen, rank: int) -> str:
     return f"{stuck.cause}, {stuck.so_far(seen.now)}" if stuck is not None and rank in stuck.ranks else ""
 
 
-def _rank_row(rank: RankLive, task: TaskLive, node: NodeLive | None, live: Live, stuck: str) -> Row:
-    old_s = _old_s(node, live)
+def _rank_row(rank: RankLive, task: TaskLive, node: NodeLive | None, seen: Seen) -> Row:
+    old_s, stuck = _old_s(node, seen), _stuck(seen, rank.rank)
     state = "stuck?" if stuck and _state(task) == "running" else _state(task)
     unheard = node is not None and _unheard(node)
     cells = (
@@ -260,8 +248,10 @@ def _doing(rank: RankLive, old_s: float) -> str:
 def nodes_sheet(seen: Seen) -> Sheet:
     heading = ("NODE", "HEARD", "RANKS", "STEP", "STEPS/S", "CPU", "DEVICES")
     live = seen.fresh
-    if live is None:
-        return Sheet(heading, tuple(_unknown_nodes(seen, "", heading)), RIGHT)
+    if live is None:  # those of the ledger, where something runs
+        names = named_nodes(seen.summary.nodes) if not (seen.summary.over or seen.summary.state in _NONE_RUN) else ()
+        rows = (Row(name, (name, *[UNKNOWN] * (len(heading) - 1)), "dim", name) for name in map(visible, names))
+        return Sheet(heading, tuple(rows), RIGHT)
     by_node: dict[str, list[TaskLive]] = {}
     for task in live.tasks:
         by_node.setdefault(task.node, []).append(task)
@@ -312,23 +302,6 @@ def devices_sheet(seen: Seen, node: str = "") -> Sheet:
     return Sheet(heading, tuple(rows), RIGHT)
 
 
-def _unknown_nodes(seen: Seen, node: str, heading: Sequence[str]) -> Iterable[Row]:
-    """The nodes of the ledger, of which nothing is known now; none where nothing runs."""
-    if seen.summary.over or seen.summary.state in ("pending", "held", "requeued"):
-        return
-    for name in named_nodes(seen.summary.nodes):
-        if node in ("", name):
-            known = {"NODE": name, "STATE": "unknown"}
-            yield Row(name, tuple(visible(known.get(column, UNKNOWN)) for column in heading), "dim", visible(name))
-
-
-def without_column(sheet: Sheet, name: str) -> Sheet:
-    """But for this column."""
-    at = sheet.heading.index(name)
-    rows = tuple(replace(row, cells=(*row.cells[:at], *row.cells[at + 1 :])) for row in sheet.rows)
-    return replace(sheet, heading=(*sheet.heading[:at], *sheet.heading[at + 1 :]), rows=rows)
-
-
 def fitted(sheet: Sheet, width: int) -> Sheet:
     """Without the columns for which there is no room; the last one is cut."""
     kept = list(range(len(sheet.heading)))
@@ -362,10 +335,10 @@ def _state(task: TaskLive) -> str:
 _SHORT: Mapping[str, str] = {"exited with status 0": "done"}
 
 
-def _old_s(node: NodeLive | None, live: Live) -> float:
+def _old_s(node: NodeLive | None, seen: Seen) -> float:
     """Seconds to add to what a node has told: nothing while it tells in time."""
-    told_s = node.told_s if node is not None else None
-    return told_s if told_s is not None and told_s > 2 * live.every_s + 1 else 0.0
+    told_s, every_s = (node.told_s or 0.0) if node is not None else 0.0, seen.live.every_s if seen.live is not None else 0.0
+    return told_s if told_s > 2 * every_s + 1 else 0.0
 
 
 def _ago(seconds: float | None, old_s: float = 0.0) -> str:
@@ -400,9 +373,8 @@ def _percent(value: float | None) -> str:
 def screen(seen: Seen, width: int, height: int) -> list[str]:
     """All of it as one page of text, as it is printed once or where a terminal can do nothing else."""
     found = [line.text for line in head(seen, width)]
-    many = seen.fresh is not None and len(seen.fresh.tasks) > height // 2
-    sheet = nodes_sheet(seen) if many else ranks_sheet(seen)
-    if len(sheet.rows) > height // 2:
+    sheet = ranks_sheet(seen)
+    if not 0 < len(sheet.rows) <= height // 2:
         sheet = nodes_sheet(seen)
     room = max(3, (height - len(found) - 4) // 2)
     found += ["", *sheet_lines(fitted(sheet, width), width, room)]

@@ -138,11 +138,8 @@ def test_what_is_not_known_is_not_shown_as_if_it_were(other: dict[str, object], 
         other = {**other, "live": live_of(job)}
     found = seen(job, **other)  # type: ignore[arg-type]
     assert why in told(found) and found.fresh is None
-    assert [(row.cells[1], row.cells[2], row.weight) for row in ranks_sheet(found).rows] == [
-        ("n1", "unknown", "dim"),
-        ("n2", "unknown", "dim"),
-    ]
-    assert devices_sheet(found).rows == ()
+    assert [(*row.cells[:3], row.weight) for row in nodes_sheet(found).rows] == [("n1", "-", "-", "dim"), ("n2", "-", "-", "dim")]
+    assert ranks_sheet(found).rows == devices_sheet(found).rows == ()
 
 
 def test_what_an_ftrun_before_told_is_not_of_the_one_that_runs() -> None:
@@ -156,7 +153,12 @@ def test_ranks_of_a_step_that_is_over_are_not_shown_as_if_they_ran() -> None:
     job = running()
     live = live_of(job)
     found = seen(job, replace(live, tasks=(), nodes=(live.nodes[0], replace(live.nodes[1], heard_s=40.0))))
-    assert [row.cells[:3] for row in ranks_sheet(found).rows] == [("-", "n1", "no rank"), ("-", "n2", "silent")]
+    assert ranks_sheet(found).rows == ()
+    assert [(*row.cells[:3], row.weight) for row in nodes_sheet(found).rows] == [
+        ("n1", "0.2s", "0/0", ""),
+        ("n2", "40s", "0/0", "bad"),
+    ]
+    assert any(line.startswith("n2") for line in screen(found, 80, 24))
     assert "ranks    none has begun" in told(found).splitlines()
 
 

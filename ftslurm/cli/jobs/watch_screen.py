@@ -35,7 +35,6 @@ from ftslurm.report.watch import (
     ranks_sheet,
     timed,
     weight_of,
-    without_column,
 )
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
 
@@ -46,7 +45,7 @@ FIRST_LOOKS, FIRST_LOOK_S = 12, 0.3
 JOBS_LOOK_S = 5.0
 # Lines of a log that are kept in memory.
 LOG_LINES = 20_000
-# More ranks than this are shown by node first.
+# More ranks than this are shown by node first, as are nodes without any.
 MANY_RANKS = 64
 STYLES: Mapping[str, str] = {"title": "bold", "bad": "bold red", "done": "green", "dim": "dim", "wait": "yellow", "": ""}
 _SHORT_KEYS: Mapping[str, str] = {"escape": "esc", "slash": "/"}
@@ -281,8 +280,8 @@ class JobPage(LookingPage, AskingPage):
         self.query_one("#happened", Static).update(_text((timed(each.at, each.what, width), each.weight) for each in last))
 
     def _chosen(self, seen: Seen) -> Sheet:
-        many = seen.fresh is not None and len(seen.fresh.tasks) > MANY_RANKS
-        name = self._sheet or ("nodes" if many else "ranks")
+        ranks = len(seen.fresh.tasks) if seen.fresh is not None else 0
+        name = self._sheet or ("ranks" if 0 < ranks <= MANY_RANKS else "nodes")
         sheets = {"ranks": ranks_sheet, "devices": devices_sheet}
         return sheets[name](seen, self._node) if name in sheets else nodes_sheet(seen)
 
@@ -488,8 +487,7 @@ def _jobs_sheet(jobs: Sequence[JobSummary], now: float, words: str) -> Sheet:
         for job in jobs
     )  # fmt: skip
     shown = tuple(row for row in rows if all(word in " ".join(row.cells).lower() for word in words.split()))
-    sheet = Sheet(HEADING, shown, frozenset({"ATTEMPT"}))
-    return sheet if any(job.name for job in jobs) else without_column(sheet, "NAME")
+    return Sheet(HEADING, shown, frozenset({"ATTEMPT"}))
 
 
 class WatchApp(App[None]):
