@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,7 +13,7 @@ from ftslurm.model.folds.summary import STATES, JobSummary
 from ftslurm.model.nodes import named_nodes
 from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.kinds import duration
-from ftslurm.model.text import visible
+from ftslurm.model.text import cut, visible
 from ftslurm.model.values import Value
 from ftslurm.report.words import age, clock
 
@@ -122,7 +122,7 @@ def job_lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: boo
     limits: Sequence[int] = _LIMITS
     if not names:
         rows, limits = [(row[0], *row[2:]) for row in rows], (limits[0], *limits[2:])
-    return _aligned(rows, limits, width)
+    return columns(rows, limits, width)
 
 
 def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
@@ -142,20 +142,20 @@ def lines_of_all(jobs: Sequence[tuple[str, JobSummary, float]], now: float, widt
     for user, job, lost_s in jobs:
         number, _, *middle, what = cells(job, now, several)
         rows.append((user, number, *middle, age(lost_s), what))
-    return _aligned(rows, (16, *_LIMITS[:1], *_LIMITS[2:], 8), width)
+    return columns(rows, (16, *_LIMITS[:1], *_LIMITS[2:], 8), width)
 
 
-def _aligned(rows: Sequence[Sequence[str]], limits: Sequence[int], width: int) -> list[str]:
-    widths = [min(max(len(row[column]) for row in rows), most) for column, most in enumerate(limits)]
-    return [_line(row, widths, width) for row in rows]
+def columns(rows: Sequence[Sequence[str]], limits: Sequence[int], width: int, right: Container[str] = ()) -> list[str]:
+    """A line a row, safe to print, the heading first. limits: the most of each column but the last. width: of the terminal, 0:
+    none, and nothing is cut. right: names of the columns set flush right."""
+    widths = [min(max(len(row[at]) for row in rows), most) for at, most in enumerate(limits)]
 
+    def cell(text: str, most: int, name: str) -> str:
+        shown = cut(text, most) if width else text
+        return shown.rjust(most) if name in right else shown.ljust(most)
 
-def _line(row: Sequence[str], widths: Sequence[int], width: int) -> str:
-    *cells, what = row
-    text = f"{'  '.join([_cut(cell, most, width).ljust(most) for cell, most in zip(cells, widths, strict=True)])}  {what}"
-    return _cut(visible(text).rstrip(), width, width)
-
-
-def _cut(text: str, most: int, width: int) -> str:
-    """In a pipe nothing is."""
-    return text if not width or len(text) <= most else f"{text[: most - 1]}…"
+    found = []
+    for row in rows:
+        line = visible("  ".join([*map(cell, row, widths, rows[0]), row[-1]]).rstrip())
+        found.append(cut(line, width) if width else line)
+    return found

@@ -13,7 +13,8 @@ from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.text import counted, cut, fold_numbers, visible
-from ftslurm.model.values import Value, replace
+from ftslurm.model.values import Value, field, replace
+from ftslurm.report.jobs import columns
 from ftslurm.report.moments import hang_words, happened
 from ftslurm.report.view import Status
 from ftslurm.report.words import budgets, clock, span
@@ -384,17 +385,9 @@ def screen(seen: Seen, width: int, height: int) -> list[str]:
 
 def sheet_lines(sheet: Sheet, width: int, most: int) -> list[str]:
     """Columns side by side; what has no room is counted in a last line."""
-    rows = [sheet.heading, *(row.cells for row in sheet.rows[:most])]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(sheet.heading))]
-    found = [
-        "  ".join(
-            cell.rjust(wide) if name in sheet.right else cell.ljust(wide)
-            for cell, wide, name in zip(row, widths, sheet.heading, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-    left = len(sheet.rows) - most
-    return [cut(line, width) for line in found] + ([f"and {left} more"] if left > 0 else [])
+    rows, left = [sheet.heading, *(row.cells for row in sheet.rows[:most])], len(sheet.rows) - most
+    lines = columns(rows, [width] * (len(sheet.heading) - 1), width, sheet.right)
+    return [*lines, f"and {left} more"] if left > 0 else lines
 
 
 def timed(at: float, what: str, width: int = 0) -> str:
@@ -415,8 +408,7 @@ class Marks(Value):
     records: int = 0
     state: str = ""
     ranks: Mapping[int, str] | None = None
-    devices: Mapping[str, str] | None = None
-    unheard: frozenset[str] = frozenset()
+    known: Mapping[str, str] = field(default_factory=dict)  # device or node -> how it is
     progress_at: float = 0.0
 
 
@@ -435,24 +427,21 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
     if job.state != before.state and not by_ledger and (job.state in _BY_SLURM or job.over):
         now.append(f"now {job.words}")
     states = {task.rank: _state(task) for task in live.tasks} if live is not None else before.ranks
-    health = {row.key: row.cells[3] for row in devices_sheet(seen).rows} if live is not None else before.devices
-    unheard = frozenset(node.node for node in (live.nodes if live is not None else ()) if _unheard(node))
     now += _changed_ranks(before.ranks, states)
-    now += [f"device {key} is {word}" for key, word in (health or {}).items() if word != (before.devices or {}).get(key, "good")]
-    now += [f"{node} is silent" for node in sorted(unheard - before.unheard)]
-    if live is not None:
-        back = before.unheard & {node.node for node in live.nodes if node.heard_s is not None} - unheard
-        now += [f"{node} is heard again" for node in sorted(back)]
-    else:
-        unheard = before.unheard
+    known = {f"device {row.key}": f"is {row.cells[3]}" for row in devices_sheet(seen).rows}
+    for node in live.nodes if live is not None else ():
+        if node.heard_s is not None:
+            known[node.node] = "is silent" if _unheard(node) else "is heard again"
+    now += [f"{name} {word}" for name, word in known.items() if word != before.known.get(name, word if word in _USUAL else "")]
     progress_at = before.progress_at
     if live is not None and seen.now - progress_at >= PROGRESS_S:
         progress_at = seen.now
         now += [" ".join(text.split()) for text, _ in _tally(seen)]
     lines += [timed(seen.now, visible(text)) for text in now]
-    return lines, Marks(len(seen.records), job.state, states, health, unheard, progress_at)
+    return lines, Marks(len(seen.records), job.state, states, {**before.known, **known}, progress_at)
 
 
+_USUAL = frozenset({"is good", "is heard again"})
 _BY_SLURM = frozenset({"pending", "held", "suspended"})
 
 

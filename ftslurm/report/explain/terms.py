@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -128,20 +127,8 @@ def print_ladder(console: Console, resolved: Resolved, glossary: Glossary, held:
         facts = [("answers", words.trigger), ("costs", words.price), ("next rung", words.degrades)]
         facts += [(leaf, value) for leaf, value in _values(resolved, glossary.settings, f"rungs.{name}.")]
         print_facts(console, facts, 3)
-    for group, names in _groups().items():
-        console.print(Text(f"Settings: {group}", style="bold"))
-        print_facts(console, [pair for pair in _values(resolved, glossary.settings, "") if pair[0] in names], 3)
-
-
-def _groups() -> dict[str, frozenset[str]]:
-    """First word -> the settings outside of the rungs that begin with it; those that stand alone are `general`."""
-    names = [name for name in LEAVES if not name.startswith("rungs.")]
-    alike = Counter(name.partition(".")[0] for name in names)
-    found: dict[str, set[str]] = {"general": set()}
-    for name in names:
-        word = name.partition(".")[0]
-        found.setdefault(word if alike[word] > 1 else "general", set()).add(name)
-    return {group: frozenset(found[group]) for group in found}
+    console.print(Text("Settings", style="bold"))
+    print_facts(console, [pair for pair in _values(resolved, glossary.settings, "") if not pair[0].startswith("rungs.")], 3)
 
 
 def _values(resolved: Resolved, words: Mapping[str, str], prefix: str) -> list[tuple[str, str]]:
