@@ -82,7 +82,6 @@ DIRECT = 1 << 16  # in IN_WHAT
 LOW = (1 << 32) - 1
 UNIT_SHIFT, UNITS_MAX = 11, (1 << 24) - 1
 NUMBERS = 2048
-STILL_BEATS = 20
 RANK = 6  # of the page (page.py)
 OTHERS_MAX = 8  # as many waits of another thread, and none of the trainer's, make it the trainer
 WORKS_MAX = 4096  # operations that nobody has waited for yet
@@ -278,9 +277,7 @@ class _Probe:
         self._ids: dict[int, int] = {}  # first word of a slot -> torch's id of the group
         self._peers: dict[int, dict[int, int]] = {}  # id(ProcessGroup) -> rank in it -> global rank
         self._lost = 0  # progress of groups that are gone
-        self._still = 0  # beats since PROGRESS has changed
         self._watches_torch = False
-        self._recounted: dict[int, tuple[int, int]] = {}  # torch's id of a group -> RECORDED as told, and as it is
         self._laying = allocate_lock()
         self._beating = allocate_lock()
 
@@ -383,68 +380,34 @@ class _Probe:
             at = known.get(id(group)) or self.lay(group)
             entered = _entered(group, words[at + ISSUED]) + 1
             words[at + ENTERED] = entered
-            own = self._ids.get(at, -1)
-            told = status.get(own, 0)
+            told = status.get(self._ids.get(at, -1), 0)
             if told:
-                as_told, as_it_is = self._recounted.get(own, (0, 0))
-                words[at + RECORDED] = as_it_is if as_told == told else told
+                words[at + RECORDED] = told
             total += entered + (told >> 32)
-        self._still = self._still + 1 if words[PROGRESS] == total else 0
         words[PROGRESS] = total
-        if self._still == STILL_BEATS:
-            self._recount(status)
 
     def _recorded(self) -> dict[int, int]:
         """torch's id of a group -> RECORDED. Without the entries themselves: 2 us, where the whole dump takes 20 ms."""
+        from json import loads
+
         if self._recorders is None:
             self._find_recorders()
         found: dict[int, int] = {}
         for dump in self._recorders or ():
             try:
-                for key, done, begun in self._status(dump(includeCollectives=False)):
-                    number, last = int(key), int(begun)
+                for key, told in loads(dump(includeCollectives=False)).get("pg_status", {}).items():
+                    number, last, done = int(key), int(told["last_enqueued_collective"]), int(told["last_completed_collective"])
                     if number not in found or last > found[number] & LOW:
-                        found[number] = max(last, 0) | max(int(done) + 1, 1) << 32
+                        found[number] = max(last, 0) | max(done + 1, 1) << 32
             except Exception:
                 self._recorders = [each for each in self._recorders or () if each is not dump]
         return found
 
-    def _recount(self, status: dict[int, int]) -> None:
-        """gloo's threads complete side by side, and the last to tell of it may not be the last in order: one rest in forty
-        seems to have a collective open. So once in a standstill the recorder's entries are counted (20 ms)."""
-        alone = [own for at, own in self._ids.items() if not self.words[at + ISSUED] >> 32]  # without point-to-point operations
-        behind = [own for own in alone if (told := status.get(own, 0)) and told & LOW > (told >> 32) - 1]
-        for dump in (self._recorders or ()) if behind else ():
-            open_: dict[int, list[int]] = {}
-            for number, whose, retired in self._scan_entries(dump(includeCollectives=True)):
-                open_.setdefault(int(whose), []).append(int(number) if retired == b"false" else 1 << 31)
-            for own in behind:
-                last = status[own] & LOW
-                if own in open_:
-                    self._recounted[own] = status[own], last | min(min(open_[own]), last + 1) << 32
-
     def _find_recorders(self) -> None:
-        import re
-
         from torch._C import _distributed_c10d as native  # type: ignore[import-not-found, unused-ignore]
 
-        # Half the time of json.loads; as torch writes it, its members are in the order of the alphabet.
-        pattern = rb'"(\d+)":\s*{"last_completed_collective":\s*"(-?\d+)",\s*"last_enqueued_collective":\s*"(-?\d+)"'
-        self._scan = re.compile(pattern).findall
-        entry = rb'"collective_seq_id":\s*(\d+)[^{}]*?"is_p2p":\s*false[^{}]*?"pg_id":\s*(\d+)[^{}]*?"retired":\s*(true|false)'
-        self._scan_entries = re.compile(entry).findall
         names = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
         self._recorders = [getattr(native, name) for name in names if hasattr(native, name)]
-
-    def _status(self, text: bytes) -> Any:
-        """(id, last completed, last enqueued) of each group."""
-        found = self._scan(text)
-        if not found and b"last_enqueued_collective" in text:
-            from json import loads
-
-            status = loads(text)["pg_status"]
-            found = [(key, t["last_completed_collective"], t["last_enqueued_collective"]) for key, t in status.items()]
-        return found
 
     def _serve(self) -> None:
         """torch's HTTP server for its recorder and stacks; its threads need no interpreter lock to answer."""
