@@ -26,11 +26,8 @@ from ftslurm.sdk import client as ft
 from ftslurm.sdk import notes
 from ftslurm.sdk.nvrx_config import FaultToleranceConfig, given_by_ftrun, takes_every_section
 from ftslurm.sdk.nvrx_timeouts import (
-    FT_LAUNCHER_IPC_SOCKET_ENV_VAR,
-    FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
     HeartbeatTimeouts,
     RankInfo,
-    SectionAction,
     SectionTimeouts,
     TimeoutsCalc,
     TimeoutsCalcError,
@@ -38,13 +35,7 @@ from ftslurm.sdk.nvrx_timeouts import (
     WorkloadControlRequest,
 )
 
-__all__ = [
-    "FT_LAUNCHER_IPC_SOCKET_ENV_VAR", "FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR", "FaultToleranceConfig", "HeartbeatTimeouts",
-    "InvalidStateTransitionException", "RankInfo", "RankMonitorClient", "RankMonitorClientError", "RankMonitorServer",
-    "RankMonitorState", "RankMonitorStateMachine", "SectionAction", "SectionTimeouts", "TimeoutsCalc", "TimeoutsCalcError",
-    "WorkloadAction", "WorkloadControlRequest",
-]  # fmt: skip
-
+FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR, FT_LAUNCHER_IPC_SOCKET_ENV_VAR = "FT_RANK_MONITOR_IPC_SOCKET", "FT_LAUNCHER_IPC_SOCKET"
 _ACTIONS = {
     WorkloadAction.Continue: "continue",
     WorkloadAction.ExcludeThisNode: "exclude",
@@ -163,7 +154,9 @@ class RankMonitorClient:
 
     def end_all_sections(self) -> None:
         """Ends every section that is open, if any. Raises: RankMonitorClientError before init."""
-        self._calc().update_on_section_event(None, SectionAction.CLOSE_ALL)
+        calc = self._calc()
+        for name in list(calc.open_sections):
+            calc.close(name, monotonic())
         ft.end_all_sections()
 
     def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:

@@ -18,20 +18,12 @@ from typing import Any, Collection, Dict, Iterable, List, Optional, Set
 
 from ftslurm.sdk.notes import rank_of
 
-FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR = "FT_RANK_MONITOR_IPC_SOCKET"
-FT_LAUNCHER_IPC_SOCKET_ENV_VAR = "FT_LAUNCHER_IPC_SOCKET"
 # Where tensors must live for a backend's collectives; the others take CPU tensors.
 DEVICES = {"nccl": "cuda", "hccl": "npu", "xccl": "xpu", "cncl": "mlu", "mccl": "musa"}
 
 
 class TimeoutsCalcError(Exception):
     """Something was asked of TimeoutsCalc in the wrong order."""
-
-
-class SectionAction(Enum):
-    OPEN = 1
-    CLOSE = 2
-    CLOSE_ALL = 3
 
 
 class WorkloadAction(Enum):
@@ -139,13 +131,6 @@ class TimeoutsCalc:
         self.open_sections: Dict[str, float] = {}
         self.last_section_close_time = self.start_time
 
-    def reset_start_time(self) -> None:
-        self.start_time = monotonic()
-
-    @property
-    def is_out_of_section(self) -> bool:
-        return not self.open_sections
-
     # --- what happens
 
     def update_on_heartbeat(self, hb_time: Optional[float] = None) -> None:
@@ -157,17 +142,6 @@ class TimeoutsCalc:
         self.prev_hb_time = now
         self.count += 1
 
-    def update_on_section_event(self, section: Optional[str], action: SectionAction, event_time: Optional[float] = None) -> None:
-        """Raises: TimeoutsCalcError for a section that is not known, opened twice, or closed while not open."""
-        now = monotonic() if event_time is None else event_time
-        if action is SectionAction.CLOSE_ALL:
-            for name in list(self.open_sections):
-                self.close(name, now)
-        elif action is SectionAction.OPEN:
-            self.open(str(section), now)
-        else:
-            self.close(str(section), now)
-
     def takes_in(self, section: Any) -> bool:
         """Whether a section that is not known is from now on."""
         if self.adopts and isinstance(section, str):
@@ -175,6 +149,7 @@ class TimeoutsCalc:
         return section in self.section_to_max_time
 
     def open(self, section: str, now: float) -> None:
+        """Raises: TimeoutsCalcError for a section that is not known, or open already."""
         if section not in self.section_to_max_time and not self.takes_in(section):
             raise TimeoutsCalcError(f"Unknown section: {section}. Does it have an entry in the config?")
         if section in self.open_sections and not self.adopts:
@@ -183,6 +158,7 @@ class TimeoutsCalc:
         self.open_sections[section] = now
 
     def close(self, section: str, now: float) -> None:
+        """Raises: TimeoutsCalcError for one that is not open."""
         began = self.open_sections.pop(section, None)
         if began is None:
             if self.adopts:

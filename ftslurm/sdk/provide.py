@@ -29,7 +29,7 @@ MODULES = {
     f"{_FT}.config": ("nvrx", "FaultToleranceConfig"),
     f"{_FT}.data": (
         "nvrx",
-        "FT_LAUNCHER_IPC_SOCKET_ENV_VAR FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR HeartbeatTimeouts RankInfo SectionAction"
+        "FT_LAUNCHER_IPC_SOCKET_ENV_VAR FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR HeartbeatTimeouts RankInfo"
         " SectionTimeouts WorkloadAction WorkloadControlRequest",
     ),
     f"{_FT}.rank_monitor_client": ("nvrx", _CLIENT),

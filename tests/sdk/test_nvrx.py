@@ -29,7 +29,6 @@ from ftslurm.sdk.nvrx import (
     WorkloadAction,
     WorkloadControlRequest,
 )
-from ftslurm.sdk.nvrx_timeouts import SectionAction
 from ftslurm.sdk.page import PageState, page_paths, read_page
 from tests.hang.torch_here import need_torch
 from tests.sdk.conftest import ROOT
@@ -202,7 +201,7 @@ def test_all_sections_end(page_path: str) -> None:
     client.start_section("a")
     client.start_section("b")
     client.end_all_sections()
-    assert opened(page_path) == [] and client.timeouts_calc and client.timeouts_calc.is_out_of_section
+    assert opened(page_path) == [] and client.timeouts_calc and not client.timeouts_calc.open_sections
     client.start_section("a")
 
 
@@ -383,10 +382,10 @@ def test_timeouts_are_the_longest_time_seen_times_the_factor() -> None:
     for at in (110.0, 111.0, 114.0, 115.0):
         calc.update_on_heartbeat(at)
     assert calc.get_hb_timeouts() == HeartbeatTimeouts(50.0, 15.0, True) and calc.count == 4
-    calc.update_on_section_event("a", SectionAction.OPEN, 102.0)
-    calc.update_on_section_event("b", SectionAction.OPEN, 103.0)
-    calc.update_on_section_event("a", SectionAction.CLOSE, 106.0)  # they overlap
-    calc.update_on_section_event(None, SectionAction.CLOSE_ALL, 110.0)
+    calc.open("a", 102.0)
+    calc.open("b", 103.0)
+    calc.close("a", 106.0)  # they overlap
+    calc.close("b", 110.0)
     calc.maybe_bump_oos_time(111.0)
     assert calc.get_section_timeouts() == SectionTimeouts({"a": 20.0, "b": 35.0}, 10.0, {"a", "b"}, True)
 
@@ -416,12 +415,12 @@ def test_a_selection_of_nothing_waits_for_all_and_changes_none() -> None:
 
 def test_sections_in_the_wrong_order_are_refused() -> None:
     calc = TimeoutsCalc(["a"], start_time=0.0)
-    for section, action in (("x", SectionAction.OPEN), ("a", SectionAction.CLOSE)):
+    for section, act in (("x", calc.open), ("a", calc.close)):
         with pytest.raises(TimeoutsCalcError):
-            calc.update_on_section_event(section, action)
-    calc.update_on_section_event("a", SectionAction.OPEN)
+            act(section, 1.0)
+    calc.open("a", 1.0)
     with pytest.raises(TimeoutsCalcError):
-        calc.update_on_section_event("a", SectionAction.OPEN)
+        calc.open("a", 2.0)
     for too_early in (calc.get_hb_timeouts, calc.get_section_timeouts):
         with pytest.raises(TimeoutsCalcError, match="Not enough data"):
             too_early()

@@ -124,7 +124,7 @@ from nvidia_resiliency_ext.fault_tolerance import (
     WorkloadControlRequest, RankMonitorState, RankMonitorStateMachine, InvalidStateTransitionException)
 import nvidia_resiliency_ext.fault_tolerance as fault_tolerance
 from nvidia_resiliency_ext.fault_tolerance.config import FaultToleranceConfig as config
-from nvidia_resiliency_ext.fault_tolerance.data import HeartbeatTimeouts, RankInfo, SectionAction, SectionTimeouts
+from nvidia_resiliency_ext.fault_tolerance.data import HeartbeatTimeouts, RankInfo, SectionTimeouts
 from nvidia_resiliency_ext.fault_tolerance.data import WorkloadAction as action
 from nvidia_resiliency_ext.fault_tolerance.rank_monitor_client import RankMonitorClient as client
 from nvidia_resiliency_ext.fault_tolerance.rank_monitor_server import RankMonitorServer as server
