@@ -24,8 +24,8 @@ from ftslurm.model.collectives import ProcessState, Socket
 from ftslurm.model.devices import Utilisation
 from ftslurm.sdk import page as pages
 from ftslurm.sdk import probe
+from ftslurm.wrapper.agent import node_watch, rank, work
 from ftslurm.wrapper.agent import processes as stacks
-from ftslurm.wrapper.agent import rank, work
 from ftslurm.wrapper.agent import rank as views
 from ftslurm.wrapper.agent.node_watch import NodeWatch
 from ftslurm.wrapper.agent.pages import Task
@@ -542,7 +542,7 @@ def test_a_rank_that_does_work_is_never_idle_for_long(history: list[tuple[str, i
         patch.object(work, "main_thread", lambda _: (ProcessState.SLEEPING, "")),
         patch.object(views, "main_thread", lambda _: (ProcessState.SLEEPING, "")),
         patch.object(rank, "passed_on", lambda _: tree.printed), patch.object(stacks, "py_spy", lambda: None),
-        patch.object(work, "tcp_bytes", lambda: {7: (tree.sent, tree.sent // 40)}), patch.object(work, "inodes_of", lambda _: {7, 8}),
+        patch.object(node_watch, "tcp_bytes", lambda: {7: (tree.sent, tree.sent // 40)}), patch.object(work, "inodes_of", lambda _: {7, 8}),
         patch.object(NodeWatch, "_with_kernel", lambda self, view, each, until: (view, "")),
     ):  # fmt: skip
         node.watch(Task(0, "/nowhere", pid=1))

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 
 from ftslurm.model.collectives import EntryTimes, ProcessState, RankView, WaitTimes
 from ftslurm.model.values import Value, replace
 from ftslurm.sdk.page import PageState
 from ftslurm.system.commands import Runner, run
-from ftslurm.system.sockets import Moved, inodes_of, moved_by_tcp
+from ftslurm.system.sockets import Moved, inodes_of, moved_by_tcp, tcp_bytes
 from ftslurm.wrapper.agent import processes
 from ftslurm.wrapper.agent import recorders as nccl_ras
 from ftslurm.wrapper.agent.pages import Task
@@ -33,7 +34,7 @@ from ftslurm.wrapper.agent.rank import (
     with_recorder,
 )
 from ftslurm.wrapper.agent.recorders import ASK_S
-from ftslurm.wrapper.agent.work import DeviceUse, NodeConnections, ReadUse
+from ftslurm.wrapper.agent.work import AskConnections, DeviceUse, ReadUse
 from ftslurm.wrapper.shim.processes import descendants
 
 EXAMINE_S = 10.0
@@ -62,7 +63,7 @@ class NodeWatch:
         self._ranks: dict[tuple[str, int], WatchedRank] = {}
         self._stacks = processes.Stacks(runner)
         self._device_use = DeviceUse(use)
-        self._connections = NodeConnections()
+        self._connections: AskConnections = tcp_bytes
         self.progress_at = clock()  # when any rank of the node last made progress with its collectives
         self.begun = False  # has any rank ever?
 
@@ -73,10 +74,10 @@ class NodeWatch:
 
     def look(self) -> tuple[RankView, ...]:
         """The ranks as their pages and the kernel describe them now; a millisecond per rank. Call it once a second or twice."""
-        now = self._clock()
+        now, self._connections = self._clock(), cache(tcp_bytes)
         for path, task in self._tasks.items():
-            if task.pid is None and task.shim is not None:
-                task = self._find_command(path, task, task.shim)
+            if task.pid is None and (below := descendants(task.shim or 0)):  # its command has started
+                task = self._tasks[path] = task._replace(pid=below[0])
             self._read(path, task, now)
         return tuple(view_of(each, self._node, now) for each in self._ranks.values())
 
@@ -146,16 +147,6 @@ class NodeWatch:
         connections = moved_by_tcp()
         return tuple(_with_sent(wait_times(each, self._node), each.pid or 0, connections) for each in ranks)
 
-    def _find_command(self, path: str, task: Task, shim: int) -> Task:
-        """The task with its command, if the command has started meanwhile."""
-        below = descendants(shim)
-        if below:
-            task = self._tasks[path] = task._replace(pid=below[0])
-            for each in self._ranks.values():
-                if each.task == path:
-                    each.begun(below[0])
-        return task
-
     def _read(self, path: str, task: Task, now: float) -> None:
         """Read the pages: each page with a probe is a rank; a task without one is observed from outside."""
         probed = pages_of(path, task.attempt)
@@ -172,7 +163,8 @@ class NodeWatch:
         if probed:
             self._ranks.pop((path, OUTSIDE), None)
         elif not any(each.task == path and each.probe for each in self._ranks.values()):
-            each = self._ranks.setdefault((path, OUTSIDE), WatchedRank(task.rank, path, pid=task.pid))
+            each = self._ranks.setdefault((path, OUTSIDE), WatchedRank(task.rank, path))
+            each.pid = task.pid
             each.sample(task.shim, self._connections, now)
 
     def _take(self, each: WatchedRank, page: PageState, state: ProbeState, task: Task, now: float) -> None:

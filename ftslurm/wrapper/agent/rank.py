@@ -34,7 +34,7 @@ from ftslurm.wrapper.agent.processes import (
 )
 from ftslurm.wrapper.agent.programs import GroupName, ProbeGroup, ProbeState, Wait, group_key, parse_groups, pid_here
 from ftslurm.wrapper.agent.recorders import ASK_S, Recorded, ask_server, parse_recorder
-from ftslurm.wrapper.agent.work import NodeConnections, RankWork, passed_on
+from ftslurm.wrapper.agent.work import AskConnections, RankWork, passed_on
 
 # --- A rank as it is told to the controller: its page, its processes and torch's recorder as one view. With it, for the rules on
 # slow ranks, how long it waited lately, and when it entered its collectives.
@@ -235,11 +235,11 @@ class WatchedRank:
     """rank: its number. task: FTSLURM_PAGE of its task. path: of its page, empty without a probe. names: of its groups, by
     the key that the page has for them."""
 
-    def __init__(self, rank: int, task: str, path: str = "", pid: int | None = None) -> None:
+    def __init__(self, rank: int, task: str, path: str = "") -> None:
         self.rank = rank
         self.task = task
         self.path = path
-        self.pid = pid
+        self.pid: int | None = None
         self.page: PageState | None = None
         self.probe: ProbeState | None = None
         self.names: dict[int, GroupName] = {}
@@ -254,11 +254,6 @@ class WatchedRank:
     def age(self, name: str, now: float) -> float:
         """Seconds since it changed."""
         return now - self._seen[name][1] if name in self._seen else 0.0
-
-    def begun(self, command: int) -> None:
-        """Its task's command runs, which it did not before."""
-        if self.pid is None:
-            self.pid = pid_here(self.page, command) if self.page is not None else command
 
     def take(self, page: PageState, state: ProbeState, command: int | None, now: float) -> bool:
         """What its page says now. Has it got on? command: pid of its task's."""
@@ -291,11 +286,11 @@ class WatchedRank:
             self._names_size = size
             self.names = parse_groups(read_proc(path, layout.GROUPS_BYTES_MAX))
 
-    def sample(self, shim: int | None, node: NodeConnections, now: float) -> None:
+    def sample(self, shim: int | None, connections: AskConnections, now: float) -> None:
         """What it works. shim: the pid of its parent."""
         if self.pid and self.work.is_due(now):
             asked = self.probe.asked if self.probe is not None else 0
-            self.work.sample(self.pid, self.trainer_beside_main(), asked, passed_on(shim), node, now)
+            self.work.sample(self.pid, self.trainer_beside_main(), asked, passed_on(shim), connections, now)
 
     @property
     def is_under_way(self) -> bool:

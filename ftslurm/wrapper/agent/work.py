@@ -22,7 +22,7 @@ from ftslurm.policies.hang.process_activity import (
 )
 from ftslurm.policies.hang.whohangs import works
 from ftslurm.system.processes import usage
-from ftslurm.system.sockets import inodes_of, network_bytes, tcp_bytes
+from ftslurm.system.sockets import inodes_of, network_bytes
 from ftslurm.wrapper.agent.processes import (
     is_server,
     look_at,
@@ -82,18 +82,7 @@ RATES_S = 3.0  # seconds over which rates of I/O and CPU are taken
 STREAMS = (0, 0.0)  # key, in place of a process, for the traffic of the connections
 Usage = tuple[dict[tuple[int, float], int], float]
 Sample = tuple[float, dict[tuple[int, float], int], float]  # when, IO by process, CPU seconds
-
-
-class NodeConnections:
-    """Of the node: what each connection has moved so far, asked once a look."""
-
-    def __init__(self) -> None:
-        self._last: tuple[float, Connections] | None = None
-
-    def at(self, now: float) -> Connections:
-        if self._last is None or self._last[0] != now:
-            self._last = now, tcp_bytes()
-        return self._last[1]
+AskConnections = Callable[[], Connections]  # what each connection of the node has moved so far; asked once a look
 
 
 class RankWork:
@@ -131,13 +120,13 @@ class RankWork:
         """Is it time for another sample?"""
         return not self._samples or now - self._samples[-1][0] >= 0.9
 
-    def sample(self, pid: int, trainer: int, asked: int, printed: int, node: NodeConnections, now: float) -> None:
+    def sample(self, pid: int, trainer: int, asked: int, printed: int, connections: AskConnections, now: float) -> None:
         """Look at `pid` and what is below it, where `is_due`. trainer: the thread that trains, 0 if it is the main one. asked: of
         stores, in vain, by the probe. printed: bytes that its shim has passed on."""
         below = descendants(pid)
         self.children = len(below)
         io, cpu_s = self._without_servers(pid, *usage([pid, *below]))
-        self._samples.append((now, {**io, STREAMS: self._stream([pid, *below], node, now)}, cpu_s))
+        self._samples.append((now, {**io, STREAMS: self._stream([pid, *below], connections, now)}, cpu_s))
         self._looks.append(look_at(pid, pid, now, asked))
         if trainer:
             self._trainer_looks.append(look_at(pid, trainer, now))
@@ -166,7 +155,7 @@ class RankWork:
         mains = {look.at: look.cpu_s for look in self._looks}
         return rates_of([(at, io, cpu_s - mains[at]) for at, io, cpu_s in self._samples if at in mains])
 
-    def _stream(self, pids: Sequence[int], node: NodeConnections, now: float) -> int:
+    def _stream(self, pids: Sequence[int], connections: AskConnections, now: float) -> int:
         """Bytes of data that the connections of these processes have moved so far, in this stall and earlier ones."""
         if read_link(f"/proc/{pids[0]}/ns/net") not in ("", read_link("/proc/self/ns/net")):
             counts = network_bytes(pids[0])
@@ -174,7 +163,7 @@ class RankWork:
                 self._streamed += received(self._network[1], counts, now - self._network[0])
             self._network = (now, counts) if counts is not None else None
             return self._streamed
-        here = node.at(now)
+        here = connections()
         mine = {inode: here[inode] for inode in inodes_of(pids) if inode in here}
         if self._streams is not None:
             self._streamed += streamed(self._streams[1], mine, now - self._streams[0])
