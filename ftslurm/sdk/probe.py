@@ -25,7 +25,6 @@ agent takes then, that the call is one of MPI.
 | 273 | IN_WHAT | operation + 256 * (slot + 1) + 65536 if it is point-to-point |
 | 274, 275 | IN_NUMBER, IN_PEER | number of the operation in its group; global rank it waits for, plus 1 |
 | 277 | WAITS | how many there were |
-| 278 | FAILED | WAITS when the last wait that failed did: nothing came after it if they are equal |
 | 279 | BESIDE | threads that wait, other than the one that trains |
 | 280 to 283 | SCRATCH | the slot of the groups that have none |
 | 284 | ASKED | questions to a store that were answered as the time before, by the thread that trains |
@@ -69,7 +68,7 @@ GROUPS_BYTES_MAX = 4 << 20
 PROBE, PROBE_END = 256, 512
 PROBE_MAGIC, LEVEL, BEATS, GROUPS_SEEN, PROGRESS = 256, 257, 259, 262, 263
 MAIN = 264
-IN, IN_WHAT, IN_NUMBER, IN_PEER, _, WAITS, FAILED, BESIDE = range(272, 280)
+IN, IN_WHAT, IN_NUMBER, IN_PEER, _, WAITS, _, BESIDE = range(272, 280)
 SCRATCH = 280
 ASKED, TRAINER = 284, 285
 GROUPS, GROUP_COUNT, GROUP_WORDS = 288, 24, 4
@@ -881,9 +880,6 @@ def _waiting(method: Any) -> Any:
         begun = words[272] = now()
         try:
             return method(self, *args, **kwargs)
-        except BaseException:
-            words[278] = words[277] + 1
-            raise
         finally:
             ended = now()
             words[272] = 0

@@ -63,7 +63,6 @@ class ProbeState(NamedTuple):
     number: int
     peer: int | None
     waits: int
-    failed: bool  # the last wait raised
     trainer: int  # the training thread, as its own pid namespace numbers it; 0: unknown
     asked: int  # questions to stores that had the same answer as before
     beside: bool  # a thread other than the training thread waits
@@ -99,7 +98,6 @@ def parse_probe(data: bytes) -> ProbeState | None:
         number=words[layout.IN_NUMBER] & layout.LOW,
         peer=peer - 1 if 0 < peer <= layout.LOW else None,
         waits=words[layout.WAITS],
-        failed=0 < words[layout.WAITS] == words[layout.FAILED],
         trainer=words[layout.TRAINER] & layout.LOW,
         asked=words[layout.ASKED],
         beside=words[layout.BESIDE] > 0,

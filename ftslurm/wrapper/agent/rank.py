@@ -117,7 +117,7 @@ def view_of(each: WatchedRank, node: str, now: float) -> RankView:
         groups=groups,
         main_fresh=each.age("main", now) < MAIN_FRESH_S if running else None,
         gil_held=gil_held,
-        inside=_polls_store(each.work, view, now) or _stay(state, process, each, now),
+        inside=_polls_store(each.work, view, now) or _stay(state, each, now),
         hidden_groups=sum(name.slot < 0 for name in each.names.values()),
         exact=_exact(state, {group.slot: group.entered for group in state.groups}, late=True),
     )
@@ -176,9 +176,9 @@ def _polls_store(work: RankWork, view: RankView, now: float) -> CurrentCall | No
     return CurrentCall("store_poll", "", 0, now - work.polls_since)
 
 
-def _stay(state: ProbeState, process: ProcessState, each: WatchedRank, now: float) -> CurrentCall | None:
-    """Where the main thread waits; or the failed wait that ended the process."""
-    if not state.in_ns and not (state.failed and process is ProcessState.EXITED):
+def _stay(state: ProbeState, each: WatchedRank, now: float) -> CurrentCall | None:
+    """Where the main thread waits."""
+    if not state.in_ns:
         return None
     slot = next((group for group in state.groups if group.slot == state.in_slot), None)
     key = group_key(slot, each.names) if slot else ""
