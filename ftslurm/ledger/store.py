@@ -262,37 +262,24 @@ PassedOver = Callable[[str, FtslurmError], None]
 
 
 def named_ledgers(store: Store, names: Sequence[str], passed_over: PassedOver) -> Iterator[tuple[str, Contents]]:
-    """Each ledger once, with the name of its job. passed_over: hears of each in a folder that cannot be read.
+    """Each ledger once, as it was named; of a folder by the name of its job. passed_over: hears of each that cannot be read.
 
-    Raises: UnknownJob, StateError for one that was named itself.
+    Raises: UnknownJob, StateError.
     """
-    seen: set[Path] = set()
+    found: dict[Path, tuple[str, Journal]] = {}
     for name in names:
-        for path, contents in _named(store, name, passed_over):
-            if path not in seen:
-                seen.add(path)
-                yield name if name == path.stem or (len(names) == 1 and name != ALL) else path.stem, contents
-
-
-def _named(store: Store, name: str, passed_over: PassedOver) -> Iterator[tuple[Path, Contents]]:
-    path = store.root if name == ALL else Path(name)
-    if name != ALL and "/" not in name:
+        for label, journal in _named(store, name):
+            found.setdefault(journal.path.resolve(), (label, journal))
+    for label, journal in found.values():
         try:
-            journal, contents = store.find(name)
-        except UnknownJob:
-            if not path.exists():
-                raise
-        else:
-            yield journal.path.resolve(), contents
-            return
-    if path.is_file():
-        yield path.resolve(), Journal(path).read()
-        return
-    folder = path / "jobs" if (path / "jobs").is_dir() else path
-    if not folder.is_dir():
-        raise UnknownJob(f"there is neither a ledger nor a folder {name}", hint="name a job, a file, a folder, or `all`")
-    for found in sorted(ledgers_in(folder)):
-        try:
-            yield found.resolve(), Journal(found).read()
+            yield label, journal.read()
         except StateError as error:
-            passed_over(found.stem, error)
+            passed_over(label, error)
+
+
+def _named(store: Store, name: str) -> list[tuple[str, Journal]]:
+    folder = store.root if name == ALL else Path(name)
+    if not folder.is_dir():
+        return [(name, store.read(name)[0])]
+    inside = folder / "jobs"
+    return [(path.stem, Journal(path)) for path in sorted(ledgers_in(inside if inside.is_dir() else folder))]

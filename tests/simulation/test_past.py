@@ -224,7 +224,7 @@ def test_a_ledger_that_cannot_be_played_is_left_out_of_several(tmp_path: Path, m
 
 @pytest.mark.parametrize(("words", "status", "told_"), [
     (("--from-job", "77"), 66, "no ledger of job 77"),
-    (("--from-job", "no/such"), 66, "neither a ledger nor a folder"),
+    (("--from-job", "no/such"), 66, "there is no ledger no/such"),
     (("--from-job", "9"), 64, "its ledger is empty"),
     (("--from-job", "1", "--random", "crash=1"), 64, "goes without TRACE"),
     (("--from-job", "1", "t.yaml"), 64, "goes without TRACE"),
