@@ -25,9 +25,6 @@ TELL_S, RANKS_A_SECOND = 2.0, 500
 SOON_S = 0.5
 # What agents are ordered at a time, and how long before its end anew.
 ORDER_S, RENEW_S = 30.0, 15.0
-# For the loop to say what it knows: it may be busy.
-ANSWER_S = 5.0
-RUNS_MAX = 1 << 20
 
 
 class LiveBoard:
@@ -161,7 +158,7 @@ class LiveTeller:
         if not (isinstance(wanted, list) and len(wanted) == 2 and all(isinstance(one, str) for one in wanted)):
             return
         asked, node = wanted[0][:64], wanted[1][:256]
-        if asked not in self._asked and len(self._asked) < RUNS_MAX:
+        if asked not in self._asked:
             self._asked.add(asked)
             self._sources.soon(lambda: self._board.ask_stacks(asked, node))
 
@@ -172,16 +169,11 @@ class LiveTeller:
             self._board.order()
             self._answers.put(self._board.snapshot())
 
-        with suppress(queue.Empty):
-            while True:
-                self._answers.get_nowait()  # that came too late
-        if self._over.is_set():
-            return False
         self._sources.soon(collect)
-        try:
-            live = self._answers.get(timeout=ANSWER_S)
-            if live is not None:
-                files.write_live(self._ledger, live)
-        except (OSError, queue.Empty):
+        if (live := self._answers.get()) is None:
             return False
-        return live is not None
+        try:
+            files.write_live(self._ledger, live)
+        except OSError:
+            return False
+        return True
