@@ -23,8 +23,8 @@ LOOK_S, FORGET_S = 2.0, 15.0
 TELL_S, RANKS_A_SECOND = 2.0, 500
 # From the first time to the second, by when the agents have answered.
 SOON_S = 0.5
-# What agents are ordered at a time, and how long before its end anew.
-ORDER_S, RENEW_S = 30.0, 15.0
+# For how long agents go on to report, after the time at which they are asked again.
+ORDER_S = 15.0
 
 
 class LiveBoard:
@@ -36,7 +36,6 @@ class LiveBoard:
         self._clock = clock
         self._states: dict[int, str] = {}
         self._told: dict[str, tuple[float, LiveReported]] = {}
-        self._ordered: dict[str, tuple[object, float]] = {}  # node -> its agent, and until when it tells
         self._stacks = ("", "", "")
         self._number = 0
 
@@ -63,14 +62,10 @@ class LiveBoard:
         return max(TELL_S, len(self._sources.callers.shims) / RANKS_A_SECOND)
 
     def order(self) -> None:
-        """Make the agents report for a while from now on."""
-        now = self._clock()
-        for node, agent in self._sources.callers.agents.items():
-            known, until = self._ordered.get(node, (None, 0.0))
-            if agent is not known or until - now < RENEW_S:
-                agent.send({"t": "live", "for_s": ORDER_S, "every_s": self.every_s()})
-                self._ordered[node] = (agent, now + ORDER_S)
-        self._ordered = {node: order for node, order in self._ordered.items() if node in self._sources.callers.agents}
+        """Make the agents report until they are asked again, and a little longer."""
+        every_s = self.every_s()
+        for agent in self._sources.callers.agents.values():
+            agent.send({"t": "live", "for_s": every_s + ORDER_S, "every_s": every_s})
 
     def ask_stacks(self, asked: str, node: str) -> None:
         agent = self._sources.callers.agents.get(node)

@@ -73,19 +73,13 @@ def test_a_snapshot_joins_what_shims_and_agents_say() -> None:
     assert {task.state for task in board.snapshot().tasks} == {"starting"}
 
 
-def test_agents_are_ordered_for_a_while_and_a_new_one_at_once() -> None:
-    now, loop = [100.0], Loop()
-    board = made(loop, clock=lambda: now[0])
+def test_agents_are_ordered_for_longer_than_until_they_are_asked_again() -> None:
+    loop = Loop()
+    board = made(loop)
     board.order()
     board.order()
-    assert [len(agent.told) for agent in loop.agents.values()] == [1, 1]
-    loop.agents["n2"] = Party("n2")  # in the place of one that was lost
-    now[0] += 1
-    board.order()
-    assert [len(agent.told) for agent in loop.agents.values()] == [1, 1]
-    now[0] += live.ORDER_S - live.RENEW_S + 1
-    board.order()
-    assert [len(agent.told) for agent in loop.agents.values()] == [2, 2]
+    for agent in loop.agents.values():
+        assert len(agent.told) == 2 and all(told["for_s"] > told["every_s"] == board.every_s() for told in agent.told)
 
 
 def test_stacks_are_asked_of_one_node() -> None:
