@@ -258,6 +258,7 @@ class LeaseQuorum(Value, frozen=False):
     def slurm(self, now: float) -> None:
         """slurmctld has said that the job runs."""
         self._slurm_at, self._unanswered_since = now, None
+        self._at_least = max(self._at_least, now)
 
     def cut_off(self, now: float) -> bool:
         """A single node has nobody on another side who could start it anew."""
@@ -271,17 +272,18 @@ class LeaseQuorum(Value, frozen=False):
 
     def asks(self, now: float) -> bool:
         """Is slurmctld to be asked, lest we be cut off? Not again before it had the time to answer."""
-        if len(self._nodes) < 2 or now - self._at_least < ASK_AGAIN_SHARE * self.limit_s:
+        if len(self._nodes) < 2 or self._is_early(self._at_least, now):
             return False
-        if now - self._asked_at < (1 - ASK_SHARE) * self.limit_s:
-            return False
-        last = self._last()
-        if now - last < (ASK_AGAIN_SHARE if self._slurm_at == last else ASK_SHARE) * self.limit_s:
+        if now - self._asked_at < (1 - ASK_SHARE) * self.limit_s or self._is_early(self._last(), now):
             return False
         self._asked_at = now
         if self._unanswered_since is None:
             self._unanswered_since = now
         return True
+
+    def _is_early(self, last: float, now: float) -> bool:
+        """Need slurmctld not be asked yet, if we were last in touch then?"""
+        return now - last < (ASK_AGAIN_SHARE if self._slurm_at == last else ASK_SHARE) * self.limit_s
 
     def _last(self) -> float:
         """When we were last in touch with the majority, or with slurmctld. It looks at every node: not for each beat."""

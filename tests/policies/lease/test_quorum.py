@@ -68,6 +68,20 @@ def test_it_renews_for_no_longer_than_the_limit_after_it_was_last_in_touch() -> 
     assert not stage.quorum.cut_off(15.0 + LIMIT_S) and stage.quorum.cut_off(15.0 + LIMIT_S + 0.1)
 
 
+def test_nodes_that_beat_one_after_the_other_are_seldom_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes of one rank would be sorted for each of their beats."""
+    nodes = [f"n{number}" for number in range(100)]
+    stage, looks, look = Stage(*nodes), list[float](), LeaseQuorum._last
+    monkeypatch.setattr(LeaseQuorum, "_last", lambda quorum: looks.append(look(quorum)) or looks[-1])
+    for step in range(2000):
+        stage.now += BEAT_S / len(nodes)
+        node = nodes[step % len(nodes)]
+        stage.said[node] += 1
+        stage.quorum.record_beat(node, node, stage.said[node], stage.said[node] - 1, stage.now)
+        assert not stage.quorum.asks(stage.now) and not stage.cut_off
+    assert len(looks) <= 40
+
+
 def test_slurmctld_is_asked_before_it_comes_to_that_and_its_word_is_enough() -> None:
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
     stage.beats(2 * BEAT_S, "n1")
