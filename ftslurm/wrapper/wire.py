@@ -148,7 +148,7 @@ STRANGER_S = 10.0
 ACCEPTED_AT_ONCE = 64
 # Callers that the kernel holds until they are accepted. For one socket it holds net.core.somaxconn at most, 128 before Linux 5.4
 # (listen(2)), and drops others without a word: they wait for a greeting in vain. So there may be several sockets of one port.
-WAITING, SOCKETS_MAX = 4096, 32
+WAITING, SOCKETS_MAX = 16384, 32
 SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
 # Descriptors reserved for everything else: the ledger, a launcher, Slurm's commands. Peers are counted, because the kernel always
 # gives the lowest free descriptor number.
@@ -165,6 +165,7 @@ class Peer:
         self.sock = sock
         self.link = SignedConnection(secret, server=True)
         self._unsent = bytearray(self.link.take_outbox())
+        self._waits = False  # for the socket to take more
         self.owner: Any = None  # see belong_to
         self.since = time.monotonic()
 
@@ -194,7 +195,9 @@ class Peer:
         except OSError as error:
             self._server.drop(self, str(error), _end_by(error))
             return
-        self._server.want_to_write(self, bool(self._unsent))
+        if self._waits != bool(self._unsent):
+            self._waits = not self._waits
+            self._server.want_to_write(self, self._waits)
 
     def receive(self) -> None:
         try:
@@ -212,8 +215,9 @@ class Peer:
         except LinkError as error:
             self._server.drop(self, str(error))
             return
-        self._unsent += self.link.take_outbox()
-        self.flush()
+        if self.link.outbox:
+            self._unsent += self.link.take_outbox()
+            self.flush()
         for message in messages:
             self._server.on_message(self, message)
 
@@ -299,9 +303,7 @@ class Server:
 
     def want_to_write(self, peer: Peer, wants: bool) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wants else 0)
-        key = self._selector.get_key(peer.sock)
-        if key.events != events:
-            self._selector.modify(peer.sock, events, key.data)
+        self._selector.modify(peer.sock, events, self._selector.get_key(peer.sock).data)
 
     @property
     def wakes_at(self) -> float | None:
@@ -310,8 +312,8 @@ class Server:
 
     def sweep(self, now: float) -> None:
         """Drop peers that have not said hello in time."""
-        for peer in [peer for peer in self.strangers if now - peer.since >= STRANGER_S]:
-            self.drop(peer, "it says nothing")
+        while self.strangers and now - (oldest := next(iter(self.strangers))).since >= STRANGER_S:
+            self.drop(oldest, "it says nothing")
 
     def drop(self, peer: Peer, why: str, hangup: Hangup = Hangup.NONE) -> None:
         """Close a connection, and report it if the peer was known. hangup: how the other side closed it."""

@@ -109,7 +109,7 @@ def test_as_many_callers_may_wait_where_the_kernel_holds_few_for_a_socket(
     for call in calls:
         call.close()
     found.close()
-    somaxconn.write_text("4096\n")
+    somaxconn.write_text("16384\n")
     usual = server(None)
     assert len(usual._listeners) == 1
     usual.close()
