@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import reduce
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
-from ftslurm.model.decisions import Remember
+from ftslurm.model.decisions import Decision, Remember
 from ftslurm.model.events import Begun, Event, LedgerFailed
 from ftslurm.model.folds.history import History
 from ftslurm.model.record import Record
@@ -48,14 +47,21 @@ class Controller(Value, frozen=False):
 
     def _handle(self, event: Event) -> None:
         self._catch_up()
-        with self.journal.held() if self.judge.shares_numbers else nullcontext():
-            self._catch_up()
-            decisions = self.judge.handle(event, self.clock.now())
-            self.effects.people.log("%s -> %s", event, decisions)
-            records = [decision for decision in decisions if isinstance(decision, Remember)]
-            written = not records or self._written(records, event)
-        for decision in decisions if written else ():
+        if self.judge.shares_numbers:
+            with self.journal.held():
+                self._catch_up()
+                decisions = self._decided(event)
+        else:
+            decisions = self._decided(event)
+        for decision in decisions:
             self.effects.carry_out(decision)
+
+    def _decided(self, event: Event) -> tuple[Decision, ...]:
+        """Those to be carried out: none before what belongs to them is written."""
+        decisions = self.judge.handle(event, self.clock.now())
+        self.effects.people.log("%s -> %s", event, decisions)
+        records = [decision for decision in decisions if isinstance(decision, Remember)]
+        return decisions if not records or self._written(records, event) else ()
 
     def _catch_up(self) -> None:
         if self.journal.grown():  # another ftrun of the same job has written: its attempts and budgets count as well
