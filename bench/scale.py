@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,9 @@ class Step:
 
     def ranks_ended(self) -> frozenset[int]:
         return frozenset()
+
+    def words(self) -> str:
+        return ""
 
     def signal(self, number: int) -> None: ...
     def kill(self) -> None: ...
@@ -202,12 +206,16 @@ class Dial:
     """A call again, begun at its time and given up REDIAL_S or GREETING_S later."""
 
     def __init__(self, line: Line, at: float) -> None:
-        self.line, self.due, self.accepted = line, at, False
+        self.line, self.accepted, self.over = line, False, False
         self.sock: socket.socket | None = None
-        DIALS[self] = None
+        self._wait(at)
+
+    def _wait(self, until: float) -> None:
+        self.due = until
+        heappush(DUE, (until, id(self), self))
 
     def turn(self, now: float) -> None:
-        if now < self.due:
+        if now < self.due or self.over:
             return
         if self.line.gone:
             self._over(self.line._unanswered)
@@ -216,11 +224,13 @@ class Dial:
             with suppress(OSError):
                 self.sock.getpeername()  # it was accepted, by the kernel
                 if not self.accepted:
-                    self.accepted, self.due = True, now + GREETING_S - REDIAL_S
+                    self.accepted = True
+                    self._wait(now + GREETING_S - REDIAL_S)
                     return
             self._over(line_unanswered=self.line._unanswered + self.accepted)
             return
-        self.due, self.accepted = now + REDIAL_S, False
+        self.accepted = False
+        self._wait(now + REDIAL_S)
         self.link = SignedConnection(self.line._channel.secret, server=False)
         self.sock = socket.socket()
         self.sock.setblocking(False)
@@ -236,7 +246,7 @@ class Dial:
             self._over(line_unanswered=self.line._unanswered + 1)
             return []
         if self.link.ready:
-            DIALS.pop(self)
+            self.over = True
             self._forget()
             self.sock.settimeout(SEND_TIMEOUT_S)
             self.line._use(self.sock, self.link)
@@ -247,7 +257,7 @@ class Dial:
         self.line._gate._poll.unregister(self.sock)
 
     def _over(self, line_unanswered: int) -> None:
-        DIALS.pop(self)
+        self.over = True
         if self.sock is not None:
             self._forget()
             self.sock.close()
@@ -255,7 +265,7 @@ class Dial:
         self.line._dial()
 
 
-DIALS: dict[Dial, None] = {}
+DUE: list[tuple[float, int, Dial]] = []  # of this worker, the earliest first
 
 
 class Worker:
@@ -267,6 +277,7 @@ class Worker:
         self._poll = select.epoll()
         self._poll.register(orders, select.EPOLLIN)
         self._text = b""
+        self._made: list[str] = []  # marks that are not told yet
         self._attempt = 0
         self._most = words  # of its last words that a rank is asked to keep
         self._beats: dict[Line, int] = {}  # how many each sends, the next as soon as one is answered
@@ -285,9 +296,11 @@ class Worker:
                     self._listen(line)
                 elif line is not None:
                     line.listen()
-            for dial in list(DIALS):
-                dial.turn(boot_s())
-            if (now := boot_s()) - turned > TURN_S:
+            now = boot_s()
+            while DUE and DUE[0][0] <= now:
+                heappop(DUE)[2].turn(now)
+            self._tell_marks()
+            if now - turned > TURN_S:
                 turned = now
                 for line in list(self._lines):
                     line.turn(now)
@@ -316,7 +329,13 @@ class Worker:
             self.mark(self._awaited.pop(line))
 
     def mark(self, what: str) -> None:
-        os.write(self._marks, f"{what} {time.monotonic()}\n".encode())
+        self._made.append(f"{what} {time.monotonic()}\n")
+
+    def _tell_marks(self) -> None:
+        """Those since the last call at once: thousands of writes would take as long as what they measure."""
+        for first in range(0, len(self._made), 100):
+            os.write(self._marks, "".join(self._made[first : first + 100]).encode())  # a pipe takes 4 kB as one
+        self._made.clear()
 
     def _ordered(self) -> None:
         self._text += os.read(self._orders, 1 << 16)
