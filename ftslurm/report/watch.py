@@ -17,7 +17,7 @@ from ftslurm.model.values import Value, field, replace
 from ftslurm.report.jobs import columns
 from ftslurm.report.moments import hang_words, happened
 from ftslurm.report.view import Status
-from ftslurm.report.words import budgets, clock, span
+from ftslurm.report.words import age, budgets, clock, span
 
 # A node that was not heard of for so long is not well: its shims and its agent beat three times in silence_s (15 s).
 UNHEARD_S = 10.0
@@ -229,7 +229,7 @@ def _rank_row(rank: RankLive, task: TaskLive, node: NodeLive | None, seen: Seen)
     unheard = node is not None and _unheard(node)
     cells = (
         str(rank.rank), task.node, "silent" if unheard else state, _ago(rank.beat_s, old_s), _number(rank.step),
-        _rate(rank.steps_per_s), f"{rank.cores:.1f}" if rank.cores is not None else UNKNOWN, stuck or _doing(rank, old_s),
+        _rate(rank.steps_per_s), _number(rank.cores, "{:.1f}"), stuck or _doing(rank, old_s),
     )  # fmt: skip
     bad = unheard or state not in ("running", "starting", "stopped", "done")
     return Row(f"{rank.task}.{rank.rank}", tuple(map(visible, cells)), "bad" if bad else "", visible(task.node), rank.rank)
@@ -292,8 +292,9 @@ def devices_sheet(seen: Seen, node: str = "") -> Sheet:
         Row(
             f"{each.node}.{device.kind}.{device.device}",
             tuple(map(visible, (
-                each.node, device.device, device.kind, device.health, _percent(device.percent), _percent(device.memory_percent),
-                f"{device.power_w:.0f}" if device.power_w is not None else UNKNOWN, ", ".join(device.codes),
+                each.node, device.device, device.kind, device.health,
+                _number(device.percent, "{:.0f}%"), _number(device.memory_percent, "{:.0f}%"),
+                _number(device.power_w, "{:.0f}"), ", ".join(device.codes),
             ))),
             "bad" if device.health != "good" else "", visible(each.node),
         )
@@ -343,17 +344,11 @@ def _old_s(node: NodeLive | None, seen: Seen) -> float:
 
 
 def _ago(seconds: float | None, old_s: float = 0.0) -> str:
-    """`0.3s`, `12s`, `3m`, `5h`."""
-    if seconds is None:
-        return UNKNOWN
-    seconds += old_s
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    return f"{seconds:.0f}s" if seconds < 100 else f"{seconds / 60:.0f}m" if seconds < 6000 else f"{seconds / 3600:.0f}h"
+    return UNKNOWN if seconds is None else age(seconds + old_s)
 
 
-def _number(value: int | None) -> str:
-    return UNKNOWN if value is None else str(value)
+def _number(value: float | None, form: str = "{}") -> str:
+    return UNKNOWN if value is None else form.format(value)
 
 
 def _rate(value: float | None) -> str:
@@ -362,10 +357,6 @@ def _rate(value: float | None) -> str:
         return UNKNOWN
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
     return f"{value:.{digits}f}"
-
-
-def _percent(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0f}%"
 
 
 # --- as text

@@ -39,8 +39,6 @@ from ftslurm.report.watch import (
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
 
 LOOK_S = 1.0
-# At first, so long from one to the next, until ftrun has told how all ranks do.
-FIRST_LOOKS, FIRST_LOOK_S = 12, 0.3
 # Of a list of all jobs, which asks Slurm.
 JOBS_LOOK_S = 5.0
 # Lines of a log that are kept in memory.
@@ -56,18 +54,15 @@ BESIDE = 3
 class Looker(threading.Thread):
     """Looks again and again, beside the screen: a file system or a slurmctld that hangs must not hold up a key."""
 
-    def __init__(self, page: LookingPage, look: Callable[[], object], every_s: float, first: int = 0) -> None:
-        """first: so many looks come sooner."""
+    def __init__(self, page: LookingPage, look: Callable[[], object], every_s: float) -> None:
         super().__init__(daemon=True)
-        self._page, self._look, self._every_s, self._first = page, look, every_s, first
+        self._page, self._look, self._every_s = page, look, every_s
         self._again, self._over = threading.Event(), False
 
     def run(self) -> None:
-        looks = 0
         while not self._over:
-            looks += 1
             self._page.call_later(self._page.looked, *tried(self._look))
-            self._again.wait(self._every_s if looks > self._first else min(FIRST_LOOK_S, self._every_s))
+            self._again.wait(self._every_s)
             self._again.clear()
 
     def now(self) -> None:
@@ -171,8 +166,8 @@ class TextPage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [
         *LEAVE,
         Binding("escape,backspace", "back", "back"),
-        Binding("g,home", "begin", "begin"),
-        Binding("G,end", "end", "end"),
+        Binding("g,home", "focused.scroll_home", "begin"),
+        Binding("G,end", "focused.scroll_end", "end"),
     ]
     CSS = "Log { overflow: auto auto; scrollbar-size: 1 1; background: transparent; }"
 
@@ -183,7 +178,7 @@ class TextPage(Page):
 
     def compose(self) -> ComposeResult:
         yield Static(Text(self._title, style="bold", no_wrap=True, overflow="ellipsis"))
-        yield Log(max_lines=LOG_LINES, auto_scroll=self._at_end)
+        yield Log(max_lines=LOG_LINES)
         yield Static(id="keys", markup=False)
 
     def on_mount(self) -> None:
@@ -202,7 +197,7 @@ class TextPage(Page):
 
     def _write(self, lines: list[str]) -> None:
         log = self.query_one(Log)
-        follows = log.auto_scroll and log.is_vertical_scroll_end
+        follows = self._at_end and log.is_vertical_scroll_end
         log.write_lines(lines, scroll_end=False)
         if follows:  # once it is laid out: the first lines come before
             log.call_after_refresh(log.scroll_end, animate=False)
@@ -210,14 +205,6 @@ class TextPage(Page):
     def action_back(self) -> None:
         self.over.set()
         self.dismiss()
-
-    def action_begin(self) -> None:
-        self.query_one(Log).auto_scroll = False
-        self.query_one(Log).scroll_home(animate=False)
-
-    def action_end(self) -> None:
-        self.query_one(Log).auto_scroll = True
-        self.query_one(Log).scroll_end(animate=False)
 
     def on_unmount(self) -> None:
         self.over.set()
@@ -251,7 +238,7 @@ class JobPage(LookingPage, AskingPage):
         self._from_list = from_list
         self._sheet: str | None = None  # until somebody has chosen one
         self._node = ""  # of which alone ranks and devices are shown
-        self._looker = Looker(self, watch.look, LOOK_S, FIRST_LOOKS)
+        self._looker = Looker(self, watch.look, LOOK_S)
 
     def compose(self) -> ComposeResult:
         yield Static(f"job {visible(self._watch.job)}: ftrun and Slurm are asked", id="head", markup=False)
@@ -381,7 +368,7 @@ class JobsPage(LookingPage, AskingPage):
         self._store = store
         self._jobs = JobsWatch(store, os.environ)
         self._sort, self._filter = 0, ""
-        self._looker = Looker(self, self._jobs.look, JOBS_LOOK_S)  # which asks Slurm, so never sooner
+        self._looker = Looker(self, self._jobs.look, JOBS_LOOK_S)
 
     def compose(self) -> ComposeResult:
         yield Static("your jobs under ftrun: Slurm is asked", id="title", markup=False)

@@ -43,18 +43,11 @@ def mtbf(count: int, exposure_s: float, level: float = LEVEL) -> Mtbf:
 def _mean_with(count: int, share: float) -> float:
     """The mean of the Poisson distribution of which `share` lies at `count` and below."""
     low, high = 0.0, 2.0 * count + 20.0
-    while _at_most(count, high) > share:
-        high *= 2
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if _at_most(count, middle) > share else (low, middle)
+        at_most = sum(exp(k * log(middle) - middle - lgamma(k + 1)) for k in range(count + 1))
+        low, high = (middle, high) if at_most > share else (low, middle)
     return (low + high) / 2
-
-
-def _at_most(count: int, mean: float) -> float:
-    if mean <= 0:
-        return 1.0
-    return sum(exp(k * log(mean) - mean - lgamma(k + 1)) for k in range(count + 1))
 
 
 # --- many jobs as one report tells them: what failed most and where, how much of the time was training, how far apart failures

@@ -170,29 +170,22 @@ def in_order(times: Sequence[float]) -> tuple[list[float], int]:
 
     What fits is the longest sequence that does not fall; a time without a value (0) never does.
     """
-    ends: list[float] = []  # of the best sequence of each length
-    places: list[int] = []
-    lengths: list[int] = []
+    ends: list[int] = []  # place of the last time of the best sequence of each length
+    before: dict[int, int] = {}  # place -> of the time before it in the best sequence that it ends
     for place, time in enumerate(times):
-        if time <= 0:
-            lengths.append(0)
-            continue
-        length = bisect_right(ends, time)
-        if length == len(ends):
-            ends.append(time)
-            places.append(place)
-        elif time < ends[length]:
-            ends[length], places[length] = time, place
-        lengths.append(length + 1)
-    kept, wanted, limit = set(), len(ends), float("inf")
-    for place in range(len(times) - 1, -1, -1):
-        if wanted and lengths[place] == wanted and times[place] <= limit:
-            kept.add(place)
-            wanted, limit = wanted - 1, times[place]
-    first = next((times[place] for place in range(len(times)) if place in kept), 0.0)
-    fitted: list[float] = []
+        if time > 0:
+            length = bisect_right(ends, time, key=times.__getitem__)
+            before[place] = ends[length - 1] if length else -1
+            ends[length : length + 1] = [place]
+    kept: set[int] = set()
+    last = ends[-1] if ends else -1
+    while last >= 0:
+        kept.add(last)
+        last = before[last]
+    now, fitted = times[min(kept)] if kept else 0.0, []
     for place, time in enumerate(times):
-        fitted.append(time if place in kept else fitted[-1] if fitted else first)
+        now = time if place in kept else now
+        fitted.append(now)
     return fitted, len(times) - len(kept)
 
 
