@@ -51,15 +51,8 @@ def install_hooks(folder: str, config: str, dry_run: bool, check: bool, nodes: s
 
 @click.command(short_help="Check this cluster, and name the lines to change.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the source of each check, also of those that are ok.")
-@click.option(
-    "--policy",
-    metavar="FILE",
-    default="",
-    shell_complete=complete.files,
-    help="Policy file, as for ftrun --ft-policy; slurm.bin is read from it.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(verbose: bool, policy: str, as_json: bool) -> None:
+def doctor(verbose: bool, as_json: bool) -> None:
     """Check which settings of this cluster and of this machine hinder ftrun.
 
     Each check is `blocks` (a rung cannot be used), `costs` (works, but costs more), `unknown` (not visible from here) or `ok`,
@@ -75,7 +68,7 @@ def doctor(verbose: bool, policy: str, as_json: bool) -> None:
     from ftslurm.report.text import console
     from ftslurm.wrapper.site_look import look_at_site
 
-    settings = settings_in_force(SettingsAsked(policy), os.environ).settings
+    settings = settings_in_force(SettingsAsked(), os.environ).settings
     site = look_at_site(os.environ, settings.slurm.bin, _hook_settings)
     findings = examine(site, load_site_checks())
     if as_json:
@@ -166,17 +159,9 @@ def _say_what_is_missing(silent: str) -> None:
 @click.option("--since", default="1d", show_default=True, metavar="TIME", help="Include jobs that ended since then.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Only the latest jobs.")
 @click.option("--all-users", is_flag=True, help="As root: jobs of every user who has ledgers.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default="",
-    shell_complete=complete.files,
-    help="Replace FILE whole, mode 0644, instead of stdout.",
-)
 @click.option("--otlp", is_flag=True, help="Send traces instead, to --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT.")
 @click.option("--endpoint", metavar="URL", default="", help="As http://collector:4318/v1/traces.")
-def metrics(job: str | None, since: str, limit: int, all_users: bool, output: str, otlp: bool, endpoint: str) -> None:
+def metrics(job: str | None, since: str, limit: int, all_users: bool, otlp: bool, endpoint: str) -> None:
     """Jobs, attempts, restarts by rung and cause, seconds by phase, excluded nodes: on stdout, in Prometheus' text format.
 
     For JOB, or for all jobs that run or ended within --since. ftrun writes the same for node_exporter while the job runs, with
@@ -204,21 +189,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
         found = [JobOf(user, measures) for user, _, measures in told]
     else:
         found = jobs_of_me(job, oldest, limit, passed_over)
-    shown = visible(exposition(found), lines=True)
-    if output:
-        return _replace(Path(output), shown)
-    click.echo(visible(shown, lines=True), nl=False)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Raises: StateError."""
-    from ftslurm.system.files import replace_file
-    from ftslurm.wrapper.metrics import MODE
-
-    try:
-        replace_file(path, text.encode(), MODE)
-    except OSError as error:
-        raise StateError(f"{path} cannot be written: {error.strerror}", hint="check free space and rights") from None
+    click.echo(visible(exposition(found), lines=True), nl=False)
 
 
 def _send(job: str | None, endpoint: str) -> None:
@@ -243,29 +214,23 @@ def _send(job: str | None, endpoint: str) -> None:
 @click.command(short_help="Show who is notified of which events of your jobs.")
 @click.option("--test", is_flag=True, help="Send a test message to each address, and report the result.")
 @click.option("--pending", is_flag=True, help="Send the notices that jobs could not send; for a machine with network access.")
-@click.option("--to", "names", multiple=True, metavar="NAME", help="With --test: only to this address.")
-@click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
-def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> None:
+def notify(test: bool, pending: bool) -> None:
     """Show who is notified of which events of your jobs. The addresses are in notify.yaml in the state folder, mode 0600."""
     from ftslurm.config.settings_files import SettingsAsked, settings_in_force
     from ftslurm.ledger.store import state_folder
-    from ftslurm.model.settings.kinds import suggestion
     from ftslurm.notify.deliver import read_destinations
     from ftslurm.wrapper.controller.people import FILE, place_of
     from ftslurm.wrapper.controller.teller import routes
 
-    settings, root = settings_in_force(SettingsAsked(policy), os.environ).settings, state_folder(os.environ)
+    settings, root = settings_in_force(SettingsAsked(), os.environ).settings, state_folder(os.environ)
     file = place_of(settings, root)
     if file is None:
         raise PolicyError(
             "nobody is notified of your jobs: there is no notify file", hint=f"write NAME: ADDRESS into {root / FILE}, mode 0600"
         )
     known = read_destinations(file)
-    for name in names:
-        if name not in known:
-            raise PolicyError(f"there is no address `{name}` in {file}{suggestion(name, known)}", hint="correct it")
     if test:
-        return _test(file, [known[name] for name in names or known])
+        return _test(file, list(known.values()))
     if pending:
         return _send_pending(root, file, settings.notify.burst, settings.notify.window_s)
     told = routes(settings, list(known), lambda text: click.echo(f"ftslurm: {visible(text)}", err=True))

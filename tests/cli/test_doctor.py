@@ -91,6 +91,8 @@ def test_a_machine_without_slurm(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    argv = [Path(sys.executable).with_name("ftslurm"), "doctor", "--policy", "/nowhere.yaml"]
-    done = subprocess.run(argv, env=dict(os.environ), capture_output=True, text=True, timeout=180, check=False)
+    argv = [Path(sys.executable).with_name("ftslurm"), "doctor"]
+    done = subprocess.run(
+        argv, env={**os.environ, "FTRUN_POLICY": "/nowhere.yaml"}, capture_output=True, text=True, timeout=180, check=False
+    )
     assert done.returncode == 65 and done.stderr.count("\n") == 1

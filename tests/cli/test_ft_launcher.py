@@ -244,19 +244,9 @@ def test_it_says_whose_it_is(launch: Launcher) -> None:
     assert launch.program("--version", "x.py").status == 2
 
 
-def test_a_site_that_has_both_chooses(launch: Launcher, tmp_path: Path) -> None:
-    package = tmp_path / "nvidia_resiliency_ext" / "fault_tolerance"
-    package.mkdir(parents=True)
-    (package / "launcher.py").write_text("import sys\nprint('theirs', sys.argv[1:])\nsys.exit(5)\n")
-    for folder in (package, package.parent):
-        (folder / "__init__.py").write_text("")
-    path = f"{tmp_path}:{ROOT}"
-    ended = launch.program("--nnodes=2", "--what", "train.py", FTSLURM_FT_LAUNCHER="nvidia", PYTHONPATH=path)
-    assert (ended.status, ended.out) == (5, "theirs ['--nnodes=2', '--what', 'train.py']\n"), ended.err
-    ended = launch.program("--no-python", "true", FTSLURM_FT_LAUNCHER="ftslurm", PYTHONPATH=path)
-    assert ended.status == 0, ended.err
-    ended = launch.program("x.py", FTSLURM_FT_LAUNCHER="other")
-    assert ended.status == 2 and "neither ftslurm nor nvidia" in ended.err
+def test_a_site_that_had_chosen_theirs_is_told(launch: Launcher) -> None:
+    ended = launch.program("x.py", FTSLURM_FT_LAUNCHER="nvidia")
+    assert ended.status == 2 and "python -m nvidia_resiliency_ext.fault_tolerance.launcher" in ended.err
 
 
 # --- no restart can help

@@ -198,9 +198,6 @@ def test_the_door_tells_of_all_jobs_or_of_one(tmp_path: Path, monkeypatch: pytes
         }
 
     assert jobs() == {"7"} and jobs("--since", "3d") == {"7", "8"} and jobs("8") == {"8"} and jobs("--limit", "1") == {"7"}
-    assert CliRunner().invoke(door, ["-o", str(tmp_path / "all.prom")]).stdout == ""
-    assert "ftslurm_jobs{" in (tmp_path / "all.prom").read_text() and not list(tmp_path.glob(".all*"))
-    assert isinstance(CliRunner().invoke(door, ["-o", "/nowhere/x"]).exception, StateError)
     assert isinstance(CliRunner().invoke(door, ["--since", "x"]).exception, UsageError)
     assert isinstance(CliRunner().invoke(door, ["--all-users", "7"]).exception, UsageError)
 

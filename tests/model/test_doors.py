@@ -66,7 +66,7 @@ _OURS = {
     ("cli/jobs/explain.py", "sys.exit(STATUS[found.verdict.retriable])"),
     ("cli/jobs/explain.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
     ("wrapper/controller/people.py", "print('\\n'.join((f'{SPEAKER}{visible(text)}' for text in texts)), file=self._err, flush=True)"),
-    ("cli/ft_launcher/command.py", "print(_about())"),
+    ("cli/ft_launcher/command.py", "print(ABOUT)"),
     ("cli/ftslurm.py", "click.echo(made(command, {}, name, f'_{name.upper()}_COMPLETE').source())"),
     ("cli/ftslurm.py", "print(f'ftslurm: the output cannot be written: {error.strerror}', file=sys.stderr)"),
     ("cli/site.py", "click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))"),

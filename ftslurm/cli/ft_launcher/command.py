@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import ftslurm
 from ftslurm.cli.ft_launcher.options import Launch, read_options
@@ -27,6 +27,12 @@ USAGE_STATUS = 2  # argparse's
 RESTARTS_MOST = 1000
 # A signal waits no longer than this; the ends of ranks are seen at once in any case.
 INTERVAL_MOST_S = 5.0
+# Both packages have a script of this name: in one environment the one that was installed last has it. Each can be called as a
+# module, whoever has the script.
+THEIRS = "nvidia_resiliency_ext.fault_tolerance.launcher"
+ABOUT = f"""\
+ft_launcher of ftslurm {ftslurm.__version__}: the command line of NVIDIA's 0.7.0 and of torchrun, run by ftrun; also
+python -m ftslurm.cli.ft_launcher. NVIDIA's own, where it is installed: python -m {THEIRS}"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -35,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     env, status = os.environ, USAGE_STATUS
     words = tuple(sys.argv[1:] if argv is None else argv)
     try:
-        if _whose(env) == "nvidia":
-            _become_theirs(words, env)
+        if env.get("FTSLURM_FT_LAUNCHER") == "nvidia":
+            raise UsageError("FTSLURM_FT_LAUNCHER is no longer read", hint=f"`python -m {THEIRS}` is NVIDIA's own")
         if words == ("--version",):
-            print(_about())
+            print(ABOUT)
             sys.exit(0)
         launch = read_options(words, env)
         status = 1
@@ -47,41 +53,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     except FtslurmError as error:
         _say(str(error))
     sys.exit(status)
-
-
-# Both packages have a script of this name: in one environment the one that was installed last has it. Each can be called as
-# a module, whoever has the script, and this variable lets ours stand aside.
-CHOICE = "FTSLURM_FT_LAUNCHER"
-THEIRS = "nvidia_resiliency_ext.fault_tolerance.launcher"
-
-
-def _whose(env: Mapping[str, str]) -> str:
-    """Raises: UsageError."""
-    wanted = env.get(CHOICE) or "ftslurm"
-    if wanted not in ("ftslurm", "nvidia"):
-        raise UsageError(f"{CHOICE}={visible(wanted)}: neither ftslurm nor nvidia", hint="correct it, or unset it")
-    return wanted
-
-
-def _become_theirs(words: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """NVIDIA's own launcher in our place, by the interpreter of the environment in use. Raises: UsageError."""
-    python = _python(env)
-    try:
-        os.execve(python, [python, "-m", THEIRS, *words], dict(env))
-    except OSError as error:
-        raise UsageError(f"{CHOICE}=nvidia: {python}: {error.strerror}", hint="correct PYTHON_EXEC") from None
-
-
-def _about() -> str:
-    """Whose this is, and where the other one is."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        theirs = f"NVIDIA's own {version('nvidia-resiliency-ext')}: {CHOICE}=nvidia, or python -m {THEIRS}"
-    except PackageNotFoundError:
-        theirs = f"NVIDIA's own is not installed beside it ({CHOICE}=nvidia would run it)"
-    ours = "the command line of NVIDIA's 0.7.0 and of torchrun, run by ftrun; also python -m ftslurm.cli.ft_launcher"
-    return f"ft_launcher of ftslurm {ftslurm.__version__}: {ours}\n{theirs}"
 
 
 def run(launch: Launch, env: Mapping[str, str]) -> int:
@@ -96,7 +67,7 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
     if local and launch.width > 1 and not env.get("FTRUN_LOCAL_NODES"):
         raise UsageError(
             f"--nnodes={launch.width}, outside a Slurm allocation: ft_launchers on several machines cannot find each other",
-            hint=f"start it in a job of Slurm; {CHOICE}=nvidia runs NVIDIA's own, FTRUN_LOCAL_NODES=N plays N nodes here",
+            hint=f"start it in a job of Slurm; `python -m {THEIRS}` is NVIDIA's own, FTRUN_LOCAL_NODES=N plays N nodes here",
         )
     from ftslurm.config.settings_files import SettingsAsked
     from ftslurm.wrapper.controller.run import run_job
