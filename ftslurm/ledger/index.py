@@ -1,8 +1,7 @@
-"""A line for each ledger, so that a list of all jobs reads one file and not ten thousand: `<state folder>/index.jsonl`.
+"""What each ledger says in short, so that a list of all jobs reads one file and not ten thousand: `<state folder>/index.jsonl`.
 
-A cache and nothing else: a ledger whose size or time has changed is read again, a line that cannot be read is made anew, and a
-folder that cannot be written costs time only. Lines of a later moment stand behind earlier ones and win. Two that
-write at once do no harm: what one loses is read again.
+A cache and nothing else: a ledger whose size or time has changed is read again, a file that cannot be read is made anew, and a
+folder that cannot be written costs time only. Two that write at once do no harm: what one loses is read again.
 """
 
 from __future__ import annotations
@@ -19,16 +18,14 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.system.files import read_private, replace_file
 
-# Lines of another version are made anew: one more for every change of JobSummary, or of how it is made.
-VERSION = 5
+# A file of another version is made anew: one more for every change of JobSummary, or of how it is made.
+VERSION = 6
 # Of some 300 bytes a ledger.
 MAX_BYTES = 64 << 20
-# Lines that count no more, before the file is written anew: of all, and at least.
-DEAD_SHARE, DEAD_LEAST = 0.5, 200
 _TYPES = [*get_type_hints(JobSummary).values()]
 
-# size, mtime in ns, and the fields of the summary; none of them where nothing has begun yet
-Entry = tuple[int, int, list[Any] | None]
+# size, mtime in ns, and the fields of the summary; None for these where nothing has begun yet
+Entry = list[Any]
 
 
 class Index:
@@ -41,20 +38,20 @@ class Index:
     def named(self, passed_over: Callable[[StateError], None] = lambda error: None) -> dict[str, JobSummary]:
         """Of every current ledger in which something has begun, in no order, by the name of the file, which a damaged ledger may
         not tell. passed_over: hears of each that cannot be read: one among thousands hides no others. Raises: StateError."""
-        known, lines = self._read()
+        known = self._read()
         current: dict[str, Entry] = {}
-        changed: list[str] = []
         for name, size, time_ns in self._ledgers():
             entry = known.get(name)
-            if entry is None or entry[0] != size or entry[1] != time_ns:
+            if entry is None or entry[:2] != [size, time_ns]:
                 try:
-                    entry = (size, time_ns, self._summary(name))
+                    entry = [size, time_ns, self._summary(name)]
                 except StateError as error:
                     passed_over(error)
                     continue
-                changed.append(name)
             current[name] = entry
-        self._write(current, changed, lines)
+        if current != known:
+            with suppress(OSError):
+                replace_file(self.path, json.dumps([VERSION, current], separators=(",", ":")).encode())
         return {name: JobSummary._make(fields) for name, (_, _, fields) in current.items() if fields is not None}
 
     def _ledgers(self) -> Iterable[tuple[str, int, int]]:
@@ -77,45 +74,13 @@ class Index:
         found = summarise(Journal(self._jobs / name).read().records)
         return list(found) if found is not None else None
 
-    def _read(self) -> tuple[dict[str, Entry], int]:
-        """name -> entry, and how many lines there are."""
+    def _read(self) -> dict[str, Entry]:
+        """By the names of the ledgers."""
         try:
-            lines = read_private(self.path, MAX_BYTES).splitlines()
-        except OSError:
-            return {}, 0
-        known: dict[str, Entry] = {}
-        for body in _parse(lines):
-            if _is_entry(body):
-                known[body[1]] = (body[2], body[3], body[4])
-        return known, len(lines)
-
-    def _write(self, current: dict[str, Entry], changed: list[str], lines: int) -> None:
-        live = len(current)
-        dead = lines + len(changed) - live
-        anew = dead > max(DEAD_SHARE * live, DEAD_LEAST)
-        if not (changed or anew):
-            return
-        names = list(current) if anew else changed
-        data = b"".join(json.dumps([VERSION, name, *current[name]], separators=(",", ":")).encode() + b"\n" for name in names)
-        with suppress(OSError):
-            if anew:
-                replace_file(self.path, data)
-            else:
-                fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                with os.fdopen(fd, "wb", buffering=0) as file:
-                    file.write(data)
-
-
-def _parse(lines: list[bytes]) -> list[Any]:
-    """All lines at once, which is five times as fast, or one by one if a line is damaged."""
-    try:
-        return json.loads(b"[" + b",".join(lines) + b"]")  # type: ignore[no-any-return]
-    except (ValueError, RecursionError):
-        found = []
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                found.append(json.loads(line))
-        return found
+            version, entries = json.loads(read_private(self.path, MAX_BYTES))
+            return {name: entry for name, entry in entries.items() if _is_entry(entry)} if version == VERSION else {}
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            return {}
 
 
 def summary_of(fields: Any) -> JobSummary | None:
@@ -125,8 +90,6 @@ def summary_of(fields: Any) -> JobSummary | None:
 
 def _is_entry(body: Any) -> bool:
     """Is it an entry as this version writes it?"""
-    if type(body) is not list or len(body) != 5 or body[0] != VERSION:
+    if type(body) is not list or [*map(type, body[:-1])] != [int, int]:
         return False
-    if body[4] is not None and summary_of(body[4]) is None:
-        return False
-    return type(body[1]) is str and type(body[2]) is int and type(body[3]) is int
+    return body[2] is None or summary_of(body[2]) is not None
