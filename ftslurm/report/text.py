@@ -153,11 +153,6 @@ def _again(a: Again) -> str:
     return f"attempts {a.first} to {a.last}  the same again, {counted(a.count, 'time')}{lasted} (-v shows them all)"
 
 
-def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
-    for path in paths:
-        console.print(safe_text(f"{what}: {path}"))
-
-
 def _print_attempt(console: Console, a: AttemptView, until: float, whole: bool) -> None:
     """until: it has lasted to then, Unix seconds; 0: nobody knows."""
     so_far = "" if a.ended else " so far"

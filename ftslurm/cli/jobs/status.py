@@ -157,17 +157,21 @@ def history(jobs: tuple[str, ...], verbose: bool, since: str, as_json: bool) -> 
 
     JOB is a number, an array (28, 28_[1-10]), or a ledger file. Without JOB: the job that this runs in, else each that ran today.
     """
+    from ftslurm.report import text
+
     inside = None if jobs or since else this_job()
     given = jobs or ((inside,) if inside is not None else ())
     named = [name for job in given for name in tasks_of(job) or [job]]
     found = [find_ledger(job) for job in named or _latest(since)]
+    told = [_told(journal, contents, verbose or as_json) for journal, contents in found]
     if as_json:
-        told = [_as_json(journal, contents) for journal, contents in found]
         return print_json(told[0] if len(named) == 1 else told)
-    for number, (journal, contents) in enumerate(found):
+    for number, each in enumerate(told):
         if number:
             click.echo()
-        _print(journal, contents, verbose)
+        text.print_history(text.console(), each.job, each.attempts, time.time(), verbose)
+        for path in each.evidence:
+            click.echo(visible(f"what hung ranks were doing: {path}"))
 
 
 def _latest(since: str) -> list[str]:
@@ -186,7 +190,7 @@ def _latest(since: str) -> list[str]:
     return sorted(chosen, key=lambda name: known[name].began)
 
 
-def _as_json(journal: Journal, contents: Contents) -> HistoryTold:
+def _told(journal: Journal, contents: Contents, whole: bool) -> HistoryTold:
     from ftslurm.ledger.output import kept_evidence
     from ftslurm.model.folds.summary import Story
     from ftslurm.report import view
@@ -194,15 +198,4 @@ def _as_json(journal: Journal, contents: Contents) -> HistoryTold:
     story = Story(contents.records)
     found = status_now(journal, contents, story)
     evidence = [str(path) for path in kept_evidence(journal.path)]
-    return view.HistoryTold(found, view.attempts(contents.records, story), evidence)
-
-
-def _print(journal: Journal, contents: Contents, verbose: bool) -> None:
-    from ftslurm.ledger.output import kept_evidence
-    from ftslurm.model.folds.summary import Story
-    from ftslurm.report import text, view
-
-    story = Story(contents.records)
-    found = status_now(journal, contents, story)
-    text.print_history(text.console(), found, view.attempts(contents.records, story, verbose), time.time(), verbose)
-    text.print_files(text.console(), "what hung ranks were doing", [str(path) for path in kept_evidence(journal.path)])
+    return view.HistoryTold(found, view.attempts(contents.records, story, whole), evidence)

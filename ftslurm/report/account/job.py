@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from ftslurm.model import record as rec
@@ -48,20 +48,18 @@ def start_s(records: Sequence[rec.Record]) -> float:
     return median(found) if found else 0.0
 
 
-def saved(spent: Spent, usual_start_s: float) -> Saved:
-    plain_s = REQUEUE_S + usual_start_s
-    outages, seconds, gpu_s = 0, 0.0, 0.0
-    for outage, owed in zip(spent.outages, spent.by_outage(), strict=True):
-        if not outage.back or outage.drill or outage.by_others or not outage.decided:
-            continue
-        down = [
-            stretch for stretch in owed
-            if stretch.end <= outage.back and stretch.part in (Part.DECIDING, Part.WAITING, Part.STARTING)
-        ]  # fmt: skip
-        gain = plain_s - sum(stretch.seconds for stretch in down)
-        outages, seconds = outages + 1, seconds + gain
-        gpu_s += gain * max(0, outage.gpus)
-    return Saved(outages, seconds, gpu_s, plain_s)
+def saved(outages: Iterable[tuple[Outage, Sequence[Stretch]]], usual_start_s: float) -> Saved:
+    """outages: each with what is owed to it."""
+    plain_s, found = REQUEUE_S + usual_start_s, Saved()
+    for outage, owed in outages:
+        if outage.back and outage.decided and not (outage.drill or outage.by_others):
+            down = [each for each in owed if each.end <= outage.back and each.part in _DOWN]
+            gain = plain_s - sum(each.seconds for each in down)
+            found = Saved(found.outages + 1, found.seconds + gain, found.gpu_s + gain * max(0, outage.gpus))
+    return replace(found, plain_s=plain_s)
+
+
+_DOWN = frozenset({Part.DECIDING, Part.WAITING, Part.STARTING})
 
 
 # --- one job as its report tells it: where its time went, what failed, what was done about it. Pure: records in, values out
@@ -154,9 +152,10 @@ def account(records: Sequence[rec.Record], known: JobSummary, now: float, damage
         last.nodes if last else run.nodes, last.tasks if last else 0,
         time_spent.stretches[-1].gpus if time_spent.stretches else -1, time_spent, history.attempts, failures,
         history.budgets.left(last_run.budgets),
-        {node: why for node, (why, _) in history.exclusions.isolated.items()}, 
+        {node: why for node, (why, _) in history.exclusions.isolated.items()},
         {event.node: event.why for event in events if event.what == "reinstated"}, events,
-        saved(time_spent, start_s(records)), Counter(record.rung for record in records if isinstance(record, rec.Decided)),
+        saved(zip(time_spent.outages, owed, strict=True), start_s(records)),
+        Counter(record.rung for record in records if isinstance(record, rec.Decided)),
         float(run.start_time - run.submit_time) if 0 < run.submit_time <= run.start_time and not run.schedule else -1.0,
         damaged, user,
     )  # fmt: skip
@@ -178,20 +177,13 @@ def since(job: JobAccount, at: float) -> JobAccount:
     if at <= job.began:
         return job
     left = tuple(replace(stretch, begin=max(stretch.begin, at)) for stretch in job.spent.stretches if stretch.end > at)
-    kept = {place for place, outage in enumerate(job.spent.outages) if outage.at >= at}
+    owed_to = zip(job.spent.outages, job.spent.by_outage(), strict=True)
     return replace(
         job, began=at, spent=replace(job.spent, stretches=left),
-        failures=tuple(one for one in job.failures if one.number - 1 in kept),
-        saved=Saved(plain_s=job.saved.plain_s) if not kept else saved(_only(job.spent, kept), job.saved.plain_s - REQUEUE_S),
+        failures=tuple(one for one in job.failures if one.outage.at >= at),
+        saved=saved(((outage, owed) for outage, owed in owed_to if outage.at >= at), job.saved.plain_s - REQUEUE_S),
         events=tuple(event for event in job.events if event.at >= at),
     )  # fmt: skip
-
-
-def _only(whole: Spent, kept: set[int]) -> Spent:
-    """With the other outages as if somebody had wanted them."""
-    return replace(
-        whole, outages=tuple(one if place in kept else replace(one, by_others=True) for place, one in enumerate(whole.outages))
-    )
 
 
 def _failure(place: int, outage: Outage, owed: Sequence[Stretch]) -> Failure:
