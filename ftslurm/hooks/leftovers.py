@@ -223,9 +223,8 @@ def _end_group(group: Path, whose: LeftoversOf) -> bool:
             pids, processes = remains.members(group), procs.all_processes()
             if not still or not rules.may_end_all(pids, processes, whose):
                 return False
-            if not remains.kill_all(group):
-                for pid in pids:
-                    procs.signal_process(processes[pid], SIGKILL)
+            for pid in pids:
+                procs.signal_process(processes[pid], SIGKILL)
             return True
     return False
 

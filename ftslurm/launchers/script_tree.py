@@ -75,13 +75,6 @@ def enclosing(node: Node, kind: str) -> Node | None:
     return above
 
 
-def in_its_line(node: Node) -> Node:
-    """What stands around the node and begins in its line."""
-    while node.parent is not None and node.parent.type != "program" and node.parent.start_point[0] == node.start_point[0]:
-        node = node.parent
-    return node
-
-
 # --- commands
 
 
@@ -161,12 +154,6 @@ def is_condition(node: Node, parent: Node) -> bool:
     """Does it stand before `then` or `do`?"""
     ends = [child.start_byte for child in parent.children if child.type in ("then", "do_group")]
     return not ends or node.start_byte < ends[0]
-
-
-def behind_heredoc(statement: Node) -> list[Node]:
-    """`x <<EOF || y`: the grammar has the sign and what is behind it within the redirection."""
-    children = [child for each in statement.children if each.type == "heredoc_redirect" for child in each.children]
-    return next((children[at : at + 2] for at, child in enumerate(children) if child.type in ("&&", "||")), [])
 
 
 def stops_on_errors(root: Node) -> bool:

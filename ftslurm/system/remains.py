@@ -126,7 +126,7 @@ def remove_segments(
 
 
 # --- cgroups of Slurm's jobs: freeze all processes of a group at once, so that none can fork, and kill them
-# cgroups v1: the freezer, under which even SIGKILL waits until it thaws. v2: cgroup.freeze, and cgroup.kill since Linux 5.14.
+# cgroups v1: the freezer, under which even SIGKILL waits until it thaws. v2: cgroup.freeze.
 # Touches only groups of a job, by Slurm's names: below a part with `slurm` in its name, a part `job_N`. So no service, no login
 # and nothing else of the machine is ever frozen. Source: the kernel's admin-guide/cgroup-v2.rst and
 # cgroup-v1/freezer-subsystem.rst; src/plugins/cgroup of Slurm.
@@ -197,11 +197,6 @@ def is_frozen(pid: int, mount: Path = MOUNT, proc: Path = PROC) -> bool:
         return any((mount / f"freezer{path}" / "freezer.state").read_text().strip() != "THAWED" for path in paths if path != "/")
     except (OSError, ValueError):
         return False
-
-
-def kill_all(group: Path) -> bool:
-    """SIGKILL all processes in the group and below at once; False if the kernel does not support it."""
-    return (group / "cgroup.kill").exists() and _write(group / "cgroup.kill", "1")
 
 
 def _stands(group: Path) -> bool:

@@ -127,42 +127,29 @@ def _number(value: Any) -> float:
     return number
 
 
-KEYS: Mapping[str, Callable[[Any], Any]] = {
-    "workload_check_interval": seconds,
-    "initial_rank_heartbeat_timeout": limit,
-    "rank_heartbeat_timeout": limit,
-    "rank_section_timeouts": sections,
-    "rank_out_of_section_timeout": limit,
-    "node_health_check_interval": seconds,
-    "safety_factor": factor,
-    "rank_termination_signal": signal,
-    "log_level": level,
-    "restart_check_interval": seconds,
-    "enable_nic_monitor": switch,
-    "enable_nic_healthcheck": switch,
-    "enable_dist_storage_healthcheck": switch,
-    "storage_healthcheck_path": _text,
-    "pci_topo_file": _text,
-    "link_down_path_template": _text,
-    "link_state_path_template": _text,
-    "skip_section_response": switch,
-    "segment": whole_or_none,
-    "numa_bind_strict": switch,
-    "gpu_memory_reclaim_timeout": amount,
-    "gpu_memory_tolerance_mb": amount,
-    "gpu_memory_poll_interval": seconds,
-    "check_remaining_processes": switch,
-    "max_no_progress_cycles": count(-1_000_000, 1_000_000),
-    "min_progress_iterations": count(0, 1_000_000_000),
-    "checkpoint_iteration_file": _text,
-    "install_exception_hook": switch,
-    "num_warmup_iterations": count(0, 1_000_000),
-    "attribution_endpoint": _text,
-    "attribution_stop_action": lambda value: None if _is_none(value) else choice("log", "no-restart")(value),
-    "attribution_export_url": _text,
-    "cycle_info_dir": _text,
-    "segment_health_check_dir": _text,
+def stop_action(value: Any) -> str | None:
+    return None if _is_none(value) else choice("log", "no-restart")(value)
+
+
+_BY_KIND: Mapping[Callable[[Any], Any], str] = {
+    seconds: "workload_check_interval node_health_check_interval restart_check_interval gpu_memory_poll_interval",
+    limit: "initial_rank_heartbeat_timeout rank_heartbeat_timeout rank_out_of_section_timeout",
+    sections: "rank_section_timeouts",
+    factor: "safety_factor",
+    signal: "rank_termination_signal",
+    level: "log_level",
+    switch: "enable_nic_monitor enable_nic_healthcheck enable_dist_storage_healthcheck skip_section_response numa_bind_strict"
+    " check_remaining_processes install_exception_hook",
+    _text: "storage_healthcheck_path pci_topo_file link_down_path_template link_state_path_template checkpoint_iteration_file"
+    " attribution_endpoint attribution_export_url cycle_info_dir segment_health_check_dir",
+    whole_or_none: "segment",
+    amount: "gpu_memory_reclaim_timeout gpu_memory_tolerance_mb",
+    count(-1_000_000, 1_000_000): "max_no_progress_cycles",
+    count(0, 1_000_000_000): "min_progress_iterations",
+    count(0, 1_000_000): "num_warmup_iterations",
+    stop_action: "attribution_stop_action",
 }
+KEYS: Mapping[str, Callable[[Any], Any]] = {name: kind for kind, names in _BY_KIND.items() for name in names.split()}
 # Of earlier versions; without meaning here.
 FORMER_KEYS = ("max_no_progress_restarts", "progress_update_interval", "attrsvc_host", "attrsvc_port")
 
