@@ -95,7 +95,7 @@ class Program(Value):
 
 
 class Folder(Value):
-    """Where something lies. kind: of its file system, as /proc/self/mountinfo has it, empty if that does not say. options: of
+    """Where something lies. kind: of its file system, as the kernel names it, empty if that does not say. options: of
     the mount."""
 
     path: str = ""

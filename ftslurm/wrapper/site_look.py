@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
+
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CalledItself, FtslurmError, StateError
 from ftslurm.ledger.store import state_folder
@@ -30,7 +32,6 @@ from ftslurm.wrapper.wire import DESCRIPTORS_KEPT
 # A person waits for this.
 ASK_S = 10.0
 _SCRIPTS = re.compile(r"(Prolog|Epilog|TaskProlog|EpilogSlurmctld|HealthCheckProgram)(\[\d+\])?")
-_MOUNTS = Path("/proc/self/mountinfo")
 
 
 def look_at_site(
@@ -142,25 +143,17 @@ def _srun(env: Mapping[str, str], first: str) -> tuple[Program, bool]:
 
 
 def file_system_of(path: Path) -> Folder:
-    """The file system of `path`: the longest mount point above it, the latest if several are mounted there.
-
-    Source: proc(5), mountinfo; a blank in a mount point is \\040.
-    """
+    """The file system of `path`: the longest mount point above it, the latest if several are mounted there."""
     real = os.path.realpath(path)
-    best, kind, options = "", "", frozenset[str]()
     try:
-        lines = _MOUNTS.read_text(errors="replace").splitlines()
+        mounts = psutil.disk_partitions(all=True)
     except OSError:
-        lines = []
-    for line in lines:
-        before, dash, after = line.partition(" - ")
-        fields, about = before.split(" "), after.split(" ")
-        if not dash or len(fields) < 6 or len(about) < 3:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
-        if len(point) >= len(best) and (point == "/" or real == point or real.startswith(f"{point}/")):
-            best, kind, options = point, about[0], frozenset((*fields[5].split(","), *about[2].split(",")))
-    return Folder(str(path), kind, options)
+        mounts = []
+    above = [each for each in mounts if each.mountpoint == "/" or f"{real}/".startswith(f"{each.mountpoint}/")]
+    if not above:
+        return Folder(str(path), "", frozenset())
+    best = sorted(above, key=lambda each: len(each.mountpoint))[-1]
+    return Folder(str(path), best.fstype, frozenset(best.opts.split(",")))
 
 
 def _ledgers(env: Mapping[str, str]) -> Ledgers:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -25,9 +26,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSlurm:
     fake = FakeSlurm()
     fake.settings = parse_config((RECORDED / "24.11/config.txt").read_text())
     monkeypatch.setattr(site_look, "SlurmClient", lambda *_: fake)
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text("1 0 8:1 / / rw,relatime - nfs4 server:/ rw,local_lock=none\n")
-    monkeypatch.setattr(site_look, "_MOUNTS", mounts)
+    mounts = [SimpleNamespace(mountpoint="/", fstype="nfs4", opts="rw,relatime,local_lock=none")]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)
     srun = tmp_path / "bin/srun"
     srun.parent.mkdir()
     srun.write_text("#!/bin/sh\n")

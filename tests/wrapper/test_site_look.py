@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from ftslurm.errors import CommandMissing
 from ftslurm.model.site import Partition
 from ftslurm.slurm.client import JobState
 from ftslurm.system.commands import CommandResult
-from ftslurm.wrapper import site_look
 from ftslurm.wrapper.site_look import file_system_of, look_at_site, machine
 from tests.fakes.slurm import FakeSlurm
 
@@ -129,19 +129,18 @@ def test_the_ledgers_place_is_tried_and_left_as_it_was(env: dict[str, str], tmp_
     assert machine({**env, "FTSLURM_STATE_DIR": "/proc/self/x"}, {}, run).ledgers.trouble
 
 
-def test_the_file_system_is_that_of_the_longest_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = tmp_path / "mountinfo"
-    table.write_text(
-        "1 0 8:1 / / rw,relatime shared:1 - ext4 /dev/sda rw\n"
-        "2 1 0:5 / /home rw,nosuid - autofs x rw\n"
-        "3 1 0:6 / /home rw,nosuid - nfs4 server:/home rw,vers=4.2,local_lock=none\n"
-        "4 1 0:7 / /home/a\\040b rw - lustre x rw,localflock\n"
-        "5 1 0:8 odd line\n"
-    )
-    monkeypatch.setattr(site_look, "_MOUNTS", table)
+def test_the_file_system_is_that_of_the_longest_mount_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = [
+        SimpleNamespace(mountpoint=point, fstype=kind, opts=options)
+        for point, kind, options in (
+            ("/", "ext4", "rw,relatime"), ("/home", "autofs", "rw,nosuid"), ("/home/a b", "lustre", "rw,localflock"),
+            ("/home", "nfs4", "rw,nosuid,vers=4.2,local_lock=none"),
+        )
+    ]  # fmt: skip
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)
     found = file_system_of(Path("/home/me/.ftslurm"))
     assert (found.kind, "local_lock=none" in found.options, "nosuid" in found.options) == ("nfs4", True, True)
     assert file_system_of(Path("/home/a b/c")).kind == "lustre"
     assert file_system_of(Path("/homes")).kind == "ext4"
-    monkeypatch.setattr(site_look, "_MOUNTS", tmp_path / "none")
+    mounts.clear()
     assert file_system_of(Path("/home")).kind == ""
