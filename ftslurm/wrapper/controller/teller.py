@@ -290,16 +290,11 @@ class Notices:
             self._wake()
 
     def _wake(self) -> None:
-        for _ in range(2):
-            sender = self._started()
-            if sender is None or sender.stdin is None:
-                return
-            try:
+        sender = self._started()
+        if sender is not None and sender.stdin is not None:
+            with suppress(OSError):  # it has just ended: the next notice starts it again, or the next ftrun
                 sender.stdin.write(b"\n")
                 sender.stdin.flush()
-                return
-            except OSError:
-                self._sender = None
 
     def _started(self) -> subprocess.Popen[bytes] | None:
         if self._sender is not None and self._sender.poll() is None:
