@@ -28,14 +28,6 @@ class CheckAsked(Value):
     command: tuple[str, ...] = ()
     catalogs: tuple[str, ...] = ()
 
-    def text(self) -> str:
-        return json.dumps([self.limit_s, self.command, self.catalogs])
-
-    @staticmethod
-    def of(text: str) -> CheckAsked:
-        limit_s, command, catalogs = json.loads(text)
-        return CheckAsked(float(limit_s), tuple(command), tuple(catalogs))
-
 
 class CheckAnswer(Value):
     """there: kind -> number of devices."""
@@ -107,5 +99,6 @@ def _unwell(seen: ProbeAnswer, meaning: Meaning) -> Iterable[NodeFinding]:
 
 
 def main() -> None:
-    """Runs on the node. Argument: a Question."""
-    print(_check(CheckAsked.of(sys.argv[1]), dict(os.environ)).text())
+    """Runs on the node. Argument: a CheckAsked, as JSON."""
+    asked = from_plain(CheckAsked, json.loads(sys.argv[1]), Bounds(MAX_OUTPUT_BYTES))
+    print(_check(asked, dict(os.environ)).text())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ftslurm.errors import StateError, UsageError
@@ -24,7 +24,7 @@ PassedOver = Callable[[StateError], None]
 def one_job(store: Store, job: str, env: Mapping[str, str], now: float) -> tuple[JobAccount, dict[str, str]]:
     """The account of one job, with the evidence on hung ranks by file name. Raises: UnknownJob, StateError, UsageError."""
     journal, contents = store.read(job)
-    (known,) = _with_slurm(journal.path, [_begun(job, contents)], env)
+    (known,), _ = with_slurms_word([_begun(job, contents)], journal.path.stat().st_uid, env)
     return with_story(account(contents.records, known, now, contents.damaged), contents.records), _evidence(journal)
 
 
@@ -34,7 +34,7 @@ def jobs_named(store: Store, jobs: Iterable[str], env: Mapping[str, str], now: f
     for job in jobs:
         journal, contents = store.read(job)
         found[journal.path] = (_begun(job, contents), contents)
-    told = _with_slurm(next(iter(found)), [known for known, _ in found.values()], env)
+    told, _ = with_slurms_word([known for known, _ in found.values()], next(iter(found)).stat().st_uid, env)
     return [
         account(contents.records, known, now, contents.damaged) for known, (_, contents) in zip(told, found.values(), strict=True)
     ]
@@ -65,11 +65,6 @@ def _begun(job: str, contents: Contents) -> JobSummary:
     if known is None:
         raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
     return known
-
-
-def _with_slurm(owned: Path, jobs: Sequence[JobSummary], env: Mapping[str, str]) -> list[JobSummary]:
-    """The jobs with Slurm's state where the ledger cannot know it. owned: a file of the user whose jobs they are."""
-    return with_slurms_word(jobs, owned.stat().st_uid, env)[0]
 
 
 def _evidence(journal: Journal) -> dict[str, str]:

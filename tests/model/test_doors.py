@@ -54,7 +54,7 @@ _OURS = {
     ("cli/ftrun.py", "print(help_text())"), ("cli/ftrun.py", "print(f'ftslurm {ftslurm.__version__}')"),
     ("hooks/hook_inputs.py", "syslog.syslog(sentence)"), ("hooks/hook_inputs.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
     # For programs: JSON, or lines that a shell evaluates.
-    ("wrapper/node_check.py", "print(_check(CheckAsked.of(sys.argv[1]), dict(os.environ)).text())"),
+    ("wrapper/node_check.py", "print(_check(asked, dict(os.environ)).text())"),
     ("wrapper/script_look.py", "print(CheckAnswer(*_look(int(sys.argv[1]), os.environ), {}).text())"),
     ("cli/output.py", "click.echo(as_json(value))"),
     ("cli/ftslurm.py", "click.echo(export_lines(store(), os.environ), nl=False)"),

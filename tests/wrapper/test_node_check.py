@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.launchers.python import own_python
+from ftslurm.model.plain import to_plain
 from ftslurm.wrapper.node_check import CheckAsked, read_check
 
 REPOSITORY = Path(__file__).parents[2]
@@ -32,7 +34,7 @@ class Node:
         subprocess.run([str(TOOLS / inject[0]), *inject[1:]], env=self.env, check=True, timeout=120)
 
     def check(self, *command: str, limit_s: float = 20.0, env: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
-        argv = own_python().module_argv("ftslurm.wrapper.node_check", CheckAsked(limit_s, command).text())
+        argv = own_python().module_argv("ftslurm.wrapper.node_check", json.dumps(to_plain(CheckAsked(limit_s, command))))
         done = subprocess.run(argv, env={**self.env, **(env or {})}, capture_output=True, text=True, timeout=180, check=True)
         found = read_check(done.stdout)
         self.there = found.there

@@ -4,6 +4,7 @@ Slurm, with any user's rights. Every ftrun has one (scheduler.py); what only a c
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import threading
@@ -15,6 +16,7 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.nodes import ANYWHERE, Near, fold_nodes
+from ftslurm.model.plain import to_plain
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import Value, field
 from ftslurm.policies.judge.ending import GATHERS_S
@@ -94,7 +96,7 @@ class Lenders(Value):
         from ftslurm.wrapper.node_check import CheckAsked
 
         question = CheckAsked(limit_s, self.settings.nodes.health_command, self.settings.catalogs)
-        argv = self.python.module_argv("ftslurm.wrapper.node_check", question.text())
+        argv = self.python.module_argv("ftslurm.wrapper.node_check", json.dumps(to_plain(question)))
         return beside_argv([node], "ftslurm-check", argv, lender)
 
     # --- lending

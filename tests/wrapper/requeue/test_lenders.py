@@ -16,6 +16,7 @@ from ftslurm.launchers.python import Python
 from ftslurm.model import decisions as do
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.nodes import Near
+from ftslurm.model.plain import from_plain, to_plain
 from ftslurm.model.settings.tree import Settings
 from ftslurm.slurm.client import JobState, JobView
 from ftslurm.slurm.retries import NoAnswerYet
@@ -532,7 +533,7 @@ def test_a_check_on_a_lent_node_is_a_step_of_its_lender() -> None:
     env = how["env"]
     assert isinstance(env, dict) and "SLURM_JOB_ID" not in env and "SLURM_NTASKS" not in env and env["SLURM_CONF"]
     assert argv[1] == "--jobid=77" and "--overlap" in argv and "--nodelist=n3" in argv and limit_s > 30.0
-    assert CheckAsked.of(argv[-1]) == CheckAsked(30.0, ("fit", "a b"), ())
+    assert json.loads(argv[-1]) == {"limit_s": 30.0, "command": ["fit", "a b"]}
     world.lenders.check("n3", 0, 30.0)
     assert "--jobid" not in " ".join(world.ran[1][0]) and world.ran[1][2]["env"]["SLURM_JOB_ID"] == "1"  # type: ignore[index]
 
@@ -569,5 +570,5 @@ def test_a_refusal_and_a_silence_are_told() -> None:
 
 def test_what_is_asked_of_a_node_and_what_it_answers_are_lines_of_json() -> None:
     question = CheckAsked(12.5, ("sh", "-c", "echo 'ä'"), ("/a b",))
-    assert CheckAsked.of(question.text()) == question
+    assert from_plain(CheckAsked, json.loads(json.dumps(to_plain(question)))) == question
     assert json.loads(CheckAnswer(None, "x", {"ascend": 8}).text()) == {"good": None, "why": "x", "there": {"ascend": 8}}
