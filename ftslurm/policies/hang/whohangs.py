@@ -106,8 +106,6 @@ def who_hangs(views: Iterable[RankView]) -> Culprit | None:
 
 def culprit(state: JobState) -> Culprit | None:
     """None if it is unknown."""
-    if not state.views:
-        return None
     rules = (
         _stopped, _roots, _not_come, _not_served, _in_vain, _left_behind, _not_begun_on_device, _odd_one_out,
         _none_completes, _circle, _all_in_mpi, _nobody_waits,
@@ -432,8 +430,6 @@ def what_it_does(view: RankView) -> str:
     """What a rank that waits for no other is doing, in words."""
     if view.process is ProcessState.EXITED:
         return "it has ended"
-    if view.process is ProcessState.STOPPED:
-        return "stopped by a signal"
     if view.process is ProcessState.DISK:
         return f"uninterruptible wait in {view.wchan or 'the kernel'} (storage or driver)"
     if view.polls_s is not None:
@@ -463,9 +459,7 @@ def _left_behind(state: JobState) -> Culprit | None:
 
 def _full(state: JobState) -> list[Gate]:
     """The collectives that all members have entered, those first that most ranks wait behind."""
-    full = [gate for gate in state.gates if not gate.missing]
-    if len(full) < 2:
-        return full
+    full = (gate for gate in state.gates if not gate.missing)
     asked = state.waited_for
     return sorted(full, key=lambda gate: (-len(asked.intersection(gate.waiting)), -len(gate.waiting)))
 
@@ -537,9 +531,6 @@ def _circle(state: JobState) -> Culprit | None:
         if found.blamed or len(ring) != 2 or len({stay.operation for stay in inside if stay}) > 1:
             return found
     gates = [gate for gate in state.gates if set(gate.waiting) & set(ring)]
-    lost = _by_links(state, sorted(ring), "they wait for each other", gates)
-    if inside and lost.blamed:
-        return lost
     words = "they wait for each other in a circle: they issued operations in different orders"
     told = tuple(_waits_for(state, rank) for rank in sorted(ring)[:EVIDENCE_MAX])
     return _finding(state, CulpritKind.NON_COMM_HANG, sorted(ring), words, gates, told, of_program=True)
@@ -597,11 +588,8 @@ def _nobody_waits(state: JobState) -> Culprit | None:
         return _finding(state, CulpritKind.NON_COMM_HANG, [view.rank for view in deep], words, blamed=nodes)
     if not any(view.probed for view in alive):
         return _finding(state, CulpritKind.UNKNOWN, (), "no rank has a probe, so ftrun cannot tell who waits for whom")
-    words = "no rank is inside a collective"
-    if state.meeting:
-        words = "all remaining ranks wait where groups are made or in a store, and none makes progress"
     told = tuple(f"rank {view.rank}: {what_it_does(view)}" for view in alive)
-    return _finding(state, CulpritKind.UNKNOWN, (), words, evidence=told)
+    return _finding(state, CulpritKind.UNKNOWN, (), "no rank is inside a collective", evidence=told)
 
 
 # --- connections
