@@ -11,7 +11,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose import Facts, diagnose
 from ftslurm.policies.diagnose.errors import told_error
-from ftslurm.policies.diagnose.hits import end_words, own_words
+from ftslurm.policies.diagnose.hits import end_words
 from ftslurm.policies.diagnose.lines import child_line, is_evidence, root_cause, signal_line
 
 BOOK = load_pattern_book(()).of_ranks()
@@ -85,18 +85,6 @@ def test_a_warning_of_the_start_is_none_of_the_last_words() -> None:
     assert end_words(end) == "; its last line: step 40"
     assert end_words(replace(end, output=(early,))) == "; its last line: Warning: cannot load plug-in"
     assert end_words(replace(end, at=11.0, output=(early,))) == "; it printed: Warning: cannot load plug-in"
-
-
-def test_what_python_says_as_it_takes_itself_down_is_no_reason() -> None:
-    farewell = (
-        "close failed in file object destructor:\nsys.excepthook is missing\nobject repr     : lost sys.stderr\nlost sys.stderr\n"
-    )
-    alone = RankEnd(0, "n1", ExitStatus(1), 100.0, output=(Piece(99.0, "err", farewell),))
-    assert (own_words(alone, ()), end_words(alone)) == ("", "")
-    spoke = replace(alone, output=(Piece(98.0, "err", "RuntimeError: no such layer\n" + farewell),))
-    assert own_words(spoke, ()) == "RuntimeError: no such layer"
-    printed = replace(alone, output=(*alone.output, Piece(98.0, "out", "step 40\n")))
-    assert end_words(printed) == "; its last line: step 40"
 
 
 @pytest.mark.parametrize(

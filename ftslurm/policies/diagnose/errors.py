@@ -242,22 +242,6 @@ def _ended(lines: Sequence[str], number: int) -> int:
     return ended
 
 
-# `*** The MPI_Finalize() function was called ...`: a library marks each line of its message.
-_MARK = re.compile(r"\s*(?:\[[^\]\s]{1,80}\] )?([*#!=]{2,8}|[|>])\s+\S")
-
-
-def _marked_from(lines: Sequence[str], number: int) -> int:
-    """The first of the lines above that bear the mark of this one; the line itself if it bears none."""
-    mark = _MARK.match(lines[number]) if number >= 0 else None
-    begun = number
-    while mark and begun > 0 and number - begun < SENTENCE_LINES:
-        above = _MARK.match(lines[begun - 1])
-        if above is None or above.group(1) != mark.group(1):
-            break
-        begun -= 1
-    return begun
-
-
 # `Reason: bad input`, or `--> Returned "Unreachable" (-12) instead of "Success" (0)`: what the call above gave back.
 _SAYS_WHY = re.compile(r"\s*(?:-->\s+|(?:Reason|Cause|Details?): )\S")
 
@@ -271,7 +255,7 @@ def _labelled(printed: Sequence[str], lines: Sequence[str], number: int) -> str:
 
 def _shown(lines: Sequence[str], number: int) -> str:
     """The line with what it announces: the one below, or the deepest of its stack."""
-    begun, ended = min(_begun(lines, number, WRAPPED_CHARS), _marked_from(lines, number)), _ended(lines, number)
+    begun, ended = _begun(lines, number, WRAPPED_CHARS), _ended(lines, number)
     shown = " ".join(line.strip() for line in lines[begun : ended + 1])
     if deepest := _deepest(lines[number : number + 1 + STACK_LINES]):
         return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.text import visible
 from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import EVERYWHERE, Blame, ErrorClass, RankEnd, Retriable, Role
-from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error, unlabelled_line
+from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error
 from ftslurm.policies.diagnose.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.lines import (
     LAST_CHARS,
@@ -201,14 +200,6 @@ LAST_WORDS_S = 5.0
 FURTHEST_CHARS = 4 * LAST_CHARS
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
-# What CPython prints while it takes itself down, whatever the program ended with. Source: its pylifecycle.c and pythonrun.c.
-_AT_EXIT = re.compile(
-    rb"(?m)^(?:lost sys\.std(?:err|out)|sys\.excepthook is missing\b.*|close failed in file object destructor:"
-    rb"|Error in (?:sys\.(?:excepthook|unraisablehook)|atexit\._run_exitfuncs):|Original exception was:"
-    rb"|Exception ignored (?:in|on|from|while)\b.*|object (?:address|refcount|type|type name|repr) +: .*)\n?"
-)
-# A shell's word for a crash, which does not tell the cause.
-_BARE_CRASH = re.compile(r"^\W*(?:(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?)\W*$")
 
 
 def own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
@@ -261,7 +252,7 @@ def _said_on(end: RankEnd, stream: str) -> str:
         if raised.ignored or CLEANER in raised.deepest:
             until = said.find(b"\n", raised.offset)
             said = said[: raised.offset] + said[until:] if until >= 0 else said[: raised.offset]
-    return _AT_EXIT.sub(b"", said).decode(errors="replace")
+    return said.decode(errors="replace")
 
 
 def with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
@@ -300,13 +291,12 @@ def words_of_rank(hit: Hit, hits: Sequence[Hit]) -> str:
     if not own:
         return hit.line
     # A header says less than what it was said with; a line that names the thing says more.
-    header = hit.pattern.defers or hit.pattern.id in HEADERS or _BARE_CRASH.search(unlabelled_line(hit.line)) is not None
+    header = hit.pattern.defers or hit.pattern.id in HEADERS
     return f"{own}; {hit.line}" if header else f"{hit.line}; {own}"
 
 
 def said_beside(hit: Hit, hits: Sequence[Hit]) -> str:
-    crash = _BARE_CRASH.search(unlabelled_line(hit.line)) is not None
-    if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
+    if " ... " in hit.line or (not hit.pattern.defers and hit.pattern.role is Role.ROOT):
         return ""  # its detail is there already, or it needs none
     mine = (each for each in hits if each.end.rank == hit.end.rank)
     but = [beginning(each) for each in mine if each is hit or not each.pattern.defers]

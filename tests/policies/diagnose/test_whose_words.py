@@ -21,7 +21,6 @@ from tests.policies.diagnose.test_classify import end, verdict
             "A daemon has unexpectedly failed after it was launched and before\nit could communicate back. See the network.\n",
             "and before it could communicate back.",
         ),
-        ("*** The call() function was called after its end.\n*** This is disallowed.\n*** Your job will now abort.\n", "after its end"),
         ("[n1:7] Fatal: UD endpoint 0x7f to n2: unhandled timeout error\n[n1:7] Signal: Aborted (6)\n", "unhandled timeout error"),
         ("[mpiexec@n1] check: unable to run bstrap_proxy on n1 (pid 7, exit code 256)\n", "unable to run bstrap_proxy"),
         ("The shape does not match any permitted one.\n======\n\n", "does not match any"),
