@@ -115,10 +115,8 @@ def _short(label: str, value: str, most: int) -> str:
 
 def _fitted(label: str, value: str, width: int, rows: int) -> list[str]:
     """The value in at most `rows` rows, shortened if need be."""
-    most = rows * width
-    while len(told := _wrapped(_short(label, value, most), width)) > rows:
-        most -= 4
-    return told
+    shown = cut_front(value, rows * width) if label in _PATHS else value
+    return textwrap.wrap(shown, width, break_on_hyphens=False, max_lines=rows, placeholder="...") or [""]
 
 
 def last_card(records: Sequence[rec.Record]) -> Card | None:
@@ -145,19 +143,12 @@ class LastCard:
         return card_of(self._story)
 
 
-def cards(records: Iterable[rec.Record]) -> list[Card]:
-    """A card for each decision of the ladder, and for each hang left alone, in order."""
-    return [_card(each) for each in Story(records).told]
-
-
-def numbered_cards(story: Story, attempts: Container[int]) -> list[tuple[int, Card]]:
-    """As `cards`, each with the attempt that it ended, of these."""
-    return [(number, _card(each)) for each in story.told if (number := _attempt(each)) in attempts]
-
-
-def by_decision(records: Iterable[rec.Record]) -> dict[str, Card]:
-    """id of the decision -> its card."""
-    return {each.decided.id: _card(each) for each in Story(records).told if isinstance(each, Answer)}
+def cards(story: Story, attempts: Container[int] | None = None) -> Iterator[tuple[int, str, Card]]:
+    """A card for each decision of the ladder, and for each hang left alone, in order, each with the attempt that it ended and the
+    id of the decision. attempts: only of these."""
+    for each in story.told:
+        if attempts is None or _attempt(each) in attempts:
+            yield _attempt(each), each.decided.id if isinstance(each, Answer) else "", _card(each)
 
 
 def _attempt(told: Answer | LeftAlone | AtLimit) -> int:

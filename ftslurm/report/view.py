@@ -10,7 +10,7 @@ from ftslurm.model.folds.control import NO_RESTARTS, Control, Request, State, re
 from ftslurm.model.folds.history import counters
 from ftslurm.model.folds.summary import Answer, JobSummary, Story, Stuck, stuck, summarise
 from ftslurm.model.values import Value, field
-from ftslurm.report.card import Card, card_of, numbered_cards
+from ftslurm.report.card import Card, card_of, cards
 from ftslurm.report.moments import MomentKind, fault, hang_words, moments
 from ftslurm.report.words import moment
 
@@ -185,7 +185,7 @@ def attempts(records: Sequence[rec.Record], story: Story | None = None, whole: b
         if isinstance(each, Answer) and each.known.attempt is not None:
             by_number[each.known.attempt.attempt].remedies.append(Remedy(each.decided, each.done))
     shown = by_number if whole else {view.number for view in folded(found) if isinstance(view, AttemptView)}
-    for number, card in numbered_cards(story, shown):
+    for number, _, card in cards(story, shown):
         by_number[number].cards.append(card)
     return found
 

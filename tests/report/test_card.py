@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import replace
 from signal import SIGABRT
 from typing import Any
@@ -16,10 +17,11 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.folds.history import History
-from ftslurm.model.folds.summary import summarise
+from ftslurm.model.folds.summary import Story, summarise
 from ftslurm.model.text import file_of_rank
 from ftslurm.model.verdict import Piece
-from ftslurm.report.card import MAX_LINES, Card, LastCard, card_lines, cards, fault_of, last_card, max_lines, what_of
+from ftslurm.report import card as report_card
+from ftslurm.report.card import MAX_LINES, Card, LastCard, card_lines, fault_of, last_card, max_lines, what_of
 from ftslurm.report.explain.decisions import explanations
 from tests.stories.replay import Job, fault, requeueing
 from tests.stories.test_blame import ECC, Campaign
@@ -29,6 +31,10 @@ TRACE = """Traceback (most recent call last):
     raise ValueError("bad config")
 ValueError: bad config
 """
+
+
+def cards(records: Sequence[rec.Record]) -> list[Card]:
+    return [card for *_, card in report_card.cards(Story(records))]
 
 
 def facts(card: Card | None) -> dict[str, str]:

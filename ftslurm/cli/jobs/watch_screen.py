@@ -18,10 +18,10 @@ from textual.widgets import DataTable, Input, Log, Static
 from ftslurm.cli.jobs.watch_asking import KEYS, AskingPage, tried
 from ftslurm.errors import FtslurmError
 from ftslurm.ledger.store import Store
-from ftslurm.model.folds.summary import JobSummary
+from ftslurm.model.folds.summary import JobSummary, Story
 from ftslurm.model.record import Record
 from ftslurm.model.text import visible
-from ftslurm.report import card as cards
+from ftslurm.report.card import card_lines, cards
 from ftslurm.report.jobs import HEADING, SORTS, cells
 from ftslurm.report.moments import happened
 from ftslurm.report.watch import (
@@ -452,15 +452,9 @@ def log_page(watch: JobWatch, rank: int | None, over: Callable[[], bool]) -> Tex
 
 
 def card_page(records: Sequence[Record], width: int) -> TextPage:
-    found = cards.cards(records)
-
-    def pieces(_: TextPage) -> Iterator[list[str]]:
-        if not found:
-            yield ["nothing has failed yet"]
-        for each in reversed(found):
-            yield [*cards.card_lines(each, width - 1), ""]
-
-    return TextPage("what failed, the latest first", pieces, at_end=False)
+    found = [[*card_lines(card, width - 1), ""] for *_, card in cards(Story(records))]
+    pieces = found[::-1] or [["nothing has failed yet"]]
+    return TextPage("what failed, the latest first", lambda _: iter(pieces), at_end=False)
 
 
 def _jobs_sheet(jobs: Sequence[JobSummary], now: float, words: str) -> Sheet:

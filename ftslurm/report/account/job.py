@@ -8,11 +8,11 @@ from statistics import median
 
 from ftslurm.model import record as rec
 from ftslurm.model.folds.history import fold
-from ftslurm.model.folds.summary import JobSummary
+from ftslurm.model.folds.summary import JobSummary, Story
 from ftslurm.model.text import counted
 from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent
-from ftslurm.report.card import Card, by_decision
+from ftslurm.report.card import Card, cards
 from ftslurm.report.view import AttemptView, attempts
 
 # cred_expire (120 s) + 1: slurmctld's batch_requeue_fini(); docs/slurm-facts.md, "The 121 seconds".
@@ -164,12 +164,13 @@ def account(records: Sequence[rec.Record], known: JobSummary, now: float, damage
 
 def with_story(job: JobAccount, records: Sequence[rec.Record]) -> JobAccount:
     """And its attempts one by one, and the cards of its failures: what takes longest, and no list of many jobs shows."""
-    cards = by_decision(records)
+    story = Story(records)
+    by_decision = {id: card for _, id, card in cards(story) if id}
     told = tuple(
-        replace(one, card=next((cards[each.id] for each in reversed(one.outage.decided) if each.id in cards), None))
+        replace(one, card=next((by_decision[each.id] for each in reversed(one.outage.decided) if each.id in by_decision), None))
         for one in job.failures
     )
-    return replace(job, failures=told, attempts=tuple(attempts(records)))
+    return replace(job, failures=told, attempts=tuple(attempts(records, story)))
 
 
 def since(job: JobAccount, at: float) -> JobAccount:

@@ -197,33 +197,15 @@ def _sorted(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def _nodes(jobs: Sequence[JobAccount], failed: Sequence[tuple[JobAccount, Failure]]) -> tuple[NodeLine, ...]:
-    blamed: dict[str, list[JobAccount]] = {}
-    for job, one in failed:
-        for node in one.nodes:
-            blamed.setdefault(node, []).append(job)
-    events: dict[str, list[tuple[JobAccount, NodeEvent]]] = {}
-    for job in jobs:
-        for event in job.events:
-            if event.what != "lent":
-                events.setdefault(event.node, []).append((job, event))
+    blamed = [(job, NodeEvent(one.outage.at, node, "blamed", one.outage.what)) for job, one in failed for node in one.nodes]
+    events: dict[str, list[tuple[str, NodeEvent]]] = {}
+    for whose, event in (*blamed, *((job, event) for job in jobs for event in job.events if event.what != "lent")):
+        events.setdefault(event.node, []).append((whose.summary.job, event))
     lines = []
-    for node in blamed.keys() | events.keys():
-        mine = events.get(node, [])
-        count = Counter(event.what for _, event in mine)
-        concerned = {job.summary.job for job, _ in mine} | {job.summary.job for job in blamed.get(node, [])}
-        last = max((event for _, event in mine), key=lambda event: event.at, default=None)
-        lines.append(
-            NodeLine(
-                node,
-                len(blamed.get(node, [])),
-                count["fault"],
-                count["excluded"] + count["refused"],
-                count["reinstated"],
-                _sorted(concerned),
-                last.why if last else "",
-                last.at if last else 0.0,
-            )
-        )
+    for node, mine in events.items():
+        count, last = Counter(event.what for _, event in mine), max((event for _, event in mine), key=lambda event: event.at)
+        excluded, concerned = count["excluded"] + count["refused"], _sorted(job for job, _ in mine)
+        lines.append(NodeLine(node, count["blamed"], count["fault"], excluded, count["reinstated"], concerned, last.why, last.at))
     return tuple(sorted(lines, key=lambda line: (-line.failures, -line.excluded, -line.faults, line.node)))
 
 
