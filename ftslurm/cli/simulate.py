@@ -38,13 +38,10 @@ if TYPE_CHECKING:
     "--set", "settings", metavar="NAME=VALUE", multiple=True, shell_complete=complete.settings, help="As ftrun --ft-set."
 )
 @click.option("--with", "others", metavar="NAME:KEY=VALUE,...", multiple=True, help="Compare with this policy, by changes.")
-@click.option(
-    "--against", "files", metavar="FILE", multiple=True, shell_complete=complete.files, help="Compare with this policy file."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the answer to each fault.")
 def simulate(
     trace: tuple[str, ...], jobs: tuple[str, ...], rates: tuple[str, ...], seed: int, job: tuple[str, ...], policy: str,
-    profile: str, annotations: str, settings: tuple[str, ...], others: tuple[str, ...], files: tuple[str, ...], as_json: bool,
+    profile: str, annotations: str, settings: tuple[str, ...], others: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Play failures against the settings in force, and report useful and lost time: those in TRACE, those of a real job, or
     random ones.
@@ -61,7 +58,7 @@ def simulate(
     if len(trace) > 1:
         raise UsageError("more than one trace", hint="name one file")
     base = SettingsAsked(policy, profile, annotations, values_set("--set", settings))
-    asked = PlayAsked(trace[0] if trace else "", rates, seed, job, base, others, files)
+    asked = PlayAsked(trace[0] if trace else "", rates, seed, job, base, others)
     if jobs:
         return _replayed(asked, jobs, as_json)
     found = played(asked, os.environ)

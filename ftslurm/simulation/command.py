@@ -54,28 +54,21 @@ def named(text: str) -> tuple[str, dict[str, str]]:
     return name, values
 
 
-def policies(base: SettingsAsked, others: Sequence[str], files: Sequence[str], env: Mapping[str, str]) -> dict[str, Settings]:
+def policies(base: SettingsAsked, others: Sequence[str], env: Mapping[str, str]) -> dict[str, Settings]:
     """By name, the one in force first. Raises: PolicyError, UsageError, also for one that cannot be simulated."""
     found = {IN_FORCE: settings_in_force(base, env).settings}
     for text in others:
         name, values = named(text)
         laid_over = {**(base.values or {}), **{key: (value, f"--with {name}:{key}") for key, value in values.items()}}
-        _add(found, name, settings_in_force(replace(base, values=laid_over), env).settings)
-    for path in files:
-        name = path.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
-        _add(found, name, settings_in_force(replace(base, policy=path), env).settings)
+        if name in found:
+            raise UsageError(f"two policies are called {name}", hint="give one of them another name")
+        found[name] = settings_in_force(replace(base, values=laid_over), env).settings
+    if len(found) > MOST:
+        raise UsageError(f"more than {MOST} policies", hint="compare fewer at once")
     for name, settings in found.items():
         if reason := why_not(name, settings):
             raise UsageError(reason, hint="leave `mode` out")
     return found
-
-
-def _add(found: dict[str, Settings], name: str, settings: Settings) -> None:
-    if name in found:
-        raise UsageError(f"two policies are called {name}", hint="give one of them another name")
-    if len(found) >= MOST:
-        raise UsageError(f"more than {MOST} policies", hint="compare fewer at once")
-    found[name] = settings
 
 
 def why_not(name: str, settings: Settings) -> str:
@@ -93,7 +86,7 @@ ITS = "its policy"
 
 
 class PlayAsked(Value):
-    """trace: a file, empty for none. rates, job: as given, `NAME=VALUE`. others, files: of further policies."""
+    """trace: a file, empty for none. rates, job: as given, `NAME=VALUE`. others: further policies."""
 
     trace: str = ""
     rates: tuple[str, ...] = ()
@@ -101,13 +94,12 @@ class PlayAsked(Value):
     job: tuple[str, ...] = ()
     base: SettingsAsked = SettingsAsked()
     others: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
 
 
 def play_trace(asked: PlayAsked, env: Mapping[str, str]) -> tuple[Trace, list[PolicyOutcome]]:
     """Raises: UsageError, PolicyError."""
     trace = _trace(asked)
-    compared = policies(asked.base, asked.others, asked.files, env)
+    compared = policies(asked.base, asked.others, env)
     books = _Books()
     return trace, [_played(trace, settings, name, books) for name, settings in compared.items()]
 
@@ -116,7 +108,7 @@ def replay(asked: PlayAsked, pasts: Sequence[Past], env: Mapping[str, str]) -> l
     """Each job against every policy. Raises: UsageError, PolicyError."""
     if asked.trace or asked.rates:
         raise UsageError("--from-job goes without TRACE and --random", hint="name either jobs or a trace")
-    compared = policies(asked.base, asked.others, asked.files, env)
+    compared = policies(asked.base, asked.others, env)
     books, changed = _Books(), dict(_pair(text) for text in asked.job)
     own = [past.settings is not None and not why_not("", past.settings) for past in pasts]
     same = all(past.settings is not None and _deciding(past.settings) == _deciding(compared[IN_FORCE]) for past in pasts)

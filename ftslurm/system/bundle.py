@@ -19,7 +19,6 @@ from pathlib import Path
 import ftslurm
 from ftslurm.errors import StateError
 from ftslurm.model.text import fingerprint
-from ftslurm.model.values import Value
 from ftslurm.system.files import private_folder
 from ftslurm.system.plugins import DEVICES, OURS, find
 
@@ -40,40 +39,35 @@ _FOR_PEOPLE = frozenset({"rich"})
 _NAME_SERVICES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 
 
-class Bundle(Value):
-    """path: where it is, or will be once it is made."""
-
-    path: Path
-
-    def make(self, say: Callable[[str], None] = lambda text: None) -> None:
-        """Make it, if it is not there or not as it was made. say: is told what takes seconds. Raises: StateError."""
-        folder = private_folder(private_folder(self.path.parent.parent) / FOLDER)
-        if is_whole(self.path):
-            with contextlib.suppress(OSError):
-                os.utime(self.path)
-            return
-        say(f"making the interpreter for containers and old nodes in {self.path}, once for this release")
-        new = folder / f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}"
-        try:
-            _fill(new)
-            _put(new, self.path)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise StateError(
-                f"the interpreter for containers cannot be made in {self.path}: {error}",
-                hint="is there room for 50 MB? FTSLURM_STATE_DIR names another folder",
-            ) from None
-        finally:
-            _remove(new)
-        _remove_unused(folder, self.path)
+def make_bundle(path: Path, say: Callable[[str], None] = lambda text: None) -> None:
+    """Make it, if it is not there or not as it was made. say: is told what takes seconds. Raises: StateError."""
+    folder = private_folder(private_folder(path.parent.parent) / FOLDER)
+    if is_whole(path):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return
+    say(f"making the interpreter for containers and old nodes in {path}, once for this release")
+    new = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
+    try:
+        _fill(new)
+        _put(new, path)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise StateError(
+            f"the interpreter for containers cannot be made in {path}: {error}",
+            hint="is there room for 50 MB? FTSLURM_STATE_DIR names another folder",
+        ) from None
+    finally:
+        _remove(new)
+    _remove_unused(folder, path)
 
 
-def bundle_in(state: Path) -> Bundle:
-    """That of this installation, by its interpreter and the files of its package. state: the state folder."""
+def bundle_in(state: Path) -> Path:
+    """Where that of this installation is or will be, by its interpreter and its package. state: the state folder."""
     if own := bundle_of(_OURS.parent):
-        return Bundle(own)
+        return own
     sources = (Path(sys.executable).resolve(), *sorted(_OURS.rglob("*.py")))
     seen = [f"{path} {info.st_size} {info.st_mtime_ns}" for path in sources for info in [path.stat()]]
-    return Bundle(state / FOLDER / fingerprint("\n".join((sys.version, *seen, *_plugins())), 8))
+    return state / FOLDER / fingerprint("\n".join((sys.version, *seen, *_plugins())), 8)
 
 
 def _plugins() -> list[str]:

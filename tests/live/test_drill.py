@@ -217,7 +217,7 @@ FLAKY = '[ $MA_SCHEDULE_CNT.$MA_PROC_START_CNT = 1.1 ] || exit 0; together; echo
 
 
 @pytest.mark.long
-@story(rank=FLAKY, ft="--ft-set retry.policy=ExitCodeAndErrorMsg --ft-retry-keyword hiccup")
+@story(rank=FLAKY, ft="--ft-set retry.policy=ExitCodeAndErrorMsg --ft-set retry.keywords=hiccup")
 def test_a_keyword_of_one_s_own_makes_an_error_worth_another_try(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "1"
 

@@ -105,8 +105,7 @@ def test_the_example_of_the_document(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_for_programs(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(YAML)
-    (tmp_path / "other.yaml").write_text("max_restarts: 1\n")
-    found = json.loads(run(str(tmp_path / "t.yaml"), "--against", str(tmp_path / "other.yaml"), "--json"))
+    found = json.loads(run(str(tmp_path / "t.yaml"), "--with", "other:max_restarts=1", "--json"))
     first, other = found["policies"]
     assert (first["name"], other["name"]) == ("in force", "other") and other["budgets"]["max_restarts"]["limit"] == 1
     assert sum(first["parts_s"].values()) == pytest.approx(first["wall_s"])

@@ -11,7 +11,7 @@ import pytest
 from ftslurm.errors import StateError
 from ftslurm.launchers.python import in_bundle
 from ftslurm.system import bundle as module
-from ftslurm.system.bundle import Bundle, bundle_in, is_whole, libraries_in
+from ftslurm.system.bundle import bundle_in, is_whole, libraries_in, make_bundle
 
 LISTING = """\tlinux-vdso.so.1 (0x00007ffd)
 \tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f1b)
@@ -22,17 +22,17 @@ LISTING = """\tlinux-vdso.so.1 (0x00007ffd)
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = bundle_in(tmp_path_factory.mktemp("state"))
-    made.make()
+    make_bundle(made)
     return made
 
 
-def run(bundle: Bundle, argv: tuple[str, ...], **env: str) -> subprocess.CompletedProcess[str]:
+def run(bundle: Path, argv: tuple[str, ...], **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_it_runs_by_its_own_files_alone(bundle: Bundle) -> None:
+def test_it_runs_by_its_own_files_alone(bundle: Path) -> None:
     """Of an image only /bin/sh is used; what is preloaded there comes back for the command."""
     look = (
         "import os, sys, socket, ctypes, json; sys.path.insert(0, sys.argv[1]); import ftslurm.wrapper.agent.standby, re2, yaml"
@@ -40,12 +40,12 @@ def test_it_runs_by_its_own_files_alone(bundle: Bundle) -> None:
     show = (
         "; print(socket.gethostbyname('localhost'), *{l.split()[-1] for l in open('/proc/self/maps') if '.so' in l}, sep='\\n')"
     )
-    python = in_bundle(str(bundle.path))
+    python = in_bundle(str(bundle))
     argv = (*python.interpreter, "-I", "-c", look + show, python.root)
     done = run(bundle, argv, LD_PRELOAD="/usr/lib/libnowhere.so", LD_LIBRARY_PATH="/nowhere", PYTHONHOME="/nowhere")
     assert done.returncode == 0, done.stderr
     address, *loaded = done.stdout.split()
-    assert address == "127.0.0.1" and all(path.startswith(str(bundle.path)) for path in loaded), loaded
+    assert address == "127.0.0.1" and all(path.startswith(str(bundle)) for path in loaded), loaded
     kept = run(
         bundle, (*python.interpreter, "-I", "-c", "import os; print(os.environ['FTSLURM_LD_PRELOAD'])"), LD_PRELOAD="/x.so"
     )
@@ -62,20 +62,20 @@ def test_where_it_is_not_mounted_one_sentence_says_so(tmp_path: Path) -> None:
     assert (other.returncode, other.stderr) == (71, "")
 
 
-def test_it_is_made_once_and_again_where_something_of_it_is_missing(bundle: Bundle) -> None:
+def test_it_is_made_once_and_again_where_something_of_it_is_missing(bundle: Path) -> None:
     said: list[str] = []
-    bundle.make(said.append)
-    assert said == [] and is_whole(bundle.path) and bundle.path.stat().st_mode & 0o777 == 0o700
-    (bundle.path / "secrets" / "one").touch()
-    assert is_whole(bundle.path)
-    next((bundle.path / "lib").rglob("json/decoder.py")).unlink()
-    (bundle.path / "bin/python3").write_bytes(b"x")
-    assert not is_whole(bundle.path)
-    bundle.make(said.append)
-    assert len(said) == 1 and is_whole(bundle.path) and [path.name for path in bundle.path.parent.iterdir()] == [bundle.path.name]
+    make_bundle(bundle, said.append)
+    assert said == [] and is_whole(bundle) and bundle.stat().st_mode & 0o777 == 0o700
+    (bundle / "secrets" / "one").touch()
+    assert is_whole(bundle)
+    next((bundle / "lib").rglob("json/decoder.py")).unlink()
+    (bundle / "bin/python3").write_bytes(b"x")
+    assert not is_whole(bundle)
+    make_bundle(bundle, said.append)
+    assert len(said) == 1 and is_whole(bundle) and [path.name for path in bundle.parent.iterdir()] == [bundle.name]
 
 
-def test_others_that_nobody_uses_go(bundle: Bundle, tmp_path: Path) -> None:
+def test_others_that_nobody_uses_go(bundle: Path, tmp_path: Path) -> None:
     for name, age_s in ("new", 0.0), ("old", module.UNUSED_S + 60):
         (tmp_path / name).mkdir()
         at = (tmp_path / name).stat().st_mtime - age_s
@@ -90,7 +90,7 @@ def test_no_room_for_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(module, "_fill", full)
     with pytest.raises(StateError, match="No space left"):
-        bundle_in(tmp_path / "state").make()
+        make_bundle(bundle_in(tmp_path / "state"))
 
 
 def test_what_the_loader_lists() -> None:

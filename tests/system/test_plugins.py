@@ -241,7 +241,7 @@ def test_a_variable_of_a_plugin_s_vendor_may_hide_devices(here: Path, tmp_path: 
 
 
 def test_the_interpreter_of_containers_brings_it_along(here: Path, tmp_path: Path) -> None:
-    make = "import sys, pathlib; from ftslurm.system.bundle import bundle_in; b = bundle_in(pathlib.Path(sys.argv[1])); b.make(); print(b.path)"
+    make = "import sys, pathlib; from ftslurm.system.bundle import bundle_in, make_bundle; b = bundle_in(pathlib.Path(sys.argv[1])); make_bundle(b); print(b)"
     place = command(here / "venv/bin/python", "-I", "-c", make, tmp_path).strip()
     python = in_bundle(place)
     ask = "import sys; sys.path.insert(0, sys.argv[1]); from ftslurm.system.plugins import find; print(find('ftslurm.devices')['acme'].load())"

@@ -22,7 +22,7 @@ from ftslurm.model.job import Layout
 from ftslurm.model.ports import Launcher
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import replace
-from ftslurm.system.bundle import Bundle
+from ftslurm.system.bundle import make_bundle
 from ftslurm.system.commands import become
 from ftslurm.wrapper.controller.survey import Order, Place, attaches, say, survey
 
@@ -75,7 +75,7 @@ def run_job(order: Order) -> int:
         become("srun", join_components(order.components), order.env)
     order = replace(order, env=site.env)
     if site.bundle:
-        Bundle(Path(site.bundle)).make(say)
+        make_bundle(Path(site.bundle), say)
     if site.place is Place.OUTSIDE:
         from ftslurm.wrapper.controller.allocating import refusal, run_in_new_allocation
 

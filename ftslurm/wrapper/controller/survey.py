@@ -104,7 +104,7 @@ def request_of(order: Order) -> SettingsAsked:
 def _bundle(order: Order, site: JobSite) -> str:
     """Named, so that nothing but ranks in containers of pyxis begins without it."""
     contained = not site.settings.python and not site.local and Runtime.PYXIS in runtimes_of(order.components, site.env)
-    return str(bundle_in(state_folder(site.env)).path) if contained or site.settings.python == BUNDLE else ""
+    return str(bundle_in(state_folder(site.env))) if contained or site.settings.python == BUNDLE else ""
 
 
 def _survey(order: Order, beside: Callable[[], object]) -> JobSite:
