@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 
 from ftslurm.model.values import Value, field, replace
 
@@ -89,6 +90,7 @@ def fold_shares(shares: Sequence[Share]) -> tuple[str, str]:
     return fold_counts(cpus) if any(cpus) else "", fold_counts(gpus) if any(gpus) else ""
 
 
+@lru_cache(maxsize=8)  # a history has those of each attempt, mostly the same
 def unfold_shares(cpus: str, gpus: str) -> tuple[Share, ...]:
     """The inverse; empty where the two do not speak of as many nodes."""
     c, g = unfold_counts(cpus), unfold_counts(gpus)

@@ -235,13 +235,15 @@ def folded(attempts: Sequence[AttemptView]) -> list[AttemptView | Again]:
     """In order; the last attempt always stands for itself, as it is the one that people ask for."""
     shown: list[AttemptView | Again] = []
     same: list[AttemptView] = []
+    before: tuple[object, ...] | None = None
     for number, attempt in enumerate(attempts):
-        last = number == len(attempts) - 1
-        if number and not last and _way(attempt) == _way(attempts[number - 1]):
+        last, way = number == len(attempts) - 1, _way(attempt)
+        if way == before and not last:
             same.append(attempt)
-            continue
-        shown += [*_again(same), attempt]
-        same = []
+        else:
+            shown += [*_again(same), attempt]
+            same = []
+        before = way
     return shown
 
 

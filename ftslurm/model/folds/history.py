@@ -167,16 +167,16 @@ def _step_reached(past: History, reached: rec.StepReached) -> History:
 
 def _trouble_seen(past: History, seen: rec.TroubleSeen) -> History:
     progress, made = past.progress.trouble_seen(seen.at)
-    return _with_progress(replace(past, trouble=seen.cause), progress, made)
+    return _with_progress(past, progress, made, trouble=seen.cause)
 
 
 def _attempt_ended(past: History, ended: rec.AttemptEnded) -> History:
     return _with_progress(past, *past.progress.attempt_ended(ended))
 
 
-def _with_progress(past: History, progress: Progress, made: bool) -> History:
+def _with_progress(past: History, progress: Progress, made: bool, **more: str) -> History:
     """Progress beyond the point of the last failure breaks whatever counts in a row."""
-    past = replace(past, progress=progress)
+    past = replace(past, progress=progress, **more)  # type: ignore[arg-type]
     return _afresh(past) if made else past
 
 

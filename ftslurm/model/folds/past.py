@@ -85,6 +85,8 @@ class Exclusions(Value):
         return tuple(node for node in nodes if node in self.left_on_words and node in self.isolated)
 
     def decided(self, decided: rec.Decided) -> Exclusions:
+        if not (decided.isolate or decided.dead or decided.without or self.reinstated or decided.rung in REQUEUES):
+            return self
         isolated = {**self.isolated, **{node: (why, decided.at) for node, why in decided.isolate.items()}}
         words = {node: sign for node, sign in self.left_on_words.items() if node not in decided.isolate or node in decided.words}
         words |= {node: sign for node, sign in decided.words.items() if node in decided.isolate}
@@ -180,9 +182,9 @@ class Verdicts(Value):
         for node in {*found.suspects, *found.blamed}:
             suspicions[node] = (*suspicions.get(node, ()), (found.at, found.signature))
         shown = {int(rank): node for rank, node in found.shown.items() if _is_rank(rank)}
-        sighted = self.sighted(Sighting(found.at, found.signature, rank, node, step) for rank, node in shown.items())
+        new = (Sighting(found.at, found.signature, rank, node, step) for rank, node in shown.items())
         return replace(
-            sighted, last=found, same_in_a_row=self.same_in_a_row + 1 if same else 1, errors=errors,
+            self.sighted(new) if shown else self, last=found, same_in_a_row=self.same_in_a_row + 1 if same else 1, errors=errors,
             same_words=self.same_words + 1 if again else 1, moved=moved,
             failed_ranks=self.failed_ranks | {*found.ranks}, suspicions=suspicions,
         )  # fmt: skip
@@ -491,9 +493,8 @@ class Progress(Value):
         """Is it progress, too? An attempt has lived until its trouble began; how long its ranks took to stop tells nothing."""
         lived_s = at - self.began_at if self.began_at else 0.0
         made = bool(self.longest_s) and lived_s >= max(LIVED_FACTOR * self.longest_s, LIVED_LEAST_S)
-        ended = replace(self, began_at=0.0, lived_s=lived_s)
-        ended = ended._made(at) if made else ended
-        return replace(ended, longest_s=max(ended.longest_s, lived_s)), made
+        ended = self._made(at) if made else self
+        return replace(ended, began_at=0.0, lived_s=lived_s, longest_s=max(ended.longest_s, lived_s)), made
 
     def attempt_ended(self, attempt: rec.AttemptEnded) -> tuple[Progress, bool]:
         """Is it progress?
@@ -501,15 +502,15 @@ class Progress(Value):
         Steps tell it best. Of a program that tells none, so many more beats than in any try before do, or that it has saved what
         it has done since its start; what is saved at once holds nothing new.
         """
-        ended = replace(self, last_step=attempt.step)
         if attempt.step or self.furthest:
+            ended = replace(self, last_step=attempt.step)
             if attempt.step <= self.furthest:
                 return ended, False
             return replace(ended, furthest=attempt.step)._made(attempt.at), True
         further = self.most_beats > 0 and attempt.beats >= LIVED_FACTOR * self.most_beats
         made = further or (bool(attempt.saved) and self.lived_s >= LIVED_LEAST_S)
-        ended = ended._made(attempt.at) if made else ended
-        return replace(ended, most_beats=max(ended.most_beats, attempt.beats)), made
+        ended = self._made(attempt.at) if made else self
+        return replace(ended, last_step=attempt.step, most_beats=max(ended.most_beats, attempt.beats)), made
 
     def checkpoint_told(self) -> Progress:
         return replace(self, checkpoints_told=True)
