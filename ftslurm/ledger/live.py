@@ -34,21 +34,17 @@ from ftslurm.system.files import info_of, open_plain, read_private, replace_file
 
 # Of new lines read at a time. A request takes some 400 bytes; what is written there in bulk holds nothing up for long.
 TAIL_MAX = 4 << 20
-# Others write at the same moment: ftrun, another request.
-TRIES = 50
 # In one request; each becomes a part of the list of nodes that Slurm is given.
 NODES_MAX = 1000
 
 
 def ask_ftrun(journal: Journal, make: Callable[[History], Requested]) -> Requested:
     """Write down what `make` makes of the job's past; its number is the next one. Raises: StateError, and what `make` raises."""
-    for _ in range(TRIES):
+    with journal.held():
         history = fold(journal.read().records)
-        asked = make(history)
-        request = replace(asked, number=1 + max(history.control.requests, default=0))
-        if journal.append_next([request]):
-            return request
-    raise StateError(f"the ledger {journal.path} changes all the time", hint="try again in a moment")
+        request = replace(make(history), number=1 + max(history.control.requests, default=0))
+        journal.append([request])
+    return request
 
 
 def answer_to(journal: Journal, number: int) -> RequestAnswered | None:
