@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from typing import Any
 
-import re2
-
-from ftslurm.catalogs.scanner import asks
+from ftslurm.catalogs.scanner import asks, compiled
 from ftslurm.model.values import Value
 from ftslurm.model.verdict import ErrorClass, Retriable
 
@@ -36,9 +34,7 @@ class Kind(Value):
 
 
 def _compiled(pattern: str) -> Any:
-    options = re2.Options()
-    options.log_errors = False
-    return re2.compile(f"(?i){pattern}", options)
+    return compiled(f"(?i){pattern}")
 
 
 # What follows says what others have met, and not what has happened here.
@@ -74,19 +70,17 @@ class Kinds:
 
     def of_error(self, type_name: str, message: str) -> Kind | None:
         """The same of an exception, whose type may say already that it is the program's own."""
-        if _PROGRAM.search(type_name):
+        if _PROGRAM.search(type_name.encode()):
             return None
         kind = self.of_words(message)
-        if kind and _ARGUMENT.search(type_name) and kind.error_class not in _THINGS:
+        if kind and _ARGUMENT.search(type_name.encode()) and kind.error_class not in _THINGS:
             return None
         return kind
 
     def is_of_an_adapter(self, line: bytes) -> bool:
         """Is it about a network adapter that its own node cannot open? What the system says of the call (no memory, no such
         device) tells less."""
-        if line.isascii():
-            return self._asks_of_an_adapter(line[:LOOKED_CHARS])
-        return any(pattern.search(line.decode(errors="replace")[:LOOKED_CHARS]) for pattern, _ in self._named("adapter"))
+        return self._asks_of_an_adapter(line[:LOOKED_CHARS])
 
     def _first(self, looked: str) -> Kind | None:
         spelled = _IN_NAMES.sub(r"\1 \2", looked).replace("_", " ")
@@ -97,9 +91,6 @@ class Kinds:
     @cached_property
     def _compiled(self) -> tuple[tuple[Any, Kind], ...]:
         return tuple((_compiled(row.pattern), row) for row in self.rows)
-
-    def _named(self, id: str) -> list[tuple[Any, Kind]]:
-        return [each for each in self._compiled if each[1].id == id]
 
     @cached_property
     def _asks_of_an_adapter(self) -> Callable[[bytes], bool]:

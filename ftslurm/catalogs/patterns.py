@@ -225,11 +225,9 @@ class PatternBook:
         return PatternBook(patterns, self.exits, self.rules, self.sources, self.vocabulary, self.meanings, self.kinds, begins)
 
     def _found(self, match: Match) -> Found:
-        offset, line, number, start = match
+        offset, line, number, start, reading = match
         what = self._telling[number]
         if isinstance(what, Vocabulary):
-            reading = what.read(line)
-            assert reading is not None
             return Found(offset, line, self.means(reading.word), reading.start, reading.word)
         return Found(offset, line, what, start)
 

@@ -49,13 +49,14 @@ class Wanted(Value):
 class Match(NamedTuple):
     """A line, at most MAX_LINE_BYTES of it, and the number of the first of the wanted that matches it.
 
-    start: where in the line it begins to match, bytes; 0 for one of the wanted that `reads` for itself.
+    start: where in the line it begins to match, bytes. reading: what one of the wanted that `reads` for itself has read.
     """
 
     offset: int
     line: bytes
     number: int
     start: int
+    reading: Any = None
 
 
 T = TypeVar("T")
@@ -76,11 +77,7 @@ class Scanner:
     def first(self, line: bytes) -> Match | None:
         """The first of the wanted, in their order, that matches `line`."""
         line = line[:MAX_LINE_BYTES]
-        for index in self._may_match(line):
-            start = self._start(index, line)
-            if start is not None:
-                return Match(0, line, index, start)
-        return None
+        return next((match for index in self._may_match(line) if (match := self._match(index, 0, line))), None)
 
     def scan(self, text: bytes, limit: int, read: Callable[[Match], T | None]) -> list[T]:
         """What `read` makes of lines that match, in order: as many from the front as `limit` trials reach, then of the last
@@ -101,8 +98,8 @@ class Scanner:
         for offset, line, may in self._lines(text, begin):
             limit -= 1 + (len(line) >> 8)
             for index in may:
-                start = self._start(index, line)
-                told = None if start is None else read(Match(offset, line, index, start))
+                match = self._match(index, offset, line)
+                told = read(match) if match else None
                 if told is not None:
                     found.append(told)
                     break
@@ -134,15 +131,15 @@ class Scanner:
     def _may_match(self, line: bytes) -> list[int]:
         return sorted(self._which.Match(line) or ())
 
-    def _start(self, index: int, line: bytes) -> int | None:
-        """Where the line begins to match, None if it does not."""
+    def _match(self, index: int, offset: int, line: bytes) -> Match | None:
         reads = self._reads[index]
         if reads is not None:
-            return None if reads(line) is None else 0
+            reading = reads(line)
+            return None if reading is None else Match(offset, line, index, 0, reading)
         if self._searched[index] is None:
             self._searched[index] = _compiled(self._patterns[index])
         hit = self._searched[index].search(line)
-        return hit.start() if hit else None
+        return Match(offset, line, index, hit.start()) if hit else None
 
 
 def mistake(pattern: str, sample: str) -> str:

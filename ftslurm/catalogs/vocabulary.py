@@ -87,7 +87,6 @@ class Vocabulary:
         self.families = tuple(dict.fromkeys(word.family for word in self.words))
         self._by_name = {name: word for word in self.words for name in word.names}
         self._by_number = {(word.family, word.number): word for word in self.words if word.number is not None}
-        self._last: tuple[bytes, _Reading | None] = (b"", None)
 
     def part(self, system: bool, numbers: bool | None = None) -> Vocabulary:
         """Of the operating system, or of devices and their libraries. numbers: see `only_numbers`."""
@@ -95,13 +94,6 @@ class Vocabulary:
 
     def read(self, line: bytes) -> _Reading | None:
         """What the line says, by name, by text, or by a number alone, which has meant different things over the years."""
-        last, reading = self._last
-        if line is not last:  # whoever has asked whether it says anything asks again what it is
-            reading = self._read(line)
-            self._last = line, reading
-        return reading
-
-    def _read(self, line: bytes) -> _Reading | None:
         if self._only_numbers:
             return self._numbered(line)
         held = self._holds(line)
