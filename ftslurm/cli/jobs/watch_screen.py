@@ -24,18 +24,7 @@ from ftslurm.model.text import visible
 from ftslurm.report.card import card_lines, cards
 from ftslurm.report.jobs import HEADING, SORTS, cells
 from ftslurm.report.moments import happened
-from ftslurm.report.watch import (
-    Row,
-    Seen,
-    Sheet,
-    devices_sheet,
-    fitted,
-    head,
-    nodes_sheet,
-    ranks_sheet,
-    timed,
-    weight_of,
-)
+from ftslurm.report.watch import Row, Seen, Sheet, devices_sheet, fitted, head, nodes_sheet, ranks_sheet, timed, weight_of
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
 
 LOOK_S = 1.0

@@ -5,53 +5,42 @@ from __future__ import annotations
 from ftslurm.model.text import counted
 from ftslurm.report.account.job import ASSUMPTION
 from ftslurm.report.account.jobs import METHOD, JobsAccount, Mtbf
-from ftslurm.report.page.document import (
-    Document,
-    Figures,
-    Plot,
-    Section,
-    Text,
-    cell,
-    facts,
-    hours,
-    percent,
-    ratio,
-    table_of,
-    zone,
-)
+from ftslurm.report.page import document as doc
 from ftslurm.report.page.job import part_rows
 from ftslurm.report.words import day, long_span, moment
 
 JOBS_MOST = 500
 
 
-def jobs_document(jobs: JobsAccount, now: float, title: str = "Training jobs") -> Document:
-    return Document(
-        cell(f"{title}, {day(jobs.began)} to {day(jobs.ended)}"), f"{counted(len(jobs.jobs), 'job')} that ran under ftrun",
+def jobs_document(jobs: JobsAccount, now: float, title: str = "Training jobs") -> doc.Document:
+    return doc.Document(
+        doc.cell(f"{title}, {day(jobs.began)} to {day(jobs.ended)}"), f"{counted(len(jobs.jobs), 'job')} that ran under ftrun",
         _figures(jobs),
         (_summary(jobs), _time(jobs), _kinds(jobs), _nodes(jobs), _mtbf(jobs), _remedies(jobs), _jobs(jobs), _method(jobs)),
-        f"ftslurm report, {moment(now)} {zone()}; from ledgers alone",
+        f"ftslurm report, {moment(now)} {doc.zone()}; from ledgers alone",
     )  # fmt: skip
 
 
-def _figures(jobs: JobsAccount) -> tuple[Figures, ...]:
+def _figures(jobs: JobsAccount) -> tuple[doc.Figures, ...]:
     whole = sum(jobs.parts.values())
     known, mean = jobs.goodput, jobs.by_job.mean_s
-    exact = known is None or percent(known.low) == percent(known.high)
-    saved = hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else long_span(jobs.saved.seconds)
+    exact = known is None or doc.percent(known.low) == doc.percent(known.high)
+    saved = doc.hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else long_span(jobs.saved.seconds)
     unit = "GPU-hours saved" if jobs.saved.gpu_s else "Saved"
     return (
-        Figures("Goodput", ratio(known), f"of {hours(whole)} {jobs.unit}-hours{'' if exact else ', not known exactly'}"),
-        Figures("Lost", f"{hours(jobs.lost)}", f"{jobs.unit}-hours"),
-        Figures("Failures", str(jobs.failures), f"mean time between: {long_span(mean) if mean else '-'}"),
-        Figures(unit, saved, f"against {jobs.saved.outages} plain requeues"),
+        doc.Figures(
+            "Goodput", doc.ratio(known), f"of {doc.hours(whole)} {jobs.unit}-hours{'' if exact else ', not known exactly'}"
+        ),
+        doc.Figures("Lost", f"{doc.hours(jobs.lost)}", f"{jobs.unit}-hours"),
+        doc.Figures("Failures", str(jobs.failures), f"mean time between: {long_span(mean) if mean else '-'}"),
+        doc.Figures(unit, saved, f"against {jobs.saved.outages} plain requeues"),
     )
 
 
-def _summary(jobs: JobsAccount) -> Section:
+def _summary(jobs: JobsAccount) -> doc.Section:
     states = ", ".join(f"{state} {count}" for state, count in sorted(jobs.states.items(), key=lambda item: -item[1]))
-    return Section("summary", "Summary", (
-        facts(
+    return doc.Section("summary", "Summary", (
+        doc.facts(
             ("from", moment(jobs.began)), ("to", moment(jobs.ended)), ("jobs", f"{len(jobs.jobs)} ({states})"),
             ("interruptions", f"{jobs.interruptions} by people or Slurm, and {jobs.drills} drills: no failures"),
             ("not read", f"{len(jobs.passed_over)} of the ledgers" if jobs.passed_over else ""),
@@ -59,16 +48,16 @@ def _summary(jobs: JobsAccount) -> Section:
     ))  # fmt: skip
 
 
-def _time(jobs: JobsAccount) -> Section:
-    rows = part_rows(jobs.parts, hours)
-    return Section("time", "Where the time went", (
-        Plot("parts", f"{jobs.unit}-hours of all jobs, by what they went for."),
-        Plot("bins", "The same over time; the points count failures."),
-        table_of(("part", f"{jobs.unit}-hours", "share", "what it is"), rows, (1, 2)),
+def _time(jobs: JobsAccount) -> doc.Section:
+    rows = part_rows(jobs.parts, doc.hours)
+    return doc.Section("time", "Where the time went", (
+        doc.Plot("parts", f"{jobs.unit}-hours of all jobs, by what they went for."),
+        doc.Plot("bins", "The same over time; the points count failures."),
+        doc.table_of(("part", f"{jobs.unit}-hours", "share", "what it is"), rows, (1, 2)),
     ))  # fmt: skip
 
 
-def _kinds(jobs: JobsAccount) -> Section:
+def _kinds(jobs: JobsAccount) -> doc.Section:
     rows = [
         (
             kind.name, kind.error_class, kind.count, len(kind.jobs), _few(kind.nodes), long_span(kind.lost_s),
@@ -77,9 +66,9 @@ def _kinds(jobs: JobsAccount) -> Section:
         for kind in jobs.kinds
     ]  # fmt: skip
     head = ("what", "whose", "times", "jobs", "nodes", "lost", "answered by", "last", "for example")
-    return Section("kinds", "What failed most", (
-        *((Plot("kinds", "How often each failure came."),) if rows else ()),
-        table_of(head, rows, (2, 3, 5), empty="nothing has failed", most=100),
+    return doc.Section("kinds", "What failed most", (
+        *((doc.Plot("kinds", "How often each failure came."),) if rows else ()),
+        doc.table_of(head, rows, (2, 3, 5), empty="nothing has failed", most=100),
     ))  # fmt: skip
 
 
@@ -87,26 +76,26 @@ def _few(names: tuple[str, ...], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _nodes(jobs: JobsAccount) -> Section:
+def _nodes(jobs: JobsAccount) -> doc.Section:
     rows = [
         (line.node, line.failures, line.faults, line.excluded, line.reinstated, _few(line.jobs), moment(line.last_at), line.why)
         for line in jobs.nodes
     ]
     head = ("node", "failures", "device faults", "excluded", "reinstated", "jobs", "last", "why")
-    return Section("nodes", "Nodes", (
-        *((Plot("nodes", "Nodes that failures are blamed on, or that jobs excluded."),) if rows else ()),
-        table_of(head, rows, (1, 2, 3, 4), empty="nothing is held against any node"),
+    return doc.Section("nodes", "Nodes", (
+        *((doc.Plot("nodes", "Nodes that failures are blamed on, or that jobs excluded."),) if rows else ()),
+        doc.table_of(head, rows, (1, 2, 3, 4), empty="nothing is held against any node"),
     ))  # fmt: skip
 
 
-def _mtbf(jobs: JobsAccount) -> Section:
+def _mtbf(jobs: JobsAccount) -> doc.Section:
     rows = [("any failure, of a running job", *_row(jobs.by_job)), ("a node or a device failed, by node", *_row(jobs.by_node))]
     if jobs.by_gpu is not None:
         rows.append(("a node or a device failed, by GPU", *_row(jobs.by_gpu)))
     percent_ = f"{100 * jobs.by_job.level:g} %"
-    return Section("mtbf", "Mean time between failures", (
-        table_of(("of what", "failures", "in hours", "mean", f"{percent_} interval"), rows, (1, 2)),
-        Text(f"The hours are those in which ranks ran, times the nodes or GPUs they had. {METHOD[0].upper()}{METHOD[1:]}."),
+    return doc.Section("mtbf", "Mean time between failures", (
+        doc.table_of(("of what", "failures", "in hours", "mean", f"{percent_} interval"), rows, (1, 2)),
+        doc.Text(f"The hours are those in which ranks ran, times the nodes or GPUs they had. {METHOD[0].upper()}{METHOD[1:]}."),
     ))  # fmt: skip
 
 
@@ -114,24 +103,24 @@ def _row(found: Mtbf) -> tuple[str, ...]:
     high = long_span(found.high_s) if found.high_s is not None else "no upper end"
     mean = long_span(found.mean_s) if found.mean_s is not None else "none came"
     interval = f"{long_span(found.low_s)} to {high}" if found.exposure_s else "-"
-    return str(found.count), hours(found.exposure_s), mean, interval
+    return str(found.count), doc.hours(found.exposure_s), mean, interval
 
 
-def _remedies(jobs: JobsAccount) -> Section:
+def _remedies(jobs: JobsAccount) -> doc.Section:
     rows = [
         (line.rung, line.taken, line.back, long_span(line.median_s) if line.median_s is not None else "-") for line in jobs.rungs
     ]
     head = ("remedy", "taken", "ranks ran again", "median time until then")
-    return Section("remedies", "Remedies", (table_of(head, rows, (1, 2, 3), empty="none were needed"),))
+    return doc.Section("remedies", "Remedies", (doc.table_of(head, rows, (1, 2, 3), empty="none were needed"),))
 
 
-def _jobs(jobs: JobsAccount) -> Section:
+def _jobs(jobs: JobsAccount) -> doc.Section:
     several = any(job.user for job in jobs.jobs)
     rows = [
         (
             ".".join(filter(None, (job.summary.cluster, job.summary.job))), *((job.user,) if several else ()), job.summary.state,
             moment(job.began), long_span(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", job.starts,
-            sum(one.outage.failed for one in job.failures), ratio(job.ettr), long_span(job.lost_s), job.summary.command,
+            sum(one.outage.failed for one in job.failures), doc.ratio(job.ettr), long_span(job.lost_s), job.summary.command,
         )
         for job in jobs.jobs
     ]  # fmt: skip
@@ -140,13 +129,13 @@ def _jobs(jobs: JobsAccount) -> Section:
         "command",
     )  # fmt: skip
     first = 3 + several
-    return Section("jobs", "Jobs, those that lost most first", (
-        table_of(head, rows, range(first, first + 6), empty="none", most=JOBS_MOST),
-        *((table_of(("not read",), ((why,) for why in jobs.passed_over)),) if jobs.passed_over else ()),
+    return doc.Section("jobs", "Jobs, those that lost most first", (
+        doc.table_of(head, rows, range(first, first + 6), empty="none", most=JOBS_MOST),
+        *((doc.table_of(("not read",), ((why,) for why in jobs.passed_over)),) if jobs.passed_over else ()),
     ))  # fmt: skip
 
 
-def _method(jobs: JobsAccount) -> Section:
+def _method(jobs: JobsAccount) -> doc.Section:
     known = "each GPU counts the same" if jobs.unit == "GPU" else "GPUs are not known for all jobs: each node counts the same"
     notes = list(dict.fromkeys(note for job in jobs.jobs for note in job.notes))[:6]
     texts = (
@@ -155,4 +144,4 @@ def _method(jobs: JobsAccount) -> Section:
         f"Saved: {ASSUMPTION}.",
         *notes,
     )
-    return Section("method", "How this was computed", tuple(Text(text) for text in texts))
+    return doc.Section("method", "How this was computed", tuple(doc.Text(text) for text in texts))
