@@ -8,11 +8,6 @@ from typing import Any
 from ftslurm.model.record import Decided, Record, TroubleSeen
 from ftslurm.model.values import replace
 
-_PLAIN = frozenset({
-    "no node is to blame", "the fault is one that heals", "the error is one that a restart heals", "the ranks are independent",
-    "a hang that no hardware fault explains",
-})  # fmt: skip
-
 
 def completed(record: Record) -> Record:
     """The record as a later release would have written it."""
@@ -28,10 +23,9 @@ def _trouble_seen(seen: TroubleSeen) -> TroubleSeen:
 
 
 def _decided(decided: Decided) -> Decided:
-    plain = decided.reason in _PLAIN or decided.reason.startswith("without ")
     told = ((node, why.partition("; held against it ")[2]) for node, why in decided.isolate.items())
     often = {node: times for node, times in told if times}
-    return replace(decided, plain=plain, often=often) if plain or often else decided
+    return replace(decided, often=often) if often else decided
 
 
 _KINDS: Mapping[type, Callable[[Any], Record]] = {TroubleSeen: _trouble_seen, Decided: _decided}

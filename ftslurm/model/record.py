@@ -344,7 +344,6 @@ class Decided(Record):
     settings: tuple[tuple[str, str, str], ...] = ()  # (rung, setting, value) that each rung that was asked looked at; likewise
     without: str = ""  # an experiment: the node without which the job runs next, to see whether it fails there as well
     limit: str = ""  # where the job fails at a limit that people may raise: the setting that is it
-    plain: bool = False  # does the name of the rung say what `reason` says?
     often: Mapping[str, str] = field(default_factory=dict)  # of words, node -> how often held against it, if told
 
 

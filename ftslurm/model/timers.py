@@ -35,12 +35,12 @@ class Timer(Word):
     LIMIT = "limit"  # to ask when the time limit ends the job
     # while ranks are stopped and facts collected
     STOP = "stop"
-    TELL = "tell"  # to tell people what is waited for
     LOOK = "look"  # for what the devices show
     DIAGNOSIS = "diagnosis"  # for what is behind the failure
     PROGRESS = "progress"  # for what progress.file holds
     AWAY = "away"  # to ask a slurmctld again that is away
     # in several phases
+    TELL = "tell"  # to tell people what is waited for
     ADVICE = "advice"  # for hints on a hang
     ASK = "ask"  # for Slurm's answer about the job and its nodes
     PROBE = "probe"  # for a look at nodes by another way
@@ -55,9 +55,7 @@ class Timer(Word):
     # while the step ends
     STEP = "step"  # for its end
     KILLED_STEP = "killed step"
-    TELL_STEP = "tell step"
     LEASE = "lease"  # for the leases of ranks that nobody could see end
-    TELL_LEASES = "tell leases"
     # while the job is given back
     REQUEUE = "requeue"  # to try that again
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ftslurm.model.devices import FaultClass, Severity
-from ftslurm.model.values import Value
 from ftslurm.model.verdict import Blame
 from ftslurm.policies.node import Meaning, NodeFinding, NodeHealth
 
@@ -53,20 +52,13 @@ _DRIVERS = tuple(re.compile(line) for line in (
 MAX_FINDINGS = 3
 
 
-class KernelLine(Value):
-    """sequence: counts all lines since the boot."""
-
-    sequence: int
-    text: bytes
-
-
-def parse_kernel_log(data: bytes, after: int) -> tuple[KernelLine, ...]:
+def parse_kernel_log(data: bytes, after: int) -> tuple[bytes, ...]:
     """The kernel's own lines beyond number `after`; what programs have written there, and continuations, are left out."""
     lines = []
     for raw in data.split(b"\n"):
         found = _RECORD.fullmatch(raw)
         if found and int(found[1]) >> 3 == _KERNEL_FACILITY and _WHOLE.fullmatch(found[3]) and int(found[2]) > after:
-            lines.append(KernelLine(int(found[2]), found[4]))
+            lines.append(found[4])
     return tuple(lines)
 
 
@@ -75,11 +67,11 @@ def last_kernel_line(data: bytes, before: int) -> int:
     return max((int(found[2]) for raw in data.split(b"\n") if (found := _RECORD.fullmatch(raw))), default=before)
 
 
-def kernel_findings(lines: Iterable[KernelLine], book: PatternBook, meaning: Meaning) -> tuple[NodeFinding, ...]:
+def kernel_findings(lines: Iterable[bytes], book: PatternBook, meaning: Meaning) -> tuple[NodeFinding, ...]:
     """The first lines that convict the node; a conviction stays until the node is booted."""
     found = []
     for line in lines:
-        if what := _proof(line.text, book, meaning):
+        if what := _proof(line, book, meaning):
             found.append(NodeFinding("kernel log", NodeHealth.BAD, what, stays=True))
         if len(found) == MAX_FINDINGS:
             break

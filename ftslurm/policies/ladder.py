@@ -190,14 +190,13 @@ class Situation(Value):
 
 class _Answer(Value):
     """A rung's answer: `yes` or not, and why. fits: is it meant for such a trouble at all? limit: the setting by which people may
-    raise the limit that `why` names. off: is the rung switched off? plain: does its name say what `why` says?"""
+    raise the limit that `why` names. off: is the rung switched off?"""
 
     yes: bool
     why: str
     fits: bool = True
     limit: str = ""
     off: bool = False
-    plain: bool = False
 
 
 class _Row(Value):
@@ -223,7 +222,7 @@ class Choice(Value):
     reason of the last rung that is meant for such a trouble and switched on; the first, if all of them are off.
 
     settings: (rung, setting, value in words), what each rung that was asked looked at, this one last. limit: the setting by which
-    people may raise the limit that `why` names; empty if it names none. plain: does the rung's name say what `why` says?"""
+    people may raise the limit that `why` names; empty if it names none."""
 
     rung: Rung
     why: str
@@ -231,7 +230,6 @@ class Choice(Value):
     passed: tuple[tuple[str, str], ...]
     settings: tuple[tuple[str, str, str], ...] = ()
     limit: str = ""
-    plain: bool = False
 
     @property
     def remedy(self) -> RungRemedy:
@@ -256,7 +254,7 @@ def choose(situation: Situation) -> Choice:
             answer = _no(s.others.not_again)
         if answer.yes:
             told = decisive if decisive and rung is Rung.FAIL else answer
-            return Choice(rung, told.why, row.cost(situation), tuple(passed), tuple(read), told.limit, told.plain)
+            return Choice(rung, told.why, row.cost(situation), tuple(passed), tuple(read), told.limit)
         passed.append((rung.value, answer.why))
         if answer.fits and not answer.off:
             decisive = answer
@@ -274,10 +272,6 @@ def _off(fits: bool = True) -> _Answer:
 
 def _no(why: str, limit: str = "") -> _Answer:
     return _Answer(False, why, limit=limit)
-
-
-def _plainly(why: str) -> _Answer:
-    return _Answer(True, why, plain=True)
 
 
 _NO_RESTARTS = _no("no restart is allowed (max_job_restarts 0)", "max_job_restarts")
@@ -369,7 +363,7 @@ def _rank_alone(s: Situation) -> _Answer:
         return _no(
             f"{counted(limit, 'restart')} of rank {s.alone.rank} alone{'' if once else ' in a row'} {_have(limit)} not helped"
         )
-    return _hopeless(s) or _plainly("the ranks are independent")
+    return _hopeless(s) or _Answer(True, "the ranks are independent")
 
 
 def _in_place(s: Situation) -> _Answer:
@@ -380,7 +374,7 @@ def _in_place(s: Situation) -> _Answer:
     if s.cause in _FAULTS:
         if reason := _degraded(s) or _elsewhere(s):
             return _no(reason)
-        return _no(s.not_in_place) if s.not_in_place else _plainly("the fault is one that heals")
+        return _no(s.not_in_place) if s.not_in_place else _Answer(True, "the fault is one that heals")
     if _another_port(s):
         return _no(s.not_in_place) if s.not_in_place else _Answer(True, f"port {s.port_taken}, which we chose, was taken")
     if s.cause is Cause.CRASH and s.settings.in_place_restart.crash_restarts:
@@ -404,7 +398,7 @@ def _error_that_heals(s: Situation) -> _Answer:
     often = {suspect.node for suspect in s.verdict.suspects if s.history.verdicts.suspected(suspect.node, since) >= limit}
     if often or s.history.verdicts.same_in_a_row >= limit:
         return _no(f"it has come back {counted(limit, 'time')}, and a restart has not healed it")
-    return _no(s.not_in_place) if s.not_in_place else _plainly("the error is one that a restart heals")
+    return _no(s.not_in_place) if s.not_in_place else _Answer(True, "the error is one that a restart heals")
 
 
 def _hopeless(s: Situation) -> _Answer | None:
@@ -555,7 +549,7 @@ def _hang(s: Situation) -> _Answer:
         return _no("a node is to blame, and the job can continue without it")
     if s.history.hangs.in_a_row >= (limit := s.settings.hang_restart.in_a_row):
         return _no(f"{counted(limit, 'hang restart')} in a row {_have(limit)} not helped")
-    return _no(s.not_in_place) if s.not_in_place else _plainly("a hang that no hardware fault explains")
+    return _no(s.not_in_place) if s.not_in_place else _Answer(True, "a hang that no hardware fault explains")
 
 
 def _replace(s: Situation) -> _Answer:
@@ -646,7 +640,7 @@ def _isolated(s: Situation) -> _Answer:
         return _no(_hangs_in_vain(s))
     if refused := _not_requeueable(s) or _no_if(_too_few_left(s)):
         return refused
-    return _plainly("without " + ", ".join(sorted(s.blamed)))
+    return _Answer(True, "without " + ", ".join(sorted(s.blamed)))
 
 
 def _elsewhere_now(s: Situation) -> _Answer:
@@ -684,7 +678,7 @@ def _unconditional(s: Situation) -> _Answer:
     if refused := _not_requeueable(s) or _no_if(_too_few_alive(s)):
         return refused
     although = _although(s)
-    return _Answer(True, although) if although else _plainly("no node is to blame")
+    return _Answer(True, although) if although else _Answer(True, "no node is to blame")
 
 
 def _although(s: Situation, joint: str = "") -> str:

@@ -243,7 +243,7 @@ def records_of(
         s.now, f"{plan.run}-{node}-{history.decisions + 1}", history.attempts, choice.rung.value, s.cause.value,
         f"{s.what}; {choice.why} (decided on {node})", choice.passed, isolated,
         tuple(sorted({*kept_out, *isolated})), choice.cost, s.status, reason=choice.why,
-        settings=choice.settings, limit=choice.limit, plain=choice.plain,
+        settings=choice.settings, limit=choice.limit,
     )  # fmt: skip
     since = s.now - silent_s if silent_s else 0.0
     return (*unended(records, s.cause.value, s.what, s.now, since), decided), decided

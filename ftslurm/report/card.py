@@ -302,7 +302,7 @@ class _Writer(Value):
             left = [self._cost(name) for name in spent]
             told = [f"nothing more: {reason}", *left, self._lived()]
         else:
-            why = f" ({decided.reason})" if decided.reason and not decided.plain else ""
+            why = f" ({decided.reason})" if decided.reason else ""
             together = [self._cost(Budget.JOB_RESTARTS)] if self._limit(Budget.JOB_RESTARTS) and decided.rung in RESTARTS else []
             costs = [self._cost(decided.cost)] if decided.cost else [] if together else ["costs nothing"]
             told = [f"{decided.rung}{why}", *together, *costs, self._lived()]

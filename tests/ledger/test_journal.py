@@ -464,4 +464,4 @@ def test_what_older_ledgers_had_in_words_alone_is_a_field_once_a_line_is_read() 
     assert from_line(to_line(told)) == told, "a later ledger says for itself"
     isolate = {"n2": "ECC; held against it 3 times in 24 h"}
     decided = rec.Decided(1.0, "r-1", 1, "isolated-requeue", "crash", "why", isolate=isolate, reason="without n2")
-    assert from_line(to_line(decided)) == replace(decided, plain=True, often={"n2": "3 times in 24 h"})
+    assert from_line(to_line(decided)) == replace(decided, often={"n2": "3 times in 24 h"})

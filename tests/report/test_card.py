@@ -124,7 +124,7 @@ def test_a_device_fault_is_known_by_its_code_and_its_device() -> None:
     told = facts(last_card(job.ledger))
     assert told[""] == "job 7 was restarted in place: device 0.0 of n2" and told["where"] == "device 0.0 of n2"
     assert told["what"] == "80E01801 (name of 80E01801)" and told["why"].startswith("the hardware's fault")
-    assert told["done"].startswith("in-place-restart; costs nothing; it ran 3.0 s")
+    assert told["done"].startswith("in-place-restart (the fault is one that heals); costs nothing; it ran 3.0 s")
     assert "back after" in told["done"] and told["next"] == "ftslurm explain 80E01801"
 
 

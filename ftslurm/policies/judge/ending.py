@@ -17,14 +17,15 @@ from ftslurm.model.folds.summary import AFTER_LIMIT
 from ftslurm.model.nodes import fold_nodes, mark_down
 from ftslurm.model.outcome import Outcome
 from ftslurm.model.record import Waiting
-from ftslurm.model.rungs import Capability
+from ftslurm.model.rungs import SWAPS, Capability
 from ftslurm.model.text import in_time
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.outside import TELL_S, Announced
+from ftslurm.policies.judge.outside import TELL_S, Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGINT, SIGKILL, SIGTERM, Run
-from ftslurm.policies.judge.then import Answer, Then, ThenFinish, starts
+from ftslurm.policies.judge.then import Answer, Settled, Then, ThenFinish, starts
 from ftslurm.policies.ladder import Cause
+from ftslurm.policies.situation import Trouble
 from ftslurm.policies.start_time import plan_start
 
 # --- What is waited for of Slurm. First a slurmctld that is away: nothing that its return would solve is given up before
@@ -165,7 +166,7 @@ def end_step(run: Run, status: int, after: Then, now: Now) -> Answer:
     run.enter(Phase.ENDING)
     run.end.follow_with(after)
     run.fence.let_go_at = now.mono
-    run.timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
+    run.timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL: now.mono + TELL_STEP_S})
     return [do.EndStep(0 if run.attempt.closing.culprit else status, forget=starts(after)), *_abandon(run)]
 
 
@@ -199,7 +200,7 @@ def kill_step(run: Run, after: Then, now: Now) -> list[Decision]:
     run.enter(Phase.ENDING)
     run.end.follow_with(after)
     run.fence.let_go_at = now.mono if run.fence.let_go_at is None else run.fence.let_go_at
-    run.timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
+    run.timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL: now.mono + TELL_STEP_S})
     if not run.slurm.runs_elsewhere:
         return [do.KillStep()]
     run.attempt.step_end.abandoned = True
@@ -210,6 +211,46 @@ def break_off_launch(run: Run, end: ThenFinish, now: Now) -> Answer:
     """End while the step starts."""
     no_launcher = run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS)
     return [end] if no_launcher else kill_step(run, end, now)
+
+
+def interrupt(run: Run, now: Now) -> Answer:
+    """A Ctrl-C ends everything (srun's own first one only reports)."""
+    status = run.trouble.status if run.trouble is not None and run.phase is Phase.SETTLING else 128 + SIGINT
+    trouble = Trouble(Cause.WARNING, "interrupted by Ctrl-C", status, outcome=Outcome.INTERRUPTED)
+    return break_off(run, Meaning.INTERRUPTED, trouble, now)
+
+
+def break_off(run: Run, meaning: Meaning, trouble: Trouble, now: Now) -> Answer:
+    """A person ends the job, from any phase: ranks get the grace, waits end, no rung is asked."""
+    finish = ThenFinish(trouble.what, trouble.status, trouble.outcome)
+    match run.phase:
+        case Phase.LAUNCHING:
+            return break_off_launch(run, finish, now)
+        case Phase.RUNNING:
+            run.signal.means(meaning)
+            return [trouble]
+        case Phase.SETTLING:
+            run.signal.means(meaning)
+            run.set_trouble(trouble)
+            run.timers.keep(Timer.STOP)  # other answers no longer matter
+            return [Settled()]
+        case Phase.HEALING:
+            return end_step(run, trouble.status, finish, now)
+    dropped = drop_remedy(run, trouble.what, now)
+    if run.phase is not Phase.ENDING:
+        return [*dropped, finish]
+    run.end.follow_with(finish)
+    return [*dropped, *settle(run, now)]
+
+
+def drop_remedy(run: Run, why: str, now: Now) -> list[Decision]:
+    """What was to follow does not: no search for nodes goes on, and nobody finds the decision open and finishes it."""
+    search, decided, open_ = run.places.take_search(), run.decided, run.history.requeues.open
+    run.timers.stop(Timer.SEARCH_AGAIN)
+    loans = run.loans.end(search.lent.values()) if search is not None else []
+    if decided is None or not (decided.rung in SWAPS or (open_ is not None and open_.id == decided.id)):
+        return loans
+    return [*loans, run.note(rec.CarriedOut(now.unix, decided.id, False, why))]
 
 
 def go_on_when_fenced(run: Run, now: Now, overdue: bool = False) -> Answer:
@@ -228,14 +269,18 @@ def go_on_when_fenced(run: Run, now: Now, overdue: bool = False) -> Answer:
         run.fence.let_go_at = now.mono
         return [do.EndStep(0, forget=True), *go_on_when_fenced(run, now)]
     first = Timer.LEASE not in run.timers
-    run.timers.keep(Timer.TELL_LEASES)
+    run.timers.keep(Timer.TELL)
     if first:
-        run.timers.set_first(Timer.TELL_LEASES, now.mono + TELL_LEASES_S)
+        run.timers.set(Timer.TELL, now.mono + TELL_LEASES_S)
     run.timers.set(Timer.LEASE, max(left.values()))
     return []
 
 
-def tell_leases(run: Run, now: Now) -> list[Decision]:
+def tell_wait(run: Run, now: Now) -> list[Decision]:
+    """Tell people of a wait for leases, or for a step that takes longer than usual."""
+    if Timer.LEASE not in run.timers:
+        wait_s = max(run.timers.due_at(Timer.STEP, 0.0), run.timers.due_at(Timer.KILLED_STEP, 0.0)) - now.mono
+        return run.wait_for("Slurm to end the step", wait_s, now) if wait_s > 0 else []
     left = run.unproven(now)
     if not left:
         return []
@@ -243,12 +288,6 @@ def tell_leases(run: Run, now: Now) -> list[Decision]:
     wait_s = run.timers.due_at(Timer.LEASE, now.mono) - now.mono
     said = f"waiting up to {wait_s:.0f} s for the leases of the ranks on {nodes} to expire"
     return run.wait_for(f"the leases of the ranks on {nodes}", wait_s, now, said)
-
-
-def tell_step(run: Run, now: Now) -> list[Decision]:
-    """Tell people that the step is ending. Usually it ends in less than a second, and nothing is printed."""
-    wait_s = max(run.timers.due_at(Timer.STEP, 0.0), run.timers.due_at(Timer.KILLED_STEP, 0.0)) - now.mono
-    return run.wait_for("Slurm to end the step", wait_s, now) if wait_s > 0 else []
 
 
 def settle(run: Run, now: Now) -> Answer:
@@ -276,16 +315,15 @@ def _drop_for_order(run: Run, event: ev.StepEnded, now: Now) -> Answer:
 
 def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     """A second Ctrl-C while the step ends: kill the step and start nothing again."""
+    broken_off: Answer = []
     if event.rank is None and event.number == SIGINT and run.end.another_try:
-        run.end.follow_with(ThenFinish("interrupted by Ctrl-C", 128 + event.number, Outcome.INTERRUPTED))
-        if Timer.LEASE in run.timers:
-            return go_on_when_fenced(run, now)
+        broken_off = interrupt(run, now)
     if run.end.another_try and run.signal.announces(event.number):
         run.signal.keep(event)
         return []
     if event.rank is None and event.number in (SIGINT, SIGTERM) and Timer.STEP in run.timers:
-        return kill_step(run, run.end.then, now)
-    return []
+        return [*broken_off, *kill_step(run, run.end.then, now)]
+    return broken_off
 
 
 def on_step_overdue(run: Run, now: Now) -> list[Decision]:
@@ -407,7 +445,6 @@ def _note_requeue(run: Run, done: rec.CarriedOut, recorded: bool) -> list[Decisi
 
 def on_ledger_failed(run: Run, event: ev.LedgerFailed, now: Now) -> Answer:
     """The ledger could not be written, and what is not recorded is not done: the job ends as if there were no ladder."""
-    run.loans.all_again()
     status = run.trouble.status if run.trouble else 1
     what = f"{run.trouble.what if run.trouble else 'cannot go on'}; ftrun takes no remedy: {event.why}"
     if run.phase is Phase.FINISHED:

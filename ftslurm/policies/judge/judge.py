@@ -169,6 +169,10 @@ def on_time_passed(run: Run, _: ev.TimePassed, now: Now) -> list[Decision]:
     return found
 
 
+def tell_wait(run: Run, now: Now) -> list[Decision]:
+    return settling.tell_wait(run, now) if run.phase is Phase.SETTLING else ending.tell_wait(run, now)
+
+
 def on_stood_still(run: Run, event: ev.StoodStill, now: Now) -> list[Decision]:
     """ftrun was suspended: then ranks, agents and Slurm's time limit paused as well."""
     run.timers.put_off(event.seconds)
@@ -245,7 +249,7 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., Answer]]] = {
     Timer.HINTS: (_ANY, hangs.on_hints_due),
     Timer.PASS_ON: (_ANY, ranks.pass_on),
     Timer.STOP: (_ANY, settling.on_stop_overdue),
-    Timer.TELL: ({_S}, settling.tell_wait),
+    Timer.TELL: ({_S, _E}, tell_wait),
     Timer.LOOK: (_ANY, settling.on_look_overdue),
     Timer.ASK: (_ANY, on_ask_overdue),
     Timer.DIAGNOSIS: ({_S}, causes.on_diagnosis_overdue),
@@ -264,8 +268,6 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[..., Answer]]] = {
     Timer.NODE: (_ANY, replacing.on_search_overdue),
     Timer.LEASES: ({_R, _H}, nodes.on_leases_over),
     Timer.LEASE: ({_E}, ending.on_lease_due),
-    Timer.TELL_LEASES: (_ANY, ending.tell_leases),
-    Timer.TELL_STEP: ({_E}, ending.tell_step),
     Timer.OTHERS: ({_L}, launching.on_leases_over),
     Timer.LOOK_FOR_OTHERS: (_ANY, launching.look_for_others),
 }

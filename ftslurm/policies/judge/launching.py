@@ -349,7 +349,7 @@ def on_node_probed(run: Run, event: ev.NodeProbed, now: Now) -> Answer:
     if event.alive is not False or came or event.node not in _planned(run):  # the probe began before this launch
         run.launch.absent.pop(event.node, None)
         return []
-    if run.launch.is_absent(event.node) < ABSENT_MOST:
+    if run.launch.absent.again(event.node) < ABSENT_MOST:
         return []
     run.new_attempt().nodes.lose(event.node, event.what)
     what = f"no task of the step came up on {event.node}, and {event.what}"
@@ -392,9 +392,10 @@ def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     to requeue the job, it may be a warning (slurmctld is up to a minute early with those of --signal), which is passed on
     to ranks that start in time.
     """
+    if event.rank is None and event.number == SIGINT:
+        return ending.interrupt(run, now)
     own_term, requeues = event.rank is None and event.number == SIGTERM, run.signal.asks_for_requeue(event.number)
-    ends = own_term and not (run.attempt.number or requeues)
-    if not (event.rank is None and event.number == SIGINT) and not ends:
+    if not own_term or run.attempt.number or requeues:
         return _keep_warning(run, event, own_term or requeues, now)
     what = f"ended by {signal_name(event.number)} while the step was starting"
     return ending.break_off_launch(run, ThenFinish(what, 128 + event.number), now)

@@ -121,9 +121,9 @@ def _on_idle_probed(run: Run, event: ev.NodeProbed, now: Now) -> list[Decision]:
     """
     node = event.node
     if event.alive is not False or node not in run.idle_nodes():
-        run.free.idle_lives(node)
+        run.free.unreachable.pop(node, None)
         return []
-    if run.free.idle_absent(node) < ABSENT_MOST:
+    if run.free.unreachable.again(node) < ABSENT_MOST:
         return []
     known = node in run.kept_out(now)
     noted = [] if known else [run.note(rec.NodeRefused(now.unix, node, event.what))]

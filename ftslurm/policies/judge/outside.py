@@ -17,7 +17,6 @@ from ftslurm.model.record import IterationSeen
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.features import CheckpointSettings, ProgressSettings
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.values import Value
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.ladder import LADDER
 
@@ -153,16 +152,20 @@ class SignalWatch:
 
     def __init__(self, settings: Settings, can: Collection[Capability]) -> None:
         self._settings, self._can = settings, can
-        self.number = 0
         self.at = 0.0
-        self.meaning: Meaning | None = None
-        self.announced = Announced.SOMETHING  # where it is a warning
         self.out_of_patience = False  # a second signal came after ranks were told to end
         self.kept: ev.SignalSeen | None = None  # a signal that came while no ranks ran, for the next ones
+        self._ends = False
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        """The new ranks have received no signal."""
+        self.number = 0
+        self.meaning: Meaning | None = None
+        self.announced = Announced.SOMETHING  # where it is a warning
         self.by_ranks: set[int] = set()  # signals that the ranks received, as their shims report, or from us
         self.told_ranks: set[int] = set()  # ranks that have received the signal that ends them
         self._to_pass_on = 0  # a signal to ftrun itself that the ranks may still need
-        self._ends = False
 
     def announces(self, number: int) -> bool:
         """Is it a signal with which Slurm ends a job, or of which the job wants to be warned?"""
@@ -206,12 +209,6 @@ class SignalWatch:
         self.warn(Announced.LIMIT)
         self.by_ranks.add(number)
         return number
-
-    def begin_attempt(self) -> None:
-        """The new ranks have received no signal."""
-        self.number, self.meaning, self._to_pass_on = 0, None, 0
-        self.announced = Announced.SOMETHING
-        self.by_ranks, self.told_ranks = set(), set()
 
     def keep(self, event: ev.SignalSeen) -> None:
         """Keep the more important signal: a TERM counts more than another, and ftrun's own more than one of a rank, which may
@@ -367,43 +364,38 @@ class RequestBook:
 # --- requests that change nothing that runs: they take effect when accepted, so they are answered at once
 
 
-class Reply(Value):
-    ok: bool  # accepted or refused
-    text: str
-
-
-def reply_to(request: Request, history: History, ladder: Collection[str]) -> Reply:
-    """The reply to a request whose verb is in `ctl.STANDS`. ladder: the rungs of this job."""
+def reply_to(request: Request, history: History, ladder: Collection[str]) -> tuple[bool, str]:
+    """(is it accepted? the reply) to a request whose verb is in `ctl.STANDS`. ladder: the rungs of this job."""
     rung = request.asked.rung
     match request.asked.verb:
         case ctl.HOLD if rung not in ctl.HOLDABLE:
-            return Reply(False, f"there is no rung `{rung}` that could be held")
+            return False, f"there is no rung `{rung}` that could be held"
         case ctl.HOLD:
             off = "" if rung in ladder or rung not in LADDER else "; it is not in this job's ladder anyway"
-            return Reply(True, f"ftrun skips {rung} from now on{off}")
+            return True, f"ftrun skips {rung} from now on{off}"
         case ctl.RELEASE:
             held = rung in history.control.held
-            return Reply(held, f"ftrun uses {rung} again" if held else f"{rung} is not held")
+            return held, f"ftrun uses {rung} again" if held else f"{rung} is not held"
         case ctl.NO_RESTARTS:
-            return Reply(True, "the next failure ends the job")
+            return True, "the next failure ends the job"
         case ctl.ALLOW_RESTARTS:
             banned = history.control.no_restarts is not None
-            return Reply(banned, "the ladder answers failures again" if banned else "restarts are allowed")
+            return banned, "the ladder answers failures again" if banned else "restarts are allowed"
         case ctl.REINSTATE:
             never = [node for node in request.asked.nodes if node not in history.exclusions.isolated]
             again = "the job may run there again from its next start on"
-            return Reply(False, f"{fold_nodes(never)} is not excluded") if never else Reply(True, again)
+            return (False, f"{fold_nodes(never)} is not excluded") if never else (True, again)
     return _undo(request, history)
 
 
-def _undo(request: Request, history: History) -> Reply:
+def _undo(request: Request, history: History) -> tuple[bool, str]:
     target = history.control.get(request.asked.target)
     if target is None:
-        return Reply(False, "there is nothing to undo")
+        return False, "there is nothing to undo"
     never_taken = target.state is State.UNDONE and not target.order
     if not never_taken and (why := ctl.not_undoable(target)):
-        return Reply(False, why)
-    return Reply(True, f"request {target.number} ({ctl.request_in_words(target.asked)}) no longer counts")
+        return False, why
+    return True, f"request {target.number} ({ctl.request_in_words(target.asked)}) no longer counts"
 
 
 # --- what people were told that ftrun waits for

@@ -21,7 +21,7 @@ from ftslurm.policies.judge.ending import lose_step, time_to_save_s
 from ftslurm.policies.judge.outside import Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import MARGIN_S, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, Run, record_decision, stop_ranks
-from ftslurm.policies.judge.then import Answer, Settled
+from ftslurm.policies.judge.then import Answer
 from ftslurm.policies.ladder import Alone, Cause, choose
 from ftslurm.policies.situation import Trouble
 
@@ -41,7 +41,7 @@ def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     if (within_s := _ends_ranks_within(run, event)) is not None:
         return _tell_to_end(run, event, within_s, now)
     if event.rank is None and event.number == SIGINT:
-        return _interrupt(run, event, now)
+        return _interrupt(run, now)
     known = run.signal.announces(event.number)
     if not known or Capability.ASK not in run.facts.can:
         passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
@@ -151,17 +151,10 @@ def pass_on(run: Run, now: Now) -> list[Decision]:
     return [SignalRanks(number)]
 
 
-def _interrupt(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
-    """A Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
-    again = run.signal.meaning is Meaning.INTERRUPTED
-    run.signal.means(Meaning.INTERRUPTED)
-    if run.phase is Phase.RUNNING:
-        what, status = "interrupted by Ctrl-C", 128 + event.number
-        return [Trouble(Cause.WARNING, what, status, outcome=Outcome.INTERRUPTED)]
-    if run.phase is Phase.HEALING:
-        return ending.end(run, "interrupted by Ctrl-C while devices healed", 128 + event.number, now, Outcome.INTERRUPTED)
-    run.timers.keep(Timer.STOP)  # other answers no longer matter
-    return [*([stop_ranks(run, 0.0)] if again else []), Settled()]
+def _interrupt(run: Run, now: Now) -> Answer:
+    """A second Ctrl-C does not wait for the grace."""
+    at_once = [stop_ranks(run, 0.0)] if run.signal.meaning is Meaning.INTERRUPTED else []
+    return [*at_once, *ending.interrupt(run, now)]
 
 
 def on_signal_late(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
@@ -169,7 +162,7 @@ def on_signal_late(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     otherwise it is kept for the next ranks.
     """
     if event.rank is None and event.number == SIGINT:
-        return _interrupt(run, event, now)
+        return _interrupt(run, now)
     if not run.signal.announces(event.number):
         return []
     if run.signal.number or not (event.number == SIGTERM or run.signal.asks_for_requeue(event.number)):

@@ -13,11 +13,10 @@ from ftslurm.model.decisions import BorrowNode, CheckNode, Decision, DismissAgen
 from ftslurm.model.events import Now
 from ftslurm.model.job import Layout
 from ftslurm.model.nodes import Near, Topology, fold_nodes
-from ftslurm.model.outcome import Outcome
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
-from ftslurm.policies.judge import starting
+from ftslurm.policies.judge import ending, starting
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.spares import FirstPlaces, ReplacementSearch
@@ -41,11 +40,7 @@ def first_launch(run: Run, now: Now) -> Answer:
     if first.out:
         run.enter(Phase.REPLACING)
         return [*begin_search(run, first.out, "", now, first.here), *_go_on(run, now)]
-    if not first.news or first.layout is None:
-        return starting.launch_step(run, now)
-    filled = {str(slot): node for slot, node in sorted(first.news.items())}
-    changed = rec.SlotsChanged(now.unix, f.run, f.schedule, first.layout.nodes, filled)
-    return [run.note(changed, vital=True), *starting.launch_step(run, now)]
+    return starting.launch_step(run, now)
 
 
 def _first_places(run: Run, now: Now) -> FirstPlaces:
@@ -93,7 +88,7 @@ def _of_well(run: Run, well: Sequence[str]) -> FirstPlaces:
     there = {slot: node for slot, node in enumerate(before) if node in well}
     others = (node for node in best if node not in before)
     news = dict(zip((slot for slot in range(f.width) if slot not in there), others, strict=False))
-    return FirstPlaces(Layout(before, chosen=True).filled(news, {}), news)
+    return FirstPlaces(Layout(before, chosen=True), out={slot: before[slot] for slot in news}, here=news)
 
 
 def _to_be_filled(run: Run, well: Sequence[str], bad: Sequence[str], lost: Sequence[str]) -> FirstPlaces:
@@ -320,21 +315,19 @@ def _fill(run: Run, search: ReplacementSearch, now: Now) -> list[Decision]:
 
 
 def _give_up_search(run: Run, search: ReplacementSearch, now: Now) -> Answer:
-    run.places.take_search()
+    dropped = ending.drop_remedy(run, search.failed, now)
     run.timers.stop_all()
-    loans = run.loans.end(search.lent.values())
     if not search.decision:
         missing = search.missing
         what = f"{fold_nodes(missing)} is excluded, and {search.failed}"
         if search.unsure and run.launch.in_vain < SEARCHES_AGAIN:
-            return [*loans, Say(f"{what}; searching again"), *_search_later(run, now)]
+            return [*dropped, Say(f"{what}; searching again"), *_search_later(run, now)]
         run.places.choose(_fewer(run, now))
         if run.places.layout is None:
-            return [*loans, *_give_up_nodes(run, missing, what, search.failed, now)]
-        return [*loans, Say(what), *starting.launch_step(run, now)]
-    done = run.note(rec.CarriedOut(now.unix, search.decision, False, search.failed))
+            return [*dropped, *_give_up_nodes(run, missing, what, search.failed, now)]
+        return [*dropped, Say(what), *starting.launch_step(run, now)]
     run.enter(Phase.SETTLING)
-    said = [*loans, done, Say(f"no replacement found: {search.failed}")]
+    said = [*dropped, Say(f"no replacement found: {search.failed}")]
     if search.unsure and Capability.ASK in run.facts.can:  # slurmctld may have been the reason
         run.attempt.search.unfilled = search.failed
         run.slurm.forget()
@@ -371,30 +364,26 @@ def _give_up_nodes(run: Run, missing: Collection[str], what: str, unreplaced: st
 
 def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     """A signal during the search: a job that is ending does not wait for nodes, nor does one that is to be requeued now."""
-    search, later = run.places.search, Timer.SEARCH_AGAIN in run.timers
-    decision = search.decision if search is not None else ""
-    ends = event.rank is None and event.number in (SIGINT, SIGTERM)
-    if (search is None and not later) or not (ends or (decision and run.signal.asks_for_requeue(event.number))):
+    if event.rank is None and event.number == SIGINT:
+        return ending.interrupt(run, now)
+    decided = run.places.search is not None and bool(run.places.search.decision)
+    ends = event.rank is None and event.number == SIGTERM
+    if not (ends or (decided and run.signal.asks_for_requeue(event.number))):
         if run.signal.announces(event.number):
             run.signal.keep(event)
         return []
-    run.places.take_search()
+    dropped = ending.drop_remedy(run, "a signal came meanwhile", now)
     run.timers.stop_all()
-    loans = run.loans.end(search.lent.values()) if search is not None else []
-    if not decision or event.number == SIGINT:
-        by_person = event.number == SIGINT
-        what = f"{'interrupted by Ctrl-C' if by_person else 'ended by SIGTERM'} while waiting for another node"
-        outcome = Outcome.INTERRUPTED if by_person else Outcome.ENDED
-        return [*loans, ThenFinish(what, 128 + event.number, outcome)]
+    if not decided:
+        return [*dropped, ThenFinish("ended by SIGTERM while waiting for another node", 128 + event.number)]
     run.attempt.search.fail("a signal came meanwhile")
-    done = run.note(rec.CarriedOut(now.unix, decision, False, "a signal came meanwhile"))
     run.signal.take(event.number, now.mono)
     run.signal.take_kept()
     run.enter(Phase.SETTLING)
     if Capability.ASK not in run.facts.can:
         run.signal.means(Meaning.TERMINATED)
-        return [*loans, done, Settled()]
-    return [*loans, done, run.ask_slurm(now)]
+        return [*dropped, Settled()]
+    return [*dropped, run.ask_slurm(now)]
 
 
 # --- with fewer nodes

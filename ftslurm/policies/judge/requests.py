@@ -18,14 +18,14 @@ from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.outcome import ENDING_STATES, STOPPED, Outcome
-from ftslurm.model.rungs import SWAPS, Capability, Rung
+from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
 from ftslurm.policies.judge import devices, ending, starting
 from ftslurm.policies.judge.outside import Meaning, reply_to
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGTERM, Run
-from ftslurm.policies.judge.then import Answer, Next, Settled, ThenAct, ThenDecide, ThenFinish, ThenRequeue
+from ftslurm.policies.judge.then import Answer, Next, Settled, ThenAct, ThenDecide, ThenRequeue
 from ftslurm.policies.ladder import Cause, choose, why_no_requeue
 from ftslurm.policies.situation import Trouble
 
@@ -56,12 +56,12 @@ def on_control_asked(run: Run, event: ev.ControlAsked, now: Now) -> Answer:
 
 def _answer_at_once(run: Run, request: Request, now: Now) -> list[Decision]:
     """Answer a request that changes nothing that runs."""
-    reply = reply_to(request, run.history, run.settings.ladder)
-    if not reply.ok:
-        return refuse(run, request, reply.text, now)
+    accepted, text = reply_to(request, run.history, run.settings.ladder)
+    if not accepted:
+        return refuse(run, request, text, now)
     if request.asked.verb == ctl.UNDO:
         run.requests.forget(request.asked.target)
-    return agree(run, request, reply.text, now)
+    return agree(run, request, text, now)
 
 
 def _drill(run: Run, request: Request, drill: rec.Drill, now: Now) -> list[Decision]:
@@ -136,13 +136,14 @@ def _forbidden(run: Run, request: Request) -> str:
 
 def _stop(run: Run, request: Request, now: Now) -> Answer:
     """Stop the job gracefully, as a Ctrl-C does: ranks get the grace, waits end, no rung is asked."""
-    what = f"{STOPPED} {request.number} of {asked_by(request)}"
     if run.phase is Phase.REQUEUEING and Timer.REQUEUE not in run.timers:
         return []  # the step that requeues the job has control: the job's next ftrun takes the request
     if run.phase is Phase.ENDING and not run.end.another_try:
         return agree(run, request, "the job is ending already", now, done=True)
     taken = agree(run, request, "the ranks are stopped, and the job ends", now, done=True)
-    return [*taken, *break_off(run, what, now)]
+    what = f"{STOPPED} {request.number} of {asked_by(request)}"
+    trouble = Trouble(Cause.REQUEST, what, 128 + SIGTERM, outcome=Outcome.STOPPED)
+    return [*taken, *ending.break_off(run, Meaning.STOPPED, trouble, now)]
 
 
 # --- restart
@@ -327,54 +328,6 @@ def _resume(run: Run, now: Now) -> Answer:
     return found
 
 
-# --- Interrupts the job's work when its owner asks, from each phase: to end the job, or to carry out a request
-
-# Signals that end a rank that does not exit by itself.
-STOPPED_STATUS = 128 + SIGTERM
-
-
-def break_off(run: Run, what: str, now: Now) -> Answer:
-    """End the job. what: whose request it is."""
-    finish = ThenFinish(what, STOPPED_STATUS, Outcome.STOPPED)
-    trouble = Trouble(Cause.REQUEST, what, STOPPED_STATUS, outcome=Outcome.STOPPED)
-    match run.phase:
-        case Phase.LAUNCHING:
-            return ending.break_off_launch(run, finish, now)
-        case Phase.RUNNING:
-            run.signal.means(Meaning.STOPPED)
-            return [trouble]
-        case Phase.SETTLING:
-            run.signal.means(Meaning.STOPPED)
-            run.set_trouble(trouble)
-            run.timers.keep(Timer.STOP)  # other answers no longer matter
-            return [Settled()]
-        case Phase.HEALING:
-            return ending.end_step(run, STOPPED_STATUS, finish, now)
-    # Without what was to follow: nobody must find that open in the ledger and finish it.
-    dropped = _drop_search(run, what, now) or _drop_decision(run, what, now)
-    if run.phase is not Phase.ENDING:
-        return [*dropped, finish]
-    run.end.follow_with(finish)
-    return [*dropped, *ending.settle(run, now)]
-
-
-def _drop_search(run: Run, why: str, now: Now) -> list[Decision]:
-    """Drop the search for other nodes; the decision that asked for it is cancelled."""
-    search = run.places.take_search()
-    run.timers.stop(Timer.SEARCH_AGAIN)
-    if search is None:
-        return []
-    failed = rec.CarriedOut(now.unix, search.decision, False, why)
-    return [*run.loans.end(search.lent.values()), *([run.note(failed)] if search.decision else [])]
-
-
-def _drop_decision(run: Run, why: str, now: Now) -> list[Decision]:
-    decided = run.decided
-    open_ = run.history.requeues.open
-    known = decided is not None and (decided.rung in SWAPS or (open_ is not None and open_.id == decided.id))
-    return [run.note(rec.CarriedOut(now.unix, decided.id, False, why))] if known and decided is not None else []
-
-
 def enter_request(run: Run, trouble: Trouble, now: Now) -> Answer:
     """Go to where a request is carried out, from any phase."""
     if run.phase is Phase.RUNNING:
@@ -385,12 +338,12 @@ def enter_request(run: Run, trouble: Trouble, now: Now) -> Answer:
         run.attempt.step_end.none(run.timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS))
         return [trouble]
     if run.phase is Phase.REPLACING:
-        dropped = _drop_search(run, trouble.what, now)
+        dropped = ending.drop_remedy(run, trouble.what, now)
         if not run.attempt.ranks:  # before the first start
             run.new_attempt(tasks=())
         run.attempt.step_end.none()
     if run.phase is Phase.ENDING:  # the step is ending: the request follows then
-        dropped = _drop_search(run, trouble.what, now) or _drop_decision(run, trouble.what, now)
+        dropped = ending.drop_remedy(run, trouble.what, now)
         run.set_trouble(trouble)
         run.end.follow_with(ThenDecide())
         return dropped

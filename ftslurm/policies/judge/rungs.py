@@ -14,7 +14,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.folds.past import AT_LIMIT
 from ftslurm.model.nodes import fold_nodes
 from ftslurm.model.outcome import ENDING_STATES
-from ftslurm.model.rungs import SWAPS, Capability, Rung, RungRemedy
+from ftslurm.model.rungs import Capability, Rung, RungRemedy
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
 from ftslurm.policies.judge import ending, replacing, starting, then
@@ -23,7 +23,7 @@ from ftslurm.policies.judge.outside import Announced, Meaning
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, Run, record_decision
 from ftslurm.policies.judge.then import Answer, Settled
-from ftslurm.policies.ladder import Cause, Choice, Situation, let_in, status_of_failure
+from ftslurm.policies.ladder import WILLED, Cause, Choice, Situation, let_in, status_of_failure
 from ftslurm.policies.situation import Trouble, avoidable
 
 
@@ -128,16 +128,7 @@ def give_up_step(run: Run, now: Now) -> Answer:
     run.attempt.cannot_stay(why)
     run.enter(Phase.SETTLING)
     run.timers.stop_all()
-    return [*_drop_swap(run, why, now), Settled()]
-
-
-def _drop_swap(run: Run, why: str, now: Now) -> list[Decision]:
-    """A replacement that was to begin after the old step fails: it costs no budget."""
-    search = run.places.take_search()
-    loans = run.loans.end(search.lent.values()) if search is not None else []
-    if run.decided is None or run.decided.rung not in SWAPS:
-        return loans
-    return [*loans, run.note(rec.CarriedOut(now.unix, run.decided.id, False, why))]
+    return [*ending.drop_remedy(run, why, now), Settled()]
 
 
 def requeue(run: Run, choice: Choice, s: Situation, now: Now) -> Answer:
@@ -231,7 +222,7 @@ def _end_after(run: Run, trouble: Trouble, now: Now) -> Answer:
 
 def _status_after(run: Run, trouble: Trouble) -> int:
     """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""
-    if run.signal.meaning not in (Meaning.WARNING, Meaning.TOLD_TO_END) or trouble.cause is not Cause.WARNING:
+    if run.signal.meaning not in (Meaning.WARNING, Meaning.TOLD_TO_END, Meaning.STOPPED) or trouble.cause not in WILLED:
         return trouble.status
     return max(run.warning_trouble().status, 0 if run.attempt.all_ended else 128 + SIGTERM)
 

@@ -10,7 +10,7 @@ from ftslurm.model.decisions import Decision, LookAtDevices, Say
 from ftslurm.model.events import Now
 from ftslurm.model.folds.control import RESTART
 from ftslurm.model.nodes import fold_nodes
-from ftslurm.model.outcome import ENDING_STATES, Outcome
+from ftslurm.model.outcome import ENDING_STATES
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.model.values import replace
@@ -19,7 +19,6 @@ from ftslurm.policies.judge.causes import TELL_S
 from ftslurm.policies.judge.ending import CANCELLED, GATHERS_S, lose_step
 from ftslurm.policies.judge.outside import Meaning
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.requests import STOPPED_STATUS
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM, Run, drills_behind, record_decision, stop_ranks
 from ftslurm.policies.judge.step import LAUNCHES_AGAIN
 from ftslurm.policies.judge.then import Answer, Settled, ThenDecide, ThenLaunch
@@ -161,7 +160,8 @@ def decide(run: Run, now: Now) -> Answer:
         return [*ended, *ending.end(run, outcome.words, trouble.status, now, outcome)]
     if status := run.attempt.step_end.cancelled:
         return [*ended, *ending.end(run, CANCELLED, status, now)]
-    if trouble.cause is Cause.WARNING or run.signal.open or run.signal.meaning is Meaning.INTERRUPTED:
+    by_person = run.signal.meaning in (Meaning.INTERRUPTED, Meaning.STOPPED)
+    if trouble.cause is Cause.WARNING or run.signal.open or by_person:
         waiting = _patience_with_slurm(run, _warning_needs_slurm(run), now)
         return [*ended, *(waiting or rungs.after_warning(run, trouble, now))]
     if willed:
@@ -247,8 +247,6 @@ def _note_end_of_attempt(run: Run, now: Now) -> list[Decision]:
 
 
 def _carry_out_request(run: Run, trouble: Trouble, now: Now) -> Answer:
-    if run.signal.meaning is Meaning.STOPPED:
-        return ending.end(run, trouble.what, _stopped_status(run), now, Outcome.STOPPED)
     number = run.requests.take_in_hand()
     s = run.situation(trouble, now)
     request = run.history.control.get(number)
@@ -265,11 +263,6 @@ def _carry_out_request(run: Run, trouble: Trouble, now: Now) -> Answer:
     why = f"the node cannot be excluded after all: {choice.why}"
     back = Choice(Rung.IN_PLACE_RESTART, why, "", choice.passed, choice.settings)
     return _start_again(run, back, trouble, s, now)
-
-
-def _stopped_status(run: Run) -> int:
-    """The exit status of a stopped job: that of its ranks; a rank that had to be stopped has not done its work."""
-    return max(run.warning_trouble().status, 0 if run.attempt.all_ended else STOPPED_STATUS)
 
 
 def _start_again(run: Run, back: Choice, trouble: Trouble, s: Situation, now: Now) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ftslurm.model import events as ev
@@ -20,6 +21,14 @@ LOOK_COUNTS_S = 30.0
 # --- the spares of the allocation
 
 
+class Absent(Counter[str]):
+    """Node -> how often its slurmd did not answer, in a row."""
+
+    def again(self, node: str) -> int:
+        self[node] += 1
+        return self[node]
+
+
 class Spares:
     """given_back: nodes of the allocation. fit: spare -> what the check found. Times are monotonic seconds."""
 
@@ -27,7 +36,7 @@ class Spares:
         self.given_back: set[str] = set()
         self.fit: dict[str, ev.NodeChecked] = {}
         self._looked_at: dict[str, float] = {}  # spare -> when a check was requested
-        self._absent: dict[str, int] = {}  # idle node -> how often its slurmd did not answer, in a row
+        self.unreachable = Absent()  # idle nodes
         self._asked: dict[str, float] = {}  # idle node -> when it was last probed
 
     def look_at(self, spare: str, check_s: float, now: float) -> list[Decision]:
@@ -57,32 +66,19 @@ class Spares:
         self._asked.update(dict.fromkeys(found, now))
         return found
 
-    def idle_lives(self, node: str) -> None:
-        self._absent.pop(node, None)
-
-    def idle_absent(self, node: str) -> int:
-        """The node did not answer. Gives how often in a row."""
-        self._absent[node] = self._absent.get(node, 0) + 1
-        return self._absent[node]
-
 
 class Loans:
     """The donor jobs, by their numbers."""
 
     def __init__(self) -> None:
         self._ours: set[int] = set()  # jobs that we must end
-        self._all: set[int] = set()  # these and the jobs whose end was decided, but perhaps not carried out
 
     def begin(self, job: int) -> None:
         self._ours.add(job)
-        self._all.add(job)
 
     def too_late(self, job: int) -> list[Decision]:
         """The node of this donor job is not used: decide to end the job. job: 0 for none."""
-        if not job:
-            return []
-        self._all.add(job)
-        return [EndLoans((job,))]
+        return [EndLoans((job,))] if job else []
 
     def end(self, jobs: Iterable[int]) -> list[Decision]:
         over = tuple(sorted(set(jobs)))
@@ -91,10 +87,6 @@ class Loans:
 
     def end_all(self) -> list[Decision]:
         return self.end(self._ours)
-
-    def all_again(self) -> None:
-        """End them all again: an end whose record could not be written was not carried out; ending twice does no harm."""
-        self._ours = set(self._all)
 
 
 # --- the search
@@ -222,7 +214,6 @@ class FirstPlaces(Value):
     """The nodes of the first step of an ftrun."""
 
     layout: Layout | None
-    news: Mapping[int, str] = field(default_factory=dict)  # slot -> node, if an earlier ftrun had another there
-    out: Mapping[int, str] = field(default_factory=dict)  # slot -> node that a search must replace before the start
+    out: Mapping[int, str] = field(default_factory=dict)  # slot -> node that another must replace before the start
     here: Mapping[int, str] = field(default_factory=dict)  # of those slots, slot -> node that fills it already
     too_few: bool = False  # the job has lost nodes, and the remaining ones are not enough

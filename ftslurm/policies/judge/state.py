@@ -353,7 +353,7 @@ def record_decision(
         tuple(sorted(kept_out | ({without} if without else set()))), choice.cost, s.status,
         {node: sign for node, (sign, _) in s.on_words.items() if node in isolated},
         tuple(sorted(s.dead & isolated.keys())), choice.why, choice.settings, without, choice.limit,
-        choice.plain, {node: often for node, (_, often) in s.on_words.items() if node in isolated and often},
+        {node: often for node, (_, often) in s.on_words.items() if node in isolated and often},
     )  # fmt: skip
     return run.note_decision(decided)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ftslurm.model.job import Task
 from ftslurm.model.settings.features import HangSettings
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.stall_watch import HangWatch, StallWatch, stall_watch
+from ftslurm.policies.judge.spares import Absent
 from ftslurm.policies.situation import ACTS, Trouble
 
 # --- A starting step: which steps exist, for whom it waits, how many launches failed; and the agents of its nodes
@@ -40,13 +42,13 @@ class StepLaunch:
         self.others_unlisted = False  # does Slurm list no step of a killed ftrun?
         self.others_hold: frozenset[str] = frozenset()  # steps of such an ftrun, if Slurm lists no other
         self.look_in_s = 0.0  # seconds between two probes of nodes that have not called
-        self.absent: dict[str, int] = {}  # such a node -> how often its slurmd did not answer, in a row
+        self.absent = Absent()  # such nodes
         self.stragglers: frozenset[str] = frozenset()  # such nodes that live and are being checked
         self.unfit: dict[str, str] = {}  # of them, node -> what the check found
         self.ended: dict[str, str] = {}  # node -> why its tasks ended before they called, as srun said
 
     def begin(self, now: Now, look_in_s: float) -> None:
-        self.steps, self.absent, self.unfit, self.ended, self.stragglers = {}, {}, {}, {}, frozenset()
+        self.steps, self.absent, self.unfit, self.ended, self.stragglers = {}, Absent(), {}, {}, frozenset()
         self.asked_at, self._launched_at = now.mono, now.unix
         self.look_in_s, self.failed, self.undelivered = look_in_s, False, ""
 
@@ -72,11 +74,6 @@ class StepLaunch:
         """Probe less and less often, except unreachable nodes: images may load, other steps may run."""
         self.look_in_s = silence_s if self.absent else min(2 * self.look_in_s, most_s)
         return self.look_in_s
-
-    def is_absent(self, node: str) -> int:
-        """The node did not answer. Gives how often in a row."""
-        self.absent[node] = self.absent.get(node, 0) + 1
-        return self.absent[node]
 
     def seen(self, node: str, unfit: str) -> None:
         """A node without tasks was checked. unfit: what was found, empty if it is healthy."""
@@ -264,13 +261,8 @@ class RanksAlone:
     """
 
     def __init__(self) -> None:
-        self.failed_nodes: dict[str, str] = {}
-        self.given_up: dict[int, Trouble] = {}  # ranks that do not start again while the others run on
-        self._times: dict[int, int] = {}  # rank -> how often it was started alone in this attempt
-        self._mending: dict[int, tuple[Trouble, float]] = {}  # rank -> why, until when
-        self._asked: frozenset[int] = frozenset()  # those of them whose cause is being analysed
-        self._again: dict[int, float] = {}  # rank with a delayed start -> until when
-        self._in_a_row: dict[int, tuple[int, float]] = {}  # rank -> how often it was started alone in a row, and when last
+        self.stop()
+        self.begin_attempt()
 
     @property
     def busy(self) -> bool:
@@ -287,10 +279,15 @@ class RanksAlone:
 
     def stop(self) -> None:
         """Forget all: all ranks are stopped, or new ones start."""
-        self._mending, self._again, self._asked = {}, {}, frozenset()
+        self._mending: dict[int, tuple[Trouble, float]] = {}  # rank -> why, until when
+        self._asked: frozenset[int] = frozenset()  # those of them whose cause is being analysed
+        self._again: dict[int, float] = {}  # rank with a delayed start -> until when
 
     def begin_attempt(self) -> None:
-        self._in_a_row, self.failed_nodes, self.given_up, self._times = {}, {}, {}, {}
+        self.failed_nodes: dict[str, str] = {}
+        self.given_up: dict[int, Trouble] = {}  # ranks that do not start again while the others run on
+        self._times = Counter[int]()  # rank -> how often it was started alone in this attempt
+        self._in_a_row: dict[int, tuple[int, float]] = {}  # rank -> how often it was started alone in a row, and when last
 
     def mend(self, rank: int, trouble: Trouble, until: float) -> None:
         self._mending[rank] = (trouble, until)
@@ -322,11 +319,11 @@ class RanksAlone:
 
     def times(self, rank: int) -> int:
         """How often it was started alone in this attempt."""
-        return self._times.get(rank, 0)
+        return self._times[rank]
 
     def start(self, rank: int, now: float) -> float:
         """Count its next start. Gives the delay in seconds."""
-        self._times[rank] = self.times(rank) + 1
+        self._times[rank] += 1
         count = self.in_a_row(rank, now)
         wait_s = min(2.0 ** (count - 1), BACK_OFF_MOST_S) if count else 0.0
         self._in_a_row[rank] = (count + 1, now + wait_s)
@@ -360,20 +357,17 @@ class HangSigns:
     """hung: a hang that waits for the evidence. calculated: keys of ft_launcher's configuration that the program calculated."""
 
     def __init__(self, settings: HangSettings) -> None:
+        self.calculated: dict[str, Any] = {}
+        self._heard: dict[tuple[int, int], int] = {}  # (rank, start) -> number of the last note of its program that was handled
+        self.begin_attempt(settings)
+
+    def begin_attempt(self, settings: HangSettings, number: int = 0) -> None:
         self.watch = HangWatch()
-        self.still: StallWatch = stall_watch(settings)
+        self.still: StallWatch = stall_watch(settings, number)
         self.slow = SlowWatch()
         self.hung: Trouble | None = None
-        self.calculated: dict[str, Any] = {}
         self.first_end: float | None = None  # monotonic seconds, when the first rank ended
         self.exit_s: float | None = settings.exit_interval_s  # from then to the end of the last rank; None: no limit
-        self._heard: dict[tuple[int, int], int] = {}  # (rank, start) -> number of the last note of its program that was handled
-
-    def begin_attempt(self, settings: HangSettings, number: int) -> None:
-        self.watch, self.hung = HangWatch(), None
-        self.still = stall_watch(settings, number)
-        self.slow = SlowWatch()
-        self.exit_s, self.first_end = settings.exit_interval_s, None
 
     def watch_anew(self) -> HangWatch:
         """Start all watches anew. Gives what was seen."""
