@@ -23,7 +23,7 @@ from ftslurm.report.words import clock, day, long_span
 ROWS_MOST, OUTAGES_MOST, KINDS_MOST, NODES_MOST = 40, 25, 12, 20
 LABEL_MOST, TICKS_MOST = 46, 6
 # What is thinner can be seen no more; numbers of outages nearer than this would lie upon each other.
-THIN, NUMBERS_APART = 0.07, 5.0
+THIN, NUMBERS_APART = 0.2, 5.0
 # What happened to a node -> what its mark is called.
 MARKS: Mapping[str, str] = {
     "fault": "device fault", "excluded": "excluded", "refused": "not taken", "reinstated": "reinstated",
