@@ -160,16 +160,16 @@ def donor_argv(
     """A job of one node like those of ours, its script from stdin. time_left_s: of our own job, 0 if that has no end.
 
     gres: see `gres_of`. shape: see `shape_of`. inherited: option -> value, as of our own job. further: options of the user's,
-    which win.
+    which win, but for the name, by which a donor job is known later.
     """
     minutes = max(1, math.ceil(time_left_s / 60))
     return (
         "sbatch", "--parsable", "--nodes=1", "--ntasks=1", *shape, "--no-requeue",
-        f"--exclude={fold_nodes(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
+        f"--exclude={fold_nodes(exclude)}", "--output=/dev/null", "--chdir=/tmp",
         *options({
             "partition": ours.partition, "constraint": ours.needs.features, "gres": gres, "mincpus": more_cpus(ours),
             "time": minutes if 0 < time_left_s < _NO_END_S else "", **inherited,
-        }), *further,
+        }), *further, f"--job-name={donor_name(ours.number)}",
     )  # fmt: skip
 
 

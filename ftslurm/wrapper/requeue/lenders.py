@@ -213,8 +213,7 @@ class Lenders(Value):
         """See effects.Scheduler; a donor job that is never reached ends with our job."""
         self._donors.update(jobs)
         left = self._end(jobs)
-        renamed = any(option.startswith(("--job-name", "-J")) for option in self.settings.nodes.donor_options)
-        return LoansEnded(left if renamed or not left else self._end_later(left))
+        return LoansEnded(self._end_later(left) if left else ())
 
     def _end_later(self, jobs: Sequence[int]) -> tuple[int, ...]:
         """The donor jobs that still exist when ftrun ends, or after very many attempts."""

@@ -281,10 +281,10 @@ def test_no_secret_goes_to_slurm_with_a_donor() -> None:
     assert "secret" not in f"{argv} {how['stdin']}"
 
 
-def test_the_users_further_options_stand_last_and_win() -> None:
+def test_the_users_further_options_stand_behind_ours_and_win() -> None:
     world = World(settings=settings_with(nodes__donor_options=("--partition=debug", "--time=9")))
     world.lenders.borrow(1, [], 60.0)
-    assert world.ran[0][0][-2:] == ("--partition=debug", "--time=9")
+    assert world.ran[0][0][-3:-1] == ("--partition=debug", "--time=9")
 
 
 @pytest.mark.parametrize(("status", "stdout", "stderr", "why"), [
@@ -451,15 +451,11 @@ def test_a_donor_that_slurm_has_forgotten_is_asked_for_no_more() -> None:
     assert world.lenders.end_loans([77]) == LoansEnded()
 
 
-@pytest.mark.parametrize("option", ["--job-name=mine", "-J mine"])
-def test_of_a_donor_that_the_user_has_named_nobody_knows_later_whose_it_is(option: str) -> None:
-    world = World(settings=settings_with(nodes__donor_options=(option,)))
+def test_the_name_of_a_donor_is_ours_whatever_the_user_adds_as_later_only_that_tells_whose_it_is() -> None:
+    world = World(settings=settings_with(nodes__donor_options=("--job-name=mine", "-J other")))
     world.lenders.borrow(1, [], 60.0)
-    world.slurm.away = True
-    assert world.lenders.end_loans([2]) == LoansEnded((2,))
-    world.slurm.away = False
-    world.lenders.call_off()
-    assert world.slurm.state_of(2) is JobState.CANCELLED
+    (argv,) = [argv for argv, _, _ in world.ran if argv[0] == "sbatch"]
+    assert argv[-3:] == ("--job-name=mine", "-J other", "--job-name=ftslurm-donor-1")
 
 
 def test_when_ftrun_ends_nobody_goes_on_asking() -> None:
