@@ -109,10 +109,6 @@ class Python(Value):
         start = f"{_QUIET}import sys; sys.path.insert(0, {self.root!r}); from {module} import main; main()"
         return (*self.interpreter, "-I", "-c", start, *arguments)
 
-    def agent_argv(self, poll_s: float) -> tuple[str, ...]:
-        """poll_s: between two looks at the devices, seconds."""
-        return self.module_argv("ftslurm.wrapper.agent.agent", f"{poll_s:g}")
-
 
 def in_bundle(place: str) -> Python:
     """place: of the bundle, as the node or container sees it."""

@@ -197,7 +197,8 @@ class SrunLauncher(Value):
         return Component((*options, *again, *_OURS), python.shim_argv(command))
 
     def watch_argv(self, nodes: Sequence[str], job: int = 0) -> tuple[str, ...]:
-        return (*self.srun, *beside_argv(nodes, "ftslurm-agent", self.python.agent_argv(self.poll_s), job)[1:])
+        agent = self.python.module_argv("ftslurm.wrapper.agent.agent", f"{self.poll_s:g}")
+        return (*self.srun, *beside_argv(nodes, "ftslurm-agent", agent, job)[1:])
 
     def launch(
         self, channel: str, layout: Layout | None = None, overlap: bool = False, shares: Sequence[Share] = ()

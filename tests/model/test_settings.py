@@ -133,10 +133,9 @@ def test_a_typo_is_answered_with_the_nearest_name() -> None:
         resolve([layer(max_restart=8)])
 
 
-def test_an_unknown_rung_is_answered_with_the_rungs() -> None:
-    with pytest.raises(PolicyError, match=r"line 4: `in-place-restrat` is not a rung; did you mean `in-place-restart`") as caught:
+def test_an_unknown_rung_is_answered_with_the_nearest() -> None:
+    with pytest.raises(PolicyError, match=r"line 4: there is no setting `.*`; did you mean `rungs.in-place-restart.enabled`"):
         resolve([Layer({"rungs.in-place-restrat.enabled": True}, {"rungs.in-place-restrat.enabled": "policy.yaml, line 4"})])
-    assert all(rung in caught.value.hint for rung in RUNG_NAMES)
 
 
 def test_an_unknown_setting_of_a_known_rung_is_named() -> None:

@@ -96,10 +96,7 @@ def switch_or_auto(value: Any) -> bool | None:
     """None: auto."""
     if value is None or str(value).strip().lower() == "auto":
         return None
-    try:
-        return switch(value)
-    except ValueError:
-        raise ValueError(f"`{value}` is none of true, false and auto") from None
+    return switch(value)
 
 
 def count(low: int, high: int) -> Callable[[Any], int]:

@@ -282,13 +282,6 @@ def check_name(name: str, place: str) -> None:
         return
     if name.partition(".")[0] == "limits":
         raise PolicyError(f"{place}: limits count in the site's policy alone", hint="put them into /etc/ftslurm/policy.yaml")
-    if name.startswith("rungs."):
-        rung = name.split(".")[1]
-        if rung not in RUNG_NAMES:
-            raise PolicyError(
-                f"{place}: `{rung}` is not a rung{suggestion(rung, RUNG_NAMES)}",
-                hint=f"the rungs are {', '.join(RUNG_NAMES)}",
-            )
     unknown = f"{place}: there is no setting `{name[:80]}`{suggestion(name, LEAVES)}"
     raise PolicyError(unknown, hint="`ftslurm explain` lists them all")
 
