@@ -211,7 +211,6 @@ _LISTING = _compiled(r"^\s*\d{0,6} \| |^\s*--> \S+:\d+|^\s*\.\.\. \|")
 _JS_PLACE = _compiled(r"^(?:file://)?[\w@./-]{1,300}\.[cm]?[jt]sx?:\d+$")
 _LED_TO = _compiled(r"During handling of the above exception|direct cause of the following exception")
 _IGNORED = _compiled(r"^Exception ignored in|^--- Logging error ---|^Exception ignored on calling")
-_FIRST_CALL = _compiled(r"most recent call first|\*\*\* Check failure stack trace")
 _CAUSED_BY = b"Caused by: "
 # Errors of other languages, each in one line: (expression, kind or empty for group 1, group of the message, group of the place).
 _ONE_LINE = tuple(
@@ -418,9 +417,6 @@ class _Walk:
             w.ignored, w.left = True, PATIENCE_LINES
             return True
         w.ignored = w.ignored and w.indent >= 0
-        if _FIRST_CALL.search(body):  # faulthandler, C++: frames follow, the error stood before
-            w.left = PATIENCE_LINES
-            return False
         if _OTHER_LANGUAGE.match(body):
             w.left = PATIENCE_LINES  # frames of an error that was told before them
             return True
