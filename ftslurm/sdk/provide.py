@@ -3,7 +3,6 @@
 One finder at the end of sys.meta_path: it is asked for what nobody else has. A second one at the beginning, for the
 packages that FTSLURM_PROVIDE names (`nvrx`, `aimaster`, with a comma between): it puts our names into the real modules,
 as soon as they are loaded. What of nvidia_resiliency_ext is neither ours nor installed is missing with a sentence.
-FTSLURM_PROVIDE=off: of others' nothing is provided, only ftslurm itself.
 Loaded in every Python process of a rank, so it imports nothing, not even `__future__`.
 """
 
@@ -79,34 +78,30 @@ def _missing(ours: str) -> "Callable[[str], object]":
 
 
 class Finder:
-    """asked: it stands first, for these words of FTSLURM_PROVIDE; none: it stands last, for all that is missing.
+    """asked: it stands first, for these words of FTSLURM_PROVIDE; none: it stands last, for all that is missing."""
 
-    others: not only ftslurm itself.
-    """
-
-    def __init__(self, asked: "Sequence[str]" = (), others: bool = True) -> None:
+    def __init__(self, asked: "Sequence[str]" = ()) -> None:
         self.asked = tuple(asked)
-        self._others = others
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if not name.startswith(("nvidia_resiliency_ext", "aimaster", "ftslurm")):
             return None
         from importlib.machinery import ModuleSpec
 
-        if name in MODULES and self._others:
+        if name in MODULES:
             ours, names = MODULES[name]
             if self.asked and ours not in self.asked:
                 return None
             return self._ours(name, path, ours, names)
         if self.asked:
             return None
-        if name in PARENTS and self._others:
+        if name in PARENTS:
             return ModuleSpec(name, _Loader(), is_package=True)  # type: ignore[arg-type]
         if name in OWN:
             from importlib.util import spec_from_file_location
 
             return spec_from_file_location(name, f"{OWN[name]}/__init__.py", submodule_search_locations=[OWN[name]])
-        if name.startswith(f"{_NVRX}.") and self._others and _is_missing():
+        if name.startswith(f"{_NVRX}.") and _is_missing():
             why = f"No module named {name!r}: {_NVRX} is not installed, and ftslurm stands in for the client of {_FT} only"
             raise ModuleNotFoundError(why, name=name)
         return None
@@ -141,6 +136,6 @@ def install(env: "Mapping[str, str]") -> None:
     """To be called once a process. FTSLURM_PROVIDE with a word that is none of ours is the same as without it."""
     words = [word.strip() for word in env.get(VARIABLE, "").split(",")]
     asked = [word for word in words if word in ("nvrx", "aimaster")]
-    if asked and "off" not in words:
+    if asked:
         sys.meta_path.insert(0, Finder(asked))
-    sys.meta_path.append(Finder(others="off" not in words))
+    sys.meta_path.append(Finder())

@@ -209,18 +209,6 @@ def test_the_real_ones_stand_unless_ours_are_asked_for(rank: Ranks, installed: P
     assert rank.code(WHO, path=(installed,), FTSLURM_PROVIDE=asked) == told
 
 
-def test_others_can_be_switched_off(rank: Ranks) -> None:
-    said = rank.code("""
-        from ftslurm.sdk import client
-        for name in ("nvidia_resiliency_ext", "nvidia_resiliency_ext.fault_tolerance", "aimaster"):
-            try:
-                __import__(name)
-            except ImportError as error:
-                print(error)
-        """, FTSLURM_PROVIDE="nvrx,off")  # fmt: skip
-    assert said.count("No module named") == 3
-
-
 def test_it_costs_a_process_nothing_but_a_finder(rank: Ranks) -> None:
     said = rank.code("""
         import sys

@@ -276,7 +276,7 @@ def test_what_it_needs_late_is_loaded_ahead_and_a_take_over_only_where_it_may_ha
 def test_a_file_that_is_being_replaced_then_is_left_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "half_written.py").write_text("def begun(")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("ftslurm.wrapper.agent.agent.LATE", ("half_written", "json.tool"))
+    monkeypatch.setattr("ftslurm.wrapper.agent.agent.OF_STANDBYS", ("half_written", "json.tool"))
     monkeypatch.delitem(sys.modules, "json.tool", raising=False)
-    load_late({}, "n1")
+    load_late({"nodes": ["n1"]}, "n1")
     assert "json.tool" in sys.modules

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ftslurm.devices.probe import choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity, Utilisation
@@ -25,6 +25,7 @@ from ftslurm.model.values import replace
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.meanwhile import Meanwhile
 from ftslurm.wrapper.agent.activity import ActivityWatch
+from ftslurm.wrapper.agent.live import Glance
 from ftslurm.wrapper.agent.pages import Folders, PageWatch, limits_told, sweep_pages
 from ftslurm.wrapper.agent.stalls import JobClock, StallReports
 from ftslurm.wrapper.shim.connection import CHANNEL_VARIABLE, Channel, connect
@@ -32,9 +33,6 @@ from ftslurm.wrapper.shim.lease import CUT_OFF, boot_s
 from ftslurm.wrapper.shim.messages import LinkError
 from ftslurm.wrapper.shim.pages import page_folder
 from ftslurm.wrapper.shim.session import Session
-
-if TYPE_CHECKING:
-    from ftslurm.wrapper.agent.live import Glance
 
 CONNECT_TIMEOUT_S = 30.0
 # Share of the time that the controller waits for evidence; the rest is for the transport.
@@ -48,7 +46,6 @@ BESIDE_S = 0.05
 
 # Loaded so long after the controller's plan has come, when the ranks have started.
 LATE_S = 10.0
-LATE = ("ftslurm.wrapper.agent.live",)
 OF_STANDBYS = ("ftslurm.wrapper.agent.standby", "ftslurm.wrapper.controller.teller", "tenacity", "ClusterShell.NodeSet")
 
 T = TypeVar("T")
@@ -72,7 +69,7 @@ class Agent:
         self._activity = ActivityWatch(probes)
         self._pages = PageWatch()
         self._stalls = StallReports(node, self._use_of_devices if probes else None, self._clock)
-        self._glance: Glance | None = None  # from the first time that someone watches
+        self._glance = Glance(self._use_while_watched if probes else None)
         self._watched: Mapping[str, Any] = {}  # the controller's order to watch ranks
         self._folders = Folders("", (), 0.0)  # of their pages
         self._seen: tuple[DeviceReport, ...] = ()  # results of the last device check
@@ -118,8 +115,7 @@ class Agent:
         if self._waiting or self._broken:
             return 0
         times = [next_look] if self._probes else []
-        parts = [self._activity.wakes_at, self._pages.wakes_at, self._stalls.wakes_at]
-        parts += [self._glance.wakes_at] if self._glance is not None else []
+        parts = [self._activity.wakes_at, self._pages.wakes_at, self._stalls.wakes_at, self._glance.wakes_at]
         times += [at for at in parts if at is not None]
         own_s = min(times) - self._clock() if times else float("inf")
         wait_s = max(0.0, min(own_s, self._line.wakes_in(boot_s())))
@@ -250,16 +246,11 @@ class Agent:
 
     def _show(self, message: Mapping[str, Any]) -> None:
         """Someone watches the job: begin to report for them."""
-        if self._glance is None:
-            from ftslurm.wrapper.agent.live import Glance
-
-            self._glance = Glance(self._use_while_watched if self._probes else None)
         self._glance.want(float(message["for_s"]), float(message["every_s"]), self._clock())
 
     def _tell_who_watches(self, now: float, at_work: bool = False) -> None:
         """Report to people who watch, also while a device heals: that is when they look."""
-        if self._glance is not None:
-            self._tell(*self._glance.turn(now, self._pages.ranks.values(), self._stalls.views, self._seen, at_work))
+        self._tell(*self._glance.turn(now, self._pages.ranks.values(), self._stalls.views, self._seen, at_work))
 
     def _use_while_watched(self) -> list[Utilisation]:
         return self._beside(lambda: self._use_of_devices(GLANCE_TIMEOUT_S))
@@ -344,10 +335,10 @@ def _merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
 
 
 def load_late(message: Mapping[str, Any], node: str) -> None:
-    """What is not needed yet: by then somebody may have put another version into our folder, or none. Of a take-over only where
-    this agent may have to: 0.15 s and 6 MB."""
+    """What a take-over needs, where this agent may have to (0.15 s and 6 MB): by then somebody may have put another version into
+    our folder, or none."""
     others = [name for name in message.get("nodes", ()) if name != message.get("batch_node")]
-    for name in (*LATE, *(OF_STANDBYS if node in others[:STANDBYS] else ())):
+    for name in OF_STANDBYS if node in others[:STANDBYS] else ():
         try:
             importlib.import_module(name)
         except Exception:  # of a file that is being replaced, whatever it is
