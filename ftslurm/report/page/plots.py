@@ -180,10 +180,10 @@ def _bars(stretches: Iterable[Stretch], at: Callable[[float], float]) -> Iterato
         yield from (Bar(_look(part), begin, end - begin) for begin, end in spans)
 
 
-Story = tuple[tuple[str, ...], frozenset[int], tuple[tuple[str, float], ...]]
+_Alike = tuple[tuple[str, ...], frozenset[int], tuple[tuple[str, float], ...]]
 
 
-def _rows(job: JobAccount) -> tuple[list[Story], int]:
+def _rows(job: JobAccount) -> tuple[list[_Alike], int]:
     """Nodes with the same story share a row; those to which something happened come first where not all fit. And how many nodes
     are left out."""
     attempts: dict[str, set[int]] = {}
@@ -196,7 +196,7 @@ def _rows(job: JobAccount) -> tuple[list[Story], int]:
     groups: dict[tuple[frozenset[int], tuple[tuple[str, float], ...]], list[str]] = {}
     for node in sorted(attempts.keys() | events.keys(), key=lambda name: (len(name), name)):
         groups.setdefault((frozenset(attempts.get(node, ())), tuple(events.get(node, ()))), []).append(node)
-    rows: list[Story] = [(tuple(nodes), *story) for story, nodes in groups.items()]
+    rows: list[_Alike] = [(tuple(nodes), *story) for story, nodes in groups.items()]
     kept = set(sorted(range(len(rows)), key=lambda row: (not rows[row][2], row))[:ROWS_MOST])
     left_out = sum(len(rows[row][0]) for row in range(len(rows)) if row not in kept)
     return [row for number, row in enumerate(rows) if number in kept], left_out
