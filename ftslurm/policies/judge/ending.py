@@ -396,11 +396,8 @@ def _tell_requeue(run: Run, start: do.Start, now: Now) -> list[Decision]:
     if dead:
         when = f"as soon as its nodes are clean, at the latest when {down}; at once by an administrator: {mark_down(dead)}"
     else:
-        in_s = f"in about {start.in_s:.0f} s"
-        when = f"{in_s}, if its nodes are clean by then"
-        if start.watch_s:  # nothing is known of clean-ups here, and a single node has none beside it to watch
-            alone = f"{in_s}, as nobody knows yet how long a clean-up takes here"
-            when = "as soon as its nodes are clean" if len(run.facts.nodes) > 1 else alone
+        watched = start.watch_s and len(run.facts.nodes) > 1  # a single node has none beside it to watch
+        when = "as soon as its nodes are clean" if watched else f"in about {start.in_s:.0f} s, if its nodes are clean by then"
         if "SLURM_HET_SIZE" in run.facts.env.user:
             when += ", with the next run of Slurm's backfill (bf_interval), as every heterogeneous job"
     helps = f"{mark_down(dead)}  (an administrator)" if dead else ""

@@ -141,10 +141,9 @@ class Meaning(Enum):
 
     WARNING = "warning"  # the job may go on
     TOLD_TO_END = "the ranks are to end"  # and ftrun with them, within a time limit
-    TERMINATED = "terminated"  # while no ranks ran, where nobody can be asked
     INTERRUPTED = "interrupted"  # Ctrl-C
     STOPPED = "stopped"  # on request of the job's owner
-    END = "end"  # the job ends, by Slurm's word
+    END = "end"  # the job ends, by Slurm's word, or as far as is known where nobody can be asked
 
 
 class SignalWatch:

@@ -170,7 +170,7 @@ def on_signal_late(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
         return []
     run.signal.take(event.number, now.mono)
     if event.rank is None and Capability.ASK not in run.facts.can:
-        run.signal.means(Meaning.TERMINATED)
+        run.signal.means(Meaning.END)
     return run.ask_slurm_unless_asked(now) if Capability.ASK in run.facts.can else []
 
 

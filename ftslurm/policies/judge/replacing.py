@@ -381,7 +381,7 @@ def on_signal(run: Run, event: ev.SignalSeen, now: Now) -> Answer:
     run.signal.take_kept()
     run.enter(Phase.SETTLING)
     if Capability.ASK not in run.facts.can:
-        run.signal.means(Meaning.TERMINATED)
+        run.signal.means(Meaning.END)
         return [*dropped, Settled()]
     return [*dropped, run.ask_slurm(now)]
 
