@@ -442,6 +442,7 @@ def _note_requeue(run: Run, done: rec.CarriedOut, recorded: bool) -> list[Decisi
 
 def on_ledger_failed(run: Run, event: ev.LedgerFailed, now: Now) -> Answer:
     """The ledger could not be written, and what is not recorded is not done: the job ends as if there were no ladder."""
+    run.loans.all_again()
     status = run.trouble.status if run.trouble else 1
     what = f"{run.trouble.what if run.trouble else 'cannot go on'}; ftrun takes no remedy: {event.why}"
     if run.phase is Phase.FINISHED:

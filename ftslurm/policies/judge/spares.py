@@ -72,13 +72,18 @@ class Loans:
 
     def __init__(self) -> None:
         self._ours: set[int] = set()  # jobs that we must end
+        self._all: set[int] = set()  # these and the jobs whose end was decided, but perhaps not carried out
 
     def begin(self, job: int) -> None:
         self._ours.add(job)
+        self._all.add(job)
 
     def too_late(self, job: int) -> list[Decision]:
         """The node of this donor job is not used: decide to end the job. job: 0 for none."""
-        return [EndLoans((job,))] if job else []
+        if not job:
+            return []
+        self._all.add(job)
+        return [EndLoans((job,))]
 
     def end(self, jobs: Iterable[int]) -> list[Decision]:
         over = tuple(sorted(set(jobs)))
@@ -87,6 +92,10 @@ class Loans:
 
     def end_all(self) -> list[Decision]:
         return self.end(self._ours)
+
+    def all_again(self) -> None:
+        """End them all again: an end whose record could not be written was not carried out; ending twice does no harm."""
+        self._ours = set(self._all)
 
 
 # --- the search
