@@ -49,10 +49,6 @@ class Notice(Value):
     text: str = ""
 
 
-def notice_to_json(notice: Notice) -> str:
-    return json.dumps(to_plain(notice))
-
-
 def notice_from_json(data: bytes) -> Notice | None:
     """None for what is none."""
     try:
@@ -109,7 +105,7 @@ class Outbox:
     def __init__(self, root: Path, file: Path, now: Callable[[], float] = time.time) -> None:
         self._folder = root / "notices"
         self._root = root
-        self._of = _digest(str(file.resolve()))
+        self._of = fingerprint(str(file.resolve()))
         self._now = now
         self._me = f"{socket.gethostname()}-{os.getpid()}"
 
@@ -120,8 +116,8 @@ class Outbox:
         try:
             if sum(1 for _ in os.scandir(folder)) >= MAX_WAITING:
                 return False
-            name = f"{notice.at:017.6f}.{_digest(notice.id)}.{self._of}.{destination}"
-            replace_file(folder / f"{name}{_NEW}", notice_to_json(notice).encode())
+            name = f"{notice.at:017.6f}.{fingerprint(notice.id)}.{self._of}.{destination}"
+            replace_file(folder / f"{name}{_NEW}", json.dumps(to_plain(notice)).encode())
         except OSError as error:
             raise StateError(f"{folder} cannot be written: {error.strerror}", hint="check free space and rights") from None
         return True
@@ -221,10 +217,6 @@ class Outbox:
         except OSError:
             return None
         return again
-
-
-def _digest(text: str) -> str:
-    return fingerprint(text)
 
 
 # --- how many messages one place gets: some at once, and what comes after them in one summary. Pure

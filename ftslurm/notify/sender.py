@@ -110,10 +110,8 @@ def lines_to(destinations: dict[str, Destination], outbox: Outbox, pace: Pace, s
 
 
 def _print(text: str) -> None:
-    try:
+    with suppress(OSError):  # nobody listens any more
         print(visible(text), flush=True)
-    except OSError:
-        pass  # nobody listens any more
 
 
 def main() -> None:

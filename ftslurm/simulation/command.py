@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from ftslurm.catalogs.codes import CodeBook
@@ -32,6 +33,7 @@ from ftslurm.simulation.trace import (
 )
 
 MOST = 12
+_Books = Callable[[tuple[str, ...]], tuple[CodeBook, PatternBook]]
 IN_FORCE = "in force"
 
 
@@ -100,7 +102,7 @@ def play_trace(asked: PlayAsked, env: Mapping[str, str]) -> tuple[Trace, list[Po
     """Raises: UsageError, PolicyError."""
     trace = _trace(asked)
     compared = policies(asked.base, asked.others, env)
-    books = _Books()
+    books = cache(_load)
     return trace, [_played(trace, settings, name, books) for name, settings in compared.items()]
 
 
@@ -109,7 +111,7 @@ def replay(asked: PlayAsked, pasts: Sequence[Past], env: Mapping[str, str]) -> l
     if asked.trace or asked.rates:
         raise UsageError("--from-job goes without TRACE and --random", hint="name either jobs or a trace")
     compared = policies(asked.base, asked.others, env)
-    books, changed = _Books(), dict(_pair(text) for text in asked.job)
+    books, changed = cache(_load), dict(_pair(text) for text in asked.job)
     own = [past.settings is not None and not why_not("", past.settings) for past in pasts]
     same = all(past.settings is not None and _deciding(past.settings) == _deciding(compared[IN_FORCE]) for past in pasts)
     found = []
@@ -216,20 +218,12 @@ def _pair(text: str) -> tuple[str, Any]:
     return name, value
 
 
-class _Books:
-    """The catalogues, each read once."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, ...], tuple[CodeBook, PatternBook]] = {}
-
-    def of(self, catalogs: tuple[str, ...]) -> tuple[CodeBook, PatternBook]:
-        if catalogs not in self._found:
-            self._found[catalogs] = load_code_book(catalogs), load_pattern_book(catalogs).of_ranks()
-        return self._found[catalogs]
+def _load(catalogs: tuple[str, ...]) -> tuple[CodeBook, PatternBook]:
+    return load_code_book(catalogs), load_pattern_book(catalogs).of_ranks()
 
 
 def _played(trace: Trace, settings: Settings, name: str, books: _Books) -> PolicyOutcome:
-    book, patterns = books.of(settings.catalogs)
+    book, patterns = books(settings.catalogs)
     grades = {fault.code: _meaning(book, fault, trace.place) for fault in trace.faults if fault.code}
 
     def grade(fault: TraceFault, node: str) -> DeviceFault:

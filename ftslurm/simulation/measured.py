@@ -16,7 +16,7 @@ from ftslurm.model.rungs import REQUEUES, Rung
 from ftslurm.model.values import Value, field, replace
 from ftslurm.report.account.parts import Outage, Spent
 from ftslurm.simulation.clockwork import TimePart
-from ftslurm.simulation.trace import JobPlan, TraceFault
+from ftslurm.simulation.trace import MOST_NODES, JobPlan, TraceFault
 
 # --- what became of a trace under one policy, and of each of its faults
 
@@ -85,8 +85,6 @@ def answered(fault: TraceFault, at: float, node: str, hit: bool, decided: Sequen
 
 
 MOST_PER_NODE = 64
-# Of a job whose ledger names an absurd number of nodes, as one does that an enemy has written.
-MOST_NODES = 100_000
 
 
 class Measured(Value):
@@ -106,7 +104,7 @@ def measured_job(records: Sequence[rec.Record], spent: Spent) -> Measured:
     if first is None:
         raise UsageError("no rank of it has ever run, so there is nothing to play", hint="choose another job")
     nodes = count_nodes(first.nodes)
-    if not 0 < nodes <= MOST_NODES:
+    if not 0 < nodes <= MOST_NODES:  # an enemy may have written it
         raise UsageError(f"its ledger names {nodes} nodes: it is damaged", hint="choose another job")
     names = _names(records, first)
     plan = JobPlan(

@@ -77,6 +77,8 @@ def past(records: Sequence[rec.Record], now: float, damaged: int = 0) -> Past:
         raise UsageError("its ranks were started again one by one (mode async), which cannot be simulated", hint="choose another")
     time_spent = spent(records, records[-1].at if known.over else now, known.over)
     history, found = fold(records), measured_job(records, time_spent)
+    run = history.last_run
+    assert run is not None, "something has begun"
     walk = _Walk(records, time_spent, found)
     plan = _with_end(walk.plan, time_spent, known.state == "completed")
     trace = Trace(
@@ -90,16 +92,10 @@ def past(records: Sequence[rec.Record], now: float, damaged: int = 0) -> Past:
     )
     told = Counter(found.known) + Counter(walk.known)
     return Past(
-        known.job, trace, _truth(records, history, time_spent, walk, known, plan), told,
-        tuple(_notes(records, time_spent, walk, found, known.over, damaged)), _run(history).budgets,
-        time_spent.tells_steps, _settings(_run(history)),
+        known.job, trace, _truth(records, history, run.budgets, time_spent, walk, known, plan), told,
+        tuple(_notes(records, time_spent, walk, found, known.over, damaged)), run.budgets,
+        time_spent.tells_steps, _settings(run),
     )  # fmt: skip
-
-
-def _run(history: History) -> rec.RunBegan:
-    """The last one."""
-    assert history.last_run is not None, "something has begun"
-    return history.last_run
 
 
 def _settings(run: rec.RunBegan) -> Settings | None:
@@ -280,8 +276,9 @@ def _part(stretch: Stretch, outages: Sequence[Outage]) -> TimePart:
 
 
 def _truth(
-    records: Sequence[rec.Record], history: History, time_spent: Spent, walk: _Walk, known: JobSummary, plan: JobPlan
-) -> PolicyOutcome:
+    records: Sequence[rec.Record], history: History, budgets: Mapping[str, int], time_spent: Spent, walk: _Walk,
+    known: JobSummary, plan: JobPlan,
+) -> PolicyOutcome:  # fmt: skip
     parts = dict.fromkeys(TimePart, 0.0)
     lost_to: defaultdict[str, float] = defaultdict(float)
     kinds = {place: fault.kind.value for fault, place in zip(walk.faults, walk.of, strict=True)}
@@ -301,7 +298,7 @@ def _truth(
         faults.append(answered(fault, fault.at, node, True, time_spent.outages[place].decided))
     decided = Counter(record.rung for record in records if isinstance(record, rec.Decided))
     schedules = {record.schedule for record in records if isinstance(record, rec.RunBegan)}
-    left = {name: (limit - history.budgets.used(name), limit) for name, limit in _run(history).budgets.items()}
+    left = {name: (limit - history.budgets.used(name), limit) for name, limit in budgets.items()}
     return PolicyOutcome(
         TRUTH, known.state, known.what, at, at, parts, dict(lost_to), decided, left, tuple(faults), history.attempts,
         len(schedules) - 1, tuple(sorted(history.exclusions.isolated)), node_s, plan.nodes,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 
 from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault as DeviceFault
 from ftslurm.model.devices import FaultClass
@@ -20,7 +21,7 @@ from ftslurm.simulation.clockwork import EPOCH, Agenda, TimeBook, TimePart, Trai
 from ftslurm.simulation.measured import Answered, PolicyOutcome, answered
 from ftslurm.simulation.scheduling import Scheduling
 from ftslurm.simulation.trace import FaultKind, Real, Trace, TraceFault
-from ftslurm.simulation.world import Cluster
+from ftslurm.simulation.world import SIGTERM, Cluster
 
 
 class Turns:
@@ -119,7 +120,7 @@ class Play:
         elif self._agenda.next_at <= at:
             self._agenda.take()()
         elif here is not None and wakes_at <= at:
-            here.wake()
+            here.tell(ev.TimePassed())
         elif here is not None and self._training.running and at >= self._training.steps_at:
             here.told_progress()
         self._look_around()
@@ -151,25 +152,21 @@ class Play:
         settings, plan = self._settings, self._trace.plan
         before = self._now.nodes if self._now is not None else ()
         self._pending = True
-
-        def start() -> None:
-            nodes = self._cluster.allocate(plan.nodes + settings.nodes.spares, self._excluded, before, self._agenda.now)
-            if len(nodes) < plan.nodes + settings.nodes.spares:
-                wait = self._cluster.next_repair(self._agenda.now) - self._agenda.now
-                if wait != float("inf"):
-                    self._agenda.after(wait, start)
-                return
-            self._pending = False
-            self._now = Scheduling(
-                plan, settings, self._history, self._number, nodes, self._agenda, self._cluster, self._training, self._book
-            )
-            self._number += 1
-            self._now.begin()
-            for node in nodes:
-                if not self._cluster.machines[node].lives(self._agenda.now):
-                    self._now.dies(node)
-
-        start()
+        nodes = self._cluster.allocate(plan.nodes + settings.nodes.spares, self._excluded, before, self._agenda.now)
+        if len(nodes) < plan.nodes + settings.nodes.spares:
+            wait = self._cluster.next_repair(self._agenda.now) - self._agenda.now
+            if wait != float("inf"):
+                self._agenda.after(wait, self._schedule)
+            return
+        self._pending = False
+        self._now = Scheduling(
+            plan, settings, self._history, self._number, nodes, self._agenda, self._cluster, self._training, self._book
+        )
+        self._number += 1
+        self._now.tell(ev.Begun())
+        for node in nodes:
+            if not self._cluster.machines[node].lives(self._agenda.now):
+                self._now.dies(node)
 
     def _look_around(self) -> None:
         """After every event: the records so far, and whether this ftrun has ended."""
@@ -308,7 +305,7 @@ class Play:
 
         if fault.warning_s and here.ranks.running:
             self._agenda.after(fault.warning_s, kill)
-            here.warned()
+            here.tell(ev.SignalSeen(SIGTERM))
         else:
             kill()
         return True

@@ -93,14 +93,8 @@ class Scheduling(World):
         """ftrun has ended, or was killed."""
         if self.training.running:
             self.training.stop()
-        self.cluster.end_loans([job for job in self.cluster.lent.values()])
+        self.cluster.end_loans(list(self.cluster.lent.values()))
         self.over = True
-
-    def wake(self) -> None:
-        self.tell(ev.TimePassed())
-
-    def begin(self) -> None:
-        self.tell(ev.Begun())
 
     def after(self, seconds: float, events: Callable[[], Events]) -> None:
         def happen() -> None:
@@ -304,9 +298,6 @@ class Scheduling(World):
 
         if mine and self.ranks.up:
             self.after(0.0 if hangs_up else st.nodes.silence_s, gone if hangs_up else silent)
-
-    def warned(self) -> None:
-        self.tell(ev.SignalSeen(SIGTERM))
 
 
 class _Ranks(StepRanks):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import TypedDict
 
-from ftslurm.model.text import counted
+from ftslurm.model.text import counted, cut
 from ftslurm.simulation.clockwork import TimePart
 from ftslurm.simulation.measured import Answered, PolicyOutcome
 from ftslurm.simulation.past import TRUTH, Replayed, same_fault
@@ -133,7 +133,7 @@ def outcomes_as_text(trace: Trace, outcomes: Sequence[PolicyOutcome]) -> str:
 
 def _table(outcomes: Sequence[PolicyOutcome], jobs: int = 0) -> list[str]:
     """jobs: of which each column is the sum; 0: it is one."""
-    lines = [_row("", [_cut(outcome.name) for outcome in outcomes])]
+    lines = [_row("", [cut(outcome.name, _COLUMN - 1) for outcome in outcomes])]
     lines += [_row(label, [value(outcome) for outcome in outcomes]) for label, value in _lines(outcomes, jobs)]
     return lines
 
@@ -179,10 +179,6 @@ _SHORT: Mapping[TimePart, str] = {
 
 def _row(label: str, values: Sequence[str]) -> str:
     return label[: LABEL - 1].ljust(LABEL) + "".join(value.rjust(_COLUMN) for value in values)
-
-
-def _cut(name: str) -> str:
-    return name if len(name) < _COLUMN else f"{name[: _COLUMN - 2]}~"
 
 
 def _answers(outcome: PolicyOutcome) -> list[str]:

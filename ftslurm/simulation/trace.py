@@ -278,11 +278,8 @@ _ABOVE_NOTHING = ("step", "checkpoint", "device_look", "repair", "person")
 
 def plan_words() -> list[tuple[str, str, str]]:
     """(name, default, what) of all that a job may say, for the reference."""
-    return [(name, _shown(one.default), _what(one.metadata)) for name, one in _PLAN.items()]
-
-
-def _what(metadata: Mapping[str, str]) -> str:
-    return metadata["what"] + (f" (measured: {metadata['source']})" if metadata["source"] else "")
+    from_s = {name: f" (measured: {one.metadata['source']})" if one.metadata["source"] else "" for name, one in _PLAN.items()}
+    return [(name, _shown(one.default), one.metadata["what"] + from_s[name]) for name, one in _PLAN.items()]
 
 
 def _shown(default: Any) -> str:
@@ -328,9 +325,6 @@ def _fault(tree: Mapping[str, Any], place: str, line: int) -> TraceFault:
 
 def _value(name: str, raw: Any, kind: Callable[[Any], Any], place: str) -> Any:
     return value_of(kind, raw, f"{place}: {name}", hint="correct it")
-
-
-__all__ = ["SAYS", "plan_with", "plan_words", "read_trace"]
 
 
 # --- traces that are made: faults at a constant rate, and a job of very many nodes as one of few

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from dataclasses import replace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
 from ftslurm.model import record as rec
+from ftslurm.model.plain import to_plain
 from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings.tree import Settings, parse_leaf
 from ftslurm.notify.deliver import Destination, read_destinations, scrubbed
@@ -27,7 +29,6 @@ from ftslurm.notify.outbox import (
     Pace,
     due,
     notice_from_json,
-    notice_to_json,
     shown,
     summary,
 )
@@ -82,7 +83,7 @@ def test_what_leaves_is_bounded_and_harmless() -> None:
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"at": 1}', b'{"at": "x", "kind": "end"}', b'{"at": 1, "kind": "x"}', b"\xff"])
 def test_what_is_no_notice_is_none(data: bytes) -> None:
     assert notice_from_json(data) is None
-    assert notice_from_json(notice_to_json(notice()).encode()) is not None
+    assert notice_from_json(json.dumps(to_plain(notice())).encode()) is not None
 
 
 # --- which records
