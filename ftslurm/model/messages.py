@@ -198,7 +198,8 @@ def read_hello(message: Message) -> ShimHello | AgentHello:
     kind = _text(message, "t", 20)
     if kind == "agent":
         talk, has = _text(message, "talk", 64), _number(message, "a")
-        return AgentHello(_text(message, "node", 256), _texts(message, "kinds"), talk, has, sender_clock(message))
+        kinds = tuple(plain.plain_text(item, 256) for item in _list(message, "kinds"))
+        return AgentHello(_text(message, "node", 256), kinds, talk, has, sender_clock(message))
     if kind != "hello":
         raise WireError(f"a connection that began with `{kind}`")
     task = Task(
@@ -339,15 +340,11 @@ def _piece(piece: Any) -> Piece:
     """`[at, stream, text]`."""
     if not isinstance(piece, list) or len(piece) != 3 or piece[1] not in ("out", "err"):
         raise WireError("a piece of output that is none")
-    return Piece(_seconds({"at": piece[0]}, "at"), piece[1], _short(piece[2], _PIECE_MAX))
+    return Piece(_seconds({"at": piece[0]}, "at"), piece[1], plain.plain_text(piece[2], _PIECE_MAX))
 
 
 def _text(message: Message, name: str, limit: int) -> str:
     return plain.plain_text(message.get(name), limit, f"`{name}`")
-
-
-def _short(value: Any, limit: int) -> str:
-    return plain.plain_text(value, limit)
 
 
 def _number(message: Message, name: str, low: int = 0, high: int = 1 << 62) -> int:
@@ -378,16 +375,12 @@ def _sign_of_life(item: Any) -> tuple[int, tuple[float, str]]:
     return _number(told, "rank"), (_seconds(told, "ago_s"), _text(told, "what", 64))
 
 
-def _texts(message: Message, name: str) -> tuple[str, ...]:
-    return tuple(_short(item, 256) for item in _list(message, name))
-
-
 def _counts(message: Message, name: str) -> dict[str, int]:
     """Kind -> how many; empty where nothing is said."""
     found = message.get(name, {})
     if not isinstance(found, dict):
         raise WireError(f"`{name}` is not a table of counts")
-    return {_short(kind, 64): _number(found, kind, low=1) for kind in found}
+    return {plain.plain_text(kind, 64): _number(found, kind, low=1) for kind in found}
 
 
 def _numbers(message: Message, name: str) -> tuple[int, ...]:
