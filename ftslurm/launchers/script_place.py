@@ -187,6 +187,8 @@ class _Script:
             return _At(parent, not at.negated)
         if kind == "list" and node.id == parent.children[0].id:
             return self._joined(at, parent, parent.children[1].type, parent.children[-1], seen)
+        if kind == "redirected_statement" and (behind := sh.behind_heredoc(parent)):
+            return self._joined(at, parent, behind[0].type, behind[1], seen)
         if kind in ("if_statement", "elif_clause", "while_statement") and sh.is_condition(node, parent):
             return self._condition(at, parent, seen)
         if kind == "function_definition":

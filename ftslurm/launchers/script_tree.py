@@ -156,6 +156,12 @@ def is_condition(node: Node, parent: Node) -> bool:
     return not ends or node.start_byte < ends[0]
 
 
+def behind_heredoc(statement: Node) -> list[Node]:
+    """`x <<EOF || y`: the grammar has the sign and what is behind it within the redirection."""
+    children = [child for each in statement.children if each.type == "heredoc_redirect" for child in each.children]
+    return next((children[at : at + 2] for at, child in enumerate(children) if child.type in ("&&", "||")), [])
+
+
 def stops_on_errors(root: Node) -> bool:
     """`set -e` in one of its spellings."""
     set_ = [command_words(node) for node in commands(root) if command_name(node) == "set"]

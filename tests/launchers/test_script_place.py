@@ -77,6 +77,7 @@ CASES: dict[str, tuple[str, Reading]] = {
     "time": ("time ftrun x", FAILURE),
     "variables": ("A=1 B=2 ftrun x", FAILURE),
     "heredoc": ("ftrun x <<EOF\nif ftrun y; then\nEOF\necho on", FAILURE),
+    "heredoc-or": ("ftrun x <<EOF || true\ntext\nEOF", ANSWER),
     "errexit": ("set -euo pipefail\nftrun x\necho on", FAILURE),
     "function": ("main() {\n ftrun x\n}\nmain<here>", FAILURE),
     "function-if": ("probe() { ftrun x; }\nif probe; then a; fi<here>", ANSWER),

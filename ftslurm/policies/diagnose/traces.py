@@ -316,6 +316,9 @@ class _Walk:
         return self.prefix
 
     def _writer(self) -> _Writer:
+        whole = self.writers.get(b"")
+        if whole is not None and whole.fenced:  # whatever stands in front of a line in a block of code is a part of that
+            return whole
         found = self.writers.get(self.who)
         if found is None:
             while len(self.writers) >= MAX_WRITERS:
