@@ -141,7 +141,7 @@ def test_errors_are_told_with_their_place_in_the_user_s_own_code(text: str, rais
         (CPP, ["terminate called after throwing an instance of 'std::runtime_error'", "what():  bad thing"]),
         (" 12 |   let x = \"CUDA error\";\n    |           ^^^^\nerror: no\n", ["error: no"]),
         ("a\n```\nb\n```\nc\n", ["a", "c"]),
-        ("```\n[n1:7] Transport retry count exceeded on mlx5_0\n```\nc\n", ["c"]),
+        ("```\n[n1:7] Transport retry count exceeded on mlx5_0\n```\nc\n", ["[n1:7]", "c"]),
     ],
 )  # fmt: skip
 def test_what_a_trace_quotes_is_blanked(text: str, said: list[str]) -> None:
