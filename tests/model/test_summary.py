@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ftslurm.model import record as rec
@@ -112,6 +114,15 @@ def test_while_the_requeue_is_under_way_the_job_runs_and_does_not_start() -> Non
     job.exits(0, 1)
     before = summary(job)._replace(number=7)
     assert by_slurm(before, {7: SlurmWord("RUNNING")}) == before
+
+
+def test_a_requeue_tells_what_the_job_waits_for() -> None:
+    job = requeued()
+    done = next(number for number, record in enumerate(job.ledger) if isinstance(record, rec.CarriedOut))
+    job.ledger[done] = replace(job.ledger[done], what="requeued without n4; it can start when Slurm marks n4 down")
+    found = summary(job)
+    assert found.state == "requeued" and found.what.startswith("rank 0 on n1 exited with status 1; ")
+    assert found.what.endswith("; requeued without n4; it can start when Slurm marks n4 down")
 
 
 def test_a_job_that_is_being_cleaned_up_does_not_run() -> None:

@@ -164,10 +164,11 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
                 return *_ended(record), 0.0
             case rec.JobEnded():
                 return record.state, record.what, True, 0.0
+            case rec.Decided() | rec.CarriedOut(ok=True) if decided and decided.rung in REQUEUES and record.id == decided.id:
+                how = f"; {record.what}" if isinstance(record, rec.CarriedOut) else ""  # without which nodes, when it can start
+                return "requeued", f"{why}{how}", False, 0.0
             case rec.Decided() | rec.CarriedOut():
-                requeues = decided is not None and decided.rung in REQUEUES and record.id == decided.id
-                failed = isinstance(record, rec.CarriedOut) and not record.ok
-                return "requeued" if requeues and not failed else "recovering", why, False, 0.0
+                return "recovering", why, False, 0.0
             case rec.TroubleSeen():
                 return "recovering", record.words, False, 0.0
             case rec.HangSeen():
