@@ -48,7 +48,10 @@ CASES: dict[str, Case] = {
     "policy-no-unit": policy("stop:\n  grace: fast\n", "line 2", "stop.grace", "`fast`"),
     "policy-unknown-rung": policy("ladder: [in-place-restart, reboot]\n", "line 1", "ladder", "`reboot`", "in-place-restart"),
     "policy-unknown-rung-section": policy(
-        "rungs:\n  in-place-restarts:\n    enabled: true\n", "line", "`in-place-restarts`", "did you mean `in-place-restart`?"
+        "rungs:\n  in-place-restarts:\n    enabled: true\n",
+        "line 3",
+        "`rungs.in-place-restarts.enabled`",
+        "did you mean `rungs.in-place-restart.enabled`?",
     ),
     "policy-out-of-range": policy("max_restarts: 129\n", "line 1", "129", "0 to 128"),
     "policy-twice": policy("max_restarts: 3\nmax_restarts: 4\n", "line 2", "twice"),
