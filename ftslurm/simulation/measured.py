@@ -5,6 +5,7 @@ What the ledger does not tell keeps the plan's default, and is named as an assum
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -14,7 +15,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.nodes import count_nodes, named_nodes
 from ftslurm.model.rungs import REQUEUES, Rung
 from ftslurm.model.values import Value, field, replace
-from ftslurm.report.account.parts import Outage, Spent
+from ftslurm.report.account.parts import Part, Spent, seconds_of
 from ftslurm.simulation.clockwork import TimePart
 from ftslurm.simulation.trace import MOST_NODES, JobPlan, TraceFault
 
@@ -85,6 +86,8 @@ def answered(fault: TraceFault, at: float, node: str, hit: bool, decided: Sequen
 
 
 MOST_PER_NODE = 64
+# What a job waits for after the decision.
+_WAITS: Mapping[str, str] = {Rung.IN_PLACE_RESTART: "heal_s", **dict.fromkeys(REQUEUES, "requeue_s")}
 
 
 class Measured(Value):
@@ -112,7 +115,7 @@ def measured_job(records: Sequence[rec.Record], spent: Spent) -> Measured:
         other_nodes=max(len(names), nodes + _failed_nodes(records)) - nodes,
         probe=_shows_collectives(records),
     )  # fmt: skip
-    times = {name: found for name, found in _times(records, spent.outages).items() if found}
+    times = {name: found for name, found in _times(records, spent).items()}
     values: dict[str, Any] = {name: max(0.0, median(found)) for name, found in times.items()}
     if "diagnosis_s" in values:  # both happen in the time that is known
         values["slurm_s"] = min(plan.slurm_s, values["diagnosis_s"] / 2)
@@ -171,48 +174,29 @@ def _shows_collectives(records: Iterable[rec.Record]) -> bool:
     return not signs or "stall" in signs
 
 
-def _times(records: Sequence[rec.Record], outages: Sequence[Outage]) -> dict[str, list[float]]:
-    """Name of the plan's field -> seconds, each time that it was seen."""
-    found: dict[str, list[float]] = {
-        name: []
-        for name in ("launch_s", "program_start_s", "stop_s", "diagnosis_s", "heal_s", "requeue_s", "borrow_s", "node_known_s")
-    }
-    begun: rec.AttemptBegan | None = None
-    ended: rec.AttemptEnded | None = None
-    trouble: rec.TroubleSeen | None = None
-    decided: rec.Decided | None = None
-    new_step = False
-    for record in records:
-        match record:
-            case rec.RunBegan():
-                if decided is not None and decided.rung in REQUEUES:
-                    found["requeue_s"].append(record.at - decided.at)
-                new_step, begun, trouble, ended, decided = True, None, None, None, None
-            case rec.SlotsChanged():
-                new_step = True
-            case rec.NodeLent() if decided is not None:
-                found["borrow_s"].append(record.at - decided.at)
-            case rec.AttemptBegan():
-                if new_step and record.launched:
-                    found["launch_s"].append(record.at - record.launched)
-                begun, new_step, trouble, ended, decided = record, False, None, None, None
-            case rec.StepReached() if begun is not None and record.attempt == begun.attempt:
-                found["program_start_s"].append(record.at - begun.at)
-                begun = None
-            case rec.TroubleSeen():
-                trouble = trouble or record
-            case rec.AttemptEnded():
-                ended = record
-                if trouble is not None and record.stopped and trouble.cause in ("crash", "device", "hang"):
-                    found["stop_s"].append(record.stopped - trouble.at)
-            case rec.Decided():
-                if decided is None and trouble is not None and trouble.hung_up:
-                    found["node_known_s"].append(record.at - trouble.at)
-                if decided is None and ended is not None and ended.stopped:
-                    found["diagnosis_s"].append(record.at - ended.stopped)
-                decided = record
-            case rec.CarriedOut() if decided is not None and decided.rung == Rung.IN_PLACE_RESTART and record.ok:
-                found["heal_s"].append(record.at - decided.at)
+def _times(records: Sequence[rec.Record], spent: Spent) -> dict[str, list[float]]:
+    """Name of the plan's field -> seconds, each time that it was seen, by the account of the job's time."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    begun = {record.at for record in records if isinstance(record, rec.AttemptBegan)}
+    lent = [record.at for record in records if isinstance(record, rec.NodeLent)]
+    hung_up = {record.at for record in records if isinstance(record, rec.TroubleSeen) and record.hung_up}
+    for stretch in spent.stretches:
+        if stretch.part is Part.STARTING and begun & {stretch.begin, stretch.end}:
+            found["program_start_s" if stretch.begin in begun else "launch_s"].append(stretch.seconds)
+    for outage, owed in zip(spent.outages, spent.by_outage(), strict=True):
+        if not outage.decided or not outage.back:
+            continue
+        last = outage.decided[-1]
+        took = seconds_of(each for each in owed if each.part is not Part.WAITING or each.begin >= last.at)
+        found["diagnosis_s"].append(took[Part.DECIDING])
+        if outage.cause in ("crash", "device", "hang"):
+            found["stop_s"].append(took[Part.STOPPING])
+        if outage.at in hung_up:
+            found["node_known_s"].append(outage.decided[0].at - outage.at)
+        if last.rung in _WAITS:
+            found[_WAITS[last.rung]].append(took[Part.WAITING])
+        elif any(last.at <= at <= outage.back for at in lent):
+            found["borrow_s"].append(took[Part.WAITING])
     return found
 
 
