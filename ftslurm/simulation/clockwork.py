@@ -17,19 +17,19 @@ EPOCH = 1_700_000_000.0
 
 
 class TimePart(Enum):
-    """What a moment of the job is. Every second is one of these; `group` says what a person makes of it."""
+    """What a moment of the job is, in words for people. Every second is one of these; `group` says what they make of it."""
 
     USEFUL = "useful training"
-    REDONE = "work lost since the last checkpoint"
+    REDONE = "work lost, done anew"  # since the last checkpoint
     SAVING = "saving checkpoints"
-    NOTICING = "until the fault is noticed"
-    SETTLING = "stopping and deciding"
+    NOTICING = "fault not noticed yet"
+    SETTLING = "stopping, deciding"
     HEALING = "healing devices"
-    REPLACING = "ending the step, replacing nodes"
-    STARTING = "starting the step and the program"
+    REPLACING = "replacing nodes"  # and ending the step
+    STARTING = "starting"  # the step and the program
     QUEUE = "in Slurm's queue"
-    ENDED = "after the job has failed"
-    UNSURE = "new or redone work, or not known"  # of a real job only
+    ENDED = "after it has failed"
+    UNSURE = "new or redone work"  # of a real job only, or not known
 
     @property
     def group(self) -> str:
@@ -46,7 +46,6 @@ class Agenda:
         self.now = 0.0  # seconds since the first start
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._stamp = Now(EPOCH, EPOCH)
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._heap, (self.now + seconds, next(self._order), what))
@@ -59,10 +58,8 @@ class Agenda:
         return heapq.heappop(self._heap)[2]
 
     def stamp(self) -> Now:
-        """The moment as the judge is told it; a thousand events share one."""
-        if self._stamp.unix != EPOCH + self.now:
-            self._stamp = Now(EPOCH + self.now, EPOCH + self.now)
-        return self._stamp
+        """The moment as the judge is told it."""
+        return Now(EPOCH + self.now, EPOCH + self.now)
 
 
 class TimeBook:

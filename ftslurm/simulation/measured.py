@@ -115,7 +115,7 @@ def measured_job(records: Sequence[rec.Record], spent: Spent) -> Measured:
         other_nodes=max(len(names), nodes + _failed_nodes(records)) - nodes,
         probe=_shows_collectives(records),
     )  # fmt: skip
-    times = {name: found for name, found in _times(records, spent).items()}
+    times = _times(records, spent)
     values: dict[str, Any] = {name: max(0.0, median(found)) for name, found in times.items()}
     if "diagnosis_s" in values:  # both happen in the time that is known
         values["slurm_s"] = min(plan.slurm_s, values["diagnosis_s"] / 2)

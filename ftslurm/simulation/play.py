@@ -23,44 +23,6 @@ from ftslurm.simulation.scheduling import Scheduling
 from ftslurm.simulation.trace import FaultKind, Real, Trace, TraceFault
 from ftslurm.simulation.world import SIGTERM, Cluster
 
-
-class Turns:
-    """happens: lets a fault happen."""
-
-    def __init__(self, agenda: Agenda, happens: Callable[[TraceFault], object]) -> None:
-        self._agenda, self._happens = agenda, happens
-        self._queued: deque[tuple[TraceFault, Real]] = deque()
-        self._last = (0, -1)  # outage of the fault that came last, and the attempt
-        self._planned: tuple[TraceFault, float] | None = None
-
-    def due(self, fault: TraceFault, now: Callable[[], Scheduling | None]) -> None:
-        """Its time has come. One that was in no real job happens at once."""
-        if fault.real is None:
-            self._happens(fault)
-        else:
-            self._queued.append((fault, fault.real))
-            self.look(now)
-
-    def look(self, now: Callable[[], Scheduling | None]) -> None:
-        """Lets happen whatever can. now: the ftrun that runs, if any does."""
-        while self._queued:
-            here, (fault, real) = now(), self._queued[0]
-            if here is None or here.over or not here.ranks.running:
-                return
-            outage, attempt = self._last
-            if real.outage != outage and here.attempt == attempt:
-                return
-            early_s = here.started_at + real.after_s - self._agenda.now
-            if early_s > 1e-9:
-                if self._planned != (fault, here.started_at):
-                    self._planned = (fault, here.started_at)
-                    self._agenda.after(early_s, lambda: self.look(now))
-                return
-            self._queued.popleft()
-            self._last = (real.outage, here.attempt)
-            self._happens(fault)
-
-
 # Regular looks of the judge (at idle nodes, at slow ranks) that find nothing come together, so often.
 QUIET_S = 3600.0
 
@@ -87,21 +49,20 @@ class Play:
         self._node_s = 0.0
         self._end: tuple[str, str] | None = None
         self._pending = False
-        self._turns = Turns(self._agenda, self._happens)
+        self._queued: deque[tuple[TraceFault, Real]] = deque()
+        self._last = (0, -1)  # outage of the fault of a real job that came last, and the attempt
+        self._planned: tuple[TraceFault, float] | None = None
 
     def run(self, name: str) -> PolicyOutcome:
         until = self._trace.until
         for fault in self._trace.faults:
             if fault.at < until:
-                self._agenda.after(fault.at, lambda fault=fault: self._turns.due(fault, self._here))  # type: ignore[misc]
+                self._agenda.after(fault.at, lambda fault=fault: self._due(fault))  # type: ignore[misc]
         self._schedule()
         stop_at = self._trace.stop_at or until
         while self._end is None and self._agenda.now < stop_at:
             self._next(stop_at)
         return self._outcome(name, until)
-
-    def _here(self) -> Scheduling | None:
-        return self._now
 
     # --- time
 
@@ -171,7 +132,7 @@ class Play:
     def _look_around(self) -> None:
         """After every event: the records so far, and whether this ftrun has ended."""
         if not self._pending:
-            self._turns.look(self._here)
+            self._let_happen()
         here = self._now
         if here is None or self._pending:
             return
@@ -207,6 +168,33 @@ class Play:
 
     # --- faults
 
+    def _due(self, fault: TraceFault) -> None:
+        """Its time has come. One that was in no real job happens at once."""
+        if fault.real is None:
+            self._happens(fault)
+        else:
+            self._queued.append((fault, fault.real))
+            self._let_happen()
+
+    def _let_happen(self) -> None:
+        """Of the faults of a real job whatever can."""
+        while self._queued:
+            here, (fault, real) = self._now, self._queued[0]
+            if here is None or here.over or not here.ranks.running:
+                return
+            outage, attempt = self._last
+            if real.outage != outage and here.attempt == attempt:
+                return
+            early_s = here.started_at + real.after_s - self._agenda.now
+            if early_s > 1e-9:
+                if self._planned != (fault, here.started_at):
+                    self._planned = (fault, here.started_at)
+                    self._agenda.after(early_s, self._let_happen)
+                return
+            self._queued.popleft()
+            self._last = (real.outage, here.attempt)
+            self._happens(fault)
+
     def _happens(self, fault: TraceFault) -> None:
         here = self._now if self._now is not None and not self._now.over else None
         node = self._node(fault, here)
@@ -235,7 +223,7 @@ class Play:
         shown = self._break_device(fault, node)
         used = here.uses(node)
         if used and shown.fault_class in ACTS:
-            self._owe(fault)
+            self._owed_to = fault.kind.value
             here.blocked_by(fault)
             self._crashes_unless_stopped(fault, node, here)
         here.devices_fail(node, fault.real.noticed_s if fault.real else -1.0)
@@ -250,9 +238,6 @@ class Play:
                 here.crashes(fault, next(task.rank for task in here.tasks if task.node == node))
 
         self._agenda.after(self._trace.plan.device_crash_s, crash)
-
-    def _owe(self, fault: TraceFault) -> None:
-        self._owed_to = fault.kind.value
 
     def _crash(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
         rank = _met(fault, node, here)
@@ -284,7 +269,7 @@ class Play:
         used = here.uses(node)
         batch_node = self._cluster.batch_node(here.nodes)
         if used or node == batch_node:
-            self._owe(fault)
+            self._owed_to = fault.kind.value
             here.blocked_by(fault)
         if node == batch_node:  # ftrun's own: nobody decides, and Slurm requeues the job once it has noticed
             self._killed(self._trace.plan.slurmd_timeout_s + self._trace.plan.plain_requeue_s)
@@ -295,12 +280,12 @@ class Play:
     def _taken_away(self, fault: TraceFault, node: str, here: Scheduling) -> bool:
         if fault.node and node not in here.nodes:
             return False
-        self._owe(fault)
+        self._owed_to = fault.kind.value
         here.cause = fault
 
         def kill() -> None:
             if not here.over:
-                self._owe(fault)
+                self._owed_to = fault.kind.value
                 self._killed(self._trace.plan.plain_requeue_s + fault.wait_s)
 
         if fault.warning_s and here.ranks.running:

@@ -148,7 +148,7 @@ def _lines(outcomes: Sequence[PolicyOutcome], jobs: int) -> list[Line]:
     for group in ("useful", "unsure", "lost", "waiting", "ended"):
         for part in TimePart:
             if part.group == group and any(o.parts[part] >= 0.05 for o in outcomes):
-                found.append((_SHORT[part], lambda o, part=part: _span(o.parts[part])))  # type: ignore[misc]
+                found.append((part.value, lambda o, part=part: _span(o.parts[part])))  # type: ignore[misc]
     for kind in sorted({kind for o in outcomes for kind, lost in o.lost_to.items() if kind and lost}):
         found.append((f"lost to {kind}", lambda o, kind=kind: _span(o.lost_to.get(kind, 0.0))))  # type: ignore[misc]
     for rung in sorted({rung for o in outcomes for rung in o.rungs}):
@@ -167,14 +167,6 @@ def _share(o: PolicyOutcome) -> str:
     if unsure < 0.005 * o.wall_s or not o.wall_s:
         return f"{o.goodput:.2%}"
     return f"{o.goodput:.0%} to {(o.useful_s + unsure) / o.wall_s:.0%}"
-
-
-_SHORT: Mapping[TimePart, str] = {
-    TimePart.USEFUL: "useful training", TimePart.REDONE: "work lost, done anew", TimePart.SAVING: "saving checkpoints",
-    TimePart.NOTICING: "fault not noticed yet", TimePart.SETTLING: "stopping, deciding", TimePart.HEALING: "healing devices",
-    TimePart.REPLACING: "replacing nodes", TimePart.STARTING: "starting", TimePart.QUEUE: "in Slurm's queue",
-    TimePart.ENDED: "after it has failed", TimePart.UNSURE: "new or redone work",
-}  # fmt: skip
 
 
 def _row(label: str, values: Sequence[str]) -> str:
