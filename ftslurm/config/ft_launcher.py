@@ -17,9 +17,8 @@ from ftslurm.model.settings.ft_config import FORMER_KEYS, HINT, KEYS, checked_va
 from ftslurm.model.settings.kinds import suggestion, switch
 from ftslurm.model.values import Value
 
-CONFIG_FLAGS = ("--ft-cfg-path", "--fault-tol-cfg-path")
 _PATH = ""  # stands for a key
-IGNORED_FLAGS = ("--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg")
+_IGNORED = ("ft-ignore-missing-cfg", "ignore-missing-fault-tol-cfg")
 # Flags whose name is not that of their key.
 FLAG_NAMES = {"storage_health_check_path": "storage_healthcheck_path"}
 
@@ -132,6 +131,9 @@ def flags_of(key: str) -> tuple[str, ...]:
     return tuple(f"ft-{name.replace('_', '-')}" for name in (key, *(flag for flag, of in FLAG_NAMES.items() if of == key)))
 
 
+_KEY_OF = {"ft-cfg-path": _PATH, "fault-tol-cfg-path": _PATH} | {name: key for key in KEYS for name in flags_of(key)}
+
+
 def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     """ft_launcher's own flags: the values they give, still unchecked, the path of the YAML file, empty if none, and a sentence
     for each flag without effect.
@@ -144,9 +146,9 @@ def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str, t
     for word in words:
         flag, equals, raw = word.partition("=")
         name = _plain_name(flag)
-        if f"--{name}" in IGNORED_FLAGS:
+        if name in _IGNORED:
             continue
-        key = _PATH if f"--{name}" in CONFIG_FLAGS else _key_of(flag)
+        key = _KEY_OF.get(name)
         if key is None:
             unused[name] = _why_unused(flag, place)
             continue
@@ -161,19 +163,12 @@ def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str, t
 
 def is_flag(flag: str) -> bool:
     """Is it one of ft_launcher's, or may it be (`--ft-param-KEY`)? flag: with `-` for `_`."""
-    if flag.startswith("--ft-param-") or flag in (*CONFIG_FLAGS, *IGNORED_FLAGS):
-        return True
-    return _key_of(flag) is not None or flag.removeprefix("--") in surface().ignored_by_ftrun()
+    name = _plain_name(flag)
+    return flag.startswith("--ft-param-") or name in (*_KEY_OF, *_IGNORED) or name in surface().ignored_by_ftrun()
 
 
 def _plain_name(flag: str) -> str:
     return flag.replace("_", "-").removeprefix("--").replace("ft-param-", "ft-", 1)
-
-
-def _key_of(flag: str) -> str | None:
-    """The key that a flag sets, without reading the catalogue."""
-    name = _plain_name(flag)
-    return next((key for key in KEYS if name in flags_of(key)), None)
 
 
 def _why_unused(flag: str, place: str) -> str:

@@ -6,7 +6,8 @@ import os
 import select
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -40,56 +41,37 @@ def write_all(fd: int, data: bytes) -> None:
             _wait_for(fd, select.POLLOUT)
 
 
-class Carrier(Thread):
-    """Carries a task's stdout or stderr to where it goes, line by line behind its rank. It may wait there for who reads."""
-
-    def __init__(self, source: int, prefix: bytes, to: int, one_at_a_time: Lock) -> None:
-        """one_at_a_time: of all that carry to there."""
-        super().__init__(daemon=True)
-        self._source, self._prefix, self._to, self._lock = source, prefix, to, one_at_a_time
-        self.writing = False
-
-    def run(self) -> None:
-        heard = True
-        with open(self._source, "rb") as lines:
-            while line := lines.readline(MAX_LINE_BYTES):
-                self.writing = True
-                try:
-                    with self._lock:
-                        write_all(self._to, self._prefix + line.removesuffix(b"\n") + b"\n" if heard else b"")
-                except OSError:  # the reader went away or the disk is full: srun lets the tasks run on, unheard
-                    heard = False
-                self.writing = False
+def carry(source: int, prefix: bytes, to: int, one_at_a_time: Lock) -> None:
+    """Carry a task's stdout or stderr to where it goes, line by line behind its rank. It may wait there for who reads.
+    one_at_a_time: of all that carry to there."""
+    with open(source, "rb") as lines:
+        while line := lines.readline(MAX_LINE_BYTES):
+            with one_at_a_time, suppress(OSError):  # no reader, or a full disk: srun lets the tasks run on, unheard
+                write_all(to, prefix + line.removesuffix(b"\n") + b"\n")
 
 
-class Broadcast(Thread):
+def _broadcast(source: int, pipes: list[int]) -> None:
     """Our stdin for every task that takes it. Who lags behind stops the others only while its pipe is full."""
-
-    def __init__(self, source: int, pipes: Iterable[int]) -> None:
-        super().__init__(daemon=True)
-        self.source = source
-        self._pipes = list(pipes)
-
-    def run(self) -> None:
-        while self._pipes and (data := self._read()):
-            for pipe in tuple(self._pipes):
-                try:
-                    write_all(pipe, data)
-                except OSError:  # the task closed its end
-                    self._pipes.remove(pipe)
-                    os.close(pipe)
-        for pipe in self._pipes:
-            os.close(pipe)
-
-    def _read(self) -> bytes:
-        while True:
-            _wait_for(self.source, select.POLLIN)
+    while pipes and (data := _read(source)):
+        for pipe in tuple(pipes):
             try:
-                return os.read(self.source, READ_BYTES)
-            except BlockingIOError:  # another reader was quicker
-                pass
-            except OSError:  # EIO: a terminal, and we are in the background
-                return b""
+                write_all(pipe, data)
+            except OSError:  # the task closed its end
+                pipes.remove(pipe)
+                os.close(pipe)
+    for pipe in pipes:
+        os.close(pipe)
+
+
+def _read(source: int) -> bytes:
+    while True:
+        _wait_for(source, select.POLLIN)
+        try:
+            return os.read(source, READ_BYTES)
+        except BlockingIOError:  # another reader was quicker
+            pass
+        except OSError:  # EIO: a terminal, and we are in the background
+            return b""
 
 
 class Stdio:
@@ -97,9 +79,9 @@ class Stdio:
 
     def __init__(self, options: Sequence[str], layout: LocalLayout, folder: Path, name: Callable[[str, TaskPlace], str]) -> None:
         """folder: of the tasks. name: the file that a pattern means for a task. Raises: LaunchFailed for a file, UsageError."""
-        self._carriers: list[Carrier] = []
+        self._carriers: list[Thread] = []
         self._locks: defaultdict[int, Lock] = defaultdict(Lock)  # by where they carry to
-        self._broadcast: Broadcast | None = None
+        self._broadcast, self._source = Thread(), 0  # of nothing
         self._layout = layout
         self._folder = folder
         self._name = name
@@ -114,10 +96,9 @@ class Stdio:
 
     def start(self) -> None:
         """Close our copies of the tasks' ends, which would hide when a task closes its own; then carry."""
-        kept = {*self._locks, *([self._broadcast.source] if self._broadcast else [])}
-        for fd in {*self._lent, *self._files.values()} - kept:
+        for fd in {*self._lent, *self._files.values()} - {*self._locks, self._source}:
             os.close(fd)
-        for thread in (*self._carriers, *([self._broadcast] if self._broadcast else [])):
+        for thread in (*self._carriers, self._broadcast):
             thread.start()
 
     def deliver(self, limit_s: float) -> None:
@@ -127,7 +108,7 @@ class Stdio:
             until = time.monotonic() + limit_s
             while carrier.is_alive() and time.monotonic() < until:
                 carrier.join(SLOW_READER_S)
-                until = time.monotonic() + limit_s if carrier.writing else until
+                until = time.monotonic() + limit_s if any(lock.locked() for lock in self._locks.values()) else until
 
     def _outputs(self, options: Sequence[str], place: TaskPlace) -> tuple[int, int]:
         size = self._layout.size
@@ -149,7 +130,7 @@ class Stdio:
     def _labelled(self, fd: int, place: TaskPlace) -> int:
         reading, writing = os.pipe()
         prefix = b"%*d: " % (len(str(self._layout.size - 1)), place.rank)
-        self._carriers.append(Carrier(reading, prefix, fd, self._locks[fd]))
+        self._carriers.append(Thread(target=carry, args=(reading, prefix, fd, self._locks[fd]), daemon=True))
         self._lent.append(writing)
         return writing
 
@@ -165,7 +146,8 @@ class Stdio:
         if len(readers) == 1 and not os.isatty(source):
             return {**given, readers[0]: source}
         pipes = {rank: os.pipe() for rank in readers}
-        self._broadcast = Broadcast(source, [writing for _, writing in pipes.values()])
+        self._source = source
+        self._broadcast = Thread(target=_broadcast, args=(source, [writing for _, writing in pipes.values()]), daemon=True)
         self._lent += [reading for reading, _ in pipes.values()]
         return {**given, **{rank: reading for rank, (reading, _) in pipes.items()}}
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -31,7 +31,7 @@ from ftslurm.launchers.local_layout import (
     step_environ,
     task_environ,
 )
-from ftslurm.launchers.local_stdio import Carrier
+from ftslurm.launchers.local_stdio import Stdio, carry
 from ftslurm.launchers.rank_logs import StreamKind, StreamTarget, read_target
 from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.text import expand_pattern
@@ -225,7 +225,7 @@ def test_targets_are_read_as_srun_reads_them(text: str | None, target: StreamTar
 def carried(*parts: bytes, prefix: bytes = b"0: ") -> bytes:
     """What comes out of a carrier that gets the parts."""
     (source, task), (ours, to) = os.pipe(), os.pipe()
-    carrier = Carrier(source, prefix, to, Lock())
+    carrier = Thread(target=carry, args=(source, prefix, to, Lock()))
     carrier.start()
     for part in parts:
         os.write(task, part)
@@ -244,6 +244,30 @@ def test_a_long_line_stays_whole_and_one_without_end_is_not_kept_for_ever() -> N
     assert carried(line) == b"0: " + line
     endless = b"y" * (1 << 16)
     assert carried(endless, b"z") == b"0: " + endless + b"\n0: z\n"
+
+
+def test_a_reader_that_is_slow_is_waited_for_longer_than_one_who_writes_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    reader = os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)
+    stdio = Stdio(
+        ("--label", f"--output={tmp_path}/log", "--input=none"), lay_out(("-n1",), ("n1",)), tmp_path, lambda name, _: name
+    )
+    text = b"x" * 60_000 + b"\n"
+    task = os.dup(stdio.of[0][1])
+    stdio.start()
+    os.write(task, text)
+    waits = Thread(target=stdio.deliver, args=(0.1,))
+    waits.start()
+    os.write(task, text)  # more than the FIFO holds
+    waits.join(0.6)
+    assert waits.is_alive()
+    while waits.is_alive():
+        with suppress(BlockingIOError):
+            os.read(reader, 1 << 16)
+        waits.join(0.05)
+    stdio.deliver(0.1)  # now nobody writes, and our end of the task's pipe is open
+    os.close(task)
+    os.close(reader)
 
 
 # --- how tasks ended
