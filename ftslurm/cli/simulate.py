@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ftslurm.cli import suggestions as complete
-from ftslurm.cli.output import print_json, store
-from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.cli.output import passed_over, print_json, store
+from ftslurm.errors import UsageError
 from ftslurm.ledger.store import named_ledgers
 from ftslurm.model.text import visible
 
@@ -72,9 +72,6 @@ def _replayed(asked: PlayAsked, jobs: tuple[str, ...], as_json: bool) -> None:
     from ftslurm.simulation.command import replay
     from ftslurm.simulation.past import past
 
-    def passed_over(name: str, error: FtslurmError) -> None:
-        click.echo(visible(f"ftslurm: {name} is left out: {error.message}"), err=True)
-
     now, found = time.time(), []
     for name, contents in named_ledgers(store(), jobs, passed_over):
         try:
@@ -82,7 +79,7 @@ def _replayed(asked: PlayAsked, jobs: tuple[str, ...], as_json: bool) -> None:
         except UsageError as error:
             if jobs == (name,):
                 raise UsageError(f"job {name}: {error.message}", hint=error.hint) from None
-            passed_over(f"job {name}", error)
+            passed_over(f"job {name}: {error.message}")
     if not found:
         raise UsageError("no job is left to replay", hint="`ftslurm status` lists the jobs that have a ledger")
     made = replay(asked, found, os.environ)

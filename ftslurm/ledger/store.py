@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError, NoRoom, StateError, UnknownJob
+from ftslurm.errors import NoRoom, StateError, UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.folds.history import History, fold
 from ftslurm.model.record import RunBegan
@@ -258,10 +258,9 @@ def _number(path: Path) -> int:
 # --- ledgers as a command line names them: a job, a file, a folder with ledgers, or all of the user's own
 
 ALL = "all"
-PassedOver = Callable[[str, FtslurmError], None]
 
 
-def named_ledgers(store: Store, names: Sequence[str], passed_over: PassedOver) -> Iterator[tuple[str, Contents]]:
+def named_ledgers(store: Store, names: Sequence[str], passed_over: Callable[[object], None]) -> Iterator[tuple[str, Contents]]:
     """Each ledger once, as it was named; of a folder by the name of its job. passed_over: hears of each that cannot be read.
 
     Raises: UnknownJob, StateError.
@@ -274,7 +273,7 @@ def named_ledgers(store: Store, names: Sequence[str], passed_over: PassedOver) -
         try:
             yield label, journal.read()
         except StateError as error:
-            passed_over(label, error)
+            passed_over(error)
 
 
 def _named(store: Store, name: str) -> list[tuple[str, Journal]]:
