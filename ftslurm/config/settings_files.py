@@ -12,14 +12,7 @@ from ftslurm.errors import PolicyError
 from ftslurm.model.settings.dialects import from_aimaster, from_annotations, from_others, looks_like
 from ftslurm.model.settings.kinds import Layer, suggestion
 from ftslurm.model.settings.limits import Limit, base_values, check_limits, limits_of
-from ftslurm.model.settings.tree import (
-    Resolved,
-    check_name,
-    from_environment,
-    from_tree,
-    parse_leaf,
-    resolve,
-)
+from ftslurm.model.settings.tree import Resolved, check_name, from_environment, from_tree, parse_leaf, resolve
 from ftslurm.model.values import Value
 from ftslurm.system.files import is_there
 

@@ -162,11 +162,7 @@ class Reading(str, Enum):
     DOUBT = "doubt"  # nobody can tell
 
 
-_WORDS = {
-    Reading.FAILURE: "a failure",
-    Reading.ANSWER: "an answer to the script",
-    Reading.DOUBT: "perhaps an answer",
-}
+_WORDS = {Reading.FAILURE: "a failure", Reading.ANSWER: "an answer to the script", Reading.DOUBT: "perhaps an answer"}
 
 
 class Call(Value):

@@ -35,13 +35,7 @@ LAST = "last"
 @click.command(short_help="Explain the decisions of JOB, or a CODE; without, show the ladder.")
 @click.argument("what", nargs=-1, metavar="[JOB|CODE]...", shell_complete=complete.jobs)
 @click.option("--last", is_flag=True, help="The decisions of the latest job, or of the one that this runs in.")
-@click.option(
-    "--decision",
-    "number",
-    metavar="N",
-    default="",
-    help="One decision in full: a number, -1, last.",
-)
+@click.option("--decision", "number", metavar="N", default="", help="One decision in full: a number, -1, last.")
 @click.option("--policy", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-policy.")
 @click.option("--profile", metavar="NAME", default="", shell_complete=complete.profiles, help="As ftrun --ft-profile.")
 @click.option("--annotations", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-annotations.")

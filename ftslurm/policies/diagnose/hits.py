@@ -15,14 +15,7 @@ from ftslurm.model.values import Value, field, replace
 from ftslurm.model.verdict import EVERYWHERE, Blame, ErrorClass, RankEnd, Retriable, Role
 from ftslurm.policies.diagnose.errors import WORKED_ON_LINES, complaint, error_before, last_line, told_error
 from ftslurm.policies.diagnose.findings import Finding, ends_of_runs
-from ftslurm.policies.diagnose.lines import (
-    LAST_CHARS,
-    child_line,
-    is_of_ordinary_work,
-    only_reports,
-    signal_line,
-    tells_reason,
-)
+from ftslurm.policies.diagnose.lines import LAST_CHARS, child_line, is_of_ordinary_work, only_reports, signal_line, tells_reason
 from ftslurm.policies.diagnose.traces import label_of, outline, plain, plain_pieces
 
 # --- The lines of the ranks' output that report a failure: what patterns and rules know of each rank's output, in order of time

@@ -126,11 +126,7 @@ def tell_wait(run: Run, now: Now) -> list[Decision]:
         what, until = f"the ranks to end (stop.grace {st.stop.grace_s:g} s)", run.timers.due_at(Timer.STOP, now.mono)
         return run.wait_for(what, until - now.mono, now)
     word = f"an answer about {fold_nodes(run.fence.asked)}"
-    asked = {
-        Timer.LOOK: "the device checks",
-        Timer.PROBE: word,
-        Timer.ASK: "Slurm's answer about the job and its nodes",
-    }
+    asked = {Timer.LOOK: "the device checks", Timer.PROBE: word, Timer.ASK: "Slurm's answer about the job and its nodes"}
     asked |= dict.fromkeys((Timer.DIAGNOSIS, Timer.ADVICE), "the analysis of the ranks' output")
     asked[Timer.PROGRESS] = st.progress.file
     known = [(run.timers.at(wait), what) for wait, what in asked.items() if wait in run.timers]

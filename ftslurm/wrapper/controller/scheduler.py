@@ -13,12 +13,7 @@ from ftslurm.errors import FtslurmError
 from ftslurm.launchers.srun import OWN_STEPS, beside_argv, own_step_env
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
-from ftslurm.model.events import (
-    NodeProbed,
-    RequeueEnded,
-    SlurmAnswered,
-    StepsListed,
-)
+from ftslurm.model.events import NodeProbed, RequeueEnded, SlurmAnswered, StepsListed
 from ftslurm.model.nodes import Topology
 from ftslurm.model.record import AttemptBegan
 from ftslurm.model.values import field, replace

@@ -180,8 +180,5 @@ def _survey_outside(site: JobSite) -> JobSite:
     if not why:
         return replace(site, place=Place.OUTSIDE)
     if site.settings.launcher == "srun":
-        raise UsageError(
-            f"--ft-launcher srun needs Slurm: {why}",
-            hint="run ftrun where you submit jobs, or omit --ft-launcher",
-        )
+        raise UsageError(f"--ft-launcher srun needs Slurm: {why}", hint="run ftrun where you submit jobs, or omit --ft-launcher")
     return replace(site, place=Place.LOCAL, no_slurm=why)
