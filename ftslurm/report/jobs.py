@@ -17,8 +17,6 @@ from ftslurm.model.text import cut, visible
 from ftslurm.model.values import Value
 from ftslurm.report.words import age, clock
 
-# Of a pending job the earliest, of one that waits the latest.
-_UNTIL = {"pending": "not before"}
 _NATURAL = re.compile(r"\d{1,18}|\D+")
 
 
@@ -108,6 +106,22 @@ def shown_jobs(jobs: Iterable[JobSummary], wanted: JobsWanted) -> tuple[list[Job
     return sorted(young, key=SORTS[wanted.sort], reverse=wanted.backwards), len(fit) - len(young)
 
 
+def title_of(job: JobSummary) -> str:
+    return f"job {job.job}{f' ({job.name})' if job.name else ''} on {job.cluster or '?'}: {job.command}"
+
+
+def state_words(job: JobSummary, now: float) -> str:
+    """Where it stands, and until when."""
+    return ", ".join(filter(None, (job.words, _until(job, now))))
+
+
+def _until(job: JobSummary, now: float) -> str:
+    if job.since:
+        return f"{max(0.0, now - job.since):.0f} s of {job.until - job.since:.0f} s" if job.state == "running" else ""
+    words = {"pending": "not before", "waiting": "until"}.get(job.state, "")
+    return f"{words} {clock(job.until)}" if words and job.until else ""
+
+
 # Of a few long names the other lines make no more of. A column each, but for the last.
 _LIMITS = (24, 16, 10, 7, 18, 8)
 HEADING = ("JOB", "NAME", "STATE", "ATTEMPT", "NODES", "LAST", "WHAT")
@@ -128,9 +142,7 @@ def job_lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: boo
 def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
     name = f"{job.cluster or '?'}.{job.job}" if cluster else job.job
     told = "" if job.state in ("completed", "cancelled") or not job.rung else f"{job.rung} ({job.cause})"
-    until = f"{_UNTIL.get(job.state, 'until')} {clock(job.until)}" if job.until else ""
-    until = f"{max(0.0, now - job.since):.0f} s of {job.until - job.since:.0f} s" if job.since else until
-    more = ", ".join(filter(None, (job.what, until)))
+    more = ", ".join(filter(None, (job.what, _until(job, now))))
     what = ": ".join(filter(None, (told if job.rung != Rung.FAIL else "", more))) or job.command
     return name, job.name, job.state, str(job.attempt), job.nodes, age(now - job.at), what
 

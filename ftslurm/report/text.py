@@ -18,6 +18,7 @@ from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import replace
 from ftslurm.report.card import Card, card_lines
+from ftslurm.report.jobs import state_words, title_of
 from ftslurm.report.moments import MomentKind, exits, fault, hang_words, moments
 from ftslurm.report.view import Again, AttemptView, Remedy, Status, folded, in_a_line
 from ftslurm.report.words import budgets, clock, moment, span
@@ -53,9 +54,8 @@ def console() -> Console:
 def print_status(console: Console, view: Status, now: float) -> None:
     """now: Unix seconds."""
     wait, job = view.wait, view.summary
-    until = f", until {clock(job.until)} at the latest" if job.state == "waiting" and job.until else ""
     facts = [
-        ("state", f"{_state(view, now)}{until}"),
+        ("state", f"{_state(view, now)}{' at the latest' if job.state == 'waiting' and job.until else ''}"),
         ("attempt", f"{job.attempt}  (MA_SCHEDULE_CNT {job.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
         ("nodes", job.nodes),
         ("last rung", "" if view.card and view.card.rung else _last_rung(view)),
@@ -80,7 +80,7 @@ def print_status(console: Console, view: Status, now: float) -> None:
 
 
 def print_title(console: Console, job: JobSummary) -> None:
-    console.print(safe_text(f"job {job.job} on {job.cluster or '?'}: {job.command}", style="bold"))
+    console.print(safe_text(title_of(job), style="bold"))
 
 
 UNSEEN = "a replica that hangs while others get on, endless computing, a rank slower by less than a third"
@@ -112,9 +112,7 @@ def _state(view: Status, now: float) -> str:
     job = view.summary
     if view.card is not None and view.card.rung == Rung.FAIL and job.state == "failed":
         return job.state
-    if view.stuck is not None and job.state == "running":
-        return f"running; {view.stuck.what}, {view.stuck.so_far(now)}"
-    return job.words
+    return state_words(job, now)
 
 
 def _last_rung(view: Status) -> str:

@@ -14,7 +14,7 @@ from ftslurm.model.messages import DeviceLive, Live, NodeLive, RankLive, TaskLiv
 from ftslurm.model.nodes import fold_nodes, named_nodes
 from ftslurm.model.text import counted, cut, fold_numbers, visible
 from ftslurm.model.values import Value, field, replace
-from ftslurm.report.jobs import columns
+from ftslurm.report.jobs import columns, state_words, title_of
 from ftslurm.report.moments import hang_words, happened
 from ftslurm.report.view import Status
 from ftslurm.report.words import age, budgets, clock, span
@@ -93,22 +93,19 @@ class Sheet(Value):
 def head(seen: Seen, width: int) -> list[_Line]:
     """At most eight lines, none longer than width."""
     job, status = seen.summary, seen.status
-    state = "running" if job.state == "starting" and seen.fresh else job.state
-    title = f"job {job.job}{f' ({job.name})' if job.name else ''}{f' on {job.cluster}' if job.cluster and not job.local else ''}"
-    told = f"{title}: {state}, {_age(seen)}"
-    if job.attempt > 1 and not job.over and len(visible(told)) + len(whole := f" ({span(seen.now - job.began)} in all)") <= width:
-        told += whole
+    without = f", without {fold_nodes(status.excluded)}" if status.excluded else ""
     found = [
-        _Line(told, "title" if (weight := weight_of(job)) in ("", "done", "wait") else weight),
-        _Line(job.command, "dim"),
-        *(_Line(text, weight) for text, weight in _wait(seen)),
-        *(_Line(text, weight, tally=True) for text, weight in _tally(seen)),
-        _Line(_where(seen)),
-        _Line(f"budgets  {budgets(status.left)}") if status.left else _Line(""),
+        _Line(title_of(job), "title"),
+        _Line(f"state    {state_words(job, seen.now)}", weight_of(job) if status.stuck is None else "bad"),
+        *(_Line(f"next     {each.helps}") for each in (status.stuck, status.wait) if each is not None and each.helps),
+        _Line(f"attempt  {_age(seen)}"),
+        _tally(seen),
+        _Line(f"nodes    {job.nodes}{without}"),
+        *([_Line(f"budgets  {budgets(status.left)}")] if status.left else ()),
     ]
     if status.hang is not None and job.state == "hanging":
         found.append(_Line(f"hangs    {hang_words(status.hang)}", "bad"))
-    return [replace(line, text=cut(visible(line.text), width)) for line in found if line.text]
+    return [replace(line, text=cut(visible(line.text), width)) for line in found]
 
 
 def _age(seen: Seen) -> str:
@@ -116,9 +113,10 @@ def _age(seen: Seen) -> str:
     job = seen.summary
     if job.over:
         least = "at least " if job.state == "gone" else ""  # nobody has seen its end
-        return f"attempt {job.attempt}, lasted {least}{span(job.at - job.began)}"
+        return f"{job.attempt}, the job lasted {least}{span(job.at - job.began)}"
     began = max((one.at for one in seen.records if isinstance(one, rec.AttemptBegan)), default=job.began)
-    return f"attempt {job.attempt}, for {span(seen.now - began)}"
+    whole = f" ({span(seen.now - job.began)} in all)" if job.attempt > 1 else ""
+    return f"{job.attempt}, for {span(seen.now - began)}{whole}"
 
 
 def weight_of(job: JobSummary) -> str:
@@ -130,35 +128,11 @@ def weight_of(job: JobSummary) -> str:
     return "dim" if job.over else "" if job.state == "running" else "wait"
 
 
-def _wait(seen: Seen) -> Iterable[tuple[str, str]]:
-    job = seen.summary
-    if not job.what and not job.until:
-        return
-    if job.since and seen.status.stuck is not None:
-        yield f"{job.what}, {seen.status.stuck.so_far(seen.now)}", "bad"
-        yield f"next     {seen.status.stuck.helps}" if seen.status.stuck.helps else "", ""
-        return
-    word = {"waiting": "waits", "pending": "pending", "held": "held"}.get(job.state, "because" if not job.over else "ended")
-    until = ""
-    if job.until:
-        left = f", {span(job.until - seen.now)}" if job.until > seen.now else ""
-        until = f" ({'not before' if job.state == 'pending' else 'until'} {clock(job.until)}{left})"
-    yield f"{word:<7}  {'for ' if job.state == 'waiting' else ''}{job.what}{until}", "bad" if job.state != "waiting" else "done"
-    if seen.status.wait is not None and seen.status.wait.helps:
-        yield f"next     {seen.status.wait.helps}", ""
-
-
-def _where(seen: Seen) -> str:
-    excluded = seen.status.excluded
-    return f"nodes    {seen.summary.nodes}{f', without {fold_nodes(excluded)}' if excluded else ''}"
-
-
-def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
+def _tally(seen: Seen) -> _Line:
     """How all ranks do, in a line; else why that is not known."""
     live = seen.fresh
     if live is None:
-        yield f"ranks    {_why_not_known(seen)}", "dim"
-        return
+        return _Line(f"ranks    {_why_not_known(seen)}", "dim", tally=True)
     states = Counter(_state(task) for task in live.tasks)
     parts = [", ".join(f"{count} {state}" for state, count in states.most_common()) or "none has begun"]
     tasks = {task.rank for task in live.tasks}
@@ -171,7 +145,7 @@ def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
     bad = [device for node in live.nodes for device in node.devices if device.health != "good"]
     if bad:
         parts.append(f"{counted(len(bad), 'device')} unhealthy")
-    yield f"ranks    {'; '.join(parts)}", "bad" if bad else ""
+    return _Line(f"ranks    {'; '.join(parts)}", "bad" if bad else "", tally=True)
 
 
 _NONE_RUN = ("pending", "held", "requeued")
@@ -427,7 +401,7 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
     progress_at = before.progress_at
     if live is not None and seen.now - progress_at >= PROGRESS_S:
         progress_at = seen.now
-        now += [" ".join(text.split()) for text, _ in _tally(seen)]
+        now.append(" ".join(_tally(seen).text.split()))
     lines += [timed(seen.now, visible(text)) for text in now]
     return lines, Marks(len(seen.records), job.state, states, {**before.known, **known}, progress_at)
 

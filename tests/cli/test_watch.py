@@ -411,7 +411,7 @@ def test_a_terminal_of_80_columns_is_left_as_it_was(
     ftrun(running())
     one = terminal("7")
     shown = one.until(lambda text: "3.25" in text and "esc jobs" in text)
-    assert "job 7 on c: running, attempt 1" in shown and "STEPS/S" in shown
+    assert "job 7 on c: train" in shown and "state    running" in shown and "attempt  1, " in shown and "STEPS/S" in shown
     one.press(leave)
     assert one.ends() == 0
     assert termios.tcgetattr(one.theirs) == one.before
@@ -434,7 +434,7 @@ def test_the_list_is_whole_from_its_first_frame_and_gone_in_the_view_of_a_job(
 def test_a_terminal_that_can_only_print_gets_lines(store: Store, terminal: Callable[..., Terminal]) -> None:
     write(store, running())
     one = terminal("7", TERM="dumb")
-    one.until(lambda text: "a line for each change" in text and "job 7 on c: running" in text)
+    one.until(lambda text: "a line for each change" in text and "state running" in text)
     one.process.send_signal(signal.SIGINT)
     assert one.ends() == 0 and b"\x1b" not in one.raw
 
@@ -443,7 +443,7 @@ def test_without_textual_it_says_so_and_prints_lines(store: Store, terminal: Cal
     write(store, running())
     (tmp_path / "textual.py").write_text("raise ImportError")
     one = terminal("7", PYTHONPATH=f"{tmp_path}:{ROOT}")
-    one.until(lambda text: "-m pip install" in text and "job 7 on c: running" in text)
+    one.until(lambda text: "-m pip install" in text and "state running" in text)
 
 
 def test_a_pipe_gets_lines_until_the_job_is_over(store: Store) -> None:
@@ -452,7 +452,7 @@ def test_a_pipe_gets_lines_until_the_job_is_over(store: Store) -> None:
     argv = (sys.executable, "-m", "ftslurm.cli.ftslurm", "watch", "7")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ(store), cwd=ROOT, text=True) as watch:
         assert watch.stdout is not None
-        assert "job 7 on c: running" in watch.stdout.readline()
+        assert "job 7 on c: train" in watch.stdout.readline()
         job.all_exit(0)
         path(store).write_bytes(b"".join(to_line(record) for record in job.ledger))
         out, err = watch.communicate(timeout=LIMIT_S)
