@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.cli import ftslurm as door
-from ftslurm.cli.jobs.control import read_moment
+from ftslurm.cli.jobs.control import _signal, read_moment
 from ftslurm.errors import UsageError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.live import RequestReader
@@ -239,3 +239,14 @@ def test_nothing_is_drilled_where_no_ftrun_runs(journal: Journal, capsys: pytest
 def test_a_kind_of_device_that_nobody_reads_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     status, text = run(capsys, "drill", "device-fault", "7", "--node", "n1", "--code", "XID 79", "--kind", "nvidai")
     assert status == 64 and "--kind nvidai: no plugin reads such devices; did you mean `nvidia`?" in text
+
+
+@pytest.mark.parametrize(("name", "number"), [("SEGV", 11), ("sigterm", 15), ("9", 9), ("40", 40)])
+def test_a_signal_is_a_name_or_a_number(name: str, number: int) -> None:
+    assert _signal(name) == number
+
+
+@pytest.mark.parametrize("name", ["NOPE", "0", "65", "SIG"])
+def test_what_is_no_signal_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = run(capsys, "drill", "rank-crash", "7", "--rank", "0", "--signal", name)
+    assert status == 64 and f"--signal {name}: there is no such signal" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal as signals
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,10 +14,11 @@ from ftslurm.cli import suggestions as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.store import state_folder
+from ftslurm.model.exits import signal_name
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Drill, Requested
-from ftslurm.model.text import visible, whole
+from ftslurm.model.text import visible
 
 if TYPE_CHECKING:
     from ftslurm.wrapper.explain_code import Explainer
@@ -319,11 +319,9 @@ def rank_crash(job: str, rank: int, status: int | None, signal: str | None) -> N
 
 def _signal(name: str) -> int:
     word = name.upper().removeprefix("SIG")
-    known: Any = {one.name.removeprefix("SIG"): int(one) for one in signals.Signals}
-    if word in known:
-        return int(known[word])
-    if 1 <= (number := whole(word) or 0) <= 64:
-        return number
+    for number in range(1, 65):
+        if word in (str(number), signal_name(number).removeprefix("SIG")):
+            return number
     raise UsageError(f"--signal {name}: there is no such signal", hint="SEGV, KILL, 9")
 
 
