@@ -237,7 +237,7 @@ def shim_report(rank: int, message: Message) -> ShimReport:
         case "stopped":
             port = _number(message, "free_port", high=65535)
             save = next((each for each in ev.Save if each.value == message.get("save")), ev.Save.NONE)
-            return ev.RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port, save)
+            return ev.RankStopped(rank, _number(message, "attempt"), from_plain(tuple[int, ...], message.get("left")), port, save)
         case "unstartable":
             status = _number(message, "status", high=255)
             return ev.RankUnstartable(rank, _number(message, "attempt"), status, _text(message, "why", 4096))
@@ -277,7 +277,8 @@ def agent_report(message: Message) -> AgentReport:
         case "stage":
             return ev.StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
         case "alive":
-            return ev.RanksAlive("", dict(_sign_of_life(item) for item in _list(message, "ranks")), _number(message, "attempt"))
+            signs = from_plain(tuple[tuple[int, float, str], ...], message.get("ranks"), Bounds(64, real=1e11))
+            return ev.RanksAlive("", {rank: (ago_s, what) for rank, ago_s, what in signs}, _number(message, "attempt"))
         case "live":
             return from_plain(LiveReported, dict(message), BOUNDS)
         case "stacks":
@@ -338,9 +339,10 @@ def live_message(ranks: Sequence[RankLive], devices: Sequence[DeviceLive]) -> di
 
 def _piece(piece: Any) -> Piece:
     """`[at, stream, text]`."""
-    if not isinstance(piece, list) or len(piece) != 3 or piece[1] not in ("out", "err"):
+    read = Piece(*from_plain(tuple[float, str, str], piece, Bounds(_PIECE_MAX, real=1e11)))
+    if read.stream not in ("out", "err"):
         raise WireError("a piece of output that is none")
-    return Piece(_seconds({"at": piece[0]}, "at"), piece[1], plain.plain_text(piece[2], _PIECE_MAX))
+    return read
 
 
 def _text(message: Message, name: str, limit: int) -> str:
@@ -368,23 +370,9 @@ def _list(message: Message, name: str) -> list[Any]:
     return plain.items(message.get(name), _ENV_MAX, f"`{name}`")
 
 
-def _sign_of_life(item: Any) -> tuple[int, tuple[float, str]]:
-    if not isinstance(item, list) or len(item) != 3:
-        raise WireError("a sign of life that is none")
-    told = dict(zip(("rank", "ago_s", "what"), item, strict=True))
-    return _number(told, "rank"), (_seconds(told, "ago_s"), _text(told, "what", 64))
-
-
 def _counts(message: Message, name: str) -> dict[str, int]:
     """Kind -> how many; empty where nothing is said."""
     found = message.get(name, {})
     if not isinstance(found, dict):
         raise WireError(f"`{name}` is not a table of counts")
     return {plain.plain_text(kind, 64): _number(found, kind, low=1) for kind in found}
-
-
-def _numbers(message: Message, name: str) -> tuple[int, ...]:
-    items = _list(message, name)
-    if any(type(item) is not int for item in items):
-        raise WireError(f"`{name}` should be a list of whole numbers")
-    return tuple(items)
