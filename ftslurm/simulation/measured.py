@@ -23,9 +23,8 @@ from ftslurm.simulation.trace import MOST_NODES, JobPlan, TraceFault
 
 
 class Answered(Value):
-    """What became of one fault. answers: the rungs, in order, each with its reason. hit: did it meet the job at all? lost_s: time
-    that was not useful until the job trained again, without work done anew. passed: rung -> why it was not the one. left: nodes
-    that were excluded."""
+    """What became of one fault. at: in seconds from the first start of the job. hit: did it meet the job at all? answers: the
+    rungs, in order, each with its reason. passed: rung -> why it was not the one. left: nodes that were excluded."""
 
     fault: TraceFault
     at: float

@@ -13,7 +13,7 @@ from ftslurm.model.text import counted, cut
 from ftslurm.simulation.clockwork import TimePart
 from ftslurm.simulation.measured import Answered, PolicyOutcome
 from ftslurm.simulation.past import TRUTH, Replayed, same_fault
-from ftslurm.simulation.trace import FaultKind, JobPlan, Trace
+from ftslurm.simulation.trace import JobPlan, Trace
 
 WIDTH, LABEL, BESIDE = 60, 24, 3
 # Of one job, in a page of text.
@@ -215,27 +215,6 @@ class TraceTold(TypedDict):
     faults: int
 
 
-class RungTold(TypedDict):
-    rung: str
-    why: str
-
-
-class FaultTold(TypedDict):
-    """line: of the trace. met: did it meet the job at all?"""
-
-    at_s: float
-    kind: FaultKind
-    line: int
-    node: str
-    met: bool
-    answers: Sequence[RungTold]
-
-
-class BudgetTold(TypedDict):
-    left: int
-    limit: int
-
-
 class PolicyTold(TypedDict):
     """One policy. ended: completed, failed, trains (until the end of the trace), hangs, pending."""
 
@@ -249,11 +228,11 @@ class PolicyTold(TypedDict):
     parts_s: Mapping[str, float]
     lost_to_s: Mapping[str, float]
     rungs: Mapping[str, int]
-    budgets: Mapping[str, BudgetTold]
+    budgets: Mapping[str, tuple[int, int]]  # what is left, of how many
     starts: int
     requeues: int
     excluded: Sequence[str]
-    faults: Sequence[FaultTold]
+    faults: Sequence[Answered]
 
 
 class SimulationTold(TypedDict):
@@ -300,13 +279,7 @@ def _outcome(o: PolicyOutcome) -> PolicyTold:
         "name": o.name, "ended": o.ended, "why": o.why, "at_s": o.at, "wall_s": o.wall_s, "useful_share": o.goodput,
         "useful_share_of_nodes": o.node_goodput, "parts_s": {part.name.lower(): seconds for part, seconds in o.parts.items()},
         "lost_to_s": {kind or "first start": seconds for kind, seconds in o.lost_to.items()}, "rungs": o.rungs,
-        "budgets": {name: {"left": left, "limit": limit} for name, (left, limit) in o.budgets.items()},
-        "starts": o.starts, "requeues": o.requeues, "excluded": o.excluded,
-        "faults": [
-            {"at_s": one.at, "kind": one.fault.kind, "line": one.fault.line, "node": one.node, "met": one.hit,
-             "answers": [{"rung": rung, "why": why} for rung, why in one.answers]}
-            for one in o.faults
-        ],
+        "budgets": o.budgets, "starts": o.starts, "requeues": o.requeues, "excluded": o.excluded, "faults": o.faults,
     }  # fmt: skip
 
 

@@ -107,9 +107,9 @@ def test_for_programs(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(YAML)
     found = json.loads(run(str(tmp_path / "t.yaml"), "--with", "other:max_restarts=1", "--json"))
     first, other = found["policies"]
-    assert (first["name"], other["name"]) == ("in force", "other") and other["budgets"]["max_restarts"]["limit"] == 1
+    assert (first["name"], other["name"]) == ("in force", "other") and other["budgets"]["max_restarts"][1] == 1
     assert sum(first["parts_s"].values()) == pytest.approx(first["wall_s"])
-    assert [(one["line"], one["answers"][0]["rung"]) for one in first["faults"]] == [
+    assert [(one["fault"]["line"], one["answers"][0][0]) for one in first["faults"]] == [
         (6, "in-place-restart"), (5, "in-place-restart"),
     ]  # fmt: skip
 
