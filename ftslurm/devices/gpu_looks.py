@@ -267,7 +267,7 @@ class GpuMemory(Value, frozen=False):
 
     def _report(self, gpu: _Gpu, look: GpuLook, now: float) -> DeviceReport:
         codes = self._codes(gpu, look, now)
-        detail = _joined((look.words, *look.trouble, *(heard.words for heard in self._heard(gpu, now))))
+        detail = "; ".join(filter(None, (look.words, *look.trouble, *(heard.words for heard in self._heard(gpu, now)))))
         if codes:
             return DeviceReport(gpu.device, self.kind, DeviceHealth.FAULTY, Severity.UNKNOWN, codes, detail)
         if look.trouble:
@@ -283,7 +283,3 @@ class GpuMemory(Value, frozen=False):
 
 def _nameless(index: int) -> str:
     return f"#{index}"
-
-
-def _joined(words: Iterable[str]) -> str:
-    return "; ".join(word for word in words if word)

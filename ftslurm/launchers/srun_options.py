@@ -197,7 +197,7 @@ def split_command_line(argv: Sequence[str], ft_flags: Iterable[str]) -> CommandL
         ours = [argument for argument in arguments if _is_ft(argument)]
         theirs = [argument for argument in arguments if not _is_ft(argument)]
         ft += ["=".join(_words(argument)) for argument in ours]
-        unknown += [_spelling(given) for argument in theirs for given in argument if not given.known]
+        unknown += [given.words[0].partition("=")[0] for argument in theirs for given in argument if not given.known]
         command, rest = _split_command(rest[len(_all_words(arguments)) :])
         components.append(Component(_all_words(theirs), command))
     return CommandLine(tuple(ft), tuple(components), tuple(unknown))
@@ -278,10 +278,6 @@ def _words(argument: _Argument) -> tuple[str, ...]:
 
 def _all_words(arguments: Iterable[_Argument]) -> tuple[str, ...]:
     return tuple(word for argument in arguments for word in _words(argument))
-
-
-def _spelling(given: _Given) -> str:
-    return given.words[0].partition("=")[0]
 
 
 def _is_ft(argument: _Argument) -> bool:

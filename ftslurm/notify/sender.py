@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
@@ -73,7 +72,7 @@ class _Line:
         if not items:
             return True
         tries = TRIES_AT_THE_END if ending else TRIES
-        why = deliver_patiently(self._to, summary([item.notice for item in items]), self._sleep, tries)
+        why = deliver_patiently(self._to, summary([item.notice for item in items]), self._ending.wait, tries)
         if not why:
             self._outbox.done(items)
             self._outbox.note_sent(self._to.name, self._pace.window_s)
@@ -85,9 +84,6 @@ class _Line:
             self._told = True
             self._say(f"notices to {self._to.name} cannot be sent: {why}")
         return False
-
-    def _sleep(self, seconds: float) -> None:
-        self._ending.wait(seconds)
 
 
 def send_all(lines: list[_Line], wake: Callable[[], bool], limit_s: float = END_LIMIT_S) -> None:
@@ -128,12 +124,8 @@ def main() -> None:
         with suppress(ImportError):
             import apprise  # noqa: F401 -- while its files are there: an upgrade may replace them before there is news
     outbox, pace = Outbox(Path(root), Path(file)), Pace(int(burst), float(window_s))
-    send_all(lines_to(destinations, outbox, pace, _print), partial(_line_comes, 0))
+    send_all(lines_to(destinations, outbox, pace, _print), lambda: bool(os.read(0, 4096)))
     os._exit(0)  # a thread that waits for a service holds nobody up
-
-
-def _line_comes(stdin: int) -> bool:
-    return bool(os.read(stdin, 4096))
 
 
 if __name__ == "__main__":

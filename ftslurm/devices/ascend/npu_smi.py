@@ -166,7 +166,7 @@ def _sections(text: str) -> Iterator[tuple[_Section, list[str]]]:
         cells = _cells(line)
         if heading := _heading(cells):
             section = heading
-        elif section and (line.lstrip().startswith("+") or (cells and not _is_second_heading(cells))):
+        elif section and (line.lstrip().startswith("+") or (cells and "Bus-Id" not in cells[1:3])):
             yield section, cells
 
 
@@ -185,10 +185,6 @@ def _heading(cells: list[str]) -> _Section | None:
     if "Health" not in cells[1:3]:
         return None
     return _Section.CHIPS_OF_CARDS if cells[0] == "NPU ID" else _Section.CHIPS
-
-
-def _is_second_heading(cells: list[str]) -> bool:
-    return "Bus-Id" in cells[1:3]
 
 
 class _Rows(Value, frozen=False):

@@ -384,7 +384,7 @@ def unless_told_before(roots: Sequence[Hit], hits: Sequence[Hit], ends: Sequence
 
     Of what that rank says no line is known, or it would be a root.
     """
-    if not roots or not all(map(_is_brought_about, roots)):
+    if not roots or any(hit.pattern.error_class in _ENDS_A_RANK for hit in roots):
         return roots
     spoke = {hit.end.rank for hit in hits}
     silent = [end for end in ends if failed(end) and end.rank not in spoke]
@@ -402,10 +402,6 @@ def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit]) -> list[RankEnd]
     until = min(hit.at for hit in hits) - JITTER_S
     before = [end for end in silent if end.output and _last_said(end) < until]
     return [end for end in before[:LISTENED_TO] if own_words(end, (), vaguely=False)]
-
-
-def _is_brought_about(hit: Hit) -> bool:
-    return hit.pattern.error_class not in _ENDS_A_RANK
 
 
 def _is_loss(hit: Hit) -> bool:

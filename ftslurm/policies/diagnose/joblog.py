@@ -196,7 +196,8 @@ def _joined(
 ) -> JobLog:
     for (_, stream), each in said.items():
         _close(each, stream)
-    ranks = sorted({rank for rank, _ in said} | ({*slurm.exits} if labelled or _by_file(said) else set()))
+    by_file = any(rank != NO_RANK for rank, _ in said)
+    ranks = sorted({rank for rank, _ in said} | ({*slurm.exits} if labelled or by_file else set()))
     rest = [piece for stream in ("out", "err") for piece in said.get((NO_RANK, stream), _Said()).pieces]
     if len(ranks) > 1 and not any(piece.text.strip() for piece in rest):
         ranks = [rank for rank in ranks if rank != NO_RANK]
@@ -218,10 +219,6 @@ def _joined(
     return JobLog(
         tuple(ends), ended is None, dict(slurm.nodes), dict(slurm.bad_nodes), slurm.first, ended, max(0.0, lasted_s), labelled
     )
-
-
-def _by_file(said: Mapping[tuple[int, str], _Said]) -> bool:
-    return any(rank != NO_RANK for rank, _ in said)
 
 
 def without_the_rest(log: JobLog) -> JobLog:

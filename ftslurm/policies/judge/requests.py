@@ -168,7 +168,7 @@ def _restart(run: Run, request: Request, now: Now) -> Answer:
 
 def _requeue(run: Run, request: Request, now: Now) -> Answer:
     asked = request.asked
-    if asked.schedule < run.facts.schedule and not request.waits and not _are_here(run, asked.nodes):
+    if asked.schedule < run.facts.schedule and not request.waits and not {*asked.nodes} & {*run.facts.nodes}:
         return agree(run, request, "the job has been requeued since", now, done=True)
     if run.phase is Phase.REQUEUEING or (run.phase is Phase.ENDING and isinstance(run.end.then, ThenRequeue)):
         return agree(run, request, "the job is being requeued", now, done=True) if not asked.nodes else []
@@ -188,10 +188,6 @@ def _requeue(run: Run, request: Request, now: Now) -> Answer:
     taken = agree(run, request, "the job is requeued", now, done=True)
     run.requests.in_hand = request.number
     return [*taken, *enter_request(run, trouble, now)]
-
-
-def _are_here(run: Run, nodes: tuple[str, ...]) -> bool:
-    return bool({*nodes} & {*run.facts.nodes})
 
 
 def _what(run: Run, request: Request) -> str:

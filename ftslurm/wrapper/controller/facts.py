@@ -315,12 +315,9 @@ def _to_read(said: str) -> int:
 def call_read() -> Call:
     """How whoever called this ftrun takes a failure of its step."""
     own = frozenset({"ftrun", Path(sys.argv[0]).name})
-    places = [CallPlace(each.text, each.offset, _script_name(each.name)) for each in callers(own)]
+    # Slurm's own name of a script says nothing.
+    places = [CallPlace(each.text, each.offset, "" if each.name == "slurm_script" else each.name) for each in callers(own)]
     return read_calls(places, own, sys.argv[1:])
-
-
-def _script_name(name: str) -> str:
-    return "" if name == "slurm_script" else name  # Slurm's own, which says nothing
 
 
 def step_key(command: str) -> str:
