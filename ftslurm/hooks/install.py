@@ -279,7 +279,7 @@ def write_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) -> s
     if " " in f"{folder}":
         raise UsageError(f"{folder}: slurm.conf cannot hold a path with a blank", hint="choose another folder")
     known = _config()
-    state = (known or {}).get("StateSaveLocation", "")
+    state, user = ((known or {}).get(key, "") for key in ("StateSaveLocation", "SlurmUser"))
     found = scripts(str(folder), sys.executable, str(config), slurm_conf, state)
     if not dry_run:
         if os.geteuid() != 0:
@@ -294,7 +294,7 @@ def write_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) -> s
             replace_file(config, shell_file("settings.yaml").encode(), 0o644)
         check_only_roots(config)
     head = head_lines(str(folder), str(config), known)
-    return "\n".join([*head, *conf_lines(str(folder), known), *sudo_lines(str(folder), _slurm_user(known))])
+    return "\n".join([*head, *conf_lines(str(folder), known), *sudo_lines(str(folder), user.partition("(")[0])])
 
 
 def _check_what_runs() -> None:
@@ -310,8 +310,3 @@ def _config() -> dict[str, str] | None:
         return SlurmClient(timeout_s=SLURM_TIMEOUT_S).config()
     except FtslurmError:
         return None
-
-
-def _slurm_user(config: dict[str, str] | None) -> str:
-    """`slurm` of `slurm(64030)`."""
-    return (config or {}).get("SlurmUser", "").partition("(")[0]

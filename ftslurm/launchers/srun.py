@@ -210,7 +210,8 @@ class SrunLauncher(Value):
             unsaid = NOT_WHEN_PLACED if layout is not None else REPLACED if overlap else ()
             env = {name: value for name, value in env.items() if name not in unsaid}
             env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
-            parts.append((self._process(argv, env, unread=self.inputs_by_task()), _ranks(part.place)))
+            ranks = unfold_ranks(part.place.partition("/")[2]) if part.place else ()
+            parts.append((self._process(argv, env, unread=self.inputs_by_task()), ranks))
         self.launched.append(len(parts))
         return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]
 
@@ -250,7 +251,3 @@ OWN_STEPS = "ftslurm-"
 def placed_channel(channel: str, place: str) -> str:
     """As Channel in shim/connection.py reads it."""
     return f"2:{place}:{channel.removeprefix('1:')}" if place else channel
-
-
-def _ranks(place: str) -> tuple[int, ...]:
-    return unfold_ranks(place.partition("/")[2]) if place else ()

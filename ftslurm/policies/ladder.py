@@ -764,10 +764,6 @@ def _unasked(s: Situation) -> bool:
     return not s.willed
 
 
-def _after_a_crash(s: Situation) -> bool:
-    return s.cause is Cause.CRASH and not _another_port(s)
-
-
 def why_no_requeue(s: Situation, without: Collection[str]) -> str:
     """Why the job cannot be requeued because its owner asks for that, without these nodes; empty if it can."""
     refused = _not_requeueable(s)
@@ -778,7 +774,7 @@ LADDER: Mapping[Rung, _Row] = {
     row.rung: row
     for row in (
         _Row(Rung.RANK_RESTART, _rank_alone),
-        _Row(Rung.IN_PLACE_RESTART, _in_place, Budget.CRASH_RESTARTS, _after_a_crash),
+        _Row(Rung.IN_PLACE_RESTART, _in_place, Budget.CRASH_RESTARTS, lambda s: s.cause is Cause.CRASH and not _another_port(s)),
         _Row(Rung.HANG_RESTART, _hang),
         _Row(Rung.NODE_REPLACEMENT, _replace, Budget.NODE_REPLACEMENTS, _unasked),
         _Row(Rung.SHRINK, _shrink, Budget.NODE_REPLACEMENTS, _unasked),

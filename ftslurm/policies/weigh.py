@@ -149,13 +149,10 @@ def _set_up(verdict: Verdict, ends: Sequence[RankEnd]) -> str:
     nodes = set(verdict.shown.values())
     mine = {end.rank for end in ends if end.node in nodes}
     others = [end for end in ends if end.rank not in mine]
-    if len(nodes) != 1 or mine != verdict.shown.keys() or not others or _printed(others):
+    printed = any(piece.text.strip() for end in others for piece in end.output)
+    if len(nodes) != 1 or mine != verdict.shown.keys() or not others or printed:
         return ""
     return nodes.pop()
-
-
-def _printed(ends: Sequence[RankEnd]) -> bool:
-    return any(piece.text.strip() for end in ends for piece in end.output)
 
 
 def _setup(verdict: Verdict, node: str) -> Verdict:

@@ -186,10 +186,6 @@ def lost_s(of: Measures) -> float:
     return sum(of.seconds.get(part.name.lower(), 0.0) for part in LOST)
 
 
-def _seconds(records: Sequence[rec.Record], now: float, over: bool) -> Mapping[str, float]:
-    return {part.name.lower(): seconds for part, seconds in spent(records, now, over).parts.items() if seconds}
-
-
 def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measures:
     """job: of the same records. now: Unix seconds."""
     story = Story(records)
@@ -201,7 +197,8 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
         job.job, job.cluster, _known(job.state, STATES), job.began, job.at, past.attempts, job.schedule_count,
         count_nodes(job.nodes), last.tasks if last else 0, len(past.exclusions.isolated),
         sum(isinstance(record, rec.ProgramSaid) and record.what == "message" for record in records),
-        _restarts(records, story), _seconds(records, now, job.over),
+        _restarts(records, story),
+        {part.name.lower(): seconds for part, seconds in spent(records, now, job.over).parts.items() if seconds},
         Counter(_known(record.fault_class, FAULT_CLASSES) for record in records if isinstance(record, rec.FaultSeen)),
         Counter(_known(record.sign, SIGNS) for record in records if isinstance(record, rec.HangSeen)),
         {name: max(0, rest) for name, (rest, _) in left.items() if name in BUDGETS},

@@ -72,7 +72,7 @@ def _differences(one: Replayed) -> list[str]:
         if found > MOST_DIFFERENCES:
             continue
         lines += _hang(f"{_span(was.at)}: {_what(was)} on {was.node or f'rank {was.fault.rank}'}")
-        lines += _hang(f"{TRUTH}: {_rungs(was)}", 4)
+        lines += _hang(f"{TRUTH}: {', then '.join(_way(was)) or 'no rung (Slurm or a person)'}", 4)
         for outcome, now in differ:
             lines += _hang(f"{outcome.name}: {_told(now)[1] if now is not None else 'it had ended by then'}", 4)
             last = was.answers[-1][0] if was.answers else ""
@@ -85,10 +85,6 @@ def _differences(one: Replayed) -> list[str]:
 
 def _way(one: Answered) -> list[str]:
     return [rung for rung, _ in one.answers]
-
-
-def _rungs(one: Answered) -> str:
-    return ", then ".join(_way(one)) or "no rung (Slurm or a person)"
 
 
 def _sum(found: Sequence[Replayed]) -> list[str]:

@@ -115,10 +115,9 @@ def folders_of(owner: Owner, ledgers: Sequence[str]) -> list[Path]:
 
 def _mine(ledger: Path) -> bool:
     """Where one folder is for all users, each has their own."""
-    try:
+    with suppress(OSError):
         return ledger.lstat().st_uid == os.geteuid()
-    except OSError:
-        return False
+    return False
 
 
 def _with_measures(
@@ -185,10 +184,9 @@ def _ledgers(began: str, *places: str) -> Iterator[bytes]:
 
 def _ledger(path: Path) -> bytes:
     """The ledger, of a huge one the end."""
-    try:
+    with suppress(OSError):
         return read_private(path, MAX_BYTES)
-    except OSError:
-        return b""
+    return b""
 
 
 _VERBS: dict[str, Callable[..., Iterator[bytes]]] = {

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ftslurm.report.measures import JobOf
@@ -46,8 +48,7 @@ NONE_YET = ("beat_at", "step")
 
 def exposition(jobs: Sequence[JobOf], with_totals: bool = True) -> str:
     """The metrics in Prometheus' text format. with_totals: also the number of jobs in each state."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families(jobs, with_totals)))
+    registry: Any = SimpleNamespace(collect=lambda: families(jobs, with_totals))  # nothing else of one is asked
     return generate_latest(registry).decode()
 
 
@@ -83,11 +84,3 @@ def _totals(jobs: Sequence[JobOf]) -> Metric:
     for who, many in sorted(Counter((job.measures.cluster, job.user, job.measures.state) for job in jobs).items()):
         family.add_metric(who, many)
     return family
-
-
-class _Families:
-    def __init__(self, found: list[Metric]) -> None:
-        self._found = found
-
-    def collect(self) -> list[Metric]:
-        return self._found

@@ -164,16 +164,12 @@ def _ledgers(env: Mapping[str, str]) -> Ledgers:
     there = next((folder for folder in (wanted, *wanted.parents) if is_there(folder)), Path("/"))
     place = Folder(str(wanted), file_system_of(there).kind, file_system_of(there).options)
     try:
-        if there == wanted and not _is_mine(wanted):
+        if there == wanted and not (wanted.is_dir() and wanted.stat().st_uid == os.geteuid()):
             return Ledgers(place, "it is not a folder of yours")
         with tempfile.TemporaryFile(dir=there, prefix=".ftslurm-doctor-") as file:
             return Ledgers(place, "", _lock(file.fileno()), _sync(file.fileno()))
     except OSError as error:
         return Ledgers(place, error.strerror or str(error))
-
-
-def _is_mine(folder: Path) -> bool:
-    return folder.is_dir() and folder.stat().st_uid == os.geteuid()
 
 
 def _lock(fd: int) -> str:

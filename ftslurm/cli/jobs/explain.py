@@ -229,13 +229,11 @@ def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str,
     Exit status: 0 if another try is worth it, 1 if it is not, 3 if the log does not tell, 64 for wrong usage, 66 for a log
     that cannot be read.
     """
-    from ftslurm.config.settings_files import SettingsAsked, settings_in_force
     from ftslurm.report.analysis import analysis_as_json as for_programs
     from ftslurm.report.text import console, print_card
     from ftslurm.wrapper.explain_code import analyze_logs as judge
 
-    settings = settings_in_force(SettingsAsked(policy, profile, annotations), os.environ).settings
-    found = judge(log, settings, status)
+    found = judge(log, _in_force(policy, profile, annotations).settings, status)
     if as_json:
         print_json(for_programs(found))
     else:

@@ -86,7 +86,8 @@ def status(
     if not jobs:
         click.echo(f"no ledger in {visible(folder)}: no job has run under ftrun yet", err=True)
     if older:
-        more = f"{counted(older, 'job')} that ended {_when(since)} {'is' if older == 1 else 'are'} not shown (--all)"
+        when = f"before {since}" if "-" in since or ":" in since else f"more than {since} ago"
+        more = f"{counted(older, 'job')} that ended {when} {'is' if older == 1 else 'are'} not shown (--all)"
         click.echo(visible(more), err=True)
     if silent:
         say_silent(silent)
@@ -136,10 +137,6 @@ def status_now(journal: Journal, contents: Contents, story: Story | None = None)
     found = view.status_of(contents.records, contents.damaged, summary_now(journal, contents), story)
     assert found is not None, "a summary is of something that has begun"
     return found
-
-
-def _when(since: str) -> str:
-    return f"before {since}" if "-" in since or ":" in since else f"more than {since} ago"
 
 
 # --- the door of `ftslurm history`: the attempts of one job, or of the latest ones as sacct(1) lists jobs

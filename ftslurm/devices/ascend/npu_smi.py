@@ -223,7 +223,7 @@ class _Rows(Value, frozen=False):
             self.unread += 1
             return
         power = (*cells[2].split(), "")[0]
-        self._first = ChipRow(int(named[1]), 0, cells[1], _float(power))
+        self._first = ChipRow(int(named[1]), 0, cells[1], float(power) if _FLOAT.fullmatch(power) else None)
 
     def _close_with(self, cells: list[str], card_only: bool) -> None:
         first, self._first = self._first, None
@@ -249,10 +249,6 @@ def _process_row(cells: list[str]) -> ProcessRow | None:
     if card is None or chip is None or pid is None:
         return None
     return ProcessRow(card, chip, pid, (*cells[2:3], "")[0])
-
-
-def _float(word: str) -> float | None:
-    return float(word) if _FLOAT.fullmatch(word) else None
 
 
 # ---- npu-smi info -t health

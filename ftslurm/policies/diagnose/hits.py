@@ -400,14 +400,10 @@ def _are_bystanders(roots: Sequence[Hit]) -> bool:
 def told_before(silent: Sequence[RankEnd], hits: Sequence[Hit]) -> list[RankEnd]:
     """Of ranks of which no line is known: those that failed before any hit, and say of what."""
     until = min(hit.at for hit in hits) - JITTER_S
-    before = [end for end in silent if end.output and _last_said(end) < until]
+    before = [end for end in silent if end.output and max(piece.at for piece in end.output) < until]
     return [end for end in before[:LISTENED_TO] if own_words(end, (), vaguely=False)]
 
 
 def _is_loss(hit: Hit) -> bool:
     """Of a connection that another's end may have closed; what stays so at the next try is a set-up, and not that."""
     return hit.pattern.error_class is ErrorClass.NETWORK and hit.pattern.retriable is not Retriable.NO
-
-
-def _last_said(end: RankEnd) -> float:
-    return max((piece.at for piece in end.output), default=end.at)

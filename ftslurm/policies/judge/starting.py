@@ -61,7 +61,8 @@ def start(run: Run, now: Now) -> Answer:
     run.hangs.begin_attempt(run.settings.hang, number)
     run.alone.begin_attempt()
     all_here = run.agents.arrived >= set(run.step_nodes())
-    run.timers.only({} if all_here else {Timer.WATCH: now.mono + _watch_after_s(run)})
+    watch_after_s = WATCH_AFTER_S if len(run.tasks) > 1 else WATCH_ONE_AFTER_S
+    run.timers.only({} if all_here else {Timer.WATCH: now.mono + watch_after_s})
     if (limit_in_s := look_at_limit_in_s(run.settings, f, now)) is not None:
         run.timers.set(Timer.LIMIT, now.mono + limit_in_s)
     if run.idle_nodes():
@@ -102,10 +103,6 @@ def _lacks(run: Run) -> Iterator[str]:
     ):
         if on and why:
             yield f"job {f.job} cannot use {rung.value}: {why}"
-
-
-def _watch_after_s(run: Run) -> float:
-    return WATCH_AFTER_S if len(run.tasks) > 1 else WATCH_ONE_AFTER_S
 
 
 def next_number(run: Run) -> int:

@@ -343,7 +343,8 @@ class _Walk:
         if first:
             self.program, self._furthest = 0.0, 0
             self.seen_keys.add(begun.step_key)
-        self.attempt, self.gpus, self.nodes = begun, _gpus(begun), count_nodes(begun.nodes)
+        self.attempt, self.nodes = begun, count_nodes(begun.nodes)
+        self.gpus = sum(unfold_counts(begun.gpus)) if begun.gpus else -1
         self.hung_since = 0.0
         if self.outage >= 0 and self.open:
             self._change(back=at)
@@ -453,7 +454,3 @@ def _learned_later(records: Sequence[rec.Record]) -> frozenset[int]:
         else:
             next_run = None
     return frozenset(found)
-
-
-def _gpus(begun: rec.AttemptBegan) -> int:
-    return sum(unfold_counts(begun.gpus)) if begun.gpus else -1

@@ -101,7 +101,8 @@ class NodeWatch:
         if any(uses_nccl(view) for view, _ in found) and (left_s := until - self._clock()) > 0:
             texts += ["NCCL RAS says:", *nccl_ras.ask_here(left_s)]
         share = EVIDENCE_BYTES // max(1, len(texts))
-        return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts))
+        cut = [text.encode()[:share].decode(errors="ignore") for text in texts]
+        return Examined(tuple(view for view, _ in found), "\n".join(cut))
 
     def _devices_at_work(self, budget_s: float) -> bool | None:
         busy = self._device_use.at_work(budget_s, self.progress_at)
@@ -192,10 +193,6 @@ class NodeWatch:
         if not stack and view.gil_held is False:  # nobody can look from outside
             stack = each.traceback(until - self._clock())
         return replace(view, stack_inside=inside), as_text(view, f"{processes.process_line(pid)}\n{stack}")
-
-
-def _cut(text: str, size: int) -> str:
-    return text.encode()[:size].decode(errors="ignore")
 
 
 def _with_sent(waits: WaitTimes, pid: int, connections: Mapping[int, Moved]) -> WaitTimes:
