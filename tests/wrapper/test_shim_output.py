@@ -27,6 +27,7 @@ from ftslurm.launchers.python import Python
 from ftslurm.model import messages as wire
 from ftslurm.model.events import RankExited, RankWords
 from ftslurm.wrapper.shim.messages import MAX_LINE, dumps
+from ftslurm.wrapper.shim.output import _Target
 from ftslurm.wrapper.shim.processes import descendants, oom_kills
 from ftslurm.wrapper.shim.tail import (
     CHUNKS_MAX,
@@ -415,6 +416,22 @@ def test_a_slow_reader_gets_all_before_the_shim_ends(shims: Callable[..., Shim])
     text = shim.rest()
     assert text.startswith("1\n2\n") and len(text) >= 65536
     assert shim.process.wait(SOON_S) in (1, 128 + 9, -9)
+
+
+def test_a_half_line_at_the_end_is_waited_for_until_a_slow_reader_has_it() -> None:
+    reading, writing = os.pipe()
+    target = _Target(writing, shared=False, label=b"7: ")
+    assert target.take(b"half")
+    os.set_blocking(writing, False)
+    full = os.write(writing, bytes(1 << 20))
+    ending = threading.Thread(target=target.end, daemon=True)
+    ending.start()
+    ending.join(0.1)
+    assert ending.is_alive() and target.waits
+    while full:
+        full -= len(os.read(reading, full))
+    ending.join(SOON_S)
+    assert os.read(reading, 100) == b"7: half\n" and not target.waits
 
 
 def test_when_the_reader_is_gone_the_command_gets_its_sigpipe(shims: Callable[..., Shim]) -> None:

@@ -87,9 +87,9 @@ class _Target:
 
     def end(self) -> None:
         """Write what is left: the stream has ended."""
-        rest, self._rest = self._rest, b""
-        if rest:
-            self._write(self._label + rest + b"\n")
+        if self._rest:
+            self._write(self._label + self._rest + b"\n")
+            self._rest = b""  # only now: what has not been delivered is waited for
         if self._mine:
             os.close(self.fd)
 
