@@ -34,7 +34,7 @@ def test_the_first_job_goes_as_its_page_says(stage: Stage) -> None:
     log = told.folder / f"first-{number}.out"
     told.cluster.wait_for(lambda: log.exists() and log.read_text().count("attempt 1, from step 0") == 4, 45, "the ranks to run")
     assert "rank-crash on rank 1" in enter(drill)
-    assert f"job {number} on" in enter(status)
+    assert f"job {number} (first.sh) on" in enter(status)
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert "in-place-restart" in enter(history)
     said = enter(cat)
